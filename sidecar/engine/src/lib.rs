@@ -3,7 +3,22 @@
 //! | file | for |
 //! |---|---|
 //! | `batch.rs` | the question: buckets, decisions over them; the answer: outcomes |
+//! | `check.rs` | which numbers a bucket may have, and what to do about those it may not |
+//! | `key.rs` | the one spelling of a bucket's key |
+//! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
+//! | `verdict.rs` | from what each bucket of a decision says to its outcome |
+//!
+//! Nothing here reads a clock, opens a socket or knows tokio: time comes in as an argument.
 
 mod batch;
+mod check;
+mod key;
+mod memory;
+mod verdict;
 
 pub use batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
+pub use check::{
+    MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate, greatest_common_divisor,
+};
+pub use key::bucket_key;
+pub use memory::Memory;

@@ -1,0 +1,170 @@
+//! Which numbers a bucket may have, and what to do about those it may not.
+//!
+//! The bounds are those of the script: Redis's Lua counts in doubles, exact below 2^53, and keeps units
+//! in four bytes and times modulo 2^48 microseconds (8.9 years).
+
+use crate::batch::{Algorithm, BucketSpec};
+
+/// Most units a limit or a burst may have: sums of two still fit the four bytes that the script keeps.
+pub const MAX_UNITS: u64 = (1 << 31) - 1;
+/// Shortest window: callers are answered in milliseconds.
+pub const MIN_WINDOW_US: u64 = 1_000;
+/// Longest window: 366 days, well inside the times that the script can tell apart.
+pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
+/// Most that a full token bucket may hold in its own fine units: sums of two stay exact in a double.
+const MAX_BACKLOG: u64 = 1 << 52;
+
+/// A number of a [`BucketSpec`] that no store can keep exactly.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}` is {value}: {remedy}")]
+pub struct SpecError {
+    /// The field, as the policy names it: `limit`, `window`, `precision` or `burst`.
+    pub field: &'static str,
+    /// What it holds; times in microseconds.
+    pub value: u64,
+    /// What would be accepted instead.
+    pub remedy: String,
+}
+
+/// The rate of a token bucket in lowest terms, which makes its arithmetic exact in integers.
+///
+/// A bucket's backlog is counted in fine units: a unit taken adds `per_unit`, a microsecond drains `per_us`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenRate {
+    /// Fine units that flow back each microsecond: `limit / gcd(limit, window_us)`.
+    pub per_us: u64,
+    /// Fine units that one unit weighs: `window_us / gcd(limit, window_us)`.
+    pub per_unit: u64,
+}
+
+impl BucketSpec {
+    /// The rate in lowest terms; of use for token buckets only.
+    #[must_use]
+    pub fn token_rate(&self) -> TokenRate {
+        let divisor = greatest_common_divisor(self.limit, self.window_us).max(1);
+        TokenRate {
+            per_us: self.limit / divisor,
+            per_unit: self.window_us / divisor,
+        }
+    }
+
+    /// Units that can be taken at once from a whole bucket: what no cost may exceed.
+    #[must_use]
+    pub fn most_at_once(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket { burst } => burst,
+            _ => self.limit,
+        }
+    }
+
+    /// Refuses what a store could not count exactly.
+    ///
+    /// # Errors
+    /// The first field out of range, with what to write instead.
+    pub fn check(&self) -> Result<(), SpecError> {
+        units("limit", self.limit)?;
+        if !(MIN_WINDOW_US..=MAX_WINDOW_US).contains(&self.window_us) {
+            return refuse("window", self.window_us, "use 1 ms to 366 days".to_owned());
+        }
+        match self.algorithm {
+            Algorithm::SlidingLog | Algorithm::FixedWindow => Ok(()),
+            Algorithm::SlidingWindow { precision_us } => {
+                if precision_us == 0 || precision_us > self.window_us {
+                    let remedy = format!(
+                        "use 1 us to the window, {} us; a hundredth of it is a good start",
+                        self.window_us
+                    );
+                    return refuse("precision", precision_us, remedy);
+                }
+                Ok(())
+            }
+            Algorithm::TokenBucket { burst } => {
+                units("burst", burst)?;
+                let per_unit = self.token_rate().per_unit;
+                if burst.saturating_mul(per_unit) > MAX_BACKLOG {
+                    let remedy = format!(
+                        "a limit of {} in {} us can be counted exactly with a burst of at most {}; \
+                         use that, or a limit that divides the window",
+                        self.limit,
+                        self.window_us,
+                        MAX_BACKLOG / per_unit
+                    );
+                    return refuse("burst", burst, remedy);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn units(field: &'static str, value: u64) -> Result<(), SpecError> {
+    if (1..=MAX_UNITS).contains(&value) {
+        return Ok(());
+    }
+    refuse(field, value, format!("use 1 to {MAX_UNITS}"))
+}
+
+fn refuse(field: &'static str, value: u64, remedy: String) -> Result<(), SpecError> {
+    Err(SpecError {
+        field,
+        value,
+        remedy,
+    })
+}
+
+/// Euclid's; of 0 and n it is n.
+#[must_use]
+pub const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(algorithm: Algorithm, limit: u64, window_us: u64) -> BucketSpec {
+        BucketSpec {
+            algorithm,
+            limit,
+            window_us,
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_its_value_and_a_remedy() {
+        let zero = spec(Algorithm::SlidingLog, 0, 60_000_000).check();
+        assert_eq!(
+            zero.unwrap_err().to_string(),
+            "`limit` is 0: use 1 to 2147483647"
+        );
+        let long = Algorithm::SlidingWindow {
+            precision_us: 2_000,
+        };
+        let error = spec(long, 5, 1_000).check().unwrap_err();
+        assert_eq!((error.field, error.value), ("precision", 2_000));
+        let short = spec(Algorithm::FixedWindow, 5, 999).check().unwrap_err();
+        assert_eq!(short.field, "window");
+    }
+
+    #[test]
+    fn a_burst_is_refused_only_where_doubles_would_round() {
+        // 7 and a day share no divisor: one unit weighs 86,400,000,000 fine units.
+        let day = 86_400_000_000;
+        let most = MAX_BACKLOG / day;
+        let fits = spec(Algorithm::TokenBucket { burst: most }, 7, day);
+        assert_eq!(fits.check(), Ok(()));
+        let over = spec(Algorithm::TokenBucket { burst: most + 1 }, 7, day);
+        let error = over.check().unwrap_err();
+        assert_eq!(error.field, "burst");
+        assert!(error.remedy.contains(&most.to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_rate_is_kept_in_lowest_terms() {
+        let rate = spec(Algorithm::TokenBucket { burst: 1 }, 100, 60_000_000).token_rate();
+        assert_eq!((rate.per_us, rate.per_unit), (1, 600_000));
+    }
+}

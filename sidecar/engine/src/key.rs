@@ -1,0 +1,100 @@
+//! The one spelling of a bucket's key.
+//!
+//! `sg:{subject}:limit:tag`. The braces make the subject the hash tag of Redis Cluster, so all windows and
+//! limits of a subject share a slot. The tag names all that the stored state depends on; the limit's size is
+//! not part of it (except where the state's unit is: the token bucket), so raising a limit keeps the counts.
+
+use crate::batch::{Algorithm, BucketSpec};
+use std::fmt::Write;
+
+/// The key of one window of the limit named `limit` for `subject`. No two different triples share one.
+#[must_use]
+pub fn bucket_key(subject: &str, limit: &str, spec: &BucketSpec) -> String {
+    let mut key = String::with_capacity(subject.len() + limit.len() + 32);
+    key.push_str("sg:{");
+    if subject.is_empty() {
+        // Redis hashes the whole key when the tag is empty. A lone `%` is no subject's escape.
+        key.push('%');
+    }
+    escape(&mut key, subject, "%{}");
+    key.push_str("}:");
+    escape(&mut key, limit, "%{}:");
+    key.push(':');
+    tag(&mut key, spec);
+    key
+}
+
+fn tag(key: &mut String, spec: &BucketSpec) {
+    let window = span(spec.window_us);
+    // Writing to a String cannot fail.
+    let _ = match spec.algorithm {
+        Algorithm::SlidingLog => write!(key, "log:{window}"),
+        Algorithm::SlidingWindow { precision_us } => {
+            write!(key, "win:{window}:{}", span(precision_us))
+        }
+        Algorithm::FixedWindow => write!(key, "fix:{window}"),
+        Algorithm::TokenBucket { .. } => {
+            let rate = spec.token_rate();
+            write!(key, "tok:{}:{}", rate.per_us, rate.per_unit)
+        }
+    };
+}
+
+/// Milliseconds where they are whole, since that is what people configure.
+fn span(us: u64) -> String {
+    if us.is_multiple_of(1_000) {
+        format!("{}ms", us / 1_000)
+    } else {
+        format!("{us}us")
+    }
+}
+
+/// Percent-escapes the characters in `special`, space and control characters.
+fn escape(key: &mut String, text: &str, special: &str) {
+    for character in text.chars() {
+        if special.contains(character) || character.is_control() || character == ' ' {
+            for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                let _ = write!(key, "%{byte:02X}");
+            }
+        } else {
+            key.push(character);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(window_us: u64) -> BucketSpec {
+        BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            limit: 10,
+            window_us,
+        }
+    }
+
+    #[test]
+    fn the_hash_tag_is_exactly_the_subject() {
+        let key = bucket_key("a}b{c%d e\n", "per-key", &log(60_000_000));
+        assert_eq!(key, "sg:{a%7Db%7Bc%25d%20e%0A}:per-key:log:60000ms");
+        assert_eq!(bucket_key("", "l", &log(1_500)), "sg:{%}:l:log:1500us");
+    }
+
+    #[test]
+    fn different_parts_never_share_a_key() {
+        assert_ne!(
+            bucket_key("", "l", &log(1_000)),
+            bucket_key("%", "l", &log(1_000))
+        );
+        assert_ne!(
+            bucket_key("s", "a:b", &log(1_000)),
+            bucket_key("s", "a", &log(1_000))
+        );
+        let mut token = log(60_000_000);
+        token.algorithm = Algorithm::TokenBucket { burst: 5 };
+        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok:1:6000000");
+        token.limit = 20; // another rate counts in another unit
+        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok:1:3000000");
+    }
+}

@@ -1,0 +1,160 @@
+//! `sliding_log` and `sliding_window`: the admissions still in the window, oldest first.
+//!
+//! An entry is stamped with its time rounded up to the precision (a log's is one microsecond) and counts
+//! while `now < stamp + window`; admissions of one stamp share an entry. Entries carry running totals,
+//! so what has expired, and when enough will have, are binary searches.
+
+use crate::batch::{Algorithm, BucketSpec};
+use crate::verdict::Look;
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    stamp_us: u64,
+    /// Units ever taken up to and with this entry.
+    total: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Log {
+    entries: VecDeque<Entry>,
+    /// Total before the first entry.
+    base: u64,
+    /// When the log was last empty; nothing taken earlier can be given back.
+    born_us: u64,
+}
+
+/// The stamp of what is admitted at `now_us`.
+fn stamp(spec: &BucketSpec, now_us: u64) -> u64 {
+    match spec.algorithm {
+        Algorithm::SlidingWindow { precision_us } => now_us.next_multiple_of(precision_us),
+        _ => now_us,
+    }
+}
+
+impl Log {
+    pub(super) fn empty() -> Self {
+        Log {
+            entries: VecDeque::new(),
+            base: 0,
+            born_us: 0,
+        }
+    }
+
+    /// If the clock stepped back, entries stamped later than now become of now: they can lock the bucket
+    /// for no more than a window, and none is let go early.
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
+        let stamp_us = stamp(spec, now_us);
+        if self.entries.back().is_none_or(|e| e.stamp_us <= stamp_us) {
+            return;
+        }
+        let total = self.last_total();
+        let keep = self.entries.partition_point(|e| e.stamp_us <= stamp_us);
+        self.entries.truncate(keep);
+        self.append(stamp_us, total);
+        self.born_us = now_us;
+    }
+
+    fn append(&mut self, stamp_us: u64, total: u64) {
+        match self.entries.back_mut() {
+            Some(last) if last.stamp_us == stamp_us => last.total = total,
+            _ => self.entries.push_back(Entry { stamp_us, total }),
+        }
+    }
+
+    fn last_total(&self) -> u64 {
+        self.entries.back().map_or(self.base, |e| e.total)
+    }
+
+    /// Total before the entry at `index`.
+    fn total_before(&self, index: usize) -> u64 {
+        let before = index.checked_sub(1).and_then(|i| self.entries.get(i));
+        before.map_or(self.base, |e| e.total)
+    }
+
+    /// Index of the oldest entry that still counts.
+    fn head(&self, spec: &BucketSpec, now_us: u64) -> usize {
+        self.entries
+            .partition_point(|e| e.stamp_us + spec.window_us <= now_us)
+    }
+
+    pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
+        let expired = self.total_before(self.head(spec, now_us));
+        let used = self.last_total() - expired;
+        let until = |total: u64| {
+            let index = self.entries.partition_point(|e| e.total < total);
+            let entry = self.entries.get(index);
+            entry.map_or(0, |e| e.stamp_us + spec.window_us - now_us)
+        };
+        let room = cost == 0 || used + cost <= spec.limit;
+        Look {
+            // Not when the oldest expires, but when enough have to make room for this cost.
+            retry_us: if room {
+                0
+            } else {
+                until(expired + used + cost - spec.limit)
+            },
+            remaining: spec.limit.saturating_sub(used),
+            reset_us: if used == 0 { 0 } else { until(expired + used) },
+        }
+    }
+
+    /// What has expired is gone for good once something is written, wherever the clock goes then.
+    fn drop_expired(&mut self, spec: &BucketSpec, now_us: u64) {
+        let head = self.head(spec, now_us);
+        self.base = self.total_before(head);
+        self.entries.drain(..head);
+    }
+
+    pub(super) fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
+        self.drop_expired(spec, now_us);
+        let total = self.last_total();
+        if total == self.base {
+            self.entries.clear();
+            self.born_us = now_us;
+        }
+        self.append(stamp(spec, now_us), total + cost);
+    }
+
+    /// Only the entry of that time loses units: to take them from another would free them too late or too soon.
+    pub(super) fn give_back(
+        &mut self,
+        spec: &BucketSpec,
+        now_us: u64,
+        cost: u64,
+        at_us: u64,
+    ) -> u64 {
+        if at_us < self.born_us || at_us > now_us {
+            return 0;
+        }
+        let stamp_us = stamp(spec, at_us);
+        if stamp_us + spec.window_us <= now_us {
+            return 0;
+        }
+        let index = self.entries.partition_point(|e| e.stamp_us < stamp_us);
+        let Some(entry) = self.entries.get(index).filter(|e| e.stamp_us == stamp_us) else {
+            return 0;
+        };
+        let returned = cost.min(entry.total - self.total_before(index));
+        if returned > 0 {
+            for later in self.entries.range_mut(index..) {
+                later.total -= returned;
+            }
+            self.drop_expired(spec, now_us);
+            // So that the last entry is always one that holds units.
+            let total = self.last_total();
+            let keep = self.entries.partition_point(|e| e.total < total) + 1;
+            self.entries.truncate(keep);
+        }
+        returned
+    }
+
+    pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
+        if self.last_total() == self.base {
+            return 0;
+        }
+        self.entries
+            .back()
+            .map_or(0, |e| e.stamp_us + spec.window_us)
+    }
+}

@@ -1,0 +1,83 @@
+//! From what each bucket of a decision says to the decision's outcome.
+
+use crate::batch::Outcome;
+
+/// What one bucket answers to one cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Microseconds until it has room for the cost; 0 if it has.
+    pub retry_us: u64,
+    /// Units left.
+    pub remaining: u64,
+    /// Microseconds until it holds nothing.
+    pub reset_us: u64,
+}
+
+/// True if every bucket has room.
+pub(crate) fn all_have_room(looks: &[Look]) -> bool {
+    looks.iter().all(|look| look.retry_us == 0)
+}
+
+/// The outcome: of a denial the bucket that has room last, of an admission the tightest.
+pub(crate) fn outcome(looks: &[Look], at_us: u64) -> Outcome {
+    let admitted = all_have_room(looks);
+    let before = |a: &Look, b: &Look| {
+        if admitted {
+            (a.remaining, std::cmp::Reverse(a.reset_us))
+                < (b.remaining, std::cmp::Reverse(b.reset_us))
+        } else {
+            a.retry_us > b.retry_us
+        }
+    };
+    let mut decided_by = 0;
+    let mut deciding = Look {
+        retry_us: 0,
+        remaining: 0,
+        reset_us: 0,
+    };
+    for (index, look) in looks.iter().enumerate() {
+        if index == 0 || before(look, &deciding) {
+            decided_by = index;
+            deciding = *look;
+        }
+    }
+    Outcome {
+        admitted,
+        decided_by,
+        remaining: deciding.remaining,
+        reset_us: deciding.reset_us,
+        retry_after_us: deciding.retry_us,
+        at_us,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(retry_us: u64, remaining: u64, reset_us: u64) -> Look {
+        Look {
+            retry_us,
+            remaining,
+            reset_us,
+        }
+    }
+
+    #[test]
+    fn a_denial_is_decided_by_the_bucket_that_has_room_last() {
+        let said = outcome(&[look(0, 0, 9), look(5, 2, 7), look(5, 1, 8)], 100);
+        assert_eq!(
+            (said.admitted, said.decided_by, said.retry_after_us),
+            (false, 1, 5)
+        );
+        assert_eq!((said.remaining, said.reset_us, said.at_us), (2, 7, 100));
+    }
+
+    #[test]
+    fn an_admission_is_decided_by_the_tightest_bucket() {
+        let by = |looks: &[Look]| outcome(looks, 0).decided_by;
+        assert_eq!(by(&[look(0, 3, 9), look(0, 2, 1)]), 1, "least remaining");
+        assert_eq!(by(&[look(0, 2, 1), look(0, 2, 9)]), 1, "resets last");
+        assert_eq!(by(&[look(0, 2, 9), look(0, 2, 9)]), 0, "the first");
+    }
+}
