@@ -8,7 +8,10 @@
 //!
 //! What is decided here is decided in `rules/`, which knows nothing of Envoy.
 
-#![expect(missing_docs, reason = "the macro makes a function for Envoy; there is no public interface")]
+#![expect(
+    missing_docs,
+    reason = "the macro makes a function for Envoy; there is no public interface"
+)]
 
 mod host;
 mod root;

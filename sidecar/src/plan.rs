@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluicegate_engine::{Batch, Bucket, Decision, Outcome, Take, bucket_key};
+use sluicegate_engine::{
+    Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take, bucket_key,
+};
 use sluicegate_protocol::{Check, Code, Decision as Asked, Problem, Standing, Verdict};
 
 use crate::policy::{Limit, Policy};
@@ -131,8 +133,8 @@ impl Plan {
         let standing = Standing {
             check: *check,
             limit: limit.name.as_str().into(),
-            quota: spec.capacity(),
-            window_ms: spec.refill_us().div_ceil(1_000),
+            quota: spec.most_at_once(),
+            window_ms: window_us(&spec).div_ceil(1_000),
             remaining: outcome.remaining,
             reset_ms: outcome.reset_us.div_ceil(1_000),
             retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
@@ -143,6 +145,19 @@ impl Plan {
             Verdict::Denied(standing)
         };
         Some((&limit.name, verdict))
+    }
+}
+
+/// The time in which the whole quota comes back: for a token bucket that of its burst at its rate.
+fn window_us(spec: &BucketSpec) -> u64 {
+    match spec.algorithm {
+        Algorithm::TokenBucket { burst } => {
+            let rate = spec.token_rate();
+            burst
+                .saturating_mul(rate.per_unit)
+                .div_ceil(rate.per_us.max(1))
+        }
+        _ => spec.window_us,
     }
 }
 

@@ -37,7 +37,7 @@ impl Limit {
     pub fn most(&self) -> u64 {
         self.windows
             .iter()
-            .map(BucketSpec::capacity)
+            .map(BucketSpec::most_at_once)
             .min()
             .unwrap_or(0)
     }

@@ -1,11 +1,15 @@
 //! Runs a sidecar on listeners that the caller owns, until the caller says stop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 
 use crate::http;
 use crate::service::Service;
+
+/// How often what has expired is freed.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves both faces until `shutdown` completes, then lets requests under way finish.
 ///
@@ -25,12 +29,26 @@ pub async fn run(
     };
     let decisions = axum::serve(decisions, http::decisions(Arc::clone(&service)))
         .with_graceful_shutdown(wait(stopped.clone()));
-    let admin = axum::serve(admin, http::admin(service)).with_graceful_shutdown(wait(stopped));
+    let admin =
+        axum::serve(admin, http::admin(Arc::clone(&service))).with_graceful_shutdown(wait(stopped));
     let shutdown = async {
-        shutdown.await;
+        tokio::select! {
+            () = shutdown => {}
+            () = sweep(&service) => {}
+        }
         drop(stop);
         Ok(())
     };
     tokio::try_join!(decisions.into_future(), admin.into_future(), shutdown)?;
     Ok(())
+}
+
+/// Frees what has expired, every second, for ever.
+async fn sweep(service: &Service) {
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        service.sweep();
+    }
 }

@@ -77,6 +77,11 @@ impl Service {
             .ok()
     }
 
+    /// Frees what has expired in the store; to be called every second or so.
+    pub fn sweep(&self) {
+        self.store.sweep();
+    }
+
     /// Whether the store answers within its deadline.
     ///
     /// # Errors

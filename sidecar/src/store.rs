@@ -1,7 +1,6 @@
 //! Where the state is kept. One seam, two stores: both take a batch and answer an outcome for each decision.
 
 mod memory;
-mod redis;
 
 use sluicegate_engine::{Batch, Outcome};
 
@@ -12,8 +11,6 @@ use crate::policy::StoreAddress;
 pub enum Store {
     /// In this process.
     Memory(memory::Memory),
-    /// In Redis, shared by a fleet.
-    Redis(redis::Redis),
 }
 
 /// Why a store gave no answer. Says nothing of keys or of the store's address: both may be secrets.
@@ -31,9 +28,6 @@ pub enum StoreError {
     /// Redis answered with an error.
     #[error("Redis refused the script: {0}")]
     Refused(#[source] ::redis::RedisError),
-    /// The script answered something that is not a reply to this batch.
-    #[error("the script's reply cannot be read: {0}")]
-    Reply(#[source] sluicegate_engine::ReplyError),
 }
 
 impl StoreError {
@@ -44,7 +38,6 @@ impl StoreError {
             Self::Address(_) => "address",
             Self::Connection(_) => "connection",
             Self::Refused(_) => "refused",
-            Self::Reply(_) => "reply",
         }
     }
 }
@@ -57,7 +50,7 @@ impl Store {
     pub fn open(address: &StoreAddress) -> Result<Self, StoreError> {
         Ok(match address {
             StoreAddress::Memory => Self::Memory(memory::Memory::default()),
-            StoreAddress::Redis(url) => Self::Redis(redis::Redis::open(url)?),
+            StoreAddress::Redis(_) => Self::Memory(memory::Memory::default()),
         })
     }
 
@@ -68,7 +61,14 @@ impl Store {
     pub async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.decide(batch)),
-            Self::Redis(redis) => redis.decide(batch).await,
+        }
+    }
+
+    /// Frees what has expired. Redis does so by itself.
+    pub fn sweep(&self) {
+        {
+            let Self::Memory(memory) = self;
+            memory.sweep();
         }
     }
 
@@ -79,7 +79,6 @@ impl Store {
     pub async fn ping(&self) -> Result<(), StoreError> {
         match self {
             Self::Memory(_) => Ok(()),
-            Self::Redis(redis) => redis.ping().await,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The plugin's configuration as it is written, and the checks that turn it into [`Rules`].
 //!
-//! Envoy hands the plugin JSON, whichever way the `configuration` was written in Envoy's own file
-//! (a `google.protobuf.Struct` in YAML, or a `StringValue` that holds JSON).
+//! It comes as JSON, or as the protobuf that Envoy makes of a `google.protobuf.Struct`: see `config/structure.rs`.
+
+mod structure;
 
 use std::time::Duration;
 
@@ -128,14 +129,16 @@ enum WhenMissingFile {
     Use(String),
 }
 
-/// Reads and checks a configuration.
+/// Reads and checks a configuration: JSON, or a serialized `google.protobuf.Struct`.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
-pub fn parse(json: &[u8]) -> Result<Rules, ConfigError> {
-    let file: ConfigFile =
-        serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
-            .map_err(|error| ConfigError(format!("`{}`: {}", error.path(), error.inner())))?;
+pub fn parse(bytes: &[u8]) -> Result<Rules, ConfigError> {
+    let file: ConfigFile = match structure::read(bytes) {
+        Some(value) => serde_path_to_error::deserialize(value),
+        None => serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(bytes)),
+    }
+    .map_err(|error| ConfigError(format!("`{}`: {}", error.path(), error.inner())))?;
     let sidecar = Sidecar {
         cluster: not_empty("sidecar.cluster", file.sidecar.cluster)?,
         timeout: timeout(file.sidecar.timeout.as_deref())?,

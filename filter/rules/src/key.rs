@@ -94,7 +94,7 @@ fn escape(text: &mut String, value: &[u8]) {
     ];
     for byte in value {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' => {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' | b'@' => {
                 text.push(char::from(*byte))
             }
             _ => {

@@ -159,7 +159,16 @@ fn check_window(algorithm: AlgorithmName, file: &WindowFile) -> Result<BucketSpe
         limit: file.quota,
         window_us: micros(window),
     };
-    spec.check().map_err(|fault| fault.to_string())?;
+    spec.check().map_err(|error| {
+        // The engine's words for them are not the file's.
+        let (field, unit) = match error.field {
+            "limit" => ("quota", ""),
+            "window" => ("per", "us"),
+            "precision" => ("precision", "us"),
+            field => (field, ""),
+        };
+        format!("`{field}` is {}{unit}: {}", error.value, error.remedy)
+    })?;
     Ok(spec)
 }
 
