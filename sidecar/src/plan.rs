@@ -138,6 +138,7 @@ impl Plan {
             remaining: outcome.remaining,
             reset_ms: outcome.reset_us.div_ceil(1_000),
             retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
+            receipt: Vec::new(),
         };
         let verdict = if outcome.admitted {
             Verdict::Admitted(standing)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluicegate_engine::Outcome;
-use sluicegate_protocol::{Answer, Problem, read_request};
+use sluicegate_protocol::{Answer, Problem, read_decisions};
 use tracing::warn;
 
 use crate::metrics::Metrics;
@@ -44,7 +44,7 @@ impl Service {
     /// # Errors
     /// The body as a whole is of no use.
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let plan = Plan::new(&self.policy, read_request(body)?);
+        let plan = Plan::new(&self.policy, read_decisions(body)?);
         let outcomes = self.ask(&plan).await;
         let verdicts = plan.verdicts(outcomes.as_deref());
         for (limit, verdict) in &verdicts {
