@@ -1,1 +1,21 @@
-//! sluicegate
+//! The sidecar of Sluicegate. It stands beside an Envoy, holds the policy and decides.
+//!
+//! | file | for |
+//! |---|---|
+//! | `policy.rs`, `policy/file.rs` | limits by name; their YAML and its checks |
+//! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `store.rs`, `store/` | where the state is: in this process or in Redis |
+//! | `service.rs` | decides: reads, asks the store within its deadline, counts, answers |
+//! | `http.rs` | routes: decisions and admin |
+//! | `metrics.rs` | what Prometheus is told |
+//! | `server.rs` | runs it all on listeners that the caller owns |
+//!
+//! `main.rs` owns arguments, ports, signals and the exit code; nothing in here does.
+
+pub mod http;
+pub mod metrics;
+pub mod plan;
+pub mod policy;
+pub mod server;
+pub mod service;
+pub mod store;

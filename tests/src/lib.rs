@@ -1,1 +1,19 @@
-//! sluicegate-tests
+//! Real parts for tests, demo and benches: each has ports of its own and ends when dropped.
+//!
+//! | file | for |
+//! |---|---|
+//! | `process.rs` | a process that a test owns; free ports; waiting for a condition |
+//! | `redis.rs` | a Redis |
+//! | `sidecar.rs` | a sidecar |
+//! | `envoy.rs` | an Envoy with the filter |
+//! | `upstream.rs` | what is behind Envoy |
+//! | `edge.rs` | the edge of the window, for a test and for README's picture |
+//! | `client.rs` | clients, one of them hostile |
+
+pub mod client;
+pub mod edge;
+pub mod envoy;
+pub mod process;
+pub mod redis;
+pub mod sidecar;
+pub mod upstream;

@@ -1,0 +1,45 @@
+# The commands of this project. `make help` lists them.
+.PHONY: help demo test build filter lint unit engine chain picture clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
+
+demo: ## install what is missing, build, run the whole chain, show 200s and 429s (KEEP=1: until Ctrl-C; REDIS_URL=...: on Redis)
+	@tests/setup demo
+	@$(MAKE) --no-print-directory build filter
+	@cargo run --quiet --locked -p sluicegate-tests --bin demo
+
+test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy
+	@tests/setup test
+	@$(MAKE) --no-print-directory lint unit build filter engine chain
+
+build: ## the sidecar: target/debug/sluicegate
+	@echo "build: the sidecar (the first build takes a minute or two)"
+	@cargo build --quiet --locked -p sluicegate
+
+filter: ## the filter: target/filter/sluicegate.wasm
+	@filter/build
+
+lint: ## rustfmt, clippy with warnings denied, luacheck
+	@echo "lint: rustfmt, clippy, luacheck"
+	@cargo fmt --all --check
+	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	@luacheck --quiet lua
+
+unit: ## tests that need nothing but Rust
+	@echo "unit: tests that need nothing but Rust"
+	@cargo test --quiet --locked
+
+engine: ## the engine against its model, in Rust and in Lua on a real Redis
+	@echo "engine: model, Rust and Lua on a real Redis"
+	@cargo test --quiet --locked -p sluicegate-tests --test engine
+
+chain: build filter ## end to end, with a real Envoy and a real Redis
+	@echo "chain: end to end with a real Envoy and a real Redis"
+	@cargo test --quiet --locked -p sluicegate-tests --test chain
+
+picture: build filter ## README's first picture, from a run: docs/edge.svg
+	@cargo run --quiet --locked -p sluicegate-tests --bin picture
+
+clean: ## everything that was built or installed here
+	@rm -rf target .tools

@@ -1,0 +1,80 @@
+//! YAML inside Envoy's own file reaches a plugin as a serialized `google.protobuf.Struct` (seen with Envoy 1.40;
+//! Istio and Envoy Gateway send JSON). This turns it into the JSON value that it stands for.
+
+use prost::Message;
+use prost_types::{Struct, Value, value::Kind};
+use serde_json::{Map, Number};
+
+/// The value, or `None` when these bytes are something else.
+pub fn read(bytes: &[u8]) -> Option<serde_json::Value> {
+    // The tag of `fields`, a struct's only field, is also a line feed: JSON may begin with one, and then is no struct.
+    bytes
+        .starts_with(b"\n")
+        .then(|| Struct::decode(bytes).ok().map(object))?
+}
+
+fn object(structure: Struct) -> serde_json::Value {
+    let fields = structure
+        .fields
+        .into_iter()
+        .map(|(name, field)| (name, value(field)));
+    serde_json::Value::Object(fields.collect::<Map<_, _>>())
+}
+
+fn value(value: Value) -> serde_json::Value {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(Kind::BoolValue(flag)) => flag.into(),
+        Some(Kind::StringValue(text)) => text.into(),
+        Some(Kind::NumberValue(number)) => self::number(number),
+        Some(Kind::ListValue(list)) => list.values.into_iter().map(self::value).collect(),
+        Some(Kind::StructValue(structure)) => object(structure),
+    }
+}
+
+/// A struct's numbers are doubles; a configuration's are nearly all whole.
+fn number(number: f64) -> serde_json::Value {
+    const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
+    if number.fract() == 0.0 && number.abs() < EXACT {
+        #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
+        return (number as i64).into();
+    }
+    Number::from_f64(number).map_or(serde_json::Value::Null, serde_json::Value::Number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_struct_becomes_the_json_that_it_was_written_as() {
+        let number = |number| Value {
+            kind: Some(Kind::NumberValue(number)),
+        };
+        let list = prost_types::ListValue {
+            values: vec![number(5.0), number(-1.5), number(f64::NAN)],
+        };
+        let inner = Value {
+            kind: Some(Kind::ListValue(list)),
+        };
+        let structure = Struct {
+            fields: [("list".to_owned(), inner)].into(),
+        };
+        let read = read(&structure.encode_to_vec()).unwrap();
+        assert_eq!(read, serde_json::json!({ "list": [5, -1.5, null] }));
+    }
+
+    #[test]
+    fn json_and_noise_are_no_struct() {
+        for bytes in [
+            &b"{}"[..],
+            b"\n{}",
+            b"",
+            b"\n",
+            b"\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+            b"\n\x03\n\x01",
+        ] {
+            assert_eq!(read(bytes), None, "{bytes:?}");
+        }
+    }
+}

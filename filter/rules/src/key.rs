@@ -1,0 +1,162 @@
+//! From parts to a key: no two different lists of parts give the same one.
+//!
+//! A part is spelt `name=value` (plain, with everything outside a small set percent-escaped) or `name#hash`.
+//! Parts are joined by `;`. Neither `;`, `=` nor `#` can stand in an escaped name or value, so the spelling can be
+//! read back in one way only. A key that would be too long is replaced by `~` and its hash.
+
+use sha2::{Digest, Sha256};
+
+/// Longer keys are hashed as a whole, so that a client's long header costs the fleet no memory.
+const MAX_BYTES: usize = 256;
+
+/// Hashes what may be a secret, so that it never leaves Envoy.
+#[derive(Clone, Debug, Default)]
+pub struct Hasher {
+    seed: Sha256,
+}
+
+impl Hasher {
+    /// `pepper` is shared by a fleet: without it, whoever reads Redis could try a dictionary.
+    pub fn new(pepper: &str) -> Self {
+        let mut seed = Sha256::new();
+        // The length keeps pepper and value apart.
+        seed.update((pepper.len() as u64).to_be_bytes());
+        seed.update(pepper);
+        Self { seed }
+    }
+
+    /// 128 bits of SHA-256 as 32 hexadecimal digits. A fast hash would let a client craft a header that collides
+    /// with a victim's and spend the victim's allowance.
+    fn hash(&self, value: &[u8]) -> String {
+        let digest = self.seed.clone().chain_update(value).finalize();
+        digest
+            .iter()
+            .take(16)
+            .fold(String::with_capacity(32), |mut hex, byte| {
+                for nibble in [byte >> 4, byte & 15] {
+                    hex.push(char::from_digit(nibble.into(), 16).unwrap_or('0'));
+                }
+                hex
+            })
+    }
+}
+
+/// Builds one key part by part.
+#[derive(Debug)]
+pub struct Key<'a> {
+    hasher: &'a Hasher,
+    text: String,
+}
+
+impl<'a> Key<'a> {
+    /// A key without parts yet.
+    pub fn new(hasher: &'a Hasher) -> Self {
+        Self {
+            hasher,
+            text: String::new(),
+        }
+    }
+
+    /// Adds a part that may be read by whoever reads Redis.
+    pub fn plain(&mut self, name: &str, value: &[u8]) {
+        self.name(name);
+        self.text.push('=');
+        escape(&mut self.text, value);
+    }
+
+    /// Adds a part by its hash.
+    pub fn hashed(&mut self, name: &str, value: &[u8]) {
+        self.name(name);
+        self.text.push('#');
+        self.text.push_str(&self.hasher.hash(value));
+    }
+
+    fn name(&mut self, name: &str) {
+        if !self.text.is_empty() {
+            self.text.push(';');
+        }
+        escape(&mut self.text, name.as_bytes());
+    }
+
+    /// The key.
+    pub fn finish(self) -> String {
+        if self.text.len() <= MAX_BYTES {
+            self.text
+        } else {
+            format!("~{}", self.hasher.hash(self.text.as_bytes()))
+        }
+    }
+}
+
+fn escape(text: &mut String, value: &[u8]) {
+    const HEX: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
+    ];
+    for byte in value {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' | b'@' => {
+                text.push(char::from(*byte))
+            }
+            _ => {
+                text.push('%');
+                for nibble in [byte >> 4, byte & 15] {
+                    text.extend(HEX.get(usize::from(nibble)));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(parts: &[(&str, &str, bool)]) -> String {
+        let hasher = Hasher::new("");
+        let mut key = Key::new(&hasher);
+        for (name, value, plain) in parts {
+            if *plain {
+                key.plain(name, value.as_bytes());
+            } else {
+                key.hashed(name, value.as_bytes());
+            }
+        }
+        key.finish()
+    }
+
+    #[test]
+    fn different_parts_give_different_keys() {
+        let keys = [
+            key(&[("a", "b", true), ("c", "d", true)]),
+            key(&[("a", "b;c=d", true)]),
+            key(&[("a", "b;c", true), ("", "d", true)]),
+            key(&[("a", "b", true), ("c", "d", false)]),
+            key(&[("a", "", true)]),
+            key(&[("a", "", false)]),
+            key(&[("a", "%", true)]),
+            key(&[("a", "%25", true)]),
+        ];
+        let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len(), "{keys:?}");
+    }
+
+    #[test]
+    fn a_secret_is_not_in_its_key_and_a_pepper_changes_it() {
+        let peppered = |pepper| {
+            let hasher = Hasher::new(pepper);
+            let mut key = Key::new(&hasher);
+            key.hashed("x-api-key", b"hunter2");
+            key.finish()
+        };
+        assert!(!peppered("").contains("hunter2"));
+        assert_ne!(peppered(""), peppered("salt"));
+        assert_eq!(peppered("salt"), peppered("salt"));
+    }
+
+    #[test]
+    fn a_long_key_stays_bounded_and_distinct() {
+        let long = |last: &str| key(&[("path", &("/x".repeat(5_000) + last), true)]);
+        assert_eq!(long("a").len(), 33);
+        assert_ne!(long("a"), long("b"));
+    }
+}

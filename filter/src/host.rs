@@ -1,0 +1,182 @@
+//! Every call to Envoy stands here, and none can panic.
+//!
+//! The SDK's own wrappers panic on a status that they do not expect, some on bytes that are not UTF-8, and a panic
+//! kills the VM for every later request of the worker. So the imports are declared here once more, by the
+//! proxy-wasm ABI 0.2.1, and any status but *ok* is "not there". The one exception is the callout, which the
+//! SDK has to know of to bring its answer back; Envoy answers it with statuses that the SDK expects.
+#![expect(unsafe_code, reason = "the ABI passes pointers")]
+
+use std::time::Duration;
+
+use proxy_wasm::hostcalls;
+use proxy_wasm::types::LogLevel;
+
+const OK: u32 = 0;
+
+// proxy-wasm ABI: numbers of maps and buffers.
+const REQUEST_HEADERS: u32 = 0;
+const CALL_RESPONSE_HEADERS: u32 = 6;
+const CALL_RESPONSE_BODY: u32 = 4;
+const PLUGIN_CONFIGURATION: u32 = 7;
+const REQUEST_STREAM: u32 = 0;
+
+#[link(wasm_import_module = "env")]
+unsafe extern "C" {
+    fn proxy_log(level: u32, text: *const u8, size: usize) -> u32;
+    fn proxy_get_header_map_value(
+        map: u32,
+        key: *const u8,
+        key_size: usize,
+        value: *mut *mut u8,
+        value_size: *mut usize,
+    ) -> u32;
+    fn proxy_get_property(
+        path: *const u8,
+        path_size: usize,
+        value: *mut *mut u8,
+        value_size: *mut usize,
+    ) -> u32;
+    fn proxy_get_buffer_bytes(
+        buffer: u32,
+        start: usize,
+        most: usize,
+        bytes: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
+    fn proxy_continue_stream(stream: u32) -> u32;
+    fn proxy_send_local_response(
+        status: u32,
+        details: *const u8,
+        details_size: usize,
+        body: *const u8,
+        body_size: usize,
+        headers: *const u8,
+        headers_size: usize,
+        grpc_status: i32,
+    ) -> u32;
+}
+
+/// What Envoy has allocated in this VM for us, or `None` when it said anything but *ok*.
+fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8>> {
+    let mut bytes = std::ptr::null_mut();
+    let mut size = 0;
+    if call(&raw mut bytes, &raw mut size) != OK {
+        return None;
+    }
+    if bytes.is_null() {
+        return Some(Vec::new());
+    }
+    // SAFETY: Envoy got this memory from `proxy_on_memory_allocate`, which the SDK implements as a
+    // `Vec` of just this capacity, has written all of it, and gives it to us for good.
+    Some(unsafe { Vec::from_raw_parts(bytes, size, size) })
+}
+
+fn map_value(map: u32, name: &str) -> Option<Vec<u8>> {
+    // SAFETY: `name` is readable for its length during the call, and the out-pointers come from `received`.
+    received(|value, size| unsafe {
+        proxy_get_header_map_value(map, name.as_ptr(), name.len(), value, size)
+    })
+}
+
+fn buffer(buffer: u32, most: usize) -> Option<Vec<u8>> {
+    // SAFETY: the out-pointers come from `received`.
+    received(|bytes, size| unsafe { proxy_get_buffer_bytes(buffer, 0, most, bytes, size) })
+}
+
+/// The request that the current call is about.
+pub struct CurrentRequest;
+
+impl sluicegate_rules::Request for CurrentRequest {
+    fn header(&self, name: &str) -> Option<Vec<u8>> {
+        map_value(REQUEST_HEADERS, name)
+    }
+
+    fn peer_address(&self) -> Option<Vec<u8>> {
+        // A property's path is its parts with a zero byte between them.
+        let path = b"source\0address";
+        // SAFETY: `path` is readable for its length during the call, and the out-pointers come from `received`.
+        received(|value, size| unsafe {
+            proxy_get_property(path.as_ptr(), path.len(), value, size)
+        })
+    }
+}
+
+/// The plugin's configuration as JSON.
+pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
+    buffer(PLUGIN_CONFIGURATION, size)
+}
+
+/// Status and body of a callout's answer. Only to be asked for when there is one: `headers` of it are not 0.
+pub fn callout_answer(body_size: usize) -> (Vec<u8>, Vec<u8>) {
+    let status = map_value(CALL_RESPONSE_HEADERS, ":status").unwrap_or_default();
+    let body = if body_size == 0 {
+        None
+    } else {
+        buffer(CALL_RESPONSE_BODY, body_size)
+    };
+    (status, body.unwrap_or_default())
+}
+
+/// Posts `body` to a cluster; the answer comes to the current context. False when Envoy refuses,
+/// for example because it has no such cluster.
+pub fn post(cluster: &str, path: &str, body: &[u8], timeout: Duration) -> bool {
+    let headers = vec![
+        (":method", "POST"),
+        (":path", path),
+        (":authority", cluster),
+        ("content-type", "application/json"),
+    ];
+    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).is_ok()
+}
+
+/// Lets the current request go on.
+pub fn resume() {
+    // SAFETY: no pointers. A request that is gone cannot be resumed, and need not be.
+    let _ = unsafe { proxy_continue_stream(REQUEST_STREAM) };
+}
+
+/// Answers the current request in the upstream's place.
+pub fn reply(status: u32, headers: &[(&str, String)], body: &[u8]) {
+    let headers = pairs(headers);
+    // `details` appears in Envoy's access log as the response code's details.
+    let details = "sluicegate";
+    // SAFETY: all slices are readable for their lengths during the call, and Envoy copies them.
+    // A request that is gone cannot be answered, and need not be.
+    let _ = unsafe {
+        proxy_send_local_response(
+            status,
+            details.as_ptr(),
+            details.len(),
+            body.as_ptr(),
+            body.len(),
+            headers.as_ptr(),
+            headers.len(),
+            -1,
+        )
+    };
+}
+
+/// Headers as the ABI wants them: count, the sizes of all names and values, then each with a zero byte behind it.
+fn pairs(headers: &[(&str, String)]) -> Vec<u8> {
+    let number =
+        |bytes: &mut Vec<u8>, n: usize| bytes.extend(u32::try_from(n).unwrap_or(0).to_le_bytes());
+    let mut bytes = Vec::new();
+    number(&mut bytes, headers.len());
+    for (name, value) in headers {
+        number(&mut bytes, name.len());
+        number(&mut bytes, value.len());
+    }
+    for (name, value) in headers {
+        for text in [*name, value.as_str()] {
+            bytes.extend(text.as_bytes());
+            bytes.push(0);
+        }
+    }
+    bytes
+}
+
+/// Writes to Envoy's log.
+pub fn log(level: LogLevel, text: &str) {
+    // SAFETY: `text` is readable for its length during the call. What cannot be logged is lost.
+    let _ = unsafe { proxy_log(level as u32, text.as_ptr(), text.len()) };
+}

@@ -1,0 +1,66 @@
+//! Verdicts as they are sent back.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Code, Problem};
+
+/// The body that answers `POST /v1/decide`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer<'a> {
+    /// Which loaded version of the policy these verdicts are of; grows with each reload.
+    pub epoch: u64,
+    /// One for each decision, in order.
+    #[serde(borrow)]
+    pub verdicts: Vec<Verdict<'a>>,
+}
+
+/// The answer to a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Verdict<'a> {
+    /// Every check had room, and the units are taken. Tells of the window with least remaining.
+    #[serde(borrow)]
+    Admitted(Standing<'a>),
+    /// Nothing was taken. Tells of the window that has room last.
+    Denied(Standing<'a>),
+    /// The store did not answer within its deadline; the caller's own `when_unavailable` applies.
+    Unavailable,
+    /// The decision cannot be made as it was asked, now or later.
+    Error {
+        /// For programs.
+        code: Code,
+        /// For people.
+        message: Cow<'a, str>,
+    },
+}
+
+impl From<Problem> for Verdict<'_> {
+    fn from(problem: Problem) -> Self {
+        Self::Error {
+            code: problem.code,
+            message: problem.message.into(),
+        }
+    }
+}
+
+/// How the window that decided stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing<'a> {
+    /// Index of the check that decided.
+    pub check: usize,
+    /// Its limit's name.
+    #[serde(borrow)]
+    pub limit: Cow<'a, str>,
+    /// Units that the window allows (for a token bucket, its burst).
+    pub quota: u64,
+    /// The window's length, milliseconds.
+    pub window_ms: u64,
+    /// Units left now.
+    pub remaining: u64,
+    /// Milliseconds until the whole quota is there again if nobody asks; rounded up.
+    pub reset_ms: u64,
+    /// Milliseconds until the same decision would be admitted if nobody else asks; rounded up, 0 when admitted.
+    pub retry_after_ms: u64,
+}

@@ -1,0 +1,69 @@
+//! What can be wrong with a request or with one decision in it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Names a kind of problem for programs; stable once released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The body is not JSON, or not an object with a list `decisions`.
+    MalformedJson,
+    /// The body is larger than [`crate::MAX_BODY_BYTES`].
+    BodyTooLarge,
+    /// More than [`crate::MAX_DECISIONS`] decisions.
+    TooManyDecisions,
+    /// A decision is not of the right shape: a field is missing, unknown or of the wrong type.
+    MalformedDecision,
+    /// A decision without any check.
+    NoChecks,
+    /// More than [`crate::MAX_CHECKS`] checks in one decision.
+    TooManyChecks,
+    /// The policy has no limit of that name.
+    UnknownLimit,
+    /// The cost is more than the limit ever holds, so that waiting cannot help.
+    CostOverLimit,
+    /// An empty key.
+    EmptyKey,
+    /// A key of more than [`crate::MAX_KEY_BYTES`] bytes.
+    KeyTooLong,
+}
+
+impl Code {
+    /// As it stands on the wire; also the value of a metric's label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MalformedJson => "malformed_json",
+            Self::BodyTooLarge => "body_too_large",
+            Self::TooManyDecisions => "too_many_decisions",
+            Self::MalformedDecision => "malformed_decision",
+            Self::NoChecks => "no_checks",
+            Self::TooManyChecks => "too_many_checks",
+            Self::UnknownLimit => "unknown_limit",
+            Self::CostOverLimit => "cost_over_limit",
+            Self::EmptyKey => "empty_key",
+            Self::KeyTooLong => "key_too_long",
+        }
+    }
+}
+
+/// A problem and what to do about it. Never holds a key: keys may be secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Problem {
+    /// For programs.
+    pub code: Code,
+    /// For people: field, value and remedy.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem with its message.
+    pub fn new(code: Code, message: impl fmt::Display) -> Self {
+        Self {
+            code,
+            message: message.to_string(),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! From checks to buckets and from outcomes back to verdicts. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sluicegate_engine::{
+    Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take, bucket_key,
+};
+use sluicegate_protocol::{Check, Code, Decision as Asked, Problem, Standing, Verdict};
+
+use crate::policy::{Limit, Policy};
+
+/// What was asked, ready for a store, and what is needed to answer it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// For the store.
+    pub batch: Batch,
+    decisions: Vec<Result<Planned, Problem>>,
+}
+
+/// A decision that the store is asked for: its place in the batch is its place among the good ones.
+#[derive(Debug)]
+struct Planned {
+    /// For each take of the decision in the batch: which check it is of, and that check's limit.
+    sources: Vec<(usize, Arc<Limit>)>,
+}
+
+impl Plan {
+    /// Looks every check's limit up and spreads it over its windows.
+    pub fn new(policy: &Policy, asked: Vec<Result<Asked<'_>, Problem>>) -> Self {
+        let mut plan = Self::default();
+        let mut buckets = HashMap::new();
+        for decision in asked {
+            let planned = decision.and_then(|decision| plan.add(policy, &decision, &mut buckets));
+            plan.decisions.push(planned);
+        }
+        plan
+    }
+
+    fn add(
+        &mut self,
+        policy: &Policy,
+        asked: &Asked<'_>,
+        buckets: &mut HashMap<String, usize>,
+    ) -> Result<Planned, Problem> {
+        // Every check is looked up before any bucket is made, so that a bad decision leaves none behind.
+        let mut wanted: Vec<(usize, Arc<Limit>, u64)> = Vec::with_capacity(asked.checks.len());
+        for (index, check) in asked.checks.iter().enumerate() {
+            let limit = policy
+                .limit(&check.limit)
+                .ok_or_else(|| unknown_limit(policy, index, check))?;
+            // The same limit for the same key twice in one decision is one check of both costs:
+            // looked at one by one, each might find the room that only one of them can have.
+            let same = wanted.iter_mut().find(|(earlier, _, _)| {
+                asked
+                    .checks
+                    .get(*earlier)
+                    .is_some_and(|e| e.limit == check.limit && e.key == check.key)
+            });
+            match same {
+                Some((_, _, cost)) => *cost = cost.saturating_add(check.cost),
+                None => wanted.push((index, Arc::clone(limit), check.cost)),
+            }
+        }
+        for (index, limit, cost) in &wanted {
+            let most = limit.most();
+            if *cost > most {
+                return Err(Problem::new(
+                    Code::CostOverLimit,
+                    format_args!(
+                        "`checks[{index}].cost`: {cost} is more than limit `{}` ever holds ({most}): waiting cannot help, ask for less at a time",
+                        limit.name
+                    ),
+                ));
+            }
+        }
+        let mut sources = Vec::with_capacity(wanted.len());
+        let mut takes = Vec::with_capacity(wanted.len());
+        for (index, limit, cost) in wanted {
+            let Some(check) = asked.checks.get(index) else {
+                continue;
+            };
+            for spec in &limit.windows {
+                let key = bucket_key(&check.key, &limit.name, spec);
+                let bucket = *buckets.entry(key).or_insert_with_key(|key| {
+                    self.batch.buckets.push(Bucket {
+                        key: key.clone(),
+                        spec: *spec,
+                    });
+                    self.batch.buckets.len() - 1
+                });
+                takes.push(Take { bucket, cost });
+                sources.push((index, Arc::clone(&limit)));
+            }
+        }
+        self.batch.decisions.push(Decision {
+            takes,
+            peek: asked.peek,
+        });
+        Ok(Planned { sources })
+    }
+
+    /// The verdicts in the order asked, with the limit that each is counted under;
+    /// `outcomes` is `None` when the store did not answer.
+    pub fn verdicts<'a>(&'a self, outcomes: Option<&[Outcome]>) -> Vec<(&'a str, Verdict<'a>)> {
+        let mut made = self.batch.decisions.iter().zip(0..);
+        self.decisions
+            .iter()
+            .map(|planned| match planned {
+                Err(problem) => ("", Verdict::from(problem.clone())),
+                Ok(planned) => {
+                    let first = planned.sources.first().map_or("", |(_, limit)| &limit.name);
+                    made.next()
+                        .and_then(|(decision, place)| {
+                            let outcome = outcomes?.get::<usize>(place)?;
+                            self.verdict(planned, decision, outcome)
+                        })
+                        .unwrap_or((first, Verdict::Unavailable))
+                }
+            })
+            .collect()
+    }
+
+    fn verdict<'a>(
+        &'a self,
+        planned: &'a Planned,
+        decision: &Decision,
+        outcome: &Outcome,
+    ) -> Option<(&'a str, Verdict<'a>)> {
+        let (check, limit) = planned.sources.get(outcome.decided_by)?;
+        let take = decision.takes.get(outcome.decided_by)?;
+        let spec = self.batch.buckets.get(take.bucket)?.spec;
+        let standing = Standing {
+            check: *check,
+            limit: limit.name.as_str().into(),
+            quota: spec.most_at_once(),
+            window_ms: window_us(&spec).div_ceil(1_000),
+            remaining: outcome.remaining,
+            reset_ms: outcome.reset_us.div_ceil(1_000),
+            retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
+        };
+        let verdict = if outcome.admitted {
+            Verdict::Admitted(standing)
+        } else {
+            Verdict::Denied(standing)
+        };
+        Some((&limit.name, verdict))
+    }
+}
+
+/// The time in which the whole quota comes back: for a token bucket that of its burst at its rate.
+fn window_us(spec: &BucketSpec) -> u64 {
+    match spec.algorithm {
+        Algorithm::TokenBucket { burst } => {
+            let rate = spec.token_rate();
+            burst
+                .saturating_mul(rate.per_unit)
+                .div_ceil(rate.per_us.max(1))
+        }
+        _ => spec.window_us,
+    }
+}
+
+fn unknown_limit(policy: &Policy, index: usize, check: &Check<'_>) -> Problem {
+    let near = policy.limits().map(|limit| limit.name.as_str());
+    let near = near.max_by(|a, b| {
+        strsim::jaro_winkler(a, &check.limit).total_cmp(&strsim::jaro_winkler(b, &check.limit))
+    });
+    Problem::new(
+        Code::UnknownLimit,
+        format_args!(
+            "`checks[{index}].limit`: the policy has no limit `{}`; the nearest name is `{}`",
+            check.limit,
+            near.unwrap_or_default()
+        ),
+    )
+}

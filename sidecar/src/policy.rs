@@ -1,0 +1,125 @@
+//! The policy: limits by name. Domain types; how they stand in a file is `policy/file.rs`.
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_engine::BucketSpec;
+
+/// How long a store call may take unless the policy says otherwise. Under the filter's own default of 50 ms,
+/// so that the filter hears *unavailable* from the sidecar rather than nothing.
+pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// A loaded policy.
+#[derive(Debug)]
+pub struct Policy {
+    /// Where the state is kept.
+    pub store: StoreAddress,
+    /// Deadline of one store call.
+    pub store_timeout: Duration,
+    limits: BTreeMap<String, Arc<Limit>>,
+}
+
+/// A named allowance.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Its name in the policy, on the wire and in metrics.
+    pub name: String,
+    /// At least one; all must have room.
+    pub windows: Vec<BucketSpec>,
+}
+
+impl Limit {
+    /// The largest cost that every window could ever admit.
+    pub fn most(&self) -> u64 {
+        self.windows
+            .iter()
+            .map(BucketSpec::most_at_once)
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+/// Where a store keeps its state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StoreAddress {
+    /// In this process.
+    #[default]
+    Memory,
+    /// In the Redis at this URL, which may hold a password and is therefore never shown.
+    Redis(String),
+}
+
+impl std::str::FromStr for StoreAddress {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            url if url.starts_with("redis://") || url.starts_with("redis+unix://") => {
+                Ok(Self::Redis(url.to_owned()))
+            }
+            // The value is not shown: it may be a URL with a password and a typing error in its scheme.
+            _ => Err("neither `memory` nor a URL that begins with `redis://` or `redis+unix://`"),
+        }
+    }
+}
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file cannot be read.
+    #[error("cannot read policy {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not a policy.
+    #[error("policy {path}: {message}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Line, field, value and remedy.
+        message: String,
+    },
+}
+
+impl Policy {
+    /// Reads and checks a policy file.
+    ///
+    /// # Errors
+    /// It cannot be read, or something in it is wrong: the error names file, line, field and remedy.
+    pub fn load(path: &Path) -> Result<Self, PolicyError> {
+        let text = std::fs::read_to_string(path).map_err(|source| PolicyError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text).map_err(|message| PolicyError::Invalid {
+            path: path.to_owned(),
+            message,
+        })
+    }
+
+    /// Checks the text of a policy.
+    ///
+    /// # Errors
+    /// A message that names line, field, value and remedy.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        file::parse(text)
+    }
+
+    /// The limit of that name.
+    pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
+        self.limits.get(name)
+    }
+
+    /// All limits, by name.
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.limits.values()
+    }
+}

@@ -1,0 +1,272 @@
+//! The policy as it is written in YAML, and the checks that turn it into the domain's [`Policy`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use sluicegate_engine::{Algorithm, BucketSpec};
+
+use super::{DEFAULT_STORE_TIMEOUT, Limit, Policy, StoreAddress};
+
+/// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
+const MAX_NAME_BYTES: usize = 64;
+/// More would make every request pay for windows that nobody can reason about.
+const MAX_WINDOWS: usize = 8;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyFile {
+    #[serde(default)]
+    store: Option<Spanned<String>>,
+    #[serde(default)]
+    store_timeout: Option<Spanned<String>>,
+    limits: BTreeMap<String, Spanned<LimitFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitFile {
+    algorithm: AlgorithmName,
+    windows: Vec<Spanned<WindowFile>>,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum AlgorithmName {
+    SlidingLog,
+    SlidingWindow,
+    FixedWindow,
+    TokenBucket,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WindowFile {
+    quota: u64,
+    per: String,
+    #[serde(default)]
+    precision: Option<String>,
+    #[serde(default)]
+    burst: Option<u64>,
+}
+
+pub(super) fn parse(text: &str) -> Result<Policy, String> {
+    let file: PolicyFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let store = match &file.store {
+        None => StoreAddress::default(),
+        Some(text) => text
+            .value
+            .parse()
+            .map_err(|why| format!("line {}: `store` is {why}", text.referenced.line()))?,
+    };
+    let store_timeout = match &file.store_timeout {
+        None => DEFAULT_STORE_TIMEOUT,
+        Some(text) => duration(&text.value)
+            .map_err(|why| format!("line {}: `store_timeout`: {why}", text.referenced.line()))?,
+    };
+    if file.limits.is_empty() {
+        return Err("`limits` is empty: name at least one limit".to_owned());
+    }
+    let mut limits = BTreeMap::new();
+    for (name, limit) in &file.limits {
+        let checked = check_limit(name, &limit.value).map_err(|(line, why)| {
+            let line = line.unwrap_or_else(|| limit.referenced.line());
+            format!("line {line}: limit `{name}`: {why}")
+        })?;
+        limits.insert(name.clone(), Arc::new(checked));
+    }
+    Ok(Policy {
+        store,
+        store_timeout,
+        limits,
+    })
+}
+
+/// The error's line where it is known to be another than the limit's own.
+type Fault = (Option<u64>, String);
+
+fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
+        return Err((
+            None,
+            format!("a name has 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."),
+        ));
+    }
+    if file.windows.is_empty() || file.windows.len() > MAX_WINDOWS {
+        return Err((
+            None,
+            format!(
+                "`windows` has {} entries: give 1 to {MAX_WINDOWS}, for example `- {{ quota: 100, per: 1m }}`",
+                file.windows.len()
+            ),
+        ));
+    }
+    let mut windows = Vec::with_capacity(file.windows.len());
+    for (index, window) in file.windows.iter().enumerate() {
+        let at = |why| {
+            (
+                Some(window.referenced.line()),
+                format!("window {}: {why}", index + 1),
+            )
+        };
+        let spec = check_window(file.algorithm, &window.value).map_err(at)?;
+        if windows
+            .iter()
+            .any(|earlier: &BucketSpec| earlier.window_us == spec.window_us)
+        {
+            return Err(at(format!(
+                "`per` {} stands twice: keep the tighter of the two windows",
+                window.value.per
+            )));
+        }
+        windows.push(spec);
+    }
+    Ok(Limit {
+        name: name.to_owned(),
+        windows,
+    })
+}
+
+fn check_window(algorithm: AlgorithmName, file: &WindowFile) -> Result<BucketSpec, String> {
+    let window = duration(&file.per).map_err(|why| format!("`per`: {why}"))?;
+    if file.precision.is_some() && algorithm != AlgorithmName::SlidingWindow {
+        return Err(
+            "`precision` belongs to `algorithm: sliding_window` only: remove it".to_owned(),
+        );
+    }
+    if file.burst.is_some() && algorithm != AlgorithmName::TokenBucket {
+        return Err("`burst` belongs to `algorithm: token_bucket` only: remove it".to_owned());
+    }
+    let spec = BucketSpec {
+        algorithm: match algorithm {
+            AlgorithmName::SlidingLog => Algorithm::SlidingLog,
+            AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+            AlgorithmName::TokenBucket => Algorithm::TokenBucket {
+                burst: file.burst.unwrap_or(file.quota),
+            },
+            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow {
+                precision_us: match &file.precision {
+                    Some(text) => {
+                        micros(duration(text).map_err(|why| format!("`precision`: {why}"))?)
+                    }
+                    None => default_precision_us(micros(window)),
+                },
+            },
+        },
+        limit: file.quota,
+        window_us: micros(window),
+    };
+    spec.check().map_err(|error| {
+        // The engine's words for them are not the file's.
+        let (field, unit) = match error.field {
+            "limit" => ("quota", ""),
+            "window" => ("per", "us"),
+            "precision" => ("precision", "us"),
+            field => (field, ""),
+        };
+        format!("`{field}` is {}{unit}: {}", error.value, error.remedy)
+    })?;
+    Ok(spec)
+}
+
+/// A sixtieth of the window (a minute's is a second), but not under a millisecond.
+fn default_precision_us(window_us: u64) -> u64 {
+    (window_us / 60).max(1_000)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| {
+        format!("`{text}` is not a duration such as `10s`, `1m` or `24h`: {error}")
+    })?;
+    if duration < Duration::from_millis(1) || duration.subsec_nanos() % 1_000_000 != 0 {
+        return Err(format!(
+            "`{text}` is not a whole number of milliseconds, at least 1ms"
+        ));
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "
+limits:
+  per-key:
+    algorithm: sliding_log
+    windows:
+      - { quota: 10, per: 1s }
+      - { quota: 120, per: 1m }
+";
+
+    #[test]
+    fn the_smallest_policy_keeps_its_state_in_memory() {
+        let policy = parse(GOOD).unwrap();
+        assert_eq!(policy.store, StoreAddress::Memory);
+        assert_eq!(policy.store_timeout, DEFAULT_STORE_TIMEOUT);
+        let limit = policy.limit("per-key").unwrap();
+        assert_eq!(limit.windows[1].limit, 120);
+        assert_eq!(limit.windows[1].window_us, 60_000_000);
+    }
+
+    #[test]
+    fn a_broken_policy_is_refused_with_line_field_and_remedy() {
+        let cases: [(&str, &str, &[&str]); 14] = [
+            ("quota: 10,", "qouta: 10,", &["qouta", "quota"]),
+            (
+                "sliding_log",
+                "sliding-log",
+                &["sliding-log", "sliding_log"],
+            ),
+            (
+                "per: 1m",
+                "per: 1 fortnight",
+                &["line 7", "`per-key`", "window 2", "`per`", "fortnight"],
+            ),
+            ("per: 1m", "per: 10us", &["line 7", "10us", "at least 1ms"]),
+            ("per: 1m", "per: 1s", &["line 7", "stands twice"]),
+            ("quota: 120", "quota: 0", &["line 7", "window 2", "0"]),
+            ("quota: 120", "quota: -1", &["-1"]),
+            (
+                "quota: 120",
+                "quota: 120, burst: 5",
+                &["line 7", "`burst`", "token_bucket"],
+            ),
+            (
+                "quota: 120",
+                "quota: 120, precision: 1s",
+                &["line 7", "`precision`", "sliding_window"],
+            ),
+            ("per-key", "per key", &["line 4", "`per key`"]),
+            (
+                "limits:",
+                "store: rediss//:hunter2@h\nlimits:",
+                &["`store`", "redis://"],
+            ),
+            (
+                "limits:",
+                "store_timeout: soon\nlimits:",
+                &["line 2", "`store_timeout`", "soon"],
+            ),
+            ("limits:", "limit:", &["limit"]),
+            ("limits:", "limits: {}\nstore_timeout: 1s\nx:", &["x"]),
+        ];
+        for (from, to, named) in cases {
+            let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+            for name in named {
+                assert!(
+                    message.contains(name),
+                    "{from} -> {to}: no {name:?} in {message}"
+                );
+            }
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+}

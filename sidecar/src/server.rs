@@ -1,0 +1,54 @@
+//! Runs a sidecar on listeners that the caller owns, until the caller says stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use crate::http;
+use crate::service::Service;
+
+/// How often what has expired is freed.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Serves both faces until `shutdown` completes, then lets requests under way finish.
+///
+/// # Errors
+/// A listener failed.
+pub async fn run(
+    service: Service,
+    decisions: TcpListener,
+    admin: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let service = Arc::new(service);
+    let (stop, stopped) = tokio::sync::watch::channel(());
+    let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
+        // An error means that the sender is gone, which says the same.
+        let _ = stopped.changed().await;
+    };
+    let decisions = axum::serve(decisions, http::decisions(Arc::clone(&service)))
+        .with_graceful_shutdown(wait(stopped.clone()));
+    let admin =
+        axum::serve(admin, http::admin(Arc::clone(&service))).with_graceful_shutdown(wait(stopped));
+    let shutdown = async {
+        tokio::select! {
+            () = shutdown => {}
+            () = sweep(&service) => {}
+        }
+        drop(stop);
+        Ok(())
+    };
+    tokio::try_join!(decisions.into_future(), admin.into_future(), shutdown)?;
+    Ok(())
+}
+
+/// Frees what has expired, every second, for ever.
+async fn sweep(service: &Service) {
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        service.sweep();
+    }
+}

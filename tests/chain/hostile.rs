@@ -1,0 +1,212 @@
+//! Bytes that no client should send, answers that no sidecar should give: the VM lives on.
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::StatusCode;
+use serde_json::json;
+use sluicegate_tests::client::{self, raw};
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::{process, upstream};
+use tokio::net::TcpListener;
+
+use crate::support::{Chain, per_key, plugin, policy};
+
+/// Times that Envoy had to start the filter's VM again, or a request met a dead one.
+async fn vm_deaths(envoy: &Envoy) -> u64 {
+    let mut sum = 0;
+    for name in [
+        "vm_reload_success",
+        "vm_reload_failure",
+        "vm_reload_backoff",
+    ] {
+        sum += envoy
+            .stat(&format!(
+                "wasm.envoy.wasm.runtime.v8.plugin.sluicegate.{name}"
+            ))
+            .await;
+    }
+    sum
+}
+
+#[tokio::test]
+async fn hostile_bytes_leave_the_worker_alive() {
+    let rules = json!([{
+        "name": "all",
+        "checks": [
+            { "limit": "per-key", "key": [{ "header": "x-api-key" }, { "path": true }], "when_missing": { "use": "none" } },
+            { "limit": "per-key", "key": [{ "header": "x-plain", "plain": true }] },
+            { "limit": "per-key", "key": [{ "address": { "trusted_hops": 2 } }] },
+            { "limit": "per-key", "key": [{ "address": {} }, { "header": ":authority", "plain": true }] },
+        ],
+        "when_unavailable": "deny",
+    }]);
+    let chain = Chain::start(
+        |url| policy(url, "sliding_log", 1_000_000, "1h"),
+        plugin(rules),
+    )
+    .await;
+    let long = "k".repeat(20_000);
+    let values: [&[u8]; 12] = [
+        b"\xff",
+        b"\xff\xfe\xfd",
+        b"\xc3\x28",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f\x92\xa9",
+        b"",
+        b"\"\\{}[]%;=#~",
+        b"}{user}",
+        b"\t \t",
+        b",,,,,",
+        b"::ffff:1.2.3.4, [::1]:1, 999.1.1.1, \xff",
+        long.as_bytes(),
+    ];
+    let mut answered = 0;
+    for value in values {
+        for name in [
+            "x-api-key",
+            "x-plain",
+            "x-forwarded-for",
+            "cookie",
+            "x-\u{e9}",
+        ] {
+            let mut request =
+                format!("GET /{answered} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{name}: ")
+                    .into_bytes();
+            request.extend_from_slice(value);
+            request.extend_from_slice(b"\r\n\r\n");
+            // Envoy itself refuses some with 400 or 431; what it lets through must be answered by the upstream.
+            let status = raw(chain.envoy.port, &request).await;
+            assert!(
+                matches!(status, Some(200 | 400 | 431)),
+                "{name}: {value:?}: {status:?}"
+            );
+            answered += usize::from(status == Some(200));
+        }
+        let mut request = b"GET /".to_vec();
+        request.extend(value.iter().filter(|byte| !b" \t".contains(byte)));
+        request.extend_from_slice(b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let status = raw(chain.envoy.port, &request).await;
+        assert!(
+            matches!(status, Some(200 | 400 | 431)),
+            "path {value:?}: {status:?}"
+        );
+    }
+    assert!(answered > 20, "only {answered} reached the upstream");
+    assert_eq!(chain.status("/", "alice").await, 200);
+    assert_eq!(vm_deaths(&chain.envoy).await, 0, "{}", chain.envoy.log());
+}
+
+#[tokio::test]
+async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
+    let admitted = r#"{"outcome":"admitted","check":0,"limit":"l","quota":1,"window_ms":1,"remaining":0,"reset_ms":1,"retry_after_ms":0}"#;
+    let huge = format!(
+        r#"{{"epoch":1,"verdicts":[{}]}}"#,
+        vec![admitted; 20_000].join(",").replace("admitted", "x")
+    );
+    let answers: Vec<(StatusCode, Vec<u8>)> = vec![
+        (StatusCode::OK, b"".to_vec()),
+        (StatusCode::OK, b"not json".to_vec()),
+        (StatusCode::OK, b"\xff\xfe\x00".to_vec()),
+        (StatusCode::OK, b"null".to_vec()),
+        (StatusCode::OK, br#"{"epoch":1,"verdicts":[]}"#.to_vec()),
+        (
+            StatusCode::OK,
+            br#"{"epoch":-1,"verdicts":[{"outcome":"admitted"}]}"#.to_vec(),
+        ),
+        (
+            StatusCode::OK,
+            br#"{"epoch":1,"verdicts":[{"outcome":"denied","retry_after_ms":"soon"}]}"#.to_vec(),
+        ),
+        (
+            StatusCode::OK,
+            format!(r#"{{"epoch":1,"verdicts":[{admitted}"#).into_bytes(),
+        ),
+        (StatusCode::OK, huge.into_bytes()),
+        (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!(r#"{{"epoch":1,"verdicts":[{admitted}]}}"#).into_bytes(),
+        ),
+        (StatusCode::NOT_FOUND, b"".to_vec()),
+        (StatusCode::NO_CONTENT, b"".to_vec()),
+    ];
+    for (status, body) in answers {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shown = String::from_utf8_lossy(&body)
+            .chars()
+            .take(60)
+            .collect::<String>();
+        let liar = Router::new().fallback(async move || (status, Body::from(body.clone())));
+        let liar = tokio::spawn(async move { axum::serve(listener, liar).await });
+        let envoy = Envoy::start(
+            folder.path(),
+            port,
+            upstream::start().await,
+            Some(plugin(per_key("deny"))),
+        )
+        .await;
+        for _ in 0..3 {
+            let answer = client::client()
+                .get(envoy.url("/"))
+                .header("x-api-key", "k")
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(answer.status(), 503, "{status} {shown}");
+        }
+        assert_eq!(
+            vm_deaths(&envoy).await,
+            0,
+            "{status} {shown}: {}",
+            envoy.log()
+        );
+        assert!(envoy.log().contains("no verdict"), "{}", envoy.log());
+        liar.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_envoy_does_not_have_leaves_the_worker_alive() {
+    for (when, status) in [("allow", 200), ("deny", 503)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut plugin = plugin(per_key(when));
+        plugin["sidecar"]["cluster"] = json!("nowhere");
+        let envoy = Envoy::start(
+            folder.path(),
+            process::free_port(),
+            upstream::start().await,
+            Some(plugin),
+        )
+        .await;
+        for _ in 0..5 {
+            let answer = client::client()
+                .get(envoy.url("/"))
+                .header("x-api-key", "k")
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(answer.status(), status);
+        }
+        assert_eq!(vm_deaths(&envoy).await, 0, "{}", envoy.log());
+    }
+}
+
+#[test]
+fn envoy_refuses_a_broken_configuration_at_start_with_the_field_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rules = per_key("deny");
+    rules[0]["checks"][0]["cots"] = json!(5);
+    let log = Envoy::refusal(folder.path(), plugin(rules));
+    assert!(
+        log.contains("rules[0].checks[0].cots") && log.contains("unknown field"),
+        "{log}"
+    );
+    let mut rules = per_key("deny");
+    rules[0]["checks"][0]["cost"] = json!(0);
+    let log = Envoy::refusal(folder.path(), plugin(rules));
+    assert!(
+        log.contains("`rules[0].checks[0].cost`: 0 is not between 1 and"),
+        "{log}"
+    );
+}

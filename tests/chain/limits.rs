@@ -1,0 +1,123 @@
+//! Who is admitted, who is denied, and what they are told.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::{Chain, number, per_key, plugin, policy};
+
+#[tokio::test]
+async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {
+    let chain = Chain::start(
+        |url| policy(url, "sliding_log", 5, "3s"),
+        plugin(per_key("deny")),
+    )
+    .await;
+    for n in 0..5 {
+        assert_eq!(chain.status("/", "alice").await, 200, "request {n}");
+    }
+    let denied = chain.get("/", "alice").await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(number(&denied, "x-ratelimit-limit"), 5);
+    assert_eq!(number(&denied, "x-ratelimit-remaining"), 0);
+    let (retry_s, retry_ms) = (
+        number(&denied, "retry-after"),
+        number(&denied, "retry-after-ms"),
+    );
+    assert!((1..=3_000).contains(&retry_ms), "{retry_ms}");
+    assert_eq!(retry_s, retry_ms.div_ceil(1_000));
+    assert!((retry_s..=3).contains(&number(&denied, "x-ratelimit-reset")));
+    assert_eq!(denied.headers()["content-type"], "application/problem+json");
+    let body: serde_json::Value = serde_json::from_str(&denied.text().await.unwrap()).unwrap();
+    assert_eq!(
+        (&body["status"], &body["limit"]),
+        (&json!(429), &json!("per-key"))
+    );
+    assert!(!body.to_string().contains("alice"), "{body}");
+
+    // Another key has an allowance of its own.
+    assert_eq!(chain.status("/", "bob").await, 200);
+    // The promise itself is what is tested here, so it is slept out.
+    tokio::time::sleep(Duration::from_secs(retry_s)).await;
+    assert_eq!(chain.status("/", "alice").await, 200);
+
+    let counted = |verdict: &str| {
+        format!("sluicegate_decisions_total{{limit=\"per-key\",verdict=\"{verdict}\"}}")
+    };
+    assert_eq!(chain.sidecar.metric(&counted("admitted")).await, 7.0);
+    assert_eq!(chain.sidecar.metric(&counted("denied")).await, 1.0);
+}
+
+#[tokio::test]
+async fn all_rules_that_match_are_asked_together_and_a_denial_takes_nothing() {
+    let rules = json!([
+        { "name": "search", "match": { "path_prefix": "/search", "methods": ["GET"] },
+          "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key" }], "cost": 2 }], "when_unavailable": "deny" },
+        { "name": "all",
+          "checks": [{ "limit": "everyone", "key": [{ "constant": "everyone" }] }], "when_unavailable": "deny" },
+    ]);
+    let policy = |url: &str| {
+        policy(url, "sliding_log", 5, "1h")
+            + "  everyone:\n    algorithm: fixed_window\n    windows: [{ quota: 4, per: 24h }]\n"
+    };
+    let chain = Chain::start(policy, plugin(rules)).await;
+    assert_eq!(chain.status("/search", "alice").await, 200);
+    assert_eq!(chain.status("/search?q=1", "alice").await, 200);
+    // 4 of alice's 5 are taken: a search for 2 more is denied, and must not take from everyone's 4 either.
+    for _ in 0..5 {
+        assert_eq!(chain.status("/search", "alice").await, 429);
+    }
+    assert_eq!(chain.status("/other", "alice").await, 200);
+    assert_eq!(chain.status("/search", "bob").await, 200);
+    assert_eq!(chain.status("/other", "carol").await, 429);
+}
+
+#[tokio::test]
+async fn a_secret_leaves_envoy_only_as_a_hash() {
+    let chain = Chain::start(
+        |url| policy(url, "sliding_log", 1, "1h"),
+        plugin(per_key("deny")),
+    )
+    .await;
+    assert_eq!(chain.status("/", "hunter2").await, 200);
+    assert_eq!(chain.status("/", "hunter2").await, 429);
+    let keys = chain.redis.keys().await;
+    assert!(
+        !keys.is_empty() && keys.iter().all(|key| !key.contains("hunter2")),
+        "{keys:?}"
+    );
+    for text in [
+        chain.sidecar.metrics().await,
+        chain.sidecar.log(),
+        chain.envoy.log(),
+    ] {
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_for_a_request_with_a_body_keeps_the_body() {
+    let chain = Chain::start(
+        |url| policy(url, "sliding_log", 1, "1h"),
+        plugin(per_key("deny")),
+    )
+    .await;
+    let post = || {
+        let client = sluicegate_tests::client::client();
+        client
+            .post(chain.envoy.url("/"))
+            .header("x-api-key", "alice")
+            .body("x".repeat(100_000))
+            .send()
+    };
+    let admitted = post().await.unwrap();
+    assert_eq!(admitted.status(), 200);
+    assert!(
+        admitted
+            .text()
+            .await
+            .unwrap()
+            .contains("content-length: 100000")
+    );
+    assert_eq!(post().await.unwrap().status(), 429);
+}

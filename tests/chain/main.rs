@@ -1,0 +1,20 @@
+//! The whole chain: clients, a real Envoy with the filter, a real sidecar, a real Redis.
+//!
+//! | module | what belongs there |
+//! |---|---|
+//! | `limits` | who is admitted and who is denied, and what they are told |
+//! | `fleet` | several Envoys with a sidecar each that share one Redis |
+//! | `edge` | the edge of the window, by algorithm |
+//! | `outages` | what happens when a part is away, and when it is back |
+//! | `hostile` | bytes that no client should send, answers that no sidecar should give |
+//! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
+//! | `redis_store` | the sidecar and its script on a real Redis |
+
+mod edge;
+mod fleet;
+mod hostile;
+mod limits;
+mod outages;
+mod redis_store;
+mod support;
+mod wire;

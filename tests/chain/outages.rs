@@ -1,0 +1,122 @@
+//! What happens when a part is away, and when it is back.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::process::eventually;
+
+use crate::support::{Chain, policy};
+
+/// Long against a stall of these machines, short against a client's patience.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `/allow` and `/deny` say what they do; both have the limit `per-key`.
+fn plugin() -> Value {
+    let rule = |when: &str| {
+        json!({
+            "name": when, "match": { "path_prefix": format!("/{when}") },
+            "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key" }, { "path": true }] }],
+            "when_unavailable": when,
+        })
+    };
+    json!({ "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rules": [rule("allow"), rule("deny")] })
+}
+
+async fn chain() -> Chain {
+    let patient = |url: &str| policy(url, "sliding_log", 3, "1h").replace("2s", "500ms");
+    Chain::start(patient, plugin()).await
+}
+
+/// Both rules give their own answer, within the deadline.
+async fn no_verdict_is_to_be_had(chain: &Chain, key: &str) {
+    for (path, status) in [("/allow", 200), ("/deny", 503)] {
+        for _ in 0..5 {
+            let started = Instant::now();
+            let answer = chain.get(path, key).await;
+            // The deadline itself is what is tested; the rest is for a machine that stands still.
+            assert!(
+                started.elapsed() < TIMEOUT + Duration::from_secs(1),
+                "{path} took {:?}",
+                started.elapsed()
+            );
+            assert_eq!(answer.status(), status, "{path}");
+            if status == 503 {
+                assert!(answer.headers().get("retry-after").is_none());
+                assert!(
+                    answer
+                        .text()
+                        .await
+                        .unwrap()
+                        .contains("rate limiter did not answer")
+                );
+            }
+        }
+    }
+}
+
+/// The limit of 3 is in force for a key that nobody has used yet.
+async fn limits_hold(chain: &Chain, key: &str) {
+    eventually("a verdict comes again", async || {
+        chain.status("/deny", &format!("probe-{key}")).await != 503
+    })
+    .await;
+    for path in ["/allow", "/deny"] {
+        let mut statuses = Vec::new();
+        for _ in 0..5 {
+            statuses.push(chain.status(path, key).await);
+        }
+        assert_eq!(statuses, [200, 200, 200, 429, 429], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn without_redis_each_rule_gives_its_own_answer_and_limits_hold_again_afterwards() {
+    let mut chain = chain().await;
+    limits_hold(&chain, "before").await;
+    chain.redis.kill();
+    no_verdict_is_to_be_had(&chain, "during").await;
+    let failed = ["connection", "timeout"];
+    let mut errors = 0.0;
+    for kind in failed {
+        errors += chain
+            .sidecar
+            .metric(&format!("sluicegate_store_errors_total{{kind=\"{kind}\"}}"))
+            .await;
+    }
+    assert!(errors >= 10.0, "{errors}");
+    chain.redis.restart().await;
+    limits_hold(&chain, "after").await;
+}
+
+#[tokio::test]
+async fn a_redis_that_stands_still_is_as_good_as_away() {
+    let chain = chain().await;
+    limits_hold(&chain, "before").await;
+    chain.redis.pause();
+    no_verdict_is_to_be_had(&chain, "during").await;
+    chain.redis.resume();
+    limits_hold(&chain, "after").await;
+}
+
+#[tokio::test]
+async fn without_a_sidecar_each_rule_gives_its_own_answer_and_limits_hold_again_afterwards() {
+    let mut chain = chain().await;
+    limits_hold(&chain, "before").await;
+    chain.sidecar.kill();
+    no_verdict_is_to_be_had(&chain, "during").await;
+    chain.sidecar.restart().await;
+    limits_hold(&chain, "after").await;
+}
+
+#[tokio::test]
+async fn without_either_nothing_hangs_and_limits_hold_again_afterwards() {
+    let mut chain = chain().await;
+    chain.redis.kill();
+    chain.sidecar.kill();
+    no_verdict_is_to_be_had(&chain, "during").await;
+    // The sidecar comes back first, and serves before its Redis is there.
+    chain.sidecar.restart().await;
+    no_verdict_is_to_be_had(&chain, "still").await;
+    chain.redis.restart().await;
+    limits_hold(&chain, "after").await;
+}

@@ -1,0 +1,70 @@
+//! The sidecar and its script on a real Redis.
+
+use serde_json::json;
+use sluicegate_tests::client::post;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::policy;
+
+async fn outcome(sidecar: &Sidecar) -> String {
+    let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] });
+    let (_, answer) = post(
+        &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
+        body.to_string(),
+    )
+    .await;
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    answer["verdicts"][0]["outcome"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[tokio::test]
+async fn a_script_that_redis_has_lost_is_sent_again_without_the_caller_noticing() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar =
+        Sidecar::start(&policy(&redis.url(), "sliding_log", 3, "1h"), folder.path()).await;
+    let mut outcomes = Vec::new();
+    for _ in 0..4 {
+        outcomes.push(outcome(&sidecar).await);
+        let _: () = redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .query_async(&mut redis.connection().await)
+            .await
+            .unwrap();
+    }
+    assert_eq!(outcomes, ["admitted", "admitted", "admitted", "denied"]);
+    assert!(
+        !sidecar
+            .metrics()
+            .await
+            .contains("sluicegate_store_errors_total")
+    );
+}
+
+#[tokio::test]
+async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    for algorithm in ["sliding_log", "fixed_window"] {
+        let sidecar =
+            Sidecar::start(&policy(&redis.url(), algorithm, 3, "1s"), folder.path()).await;
+        assert_eq!(outcome(&sidecar).await, "admitted");
+        let mut connection = redis.connection().await;
+        for key in redis.keys().await {
+            let ttl: i64 = redis::cmd("PTTL")
+                .arg(&key)
+                .query_async(&mut connection)
+                .await
+                .unwrap();
+            assert!(ttl > 0, "{key}: {ttl}");
+        }
+        sluicegate_tests::process::eventually("Redis is empty", async || {
+            redis.keys().await.is_empty()
+        })
+        .await;
+    }
+}

@@ -1,0 +1,155 @@
+//! `POST /v1/decide`, metrics and probes, as anyone with curl meets them.
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{get, post};
+use sluicegate_tests::process::repository;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::policy;
+
+async fn decide(sidecar: &Sidecar, body: impl Into<reqwest::Body>) -> (u16, Value) {
+    let (status, body) = post(
+        &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
+        body,
+    )
+    .await;
+    (
+        status,
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")),
+    )
+}
+
+#[tokio::test]
+async fn one_bad_decision_in_a_batch_does_not_spoil_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
+    let check = json!({ "limit": "per-key", "key": "k" });
+    let body = json!({ "decisions": [
+        { "checks": [check] },
+        { "checks": [{ "limit": "per-kee", "key": "k" }] },
+        { "checks": [check], "peek": true },
+        { "checks": [{ "limit": "per-key", "key": "k", "cost": 3 }] },
+        { "checks": [check, check] },
+        { "checks": vec![&check; 33] },
+        { "checks": [{ "limit": "per-key", "key": "k", "cost": 0.5 }] },
+        { "checks": [check] },
+        { "checks": [check] },
+    ]});
+    let (status, answer) = decide(&sidecar, body.to_string()).await;
+    assert_eq!((status, &answer["epoch"]), (200, &json!(1)));
+    let told: Vec<_> = answer["verdicts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|verdict| {
+            (
+                verdict["outcome"].as_str().unwrap(),
+                verdict["code"].as_str(),
+                verdict["remaining"].as_u64(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("admitted", None, Some(1)),
+            ("error", Some("unknown_limit"), None),
+            ("admitted", None, Some(1)),
+            ("error", Some("cost_over_limit"), None),
+            // The same check twice is one of both costs: 2 of which only 1 is left.
+            ("denied", None, Some(1)),
+            ("error", Some("too_many_checks"), None),
+            ("error", Some("malformed_decision"), None),
+            ("admitted", None, Some(0)),
+            ("denied", None, Some(0)),
+        ]
+    );
+    let retry_after_ms = answer["verdicts"][8]["retry_after_ms"].as_u64().unwrap();
+    assert!(
+        (3_590_000..=3_600_000).contains(&retry_after_ms),
+        "{retry_after_ms}"
+    );
+    assert!(
+        answer["verdicts"][1]["message"]
+            .as_str()
+            .unwrap()
+            .contains("`per-key`"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_body_of_no_use_has_a_clear_error_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
+    let one = json!({ "checks": [{ "limit": "per-key", "key": "k" }] });
+    for (body, status, code) in [
+        ("{".to_owned(), 400, "malformed_json"),
+        (
+            json!({ "decisions": vec![one; 1025] }).to_string(),
+            400,
+            "too_many_decisions",
+        ),
+        (" ".repeat((1 << 20) + 1), 413, "body_too_large"),
+    ] {
+        let (given, answer) = decide(&sidecar, body).await;
+        assert_eq!(
+            (given, answer["code"].as_str()),
+            (status, Some(code)),
+            "{answer}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn probes_say_whether_it_lives_and_whether_its_store_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
+    assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
+    assert_eq!(get(&at(sidecar.admin_port, "/readyz")).await.0, 200);
+    assert_eq!(
+        get(&at(sidecar.port, "/metrics")).await.0,
+        404,
+        "metrics are on the admin port only"
+    );
+
+    let nowhere = format!(
+        "redis://127.0.0.1:{}",
+        sluicegate_tests::process::free_port()
+    );
+    let policy = policy(&nowhere, "sliding_log", 2, "1h").replace("2s", "200ms");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
+    let (status, why) = get(&at(sidecar.admin_port, "/readyz")).await;
+    assert_eq!(status, 503);
+    assert!(why.contains("store") || why.contains("Redis"), "{why}");
+}
+
+#[test]
+fn a_broken_policy_ends_the_command_before_a_port_is_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    std::fs::write(&file, policy("memory", "sliding_log", 0, "1h")).unwrap();
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
+    let output = std::process::Command::new(repository(&format!("target/{profile}/sluicegate")))
+        .args(["serve", "--policy"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    for name in [
+        "policy.yaml",
+        "line 6",
+        "`per-key`",
+        "window 1",
+        "`quota` is 0",
+    ] {
+        assert!(said.contains(name), "no {name} in {said}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Clients: plain ones, and one that sends bytes no HTTP library would.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Longest wait for any answer: what takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A client with connections of its own.
+///
+/// # Panics
+/// The system has no more sockets.
+pub fn client() -> reqwest::Client {
+    // No proxy: a test speaks to this machine only.
+    reqwest::Client::builder()
+        .timeout(DEADLINE)
+        .no_proxy()
+        .build()
+        .expect("a client")
+}
+
+static SHARED: LazyLock<reqwest::Client> = LazyLock::new(|| {
+    // Kept connections would belong to the runtime of one test and fail in the next.
+    reqwest::Client::builder()
+        .timeout(DEADLINE)
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .build()
+        .expect("a client")
+});
+
+/// Status and body of a GET.
+///
+/// # Panics
+/// Nothing answers.
+pub async fn get(url: &str) -> (u16, String) {
+    let answer = SHARED
+        .get(url)
+        .send()
+        .await
+        .unwrap_or_else(|error| panic!("{url}: {error}"));
+    (
+        answer.status().as_u16(),
+        answer.text().await.expect("a text body"),
+    )
+}
+
+/// Status and body of a POST.
+///
+/// # Panics
+/// Nothing answers.
+pub async fn post(url: &str, body: impl Into<reqwest::Body>) -> (u16, String) {
+    let answer = SHARED
+        .post(url)
+        .body(body)
+        .send()
+        .await
+        .unwrap_or_else(|error| panic!("{url}: {error}"));
+    (
+        answer.status().as_u16(),
+        answer.text().await.expect("a text body"),
+    )
+}
+
+/// Whether a GET is answered with 200.
+pub async fn answers(url: &str) -> bool {
+    SHARED
+        .get(url)
+        .send()
+        .await
+        .is_ok_and(|answer| answer.status().is_success())
+}
+
+/// Sends bytes as they are and reads until the peer closes or has sent a whole head; the status, if there is one.
+pub async fn raw(port: u16, bytes: &[u8]) -> Option<u16> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+        stream.write_all(bytes).await.ok()?;
+        let mut answer = Vec::new();
+        while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+            if stream.read_buf(&mut answer).await.ok()? == 0 {
+                break;
+            }
+        }
+        std::str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
+    };
+    tokio::time::timeout(DEADLINE, exchange)
+        .await
+        .expect("an answer to raw bytes within the deadline")
+}

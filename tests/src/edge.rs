@@ -1,0 +1,117 @@
+//! The edge of the window: 50 requests just before it and 50 just after, through the whole chain on Redis,
+//! once against a fixed window and once against a sliding log. A test checks the run, `make picture` draws it.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+
+use crate::client::client;
+use crate::envoy::Envoy;
+use crate::redis::Redis;
+use crate::sidecar::Sidecar;
+use crate::upstream;
+
+/// Units in a window.
+pub const QUOTA: u64 = 50;
+/// The window's length.
+pub const PER_SECONDS: u64 = 10;
+/// The algorithms that are compared.
+pub const ALGORITHMS: [&str; 2] = ["fixed_window", "sliding_log"];
+
+/// One request of the run.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Which algorithm it met.
+    pub algorithm: &'static str,
+    /// When it was answered: seconds after the edge, negative before.
+    pub seconds: f64,
+    /// Answered with 200, not 429.
+    pub admitted: bool,
+}
+
+/// All requests in the order of their answers.
+#[derive(Debug)]
+pub struct Run(pub Vec<Request>);
+
+impl Run {
+    /// How many an algorithm has admitted.
+    pub fn admitted(&self, algorithm: &str) -> u64 {
+        self.0
+            .iter()
+            .map(|request| u64::from(request.admitted && request.algorithm == algorithm))
+            .sum()
+    }
+
+    /// Time from the first answer to the last.
+    pub fn seconds(&self) -> f64 {
+        let first = self.0.first().map_or(0.0, |request| request.seconds);
+        self.0.last().map_or(0.0, |request| request.seconds) - first
+    }
+}
+
+/// Makes the run.
+///
+/// # Panics
+/// A part of the chain does not do what it is for.
+pub async fn bursts_around_an_edge() -> Run {
+    let folder = tempfile::tempdir().expect("a folder");
+    let redis = Redis::start().await;
+    let limits = ALGORITHMS.map(|algorithm| {
+        format!("  {algorithm}:\n    algorithm: {algorithm}\n    windows: [{{ quota: {QUOTA}, per: {PER_SECONDS}s }}]\n")
+    });
+    let policy = format!(
+        "store: {}\nstore_timeout: 2s\nlimits:\n{}",
+        redis.url(),
+        limits.concat()
+    );
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let rules = ALGORITHMS.map(|algorithm| {
+        json!({
+            "name": algorithm, "match": { "path_prefix": format!("/{algorithm}") },
+            "checks": [{ "limit": algorithm, "key": [{ "constant": "everyone" }] }], "when_unavailable": "deny",
+        })
+    });
+    let plugin = json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules });
+    let envoy = Envoy::start(
+        folder.path(),
+        sidecar.port,
+        upstream::start().await,
+        Some(plugin),
+    )
+    .await;
+
+    let now = || {
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .expect("a clock after 1970")
+            .as_secs_f64()
+    };
+    // The next edge that leaves time to get ready; Redis runs on this machine, so its clock is ours.
+    let per = PER_SECONDS as f64;
+    let edge = ((now() + 2.5) / per).ceil() * per;
+    let client = client();
+    let mut run = Vec::new();
+    for start in [edge - 1.5, edge + 0.2] {
+        tokio::time::sleep(Duration::from_secs_f64((start - now()).max(0.0))).await;
+        for _ in 0..QUOTA {
+            for algorithm in ALGORITHMS {
+                let answer = client
+                    .get(envoy.url(&format!("/{algorithm}")))
+                    .send()
+                    .await
+                    .expect("an answer");
+                let admitted = match answer.status().as_u16() {
+                    200 => true,
+                    429 => false,
+                    other => panic!("status {other}"),
+                };
+                run.push(Request {
+                    algorithm,
+                    seconds: now() - edge,
+                    admitted,
+                });
+            }
+        }
+    }
+    Run(run)
+}

@@ -1,0 +1,156 @@
+//! An Envoy with the filter, on ports of its own, made from `envoy/envoy.yaml`.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::process::{Process, free_port, repository};
+
+/// A running Envoy.
+#[derive(Debug)]
+pub struct Envoy {
+    process: Process,
+    /// Where clients connect.
+    pub port: u16,
+    /// Where its own statistics are.
+    pub admin_port: u16,
+}
+
+impl Envoy {
+    /// Starts one, one worker, that asks `sidecar_port` and sends on to `upstream_port`,
+    /// with the example's rules or those in `plugin`.
+    pub async fn start(
+        folder: &Path,
+        sidecar_port: u16,
+        upstream_port: u16,
+        plugin: Option<Value>,
+    ) -> Self {
+        let (port, admin_port) = (free_port(), free_port());
+        let config = config(port, admin_port, sidecar_port, upstream_port, plugin);
+        let mut process = launch(folder, port, &config);
+        let ready = format!("http://127.0.0.1:{admin_port}/ready");
+        process
+            .wait_until("envoy", async || crate::client::answers(&ready).await)
+            .await;
+        Self {
+            process,
+            port,
+            admin_port,
+        }
+    }
+
+    /// Starts one that is expected to refuse its configuration; its log when it has ended.
+    pub fn refusal(folder: &Path, plugin: Value) -> String {
+        let config = config(
+            free_port(),
+            free_port(),
+            free_port(),
+            free_port(),
+            Some(plugin),
+        );
+        let file = folder.join("envoy-refused.json");
+        std::fs::write(&file, config.to_string()).expect("a configuration file");
+        let output = Command::new(binary())
+            .args(["--disable-hot-restart", "-c"])
+            .arg(file)
+            .args(["--mode", "validate"])
+            .output()
+            .unwrap_or_else(|error| panic!("cannot start envoy: {error}; {INSTALL}"));
+        assert!(!output.status.success(), "envoy accepts this configuration");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// The address of a path on it.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// One of its statistics, by its full name; 0 where it has none yet.
+    pub async fn stat(&self, name: &str) -> u64 {
+        let url = format!("http://127.0.0.1:{}/stats?filter=^{name}$", self.admin_port);
+        let (_, text) = crate::client::get(&url).await;
+        text.trim()
+            .rsplit_once(": ")
+            .and_then(|(_, value)| value.parse().ok())
+            .unwrap_or(0)
+    }
+}
+
+const INSTALL: &str = "install it: tests/setup";
+
+fn binary() -> std::path::PathBuf {
+    repository(".tools/envoy")
+}
+
+fn launch(folder: &Path, port: u16, config: &Value) -> Process {
+    let file = folder.join(format!("envoy-{port}.json"));
+    std::fs::write(&file, config.to_string()).expect("a configuration file");
+    let mut command = Command::new(binary());
+    // Without hot restart, or Envoy would end with the thread that started it.
+    command
+        .args([
+            "--disable-hot-restart",
+            "--concurrency",
+            "1",
+            "-l",
+            "warning",
+            "-c",
+        ])
+        .arg(file);
+    Process::start(
+        &mut command,
+        &folder.join(format!("envoy-{port}.log")),
+        INSTALL,
+    )
+}
+
+/// The example with ports, the filter's place and, if given, the plugin's configuration put in.
+fn config(
+    port: u16,
+    admin_port: u16,
+    sidecar_port: u16,
+    upstream_port: u16,
+    plugin: Option<Value>,
+) -> Value {
+    let text = std::fs::read_to_string(repository("envoy/envoy.yaml")).expect("envoy/envoy.yaml");
+    let mut config: Value = serde_saphyr::from_str(&text).expect("envoy/envoy.yaml is YAML");
+    let mut set = |path: &str, value: Value| {
+        *config
+            .pointer_mut(path)
+            .unwrap_or_else(|| panic!("envoy/envoy.yaml has no {path}")) = value;
+    };
+    const LISTENER: &str = "/static_resources/listeners/0";
+    const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+    const ENDPOINT: &str =
+        "load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";
+    set(
+        "/admin/address/socket_address/port_value",
+        json!(admin_port),
+    );
+    set(
+        &format!("{LISTENER}/address/socket_address/port_value"),
+        json!(port),
+    );
+    set(
+        &format!("/static_resources/clusters/0/{ENDPOINT}"),
+        json!(upstream_port),
+    );
+    set(
+        &format!("/static_resources/clusters/1/{ENDPOINT}"),
+        json!(sidecar_port),
+    );
+    set(
+        &format!("{FILTER}/vm_config/code/local/filename"),
+        json!(repository("target/filter/sluicegate.wasm")),
+    );
+    if let Some(plugin) = plugin {
+        set(&format!("{FILTER}/configuration/value"), plugin);
+    }
+    config
+}

@@ -1,0 +1,123 @@
+//! A process that a test owns: started with its output in a file, awaited by its readiness, killed when dropped.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a process to be ready: these machines may stand still for a while.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// A running process, killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with standard output and error in `log`. `install` is the command that installs it.
+    ///
+    /// # Panics
+    /// The program is not there.
+    pub fn start(command: &mut Command, log: &Path, install: &str) -> Self {
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("a log file");
+        let errors = file.try_clone().expect("a log file");
+        let program = command.get_program().to_owned();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("cannot start {}: {error}; {install}", program.display())
+            });
+        Self {
+            child,
+            log: log.to_owned(),
+        }
+    }
+
+    /// Waits until `ready` says so.
+    ///
+    /// # Panics
+    /// The process ends before, or time runs out; with the end of its log.
+    pub async fn wait_until<F: Future<Output = bool>>(
+        &mut self,
+        what: &str,
+        mut ready: impl FnMut() -> F,
+    ) {
+        let deadline = Instant::now() + READY_WITHIN;
+        while !ready().await {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                panic!("{what} ended with {status}:\n{}", self.log());
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{what} is not ready:\n{}",
+                self.log()
+            );
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// All that it has written so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        // It may have ended by itself, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Pause between two looks at a condition.
+pub const POLL: Duration = Duration::from_millis(20);
+
+/// A port of the loopback address that nobody listens on.
+///
+/// # Panics
+/// There is none.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port()
+}
+
+/// Waits until a condition holds.
+///
+/// # Panics
+/// It does not within half a minute.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let deadline = Instant::now() + READY_WITHIN;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "never came true: {what}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// A file of the repository, by its path from the root.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}

@@ -1,0 +1,109 @@
+//! A sidecar on ports of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::{Process, free_port, repository};
+
+/// A running `sluicegate serve`.
+#[derive(Debug)]
+pub struct Sidecar {
+    process: Process,
+    command: Command,
+    log: std::path::PathBuf,
+    /// Where decisions are asked for.
+    pub port: u16,
+    /// Where metrics are.
+    pub admin_port: u16,
+}
+
+impl Sidecar {
+    /// Starts one with this policy (YAML) and a folder for its files.
+    pub async fn start(policy: &str, folder: &Path) -> Self {
+        Self::start_on(policy, None, folder).await
+    }
+
+    /// Starts one that keeps its state elsewhere than the policy says.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_on(policy: &str, store: Option<&str>, folder: &Path) -> Self {
+        let (port, admin_port) = (free_port(), free_port());
+        let file = folder.join(format!("policy-{port}.yaml"));
+        std::fs::write(&file, policy).expect("a policy file");
+        let mut command = Command::new(binary());
+        command.args(["serve", "--policy"]).arg(file);
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
+        if let Some(store) = store {
+            command.env("SLUICEGATE_STORE", store);
+        }
+        let log = folder.join(format!("sidecar-{port}.log"));
+        let process = launch(&mut command, &log, admin_port).await;
+        Self {
+            process,
+            command,
+            log,
+            port,
+            admin_port,
+        }
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again on the same ports.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.process = launch(&mut self.command, &self.log, self.admin_port).await;
+    }
+
+    /// Its metrics as text.
+    pub async fn metrics(&self) -> String {
+        crate::client::get(&format!("http://127.0.0.1:{}/metrics", self.admin_port))
+            .await
+            .1
+    }
+
+    /// The value of a metric, spelt with its labels as in the text format; 0 where it has none yet.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics().await;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or(0.0)
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {
+    let mut process = Process::start(command, log, "build it: cargo build");
+    let health = format!("http://127.0.0.1:{admin_port}/healthz");
+    process
+        .wait_until("the sidecar", async || {
+            crate::client::answers(&health).await
+        })
+        .await;
+    process
+}
+
+fn binary() -> std::path::PathBuf {
+    // Where cargo puts it for the profile that these tests are built with.
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
+    repository(&format!("target/{profile}/sluicegate"))
+}

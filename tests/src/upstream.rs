@@ -1,0 +1,27 @@
+//! An upstream that answers everything with 200 and what it was sent.
+
+use axum::Router;
+use axum::http::{HeaderMap, Uri};
+use tokio::net::TcpListener;
+
+/// Starts one in this runtime, ends with it; its port.
+///
+/// # Panics
+/// There is no free port.
+pub async fn start() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port();
+    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(echo)).await });
+    port
+}
+
+async fn echo(uri: Uri, headers: HeaderMap) -> String {
+    let mut text = format!("{uri}\n");
+    for (name, value) in &headers {
+        text += &format!("{name}: {}\n", String::from_utf8_lossy(value.as_bytes()));
+    }
+    text
+}
