@@ -6,6 +6,7 @@
 //! | `check.rs` | which numbers a bucket may have, and what to do about those it may not |
 //! | `key.rs` | the one spelling of a bucket's key |
 //! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
+//! | `script.rs` | what goes to the Lua script, and what comes back |
 //! | `verdict.rs` | from what each bucket of a decision says to its outcome |
 //!
 //! Nothing here reads a clock, opens a socket or knows tokio: time comes in as an argument.
@@ -14,6 +15,7 @@ mod batch;
 mod check;
 mod key;
 mod memory;
+pub mod script;
 mod verdict;
 
 pub use batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};

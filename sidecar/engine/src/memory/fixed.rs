@@ -28,7 +28,7 @@ impl Fixed {
         if self.count > 0 && self.window > window {
             self.window = window;
             self.count = self.count.max(spec.limit);
-            self.born_us = now_us;
+            self.born_us = now_us + 1;
         }
     }
 
@@ -67,7 +67,7 @@ impl Fixed {
         cost: u64,
         at_us: u64,
     ) -> u64 {
-        if at_us < self.born_us || at_us / spec.window_us != self.window {
+        if at_us < self.born_us || at_us > now_us || at_us / spec.window_us != self.window {
             return 0;
         }
         let returned = self.used(spec, now_us).min(cost);

@@ -52,7 +52,9 @@ impl Log {
         let keep = self.entries.partition_point(|e| e.stamp_us <= stamp_us);
         self.entries.truncate(keep);
         self.append(stamp_us, total);
-        self.born_us = now_us;
+        self.drop_expired(spec, now_us);
+        // Whose units are whose is blurred now.
+        self.born_us = now_us + 1;
     }
 
     fn append(&mut self, stamp_us: u64, total: u64) {

@@ -25,7 +25,7 @@ impl Token {
     pub(super) fn heal(&mut self, now_us: u64) {
         if self.as_of_us > now_us {
             self.as_of_us = now_us;
-            self.born_us = now_us;
+            self.born_us = now_us + 1;
         }
     }
 
