@@ -1,6 +1,7 @@
 //! Where the state is kept. One seam, two stores: both take a batch and answer an outcome for each decision.
 
 mod memory;
+mod redis;
 
 use sluicegate_engine::{Batch, Outcome};
 
@@ -11,6 +12,8 @@ use crate::policy::StoreAddress;
 pub enum Store {
     /// In this process.
     Memory(memory::Memory),
+    /// In Redis, shared by a fleet.
+    Redis(redis::Redis),
 }
 
 /// Why a store gave no answer. Says nothing of keys or of the store's address: both may be secrets.
@@ -28,6 +31,9 @@ pub enum StoreError {
     /// Redis answered with an error.
     #[error("Redis refused the script: {0}")]
     Refused(#[source] ::redis::RedisError),
+    /// The script answered something that is not a reply to this batch.
+    #[error("the script's reply cannot be read: {0}")]
+    Reply(#[source] sluicegate_engine::script::ReplyError),
 }
 
 impl StoreError {
@@ -38,6 +44,7 @@ impl StoreError {
             Self::Address(_) => "address",
             Self::Connection(_) => "connection",
             Self::Refused(_) => "refused",
+            Self::Reply(_) => "reply",
         }
     }
 }
@@ -50,7 +57,7 @@ impl Store {
     pub fn open(address: &StoreAddress) -> Result<Self, StoreError> {
         Ok(match address {
             StoreAddress::Memory => Self::Memory(memory::Memory::default()),
-            StoreAddress::Redis(_) => Self::Memory(memory::Memory::default()),
+            StoreAddress::Redis(url) => Self::Redis(redis::Redis::open(url)?),
         })
     }
 
@@ -61,13 +68,13 @@ impl Store {
     pub async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.decide(batch)),
+            Self::Redis(redis) => redis.decide(batch).await,
         }
     }
 
     /// Frees what has expired. Redis does so by itself.
     pub fn sweep(&self) {
-        {
-            let Self::Memory(memory) = self;
+        if let Self::Memory(memory) = self {
             memory.sweep();
         }
     }
@@ -79,6 +86,7 @@ impl Store {
     pub async fn ping(&self) -> Result<(), StoreError> {
         match self {
             Self::Memory(_) => Ok(()),
+            Self::Redis(redis) => redis.ping().await,
         }
     }
 }
