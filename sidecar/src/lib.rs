@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `policy.rs`, `policy/file.rs` | limits by name; their YAML and its checks |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
-//! | `store.rs`, `store/` | where the state is: in this process or in Redis |
+//! | `store.rs`, `store/` | where the state is: in this process, in Redis, in a Redis Cluster |
+//! | `split.rs` | a batch for a Cluster: into parts and together again; pure |
 //! | `service.rs` | decides: reads, asks the store within its deadline, counts, answers |
 //! | `http.rs` | routes: decisions and admin |
 //! | `metrics.rs` | what Prometheus is told |
@@ -18,4 +19,5 @@ pub mod plan;
 pub mod policy;
 pub mod server;
 pub mod service;
+pub mod split;
 pub mod store;

@@ -51,20 +51,34 @@ pub enum StoreAddress {
     Memory,
     /// In the Redis at this URL, which may hold a password and is therefore never shown.
     Redis(String),
+    /// In the Redis Cluster that these URLs are nodes of; not shown either.
+    Cluster(Vec<String>),
 }
 
 impl std::str::FromStr for StoreAddress {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "memory" => Ok(Self::Memory),
-            url if url.starts_with("redis://") || url.starts_with("redis+unix://") => {
-                Ok(Self::Redis(url.to_owned()))
-            }
-            // The value is not shown: it may be a URL with a password and a typing error in its scheme.
-            _ => Err("neither `memory` nor a URL that begins with `redis://` or `redis+unix://`"),
+        const SINGLE: [&str; 2] = ["redis://", "redis+unix://"];
+        const CLUSTER: &str = "redis+cluster://";
+        if text == "memory" {
+            return Ok(Self::Memory);
         }
+        if let Some(nodes) = text.strip_prefix(CLUSTER) {
+            return Ok(Self::Cluster(
+                nodes
+                    .split(',')
+                    .map(|node| format!("redis://{node}"))
+                    .collect(),
+            ));
+        }
+        if SINGLE.iter().any(|scheme| text.starts_with(scheme)) {
+            return Ok(Self::Redis(text.to_owned()));
+        }
+        // The value is not shown: it may be a URL with a password and a typing error in its scheme.
+        Err(
+            "neither `memory` nor a URL: `redis://HOST:PORT`, `redis+unix:///PATH` or `redis+cluster://HOST:PORT,HOST:PORT`",
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::http;
+use crate::http::{self, Access};
 use crate::service::Service;
 
 /// How often what has expired is freed.
@@ -19,6 +19,7 @@ pub async fn run(
     service: Service,
     decisions: TcpListener,
     admin: TcpListener,
+    access: Access,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let service = Arc::new(service);
@@ -29,8 +30,8 @@ pub async fn run(
     };
     let decisions = axum::serve(decisions, http::decisions(Arc::clone(&service)))
         .with_graceful_shutdown(wait(stopped.clone()));
-    let admin =
-        axum::serve(admin, http::admin(Arc::clone(&service))).with_graceful_shutdown(wait(stopped));
+    let admin = axum::serve(admin, http::admin(Arc::clone(&service), access))
+        .with_graceful_shutdown(wait(stopped));
     let shutdown = async {
         tokio::select! {
             () = shutdown => {}

@@ -8,12 +8,14 @@
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
+//! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
 mod edge;
 mod fleet;
 mod hostile;
 mod limits;
+mod operations;
 mod outages;
 mod redis_store;
 mod support;
