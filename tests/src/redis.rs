@@ -75,10 +75,10 @@ impl Redis {
     }
 
     fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.process.id().to_string()])
-            .status();
-        assert!(status.expect("kill").success(), "kill {signal}");
+        // The shell's own `kill`: a small Debian has no other.
+        let command = format!("kill {signal} {}", self.process.id());
+        let status = Command::new("sh").args(["-c", &command]).status();
+        assert!(status.expect("sh").success(), "kill {signal}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! `sluicegate serve`: ports, signals and the log.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -49,6 +50,7 @@ impl Serve {
     pub async fn run(self) -> Result<(), Failure> {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
             .init();
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
         let given: Option<StoreAddress> = match &self.store {

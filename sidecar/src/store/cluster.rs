@@ -18,8 +18,9 @@ use tokio::sync::OnceCell;
 use super::{Settlement, StoreError, call, within};
 use crate::split::{Part, combine, split};
 
-/// Attempts while a slot moves or a node is replaced; the store's deadline usually ends them first.
-const RETRIES: u32 = 8;
+/// Attempts while a slot moves or a node is replaced. More than any deadline leaves time for: a slot that is in two
+/// places sends a call to and fro, and the store's deadline is what ends it.
+const RETRIES: u32 = 1_000;
 /// Milliseconds between them.
 const RETRY_WAIT: (u64, u64) = (5, 50);
 /// A connection that takes longer than this is given up and tried again.
