@@ -122,13 +122,18 @@ async fn metrics(State(service): State<Arc<Service>>) -> Response {
 }
 
 async fn readyz(State(service): State<Arc<Service>>) -> Response {
-    let epoch = service.epoch();
+    let epoch = service.live.current().number;
+    // A broken file does not make a sidecar unready: it decides by the policy before.
+    let refusal = service.live.refusal().map_or_else(String::new, |why| {
+        format!("the policy file is refused: {why}\n")
+    });
     match service.store_answers().await {
-        Ok(()) => format!("ready: policy epoch {epoch}, the store answers\n").into_response(),
-        Err(error) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("not ready: policy epoch {epoch}, {error}\n"),
-        )
-            .into_response(),
+        Ok(()) => {
+            format!("ready: policy epoch {epoch}, the store answers\n{refusal}").into_response()
+        }
+        Err(error) => {
+            let text = format!("not ready: policy epoch {epoch}, {error}\n{refusal}");
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
     }
 }

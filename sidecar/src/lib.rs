@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `policy.rs`, `policy/file.rs` | limits by name; their YAML and its checks |
+//! | `live.rs` | the policy in force, and its replacement while requests are served |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
 //! | `store.rs`, `store/` | where the state is: in this process, in Redis, in a Redis Cluster |
 //! | `split.rs` | a batch for a Cluster: into parts and together again; pure |
@@ -14,6 +15,7 @@
 //! `main.rs` owns arguments, ports, signals and the exit code; nothing in here does.
 
 pub mod http;
+pub mod live;
 pub mod metrics;
 pub mod plan;
 pub mod policy;

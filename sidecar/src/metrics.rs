@@ -1,9 +1,9 @@
 //! What Prometheus is told. The names stand here and nowhere else. No label ever holds a key.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
 use sluicegate_protocol::Verdict;
@@ -21,6 +21,9 @@ pub struct Metrics {
     store_seconds: Histogram,
     store_errors: IntCounterVec,
     epoch: IntGauge,
+    reloads: IntCounterVec,
+    reload_successful: IntGauge,
+    reload_time: Gauge,
 }
 
 impl Metrics {
@@ -52,6 +55,21 @@ impl Metrics {
                 ),
                 &["kind"],
             )?,
+            reloads: IntCounterVec::new(
+                Opts::new(
+                    "sluicegate_policy_reloads_total",
+                    "Policies read after the first, by outcome.",
+                ),
+                &["outcome"],
+            )?,
+            reload_successful: IntGauge::new(
+                "sluicegate_policy_last_reload_successful",
+                "1 if the policy file as it stands is in force, 0 if it was refused.",
+            )?,
+            reload_time: Gauge::new(
+                "sluicegate_policy_last_reload_success_timestamp_seconds",
+                "When the policy in force was loaded, seconds since 1970.",
+            )?,
             epoch: IntGauge::new(
                 "sluicegate_policy_epoch",
                 "Version of the policy in force, counted from 1.",
@@ -76,6 +94,15 @@ impl Metrics {
             .registry
             .register(Box::new(metrics.store_errors.clone()))?;
         metrics.registry.register(Box::new(metrics.epoch.clone()))?;
+        metrics
+            .registry
+            .register(Box::new(metrics.reloads.clone()))?;
+        metrics
+            .registry
+            .register(Box::new(metrics.reload_successful.clone()))?;
+        metrics
+            .registry
+            .register(Box::new(metrics.reload_time.clone()))?;
         Ok(metrics)
     }
 
@@ -100,9 +127,23 @@ impl Metrics {
         self.store_errors.with_label_values(&[kind]).inc();
     }
 
-    /// Says which policy is in force.
-    pub fn set_epoch(&self, epoch: u64) {
+    /// Says which policy is in force, from now on.
+    pub fn policy_loaded(&self, epoch: u64) {
         self.epoch.set(i64::try_from(epoch).unwrap_or(i64::MAX));
+        self.reload_successful.set(1);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        self.reload_time.set(now.as_secs_f64());
+        if epoch > 1 {
+            self.reloads.with_label_values(&["loaded"]).inc();
+        }
+    }
+
+    /// Says that the policy file cannot be used.
+    pub fn policy_refused(&self) {
+        self.reload_successful.set(0);
+        self.reloads.with_label_values(&["refused"]).inc();
     }
 
     /// All of them in Prometheus's text format.

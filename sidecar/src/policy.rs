@@ -103,20 +103,34 @@ pub enum PolicyError {
     },
 }
 
+impl PolicyError {
+    /// Something in the file is wrong.
+    pub fn invalid(path: &Path, message: String) -> Self {
+        Self::Invalid {
+            path: path.to_owned(),
+            message,
+        }
+    }
+}
+
 impl Policy {
+    /// The text of a policy file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(path: &Path) -> Result<String, PolicyError> {
+        std::fs::read_to_string(path).map_err(|source| PolicyError::Read {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
     /// Reads and checks a policy file.
     ///
     /// # Errors
     /// It cannot be read, or something in it is wrong: the error names file, line, field and remedy.
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
-        let text = std::fs::read_to_string(path).map_err(|source| PolicyError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::parse(&text).map_err(|message| PolicyError::Invalid {
-            path: path.to_owned(),
-            message,
-        })
+        Self::parse(&Self::read(path)?).map_err(|message| PolicyError::invalid(path, message))
     }
 
     /// Checks the text of a policy.
@@ -125,6 +139,23 @@ impl Policy {
     /// A message that names line, field, value and remedy.
     pub fn parse(text: &str) -> Result<Self, String> {
         file::parse(text)
+    }
+
+    /// Whether a running sidecar may go on with this policy in place of its own.
+    ///
+    /// # Errors
+    /// What would need a restart.
+    pub fn may_become(&self, next: Self) -> Result<Self, String> {
+        let changed = if self.store != next.store {
+            "store"
+        } else if self.store_timeout != next.store_timeout {
+            "store_timeout"
+        } else {
+            return Ok(next);
+        };
+        Err(format!(
+            "`{changed}` has changed, which needs a restart of the sidecar; limits may change at any time"
+        ))
     }
 
     /// The limit of that name.

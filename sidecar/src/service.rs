@@ -10,37 +10,29 @@ use sluicegate_protocol::{
 };
 use tracing::warn;
 
+use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, buckets};
-use crate::policy::Policy;
 use crate::store::{Settled, Store, StoreError};
 
 /// Everything a sidecar knows.
 #[derive(Debug)]
 pub struct Service {
-    policy: Policy,
-    epoch: u64,
+    /// The policy in force.
+    pub live: Live,
     store: Store,
     /// What it counts.
     pub metrics: Metrics,
 }
 
 impl Service {
-    /// A service with the first epoch of a policy in force.
-    pub fn new(policy: Policy, store: Store, metrics: Metrics) -> Self {
-        let epoch = 1;
-        metrics.set_epoch(epoch);
+    /// A service that decides by `live` in `store`.
+    pub const fn new(live: Live, store: Store, metrics: Metrics) -> Self {
         Self {
-            policy,
-            epoch,
+            live,
             store,
             metrics,
         }
-    }
-
-    /// Which policy is in force.
-    pub const fn epoch(&self) -> u64 {
-        self.epoch
     }
 
     /// Answers the body of `POST /v1/decide` with the body of its answer.
@@ -48,14 +40,15 @@ impl Service {
     /// # Errors
     /// The body as a whole is of no use.
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let plan = Plan::new(&self.policy, read_decisions(body)?);
+        let epoch = self.live.current();
+        let plan = Plan::new(&epoch.policy, read_decisions(body)?);
         let settled = self.ask(&plan.batch).await;
         let verdicts = plan.verdicts(&settled);
         for (limit, verdict) in &verdicts {
             self.metrics.count(limit, verdict);
         }
         let answer = Answer {
-            epoch: self.epoch,
+            epoch: epoch.number,
             verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect(),
         };
         Ok(json(&answer))
@@ -84,12 +77,13 @@ impl Service {
     /// # Errors
     /// The body as a whole is of no use.
     pub async fn give_back(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let epoch = self.live.current();
         let mut outcomes = Vec::new();
         for entry in read_give_backs(body)? {
             outcomes.push(
-                match entry
-                    .and_then(|entry| Ok((buckets(&self.policy, &entry.limit, &entry.key)?, entry)))
-                {
+                match entry.and_then(|entry| {
+                    Ok((buckets(&epoch.policy, &entry.limit, &entry.key)?, entry))
+                }) {
                     Err(Problem { code, message }) => GivenBack::Error { code, message },
                     Ok((buckets, entry)) => {
                         let give = |bucket| GiveBack {
@@ -119,10 +113,11 @@ impl Service {
     /// # Errors
     /// The body as a whole is of no use.
     pub async fn reset(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let epoch = self.live.current();
         let mut outcomes = Vec::new();
         for entry in read_resets(body)? {
             outcomes.push(
-                match entry.and_then(|entry| buckets(&self.policy, &entry.limit, &entry.key)) {
+                match entry.and_then(|entry| buckets(&epoch.policy, &entry.limit, &entry.key)) {
                     Err(Problem { code, message }) => WasReset::Error { code, message },
                     Ok(buckets) => {
                         let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();

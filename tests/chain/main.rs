@@ -8,6 +8,7 @@
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
+//! | `reload` | the policy's replacement while requests are served |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
@@ -20,5 +21,6 @@ mod limits;
 mod operations;
 mod outages;
 mod redis_store;
+mod reload;
 mod support;
 mod wire;

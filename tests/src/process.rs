@@ -76,6 +76,17 @@ impl Process {
         self.child.id()
     }
 
+    /// Sends it a signal, such as `STOP`.
+    ///
+    /// # Panics
+    /// It is not there any more.
+    pub fn signal(&self, name: &str) {
+        // The shell's own `kill`: a small Debian has no other.
+        let command = format!("kill -{name} {}", self.child.id());
+        let status = Command::new("sh").args(["-c", &command]).status();
+        assert!(status.expect("sh").success(), "{command}");
+    }
+
     /// Ends it at once, as a crash would.
     pub fn kill(&mut self) {
         // It may have ended by itself, which is as good.

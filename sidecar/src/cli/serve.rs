@@ -3,14 +3,17 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use sluicegate::http::Access;
+use sluicegate::live::Live;
 use sluicegate::metrics::Metrics;
-use sluicegate::policy::{Policy, StoreAddress};
+use sluicegate::policy::StoreAddress;
 use sluicegate::service::Service;
 use sluicegate::store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tracing::info;
 
 use super::Failure;
@@ -52,7 +55,9 @@ impl Serve {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .init();
-        let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
+        let metrics = Metrics::new().map_err(Failure::system)?;
+        let live = Live::load(&self.policy, &metrics).map_err(Failure::usage)?;
+        let policy = &live.current().policy;
         let given: Option<StoreAddress> = match &self.store {
             None => None,
             Some(text) => Some(text.parse().map_err(|why| {
@@ -61,7 +66,7 @@ impl Serve {
         };
         let store = given.as_ref().unwrap_or(&policy.store);
         let store = Store::open(store, policy.store_timeout).map_err(Failure::usage)?;
-        let service = Service::new(policy, store, Metrics::new().map_err(Failure::system)?);
+        let service = Arc::new(Service::new(live, store, metrics));
         let access = match self.admin_token {
             Some(token) if token.is_empty() => {
                 return Err(Failure::usage("the admin token is empty"));
@@ -74,6 +79,20 @@ impl Serve {
         let admin = bind("--admin-listen", self.admin_listen).await?;
         let mut terminate = signal(SignalKind::terminate()).map_err(Failure::system)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::system)?;
+        let changed = Arc::new(Notify::new());
+        let _watcher = service.live.watch(Arc::clone(&changed)).map_err(|error| {
+            Failure::system(format!(
+                "cannot watch the folder of {}: {error}",
+                self.policy.display()
+            ))
+        })?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
+        let hung_up = Arc::clone(&changed);
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                hung_up.notify_one();
+            }
+        });
         info!(listen = %self.listen, admin_listen = %self.admin_listen, "serving");
         let shutdown = async {
             tokio::select! {
@@ -82,7 +101,7 @@ impl Serve {
             }
             info!("stopping: requests under way are finished");
         };
-        sluicegate::server::run(service, decisions, admin, access, shutdown)
+        sluicegate::server::run(service, decisions, admin, access, changed, shutdown)
             .await
             .map_err(Failure::system)
     }
