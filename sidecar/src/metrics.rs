@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    TextEncoder, core::Collector,
 };
 use sluicegate_protocol::Verdict;
 
@@ -13,6 +13,9 @@ const STORE_SECONDS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0,
 ];
 
+/// Decisions in one call, up to the most that fly together.
+const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
 /// The sidecar's metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -20,6 +23,8 @@ pub struct Metrics {
     decisions: IntCounterVec,
     store_seconds: Histogram,
     store_errors: IntCounterVec,
+    batch_decisions: Histogram,
+    decision_seconds: Histogram,
     epoch: IntGauge,
     reloads: IntCounterVec,
     reload_successful: IntGauge,
@@ -45,6 +50,20 @@ impl Metrics {
                 HistogramOpts::new(
                     "sluicegate_store_duration_seconds",
                     "Time of one call to the store, a batch each.",
+                )
+                .buckets(STORE_SECONDS.to_vec()),
+            )?,
+            batch_decisions: Histogram::with_opts(
+                HistogramOpts::new(
+                    "sluicegate_store_batch_decisions",
+                    "Decisions that went to the store in one call.",
+                )
+                .buckets(BATCH_DECISIONS.to_vec()),
+            )?,
+            decision_seconds: Histogram::with_opts(
+                HistogramOpts::new(
+                    "sluicegate_decision_duration_seconds",
+                    "Time of a caller's decisions, waiting for a call under way included.",
                 )
                 .buckets(STORE_SECONDS.to_vec()),
             )?,
@@ -83,26 +102,21 @@ impl Metrics {
             &["version"],
         )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        metrics.registry.register(Box::new(build))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.decisions.clone()))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.store_seconds.clone()))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.store_errors.clone()))?;
-        metrics.registry.register(Box::new(metrics.epoch.clone()))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.reloads.clone()))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.reload_successful.clone()))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.reload_time.clone()))?;
+        let collectors: [Box<dyn Collector>; 10] = [
+            Box::new(build),
+            Box::new(metrics.decisions.clone()),
+            Box::new(metrics.store_seconds.clone()),
+            Box::new(metrics.store_errors.clone()),
+            Box::new(metrics.batch_decisions.clone()),
+            Box::new(metrics.decision_seconds.clone()),
+            Box::new(metrics.epoch.clone()),
+            Box::new(metrics.reloads.clone()),
+            Box::new(metrics.reload_successful.clone()),
+            Box::new(metrics.reload_time.clone()),
+        ];
+        for collector in collectors {
+            metrics.registry.register(collector)?;
+        }
         Ok(metrics)
     }
 
@@ -120,6 +134,17 @@ impl Metrics {
     /// Notes how long a call to the store took, whether or not it succeeded.
     pub fn store_took(&self, duration: Duration) {
         self.store_seconds.observe(duration.as_secs_f64());
+    }
+
+    /// Notes how many decisions go to the store together.
+    pub fn batch_flies(&self, decisions: usize) {
+        self.batch_decisions
+            .observe(u32::try_from(decisions).unwrap_or(u32::MAX).into());
+    }
+
+    /// Notes how long a caller waited for its decisions.
+    pub fn decided_within(&self, duration: Duration) {
+        self.decision_seconds.observe(duration.as_secs_f64());
     }
 
     /// Counts a failed call to the store.

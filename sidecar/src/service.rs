@@ -1,36 +1,40 @@
 //! Decides, gives back, resets: reads a request, asks the store, counts and answers.
 
-use std::time::Instant;
+use std::sync::Arc;
 
 use serde::Serialize;
-use sluicegate_engine::Batch;
 use sluicegate_engine::script::GiveBack;
 use sluicegate_protocol::{
     Answer, GivenBack, Listed, Problem, WasReset, read_decisions, read_give_backs, read_resets,
 };
 use tracing::warn;
 
+use crate::batcher::Batcher;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, buckets};
-use crate::store::{Settled, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Everything a sidecar knows.
 #[derive(Debug)]
 pub struct Service {
     /// The policy in force.
     pub live: Live,
-    store: Store,
+    store: Arc<Store>,
+    batcher: Batcher,
     /// What it counts.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Service {
-    /// A service that decides by `live` in `store`.
-    pub const fn new(live: Live, store: Store, metrics: Metrics) -> Self {
+    /// A service that decides by `live` in `store`. To be made in a runtime.
+    pub fn new(live: Live, store: Store, metrics: Metrics) -> Self {
+        let (store, metrics) = (Arc::new(store), Arc::new(metrics));
+        let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&metrics));
         Self {
             live,
             store,
+            batcher,
             metrics,
         }
     }
@@ -42,7 +46,7 @@ impl Service {
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let epoch = self.live.current();
         let plan = Plan::new(&epoch.policy, read_decisions(body)?);
-        let settled = self.ask(&plan.batch).await;
+        let settled = self.batcher.decide(plan.batch.clone()).await;
         let verdicts = plan.verdicts(&settled);
         for (limit, verdict) in &verdicts {
             self.metrics.count(limit, verdict);
@@ -52,19 +56,6 @@ impl Service {
             verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect(),
         };
         Ok(json(&answer))
-    }
-
-    async fn ask(&self, batch: &Batch) -> Vec<Option<Settled>> {
-        if batch.decisions.is_empty() {
-            return Vec::new();
-        }
-        let started = Instant::now();
-        let settlement = self.store.decide(batch).await;
-        self.metrics.store_took(started.elapsed());
-        for error in &settlement.errors {
-            self.failed(error);
-        }
-        settlement.decisions
     }
 
     fn failed(&self, error: &StoreError) {

@@ -126,6 +126,11 @@ impl Store {
         Ok(Self { kind, timeout })
     }
 
+    /// The deadline of every call.
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Makes the decisions of a batch in order; later ones see what earlier ones took. On a Cluster a decision over
     /// several slots is taken slot by slot, and what was taken is given back if one of them denies.
     pub async fn decide(&self, batch: &Batch) -> Settlement {
@@ -135,6 +140,14 @@ impl Store {
                 Settlement::whole(batch, within(self.timeout, redis.decide(batch)).await)
             }
             Kind::Cluster(cluster) => cluster.decide(batch).await,
+        }
+    }
+
+    /// Makes the decisions without waiting, if this store is one that can.
+    pub fn decide_at_once(&self, batch: &Batch) -> Option<Settlement> {
+        match &self.kind {
+            Kind::Memory(memory) => Some(Settlement::whole(batch, Ok(memory.decide(batch)))),
+            Kind::Redis(_) | Kind::Cluster(_) => None,
         }
     }
 
