@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit chain picture clean
+.PHONY: help demo test build filter lint unit engine chain picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -11,7 +11,7 @@ demo: ## install what is missing, build, run the whole chain, show 200s and 429s
 
 test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit build filter chain
+	@$(MAKE) --no-print-directory lint unit build filter engine chain
 
 build: ## the sidecar: target/debug/sluicegate
 	@echo "build: the sidecar (the first build takes a minute or two)"
@@ -29,6 +29,10 @@ lint: ## rustfmt, clippy with warnings denied, luacheck
 unit: ## tests that need nothing but Rust
 	@echo "unit: tests that need nothing but Rust"
 	@cargo test --quiet --locked
+
+engine: ## the engine against its model, in Rust and in Lua on a real Redis
+	@echo "engine: model, Rust and Lua on a real Redis"
+	@cargo test --quiet --locked -p sluicegate-tests --test engine
 
 chain: build filter ## end to end, with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"

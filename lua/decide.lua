@@ -40,7 +40,8 @@ local MARGIN = 1000000
 -- block moves to a field named by its number; the record at position p is in block floor(p / BLOCK).
 -- A record is its stamp (modulo 2^48) and the running total of units with it (modulo 2^32). Before a
 -- closed block's records stands what give-backs have since added to its totals.
-local LOG_HEAD, RECORD, BLOCK = '>I6I4I3I4I4I4I7I7I7I7', '>I6I4', 31
+local LOG_HEAD, RECORD = '>I6I4I3I4I4I4I7I7I7I7', '>I6I4'
+local BLOCK = 31
 -- Each write deletes at most this many expired blocks: no call pays for thousands.
 local SHED = 8
 -- A give-back or a step of the clock touches at most this many blocks: a call must not hold Redis.

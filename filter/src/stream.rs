@@ -38,10 +38,9 @@ impl Stream {
         };
         let verdicts = answer.and_then(|body| read_answer(body, question.decisions()));
         let verdicts = verdicts.as_deref().map_err(Unusable::clone);
-        let (conclusion, why) =
-            shared
-                .rules
-                .conclude(question, verdicts, &mut |place| shared.count(place));
+        let (conclusion, why) = shared
+            .rules
+            .conclude(question, verdicts, &mut |place| shared.count(place));
         shared.note(why.as_ref());
         conclusion
     }

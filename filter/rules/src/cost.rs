@@ -8,7 +8,10 @@ use crate::template::Template;
 pub(crate) enum Cost {
     Constant(u64),
     /// The first entry that matches, else `default`.
-    Table { entries: Vec<Entry>, default: u64 },
+    Table {
+        entries: Vec<Entry>,
+        default: u64,
+    },
     /// What a header says, which something trusted in front of this filter has written.
     Header {
         name: String,

@@ -69,9 +69,9 @@ impl Part {
             }
             Source::Method => value(seen.method.to_ascii_uppercase()),
             Source::Host => value(seen.host()),
-            Source::Address(source, mask) => optional(
-                address::client(seen.request, *source, *mask).map(String::into_bytes),
-            ),
+            Source::Address(source, mask) => {
+                optional(address::client(seen.request, *source, *mask).map(String::into_bytes))
+            }
             Source::Claim(claim) => match claim.read(seen.request) {
                 None => Found::Missing,
                 Some((kind, text)) => Found::Value(kind, Cow::Owned(text.into_bytes())),

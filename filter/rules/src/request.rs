@@ -92,7 +92,9 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
         for (name, value) in pairs {
             let (name, value) = (name.as_ref(), value.as_ref());
             let from = headers.bytes.len();
-            headers.bytes.extend(name.iter().map(u8::to_ascii_lowercase));
+            headers
+                .bytes
+                .extend(name.iter().map(u8::to_ascii_lowercase));
             let middle = headers.bytes.len();
             headers.bytes.extend(value);
             headers.places.push(Place {

@@ -148,7 +148,12 @@ impl Rules {
             }
             let mut checks = Vec::new();
             for check in &rule.checks {
-                match check.derive(index, &self.hasher, &seen, &captures) {
+                let mut key = Key::new(&self.hasher);
+                if rule.shadow {
+                    // A subject of its own, or its takings would be missed by the enforced rules of the same limit.
+                    key.plain(&["@shadow"], rule.name.as_bytes());
+                }
+                match check.derive(index, key, &seen, &captures) {
                     Ok(check) => checks.push(check),
                     Err(Obstacle::Skip) => {}
                     Err(Obstacle::Missing(limit) | Obstacle::Ambiguous(limit)) if rule.shadow => {
@@ -250,12 +255,11 @@ impl CheckRule {
     fn derive<'a>(
         &'a self,
         rule: usize,
-        hasher: &Hasher,
+        mut key: Key<'_>,
         seen: &'a Seen<'_>,
         captures: &[Capture<'a>],
     ) -> Result<Check, Obstacle> {
         let limit = self.limit.choose(seen, captures)?;
-        let mut key = Key::new(hasher);
         for part in &self.parts {
             match part.find(seen, captures) {
                 Found::Value(kind, value) => part.add(&mut key, kind, &value),

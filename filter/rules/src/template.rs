@@ -153,19 +153,17 @@ mod tests {
     fn captured(template: &str, path: &str) -> Option<Vec<(String, String)>> {
         let template = Template::parse(template).unwrap();
         let mut captures = Vec::new();
-        template
-            .matches(path.as_bytes(), &mut captures)
-            .then(|| {
-                captures
-                    .iter()
-                    .map(|(name, value)| {
-                        (
-                            (*name).to_owned(),
-                            String::from_utf8_lossy(value).into_owned(),
-                        )
-                    })
-                    .collect()
-            })
+        template.matches(path.as_bytes(), &mut captures).then(|| {
+            captures
+                .iter()
+                .map(|(name, value)| {
+                    (
+                        (*name).to_owned(),
+                        String::from_utf8_lossy(value).into_owned(),
+                    )
+                })
+                .collect()
+        })
     }
 
     #[test]

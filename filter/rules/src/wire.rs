@@ -173,12 +173,7 @@ impl Rules {
         (self.without_verdict(question, count), Some(why))
     }
 
-    fn admitted(
-        &self,
-        question: &Question,
-        check: &Check,
-        standing: &Standing<'_>,
-    ) -> Conclusion {
+    fn admitted(&self, question: &Question, check: &Check, standing: &Standing<'_>) -> Conclusion {
         // The first rule that tells admitted clients how its limits stand tells how the tightest of all stands.
         let telling = question.checks.iter().find_map(|check| {
             let style = &self.rules.get(check.rule)?.reply;

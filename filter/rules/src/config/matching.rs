@@ -47,7 +47,10 @@ fn check_match(
         all.push(Matcher::PathTemplate(template));
     }
     if let Some(text) = &file.path_regex {
-        all.push(Matcher::PathRegex(regex(&format!("{at}.path_regex"), text)?));
+        all.push(Matcher::PathRegex(regex(
+            &format!("{at}.path_regex"),
+            text,
+        )?));
     }
     if !file.methods.is_empty() {
         let methods = methods(&format!("{at}.methods"), &file.methods)?;
@@ -157,9 +160,7 @@ fn condition(at: &str, file: &written::Condition) -> Result<Condition, ConfigErr
         (Some(false), None, None, None) => Ok(Condition::Absent),
         (None, Some(text), None, None) => Ok(Condition::Equals(text.clone())),
         (None, None, Some(text), None) => Ok(Condition::Prefix(text.clone())),
-        (None, None, None, Some(text)) => {
-            regex(&format!("{at}.regex"), text).map(Condition::Regex)
-        }
+        (None, None, None, Some(text)) => regex(&format!("{at}.regex"), text).map(Condition::Regex),
         _ => fault(
             at,
             "says not exactly one of `present`, `equals`, `prefix` and `regex`",

@@ -19,7 +19,11 @@ pub(super) fn check(
     }
     if let Some(name) = &file.cookie {
         let name = not_empty(&format!("{at}.cookie"), name)?.to_owned();
-        found.push((Source::Cookie(name.clone()), format!("@cookie/{name}"), true));
+        found.push((
+            Source::Cookie(name.clone()),
+            format!("@cookie/{name}"),
+            true,
+        ));
     }
     if let Some(name) = &file.query {
         let name = not_empty(&format!("{at}.query"), name)?.to_owned();
@@ -180,7 +184,10 @@ fn attribute(at: &str, names: &written::Names) -> Result<Vec<String>, ConfigErro
 /// Header names are matched in lower case, as Envoy keeps them.
 pub(super) fn header_name(at: &str, name: &str) -> Result<String, ConfigError> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let pseudo = matches!(name, ":authority" | ":method" | ":path" | ":scheme" | ":protocol");
+    let pseudo = matches!(
+        name,
+        ":authority" | ":method" | ":path" | ":scheme" | ":protocol"
+    );
     if !pseudo && (name.is_empty() || !name.bytes().all(token)) {
         return fault(at, format_args!("`{name}` is not the name of a header"));
     }

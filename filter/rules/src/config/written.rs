@@ -58,7 +58,10 @@ fn timeout() -> String {
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Names the rule in statistics; no two rules have the same. 1 to 64 of the characters a-z A-Z 0-9 - _ .
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[-A-Za-z0-9_.]{1,64}$")))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(regex(pattern = "^[-A-Za-z0-9_.]{1,64}$"))
+    )]
     pub name: String,
     /// Which requests; all unless said. All that is said must hold.
     #[serde(default, rename = "match")]

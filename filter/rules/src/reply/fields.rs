@@ -136,10 +136,7 @@ mod tests {
         let named = |name: &str, number| (name.to_owned(), number);
         assert_eq!(
             read(&policy("per-key", &standing)),
-            (
-                "per-key".to_owned(),
-                vec![named("q", 100), named("w", 60)]
-            )
+            ("per-key".to_owned(), vec![named("q", 100), named("w", 60)])
         );
         assert_eq!(
             read(&available("per-key", &standing)),

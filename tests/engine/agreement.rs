@@ -1,0 +1,58 @@
+//! Generated histories, each through model, Rust and Lua. `SLUICEGATE_STEPS` says how many calls an
+//! algorithm gets: 10,000 in `make test`, a million in `make soak`.
+
+use crate::history::{History, Kind, histories};
+use crate::lua::Lua;
+use crate::replay::replay;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use std::cell::{Cell, RefCell};
+
+fn agrees(kind: Kind) {
+    let wanted: u64 = match std::env::var("SLUICEGATE_STEPS") {
+        Ok(steps) => steps.parse().expect("SLUICEGATE_STEPS is a number"),
+        Err(_) => 10_000,
+    };
+    let lua = RefCell::new(Lua::start());
+    let calls = Cell::new(0u64);
+    while calls.get() < wanted {
+        let config = Config {
+            cases: 50,
+            failure_persistence: None,
+            max_shrink_iters: 20_000,
+            ..Config::default()
+        };
+        let one = |history: History| {
+            let outcome = replay(&mut lua.borrow_mut(), &history);
+            calls.set(calls.get() + outcome.map_err(TestCaseError::fail)?);
+            Ok(())
+        };
+        if let Err(failure) = TestRunner::new(config).run(&histories(kind), one) {
+            panic!("keep this history in kept.rs: {failure}");
+        }
+    }
+}
+
+#[test]
+fn sliding_log_agrees_with_the_model() {
+    agrees(Kind::SlidingLog);
+}
+
+#[test]
+fn sliding_window_agrees_with_the_model() {
+    agrees(Kind::SlidingWindow);
+}
+
+#[test]
+fn fixed_window_agrees_with_the_model() {
+    agrees(Kind::FixedWindow);
+}
+
+#[test]
+fn token_bucket_agrees_with_the_model() {
+    agrees(Kind::TokenBucket);
+}
+
+#[test]
+fn a_mix_of_algorithms_agrees_with_the_model() {
+    agrees(Kind::Mixed);
+}

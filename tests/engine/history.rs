@@ -1,0 +1,158 @@
+//! Histories: what could happen to a handful of buckets, generated, and small when printed.
+
+use proptest::prelude::*;
+use sluicegate_engine::{Algorithm, BucketSpec};
+
+/// What happens to the buckets of one world.
+#[derive(Clone, Debug)]
+pub struct History {
+    pub world: Vec<BucketSpec>,
+    /// Records in a block of the script's log: small ones make long logs of short histories.
+    pub block: usize,
+    pub steps: Vec<Step>,
+}
+
+/// Buckets are named by index modulo the world's size, costs are cut to what the bucket allows.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// One batch.
+    Ask(Vec<Ask>),
+    /// So many single takes, with a pause before each: fills logs.
+    Run {
+        bucket: usize,
+        times: u8,
+        pause_us: u64,
+        cost: u64,
+    },
+    /// Time passes, or steps back.
+    Clock(Clock),
+    /// The take that was admitted so many takes ago returns units.
+    GiveBack { ago: usize, cost: u64 },
+    /// An operator makes a bucket whole.
+    Reset(usize),
+    /// A new policy: another limit for the same bucket.
+    Relimit { bucket: usize, limit: u64 },
+}
+
+/// One decision.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Buckets and costs; of a bucket named twice the first counts.
+    pub takes: Vec<(usize, u64)>,
+    pub peek: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Clock {
+    ForwardUs(u64),
+    /// By percent of a bucket's window.
+    Windows {
+        bucket: usize,
+        percent: u64,
+    },
+    /// To the time that the last denial promised.
+    Promised,
+    /// One microsecond before it.
+    JustBeforePromised,
+    /// By percent of a bucket's window.
+    BackWindows {
+        bucket: usize,
+        percent: u64,
+    },
+    BackUs(u64),
+}
+
+/// Which algorithms a history mixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    SlidingLog,
+    SlidingWindow,
+    FixedWindow,
+    TokenBucket,
+    Mixed,
+}
+
+/// Long enough that no key's real expiry comes into a history, which takes milliseconds.
+const WINDOWS_US: std::ops::Range<u64> = 20_000_000..40_000_000;
+
+fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
+    let algorithm = match kind {
+        Kind::SlidingLog => Just(Algorithm::SlidingLog).boxed(),
+        Kind::SlidingWindow => prop_oneof![
+            (1_000_000u64..15_000_000),
+            (1u64..1_000),
+            Just(WINDOWS_US.start)
+        ]
+        .prop_map(|precision_us| Algorithm::SlidingWindow { precision_us })
+        .boxed(),
+        Kind::FixedWindow => Just(Algorithm::FixedWindow).boxed(),
+        Kind::TokenBucket => prop_oneof![1u64..30, 1u64..3_000]
+            .prop_map(|burst| Algorithm::TokenBucket { burst })
+            .boxed(),
+        Kind::Mixed => {
+            return prop_oneof![
+                spec(Kind::SlidingLog),
+                spec(Kind::SlidingWindow),
+                spec(Kind::FixedWindow),
+                spec(Kind::TokenBucket)
+            ]
+            .boxed();
+        }
+    };
+    let window = prop_oneof![WINDOWS_US, (20u64..40).prop_map(|s| s * 1_000_000)];
+    (algorithm, limit(), window)
+        .prop_map(|(algorithm, limit, window_us)| BucketSpec {
+            algorithm,
+            limit,
+            window_us,
+        })
+        .boxed()
+}
+
+fn limit() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => 1u64..12, 2 => 12u64..200, 1 => Just(2_000_000_000)]
+}
+
+fn cost() -> impl Strategy<Value = u64> {
+    prop_oneof![1 => Just(0u64), 6 => 1u64..4, 2 => 4u64..60, 1 => Just(1_000_000_000)]
+}
+
+fn clock() -> impl Strategy<Value = Clock> {
+    prop_oneof![
+        3 => prop_oneof![0u64..3, 0u64..1_000_000].prop_map(Clock::ForwardUs),
+        3 => (0usize..4, 0u64..60).prop_map(|(bucket, percent)| Clock::Windows { bucket, percent }),
+        1 => (0usize..4, 60u64..250).prop_map(|(bucket, percent)| Clock::Windows { bucket, percent }),
+        3 => Just(Clock::Promised),
+        2 => Just(Clock::JustBeforePromised),
+        1 => (0usize..4, 0u64..250).prop_map(|(bucket, percent)| Clock::BackWindows { bucket, percent }),
+        1 => prop_oneof![0u64..3, 0u64..1_000_000].prop_map(Clock::BackUs),
+    ]
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let takes = prop::collection::vec((0usize..4, cost()), 1..4);
+    (takes, prop::bool::weighted(0.15)).prop_map(|(takes, peek)| Ask { takes, peek })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => prop::collection::vec(ask(), 1..5).prop_map(Step::Ask),
+        3 => (0usize..4, 1u8..25, 0u64..1_000_000, 1u64..4)
+            .prop_map(|(bucket, times, pause_us, cost)| Step::Run { bucket, times, pause_us, cost }),
+        6 => clock().prop_map(Step::Clock),
+        3 => (0usize..40, cost()).prop_map(|(ago, cost)| Step::GiveBack { ago, cost }),
+        1 => (0usize..4).prop_map(Step::Reset),
+        1 => (0usize..4, limit()).prop_map(|(bucket, limit)| Step::Relimit { bucket, limit }),
+    ]
+}
+
+/// Any history over buckets of that kind.
+pub fn histories(kind: Kind) -> impl Strategy<Value = History> {
+    let block = prop_oneof![Just(2usize), Just(3), Just(31)];
+    let world = prop::collection::vec(spec(kind), 1..4);
+    (world, block, prop::collection::vec(step(), 1..80)).prop_map(|(world, block, steps)| History {
+        world,
+        block,
+        steps,
+    })
+}

@@ -1,0 +1,272 @@
+//! What every store has to answer, written to be obviously right and nothing else: every admission is
+//! kept, and every question scans them all. It shares no arithmetic with the engine.
+
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome};
+use std::collections::HashMap;
+
+#[derive(Clone, Copy, Debug)]
+struct Admission {
+    /// When it counts as admitted: for a sliding window, rounded up to the precision.
+    stamp: u64,
+    units: u64,
+}
+
+/// One bucket's admissions (logs, fixed windows) or backlog (token buckets).
+#[derive(Clone, Debug, Default)]
+struct Held {
+    admissions: Vec<Admission>,
+    /// Token bucket: units times the window's length, of which `limit` drain each microsecond.
+    backlog: u128,
+    as_of: u64,
+    /// Takes before this cannot be given back: the bucket was empty since, or the clock stepped.
+    born: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Model {
+    buckets: HashMap<String, Held>,
+}
+
+impl Model {
+    pub fn decide(&mut self, now: u64, batch: &Batch) -> Vec<Outcome> {
+        let one = |decision| self.decide_one(now, batch, decision);
+        batch.decisions.iter().map(one).collect()
+    }
+
+    fn decide_one(&mut self, now: u64, batch: &Batch, decision: &Decision) -> Outcome {
+        let mut held = self.buckets.clone();
+        let takes: Vec<(&Bucket, u64)> = decision
+            .takes
+            .iter()
+            .map(|take| (&batch.buckets[take.bucket], take.cost))
+            .collect();
+        for (bucket, _) in &takes {
+            held.entry(bucket.key.clone())
+                .or_default()
+                .heal(&bucket.spec, now);
+        }
+        self.buckets = held.clone();
+        let wait =
+            |(bucket, cost): &(&Bucket, u64)| held[&bucket.key].wait(&bucket.spec, now, *cost);
+        let waits: Vec<u64> = takes.iter().map(wait).collect();
+        let longest = waits.iter().copied().max().unwrap_or(0);
+        if longest == 0 && !decision.peek {
+            for (bucket, cost) in &takes {
+                if *cost > 0 {
+                    let held = self.buckets.get_mut(&bucket.key).expect("entered above");
+                    held.take(&bucket.spec, now, *cost);
+                }
+            }
+        }
+        let stands: Vec<(u64, u64)> = takes
+            .iter()
+            .map(|(bucket, _)| {
+                let held = &self.buckets[&bucket.key];
+                (
+                    held.remaining(&bucket.spec, now),
+                    held.reset(&bucket.spec, now),
+                )
+            })
+            .collect();
+        let decided_by = if longest > 0 {
+            waits.iter().position(|wait| *wait == longest)
+        } else {
+            let key = |&(remaining, reset): &(u64, u64)| (remaining, u64::MAX - reset);
+            let tightest = stands.iter().map(key).min();
+            stands.iter().position(|stand| Some(key(stand)) == tightest)
+        };
+        let decided_by = decided_by.expect("a decision has takes");
+        Outcome {
+            admitted: longest == 0,
+            decided_by,
+            remaining: stands[decided_by].0,
+            reset_us: stands[decided_by].1,
+            retry_after_us: longest,
+            at_us: now,
+        }
+    }
+
+    pub fn give_back(&mut self, now: u64, bucket: &Bucket, cost: u64, at: u64) -> u64 {
+        let held = self.buckets.entry(bucket.key.clone()).or_default();
+        held.heal(&bucket.spec, now);
+        held.give_back(&bucket.spec, now, cost, at)
+    }
+
+    pub fn reset(&mut self, key: &str) {
+        self.buckets.remove(key);
+    }
+}
+
+fn stamp(spec: &BucketSpec, now: u64) -> u64 {
+    match spec.algorithm {
+        Algorithm::SlidingWindow { precision_us } => now.div_ceil(precision_us) * precision_us,
+        _ => now,
+    }
+}
+
+/// Whether an admission of `stamp` still counts.
+fn counts(spec: &BucketSpec, stamp: u64, now: u64) -> bool {
+    match spec.algorithm {
+        Algorithm::FixedWindow => stamp / spec.window_us == now / spec.window_us,
+        _ => now < stamp + spec.window_us,
+    }
+}
+
+impl Held {
+    fn heal(&mut self, spec: &BucketSpec, now: u64) {
+        let latest = stamp(spec, now);
+        match spec.algorithm {
+            Algorithm::TokenBucket { .. } => {
+                if self.as_of > now {
+                    self.as_of = now;
+                    self.born = now + 1;
+                }
+            }
+            Algorithm::FixedWindow => {
+                let window = |a: &Admission| a.stamp / spec.window_us;
+                let now_window = now / spec.window_us;
+                if self.admissions.iter().any(|a| window(a) > now_window) {
+                    let units = self.admissions.iter().map(|a| a.units).sum::<u64>();
+                    let units = units.max(spec.limit);
+                    self.admissions = vec![Admission { stamp: now, units }];
+                    self.born = now + 1;
+                }
+            }
+            _ => {
+                if self.admissions.iter().any(|a| a.stamp > latest) {
+                    for admission in &mut self.admissions {
+                        admission.stamp = admission.stamp.min(latest);
+                    }
+                    self.forget(spec, now);
+                    self.born = now + 1;
+                }
+            }
+        }
+    }
+
+    /// What has expired when something is written is gone for good.
+    fn forget(&mut self, spec: &BucketSpec, now: u64) {
+        self.admissions.retain(|a| counts(spec, a.stamp, now));
+    }
+
+    fn used(&self, spec: &BucketSpec, now: u64) -> u64 {
+        let counting = |a: &&Admission| counts(spec, a.stamp, now);
+        self.admissions
+            .iter()
+            .filter(counting)
+            .map(|a| a.units)
+            .sum()
+    }
+
+    fn backlog(&self, spec: &BucketSpec, now: u64) -> u128 {
+        let drained = u128::from(now - self.as_of) * u128::from(spec.limit);
+        self.backlog.saturating_sub(drained)
+    }
+
+    /// How long until `cost` has room: 0, or the first moment at which something expires that makes room.
+    fn wait(&self, spec: &BucketSpec, now: u64, cost: u64) -> u64 {
+        if cost == 0 {
+            return 0;
+        }
+        if let Algorithm::TokenBucket { burst } = spec.algorithm {
+            let window = u128::from(spec.window_us);
+            let wanted = self.backlog(spec, now) + u128::from(cost) * window;
+            let excess = wanted.saturating_sub(u128::from(burst) * window);
+            return us(excess.div_ceil(u128::from(spec.limit)));
+        }
+        let room = |at: u64| self.used(spec, at) + cost <= spec.limit;
+        let mut moments: Vec<u64> = self.expiries(spec, now);
+        moments.push(now);
+        moments.sort_unstable();
+        let first = moments.into_iter().find(|at| room(*at));
+        first.expect("an empty bucket has room for any cost allowed") - now
+    }
+
+    /// When each admission that still counts stops counting.
+    fn expiries(&self, spec: &BucketSpec, now: u64) -> Vec<u64> {
+        let live = self.admissions.iter();
+        let live = live.filter(|a| a.units > 0 && counts(spec, a.stamp, now));
+        live.map(|a| match spec.algorithm {
+            Algorithm::FixedWindow => (a.stamp / spec.window_us + 1) * spec.window_us,
+            _ => a.stamp + spec.window_us,
+        })
+        .collect()
+    }
+
+    fn remaining(&self, spec: &BucketSpec, now: u64) -> u64 {
+        if let Algorithm::TokenBucket { burst } = spec.algorithm {
+            let window = u128::from(spec.window_us);
+            let whole = u128::from(burst) * window;
+            return us(whole.saturating_sub(self.backlog(spec, now)) / window);
+        }
+        spec.limit.saturating_sub(self.used(spec, now))
+    }
+
+    fn reset(&self, spec: &BucketSpec, now: u64) -> u64 {
+        if let Algorithm::TokenBucket { .. } = spec.algorithm {
+            return us(self.backlog(spec, now).div_ceil(u128::from(spec.limit)));
+        }
+        let last = self.expiries(spec, now).into_iter().max();
+        last.map_or(0, |last| last - now)
+    }
+
+    fn take(&mut self, spec: &BucketSpec, now: u64, cost: u64) {
+        if let Algorithm::TokenBucket { .. } = spec.algorithm {
+            let backlog = self.backlog(spec, now);
+            if backlog == 0 {
+                self.born = now;
+            }
+            self.backlog = backlog + u128::from(cost) * u128::from(spec.window_us);
+            self.as_of = now;
+            return;
+        }
+        self.forget(spec, now);
+        if self.used(spec, now) == 0 {
+            self.born = now;
+        }
+        let stamp = stamp(spec, now);
+        self.admissions.push(Admission { stamp, units: cost });
+    }
+
+    fn give_back(&mut self, spec: &BucketSpec, now: u64, cost: u64, at: u64) -> u64 {
+        if at < self.born || at > now {
+            return 0;
+        }
+        if let Algorithm::TokenBucket { .. } = spec.algorithm {
+            let window = u128::from(spec.window_us);
+            let drained = u128::from(now - at) * u128::from(spec.limit);
+            let back = (u128::from(cost) * window).saturating_sub(drained);
+            let back = back.min(self.backlog(spec, now));
+            if back > 0 {
+                self.backlog = self.backlog(spec, now) - back;
+                self.as_of = now;
+            }
+            return us(back.div_ceil(window));
+        }
+        if !counts(spec, stamp(spec, at), now) {
+            return 0;
+        }
+        let mut left = cost;
+        for admission in &mut self.admissions {
+            let same = match spec.algorithm {
+                Algorithm::FixedWindow => counts(spec, admission.stamp, now),
+                _ => admission.stamp == stamp(spec, at),
+            };
+            if same {
+                let returned = admission.units.min(left);
+                admission.units -= returned;
+                left -= returned;
+            }
+        }
+        if left < cost {
+            self.forget(spec, now);
+        }
+        // What was returned whole was never there.
+        self.admissions.retain(|admission| admission.units > 0);
+        cost - left
+    }
+}
+
+fn us(value: u128) -> u64 {
+    u64::try_from(value).expect("fits")
+}

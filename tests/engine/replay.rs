@@ -1,0 +1,226 @@
+//! Sends one history through model, Rust and Lua, and compares every answer.
+
+use crate::history::{Clock, History, Step};
+use crate::lua::Lua;
+use crate::model::Model;
+use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Memory, Outcome, Take};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Any time long after the epoch.
+const START_US: u64 = 1_790_000_000_123_456;
+
+struct Replay<'a> {
+    lua: &'a mut Lua,
+    memory: Memory,
+    model: Model,
+    world: Vec<Bucket>,
+    now: u64,
+    promised: u64,
+    /// What was admitted: bucket, cost, time.
+    taken: Vec<(usize, u64, u64)>,
+    /// Calls made, each answered by all three.
+    calls: u64,
+}
+
+/// Replays it; the number of calls that agreed, or the first that did not.
+pub fn replay(lua: &mut Lua, history: &History) -> Result<u64, String> {
+    static WORLDS: AtomicU64 = AtomicU64::new(0);
+    let name = WORLDS.fetch_add(1, Ordering::Relaxed);
+    lua.use_blocks_of(history.block);
+    let bucket = |(index, spec): (usize, _)| Bucket {
+        key: format!("sg:{{{name}}}:{index}"),
+        spec,
+    };
+    let world: Vec<Bucket> = history
+        .world
+        .iter()
+        .copied()
+        .enumerate()
+        .map(bucket)
+        .collect();
+    let mut replay = Replay {
+        lua,
+        memory: Memory::new(),
+        model: Model::default(),
+        world,
+        now: START_US,
+        promised: START_US,
+        taken: Vec::new(),
+        calls: 0,
+    };
+    let outcome = replay.run(history);
+    for bucket in &replay.world {
+        replay.lua.reset(&bucket.key);
+    }
+    outcome.map(|()| replay.calls)
+}
+
+impl Replay<'_> {
+    fn run(&mut self, history: &History) -> Result<(), String> {
+        for (index, step) in history.steps.iter().enumerate() {
+            self.step(step)
+                .map_err(|error| format!("step {index}, {step:?}, at {}: {error}", self.now))?;
+        }
+        // How everything stands at the end.
+        let peek_each = (0..self.world.len()).map(|bucket| Decision {
+            takes: vec![Take { bucket, cost: 1 }],
+            peek: true,
+        });
+        self.ask(peek_each.collect())
+            .map_err(|error| format!("at the end: {error}"))?;
+        for bucket in &self.world {
+            if self.lua.ttl_ms(&bucket.key) == -1 {
+                return Err(format!("{} would stay for ever", bucket.key));
+            }
+        }
+        Ok(())
+    }
+
+    fn index(&self, bucket: usize) -> usize {
+        bucket % self.world.len()
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Ask(asks) => {
+                let decisions = asks
+                    .iter()
+                    .map(|ask| self.decision(&ask.takes, ask.peek))
+                    .collect();
+                self.ask(decisions)
+            }
+            Step::Run {
+                bucket,
+                times,
+                pause_us,
+                cost,
+            } => {
+                for _ in 0..*times {
+                    self.now += pause_us;
+                    let decisions = vec![self.decision(&[(*bucket, *cost)], false)];
+                    self.ask(decisions)?;
+                }
+                Ok(())
+            }
+            Step::Clock(clock) => {
+                self.now = self.clock(*clock);
+                Ok(())
+            }
+            Step::GiveBack { ago, cost } => self.give_back(*ago, *cost),
+            Step::Reset(bucket) => {
+                let key = self.world[self.index(*bucket)].key.clone();
+                self.model.reset(&key);
+                self.memory.reset(&key);
+                self.lua.reset(&key);
+                Ok(())
+            }
+            Step::Relimit { bucket, limit } => {
+                let index = self.index(*bucket);
+                let spec = &mut self.world[index].spec;
+                // A token bucket of another rate is another key.
+                if !matches!(spec.algorithm, Algorithm::TokenBucket { .. }) {
+                    spec.limit = *limit;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn decision(&self, takes: &[(usize, u64)], peek: bool) -> Decision {
+        let mut decision = Decision {
+            takes: Vec::new(),
+            peek,
+        };
+        for &(bucket, cost) in takes {
+            let bucket = self.index(bucket);
+            let cost = cost.min(self.world[bucket].spec.most_at_once());
+            if decision.takes.iter().all(|take| take.bucket != bucket) {
+                decision.takes.push(Take { bucket, cost });
+            }
+        }
+        decision
+    }
+
+    fn clock(&self, clock: Clock) -> u64 {
+        let part = |bucket, percent| self.world[self.index(bucket)].spec.window_us / 100 * percent;
+        match clock {
+            Clock::ForwardUs(us) => self.now + us,
+            Clock::Windows { bucket, percent } => self.now + part(bucket, percent),
+            Clock::Promised => self.now.max(self.promised),
+            Clock::JustBeforePromised => self.now.max(self.promised - 1),
+            Clock::BackWindows { bucket, percent } => self.now - part(bucket, percent),
+            Clock::BackUs(us) => self.now - us,
+        }
+    }
+
+    /// The buckets that the decisions name, each once, and the decisions by index into those.
+    fn batch(&self, decisions: &[Decision]) -> Batch {
+        let mut named: Vec<usize> = Vec::new();
+        let mut batch = Batch::default();
+        for decision in decisions {
+            let mut decision = decision.clone();
+            for take in &mut decision.takes {
+                let known = named.iter().position(|index| *index == take.bucket);
+                let place = known.unwrap_or(named.len());
+                if known.is_none() {
+                    named.push(take.bucket);
+                    batch.buckets.push(self.world[take.bucket].clone());
+                }
+                take.bucket = place;
+            }
+            batch.decisions.push(decision);
+        }
+        batch
+    }
+
+    fn ask(&mut self, decisions: Vec<Decision>) -> Result<(), String> {
+        self.calls += 1;
+        let batch = &self.batch(&decisions);
+        let model = self.model.decide(self.now, batch);
+        let rust = self.memory.decide(self.now, batch);
+        agree("Rust", &model, &rust)?;
+        let lua = self.lua.try_decide(Some(self.now), batch)?;
+        agree("Lua", &model, &lua)?;
+        for (decision, outcome) in decisions.iter().zip(&model) {
+            if !outcome.admitted {
+                self.promised = self.now + outcome.retry_after_us;
+            } else if !decision.peek {
+                let takes = decision.takes.iter();
+                self.taken
+                    .extend(takes.map(|take| (take.bucket, take.cost, self.now)));
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self, ago: usize, cost: u64) -> Result<(), String> {
+        let Some(&(bucket, taken, at)) = self.taken.iter().rev().nth(ago) else {
+            return Ok(());
+        };
+        self.calls += 1;
+        let (bucket, cost) = (&self.world[bucket], cost.min(taken));
+        let model = self.model.give_back(self.now, bucket, cost, at);
+        let rust = self.memory.give_back(self.now, bucket, cost, at);
+        let lua = self.lua.try_give_back(Some(self.now), bucket, cost, at)?;
+        if (model, model) != (rust, lua) {
+            return Err(format!(
+                "of {cost} units taken at {at} model returns {model}, Rust {rust}, Lua {lua}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn agree(who: &str, model: &[Outcome], other: &[Outcome]) -> Result<(), String> {
+    for (index, (model, other)) in model.iter().zip(other).enumerate() {
+        if model != other {
+            return Err(format!(
+                "decision {index}: the model says {model:?}, {who} says {other:?}"
+            ));
+        }
+    }
+    if model.len() == other.len() {
+        return Ok(());
+    }
+    Err(format!("{who} sent {} outcomes", other.len()))
+}
