@@ -8,6 +8,8 @@ use prometheus::{
 };
 use sluicegate_protocol::Verdict;
 
+use crate::plan::{Source, Told};
+
 /// Seconds: from well under a local round trip to past the longest sensible deadline.
 const STORE_SECONDS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0,
@@ -42,9 +44,9 @@ impl Metrics {
             decisions: IntCounterVec::new(
                 Opts::new(
                     "sluicegate_decisions_total",
-                    "Decisions, by the limit that decided and the verdict.",
+                    "Decisions, by the limit that decided, the verdict and where it came from.",
                 ),
-                &["limit", "verdict"],
+                &["limit", "verdict", "source"],
             )?,
             store_seconds: Histogram::with_opts(
                 HistogramOpts::new(
@@ -120,15 +122,22 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Counts one verdict under the limit that decided; `limit` is empty where none could be known.
-    pub fn count(&self, limit: &str, verdict: &Verdict<'_>) {
-        let verdict = match verdict {
+    /// Counts one verdict.
+    pub fn count(&self, told: &Told<'_>) {
+        let verdict = match told.verdict {
             Verdict::Admitted(_) => "admitted",
             Verdict::Denied(_) => "denied",
             Verdict::Unavailable => "unavailable",
             Verdict::Error { .. } => "error",
         };
-        self.decisions.with_label_values(&[limit, verdict]).inc();
+        let source = match told.source {
+            Source::Store => "store",
+            Source::Certificate => "certificate",
+            Source::Request => "request",
+        };
+        self.decisions
+            .with_label_values(&[told.limit, verdict, source])
+            .inc();
     }
 
     /// Notes how long a call to the store took, whether or not it succeeded.
