@@ -24,7 +24,7 @@ lint: ## rustfmt, clippy with warnings denied, luacheck
 	@echo "lint: rustfmt, clippy, luacheck"
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	@luacheck --quiet lua
+	@luacheck --quiet --config lua/.luacheckrc lua
 
 unit: ## tests that need nothing but Rust
 	@echo "unit: tests that need nothing but Rust"

@@ -1,8 +1,10 @@
-//! The two HTTP faces: `decisions` for filters and workers, `admin` for Prometheus, probes and people.
+//! The two HTTP faces: `decisions` for filters and workers, `admin` for Prometheus, probes and operators.
 //!
 //! | on | path | answers |
 //! |---|---|---|
 //! | decisions | `POST /v1/decide` | a verdict for each decision |
+//! | decisions | `POST /v1/give-back` | how many units were returned, for each |
+//! | admin | `POST /v1/reset` | whether the limit had been drawn on, for each |
 //! | admin | `GET /metrics` | Prometheus's text format |
 //! | admin | `GET /healthz` | 200 while the process serves |
 //! | admin | `GET /readyz` | 200 when a policy is loaded and the store answers, else 503 and why |
@@ -10,44 +12,94 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use sluicegate_protocol::{Code, DECIDE_PATH, MAX_BODY_BYTES, Problem};
+use sluicegate_protocol::{Code, DECIDE_PATH, GIVE_BACK_PATH, MAX_BODY_BYTES, Problem, RESET_PATH};
 
 use crate::service::Service;
 
 const JSON: &str = "application/json";
+const NO_ACCESS: &str = "off loopback this needs `authorization: Bearer TOKEN`, and a sidecar started with that token\n";
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What filters and workers may call.
 pub fn decisions(service: Arc<Service>) -> Router {
+    let decide = async |State(service): State<Arc<Service>>, body: Body| {
+        answer(async { service.decide(&whole(body).await?).await }).await
+    };
+    let give_back = async |State(service): State<Arc<Service>>, body: Body| {
+        answer(async { service.give_back(&whole(body).await?).await }).await
+    };
     Router::new()
         .route(DECIDE_PATH, post(decide))
+        .route(GIVE_BACK_PATH, post(give_back))
         .with_state(service)
 }
 
-/// What Prometheus, probes and people may call.
-pub fn admin(service: Arc<Service>) -> Router {
+/// Who may change something on the admin port.
+#[derive(Clone)]
+pub enum Access {
+    /// Whoever reaches it: it listens on loopback only.
+    Anyone,
+    /// Whoever shows this token: `authorization: Bearer TOKEN`.
+    Token(String),
+    /// Nobody: it is reachable from elsewhere, and no token was given.
+    Nobody,
+}
+
+impl Access {
+    fn allows(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Nobody => false,
+            Self::Token(token) => {
+                let shown = headers
+                    .get(header::AUTHORIZATION)
+                    .and_then(|value| value.to_str().ok());
+                let shown = shown
+                    .and_then(|value| value.strip_prefix("Bearer "))
+                    .unwrap_or_default();
+                // Every byte is looked at, so that the time taken does not tell how many were right.
+                let different = shown
+                    .bytes()
+                    .zip(token.bytes())
+                    .fold(0, |sum, (a, b)| sum | (a ^ b));
+                shown.len() == token.len() && different == 0
+            }
+        }
+    }
+}
+
+/// What Prometheus, probes and operators may call.
+pub fn admin(service: Arc<Service>, access: Access) -> Router {
+    let reset = async move |State(service): State<Arc<Service>>, headers: HeaderMap, body: Body| {
+        if !access.allows(&headers) {
+            return (StatusCode::FORBIDDEN, NO_ACCESS).into_response();
+        }
+        answer(async { service.reset(&whole(body).await?).await }).await
+    };
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(readyz))
+        .route(RESET_PATH, post(reset))
         .with_state(service)
 }
 
-async fn decide(State(service): State<Arc<Service>>, body: Body) -> Response {
-    let Ok(body) = to_bytes(body, MAX_BODY_BYTES).await else {
-        return refusal(&Problem::new(
+async fn whole(body: Body) -> Result<Bytes, Problem> {
+    to_bytes(body, MAX_BODY_BYTES).await.map_err(|_| {
+        Problem::new(
             Code::BodyTooLarge,
-            format_args!(
-                "the body may have {MAX_BODY_BYTES} bytes: send fewer decisions at a time"
-            ),
-        ));
-    };
-    match service.decide(&body).await {
+            format_args!("the body may have {MAX_BODY_BYTES} bytes: send fewer entries at a time"),
+        )
+    })
+}
+
+async fn answer(made: impl Future<Output = Result<Vec<u8>, Problem>>) -> Response {
+    match made.await {
         Ok(answer) => ([(header::CONTENT_TYPE, JSON)], answer).into_response(),
         Err(problem) => refusal(&problem),
     }
@@ -70,13 +122,18 @@ async fn metrics(State(service): State<Arc<Service>>) -> Response {
 }
 
 async fn readyz(State(service): State<Arc<Service>>) -> Response {
-    let epoch = service.epoch();
+    let epoch = service.live.current().number;
+    // A broken file does not make a sidecar unready: it decides by the policy before.
+    let refusal = service.live.refusal().map_or_else(String::new, |why| {
+        format!("the policy file is refused: {why}\n")
+    });
     match service.store_answers().await {
-        Ok(()) => format!("ready: policy epoch {epoch}, the store answers\n").into_response(),
-        Err(error) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("not ready: policy epoch {epoch}, {error}\n"),
-        )
-            .into_response(),
+        Ok(()) => {
+            format!("ready: policy epoch {epoch}, the store answers\n{refusal}").into_response()
+        }
+        Err(error) => {
+            let text = format!("not ready: policy epoch {epoch}, {error}\n{refusal}");
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
     }
 }

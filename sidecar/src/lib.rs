@@ -3,8 +3,11 @@
 //! | file | for |
 //! |---|---|
 //! | `policy.rs`, `policy/file.rs` | limits by name; their YAML and its checks |
+//! | `live.rs` | the policy in force, and its replacement while requests are served |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
-//! | `store.rs`, `store/` | where the state is: in this process or in Redis |
+//! | `flight.rs`, `batcher.rs` | one store call for all that wait; the pure part and the flying |
+//! | `store.rs`, `store/` | where the state is: in this process, in Redis, in a Redis Cluster |
+//! | `split.rs` | a batch for a Cluster: into parts and together again; pure |
 //! | `service.rs` | decides: reads, asks the store within its deadline, counts, answers |
 //! | `http.rs` | routes: decisions and admin |
 //! | `metrics.rs` | what Prometheus is told |
@@ -12,10 +15,14 @@
 //!
 //! `main.rs` owns arguments, ports, signals and the exit code; nothing in here does.
 
+pub mod batcher;
+pub mod flight;
 pub mod http;
+pub mod live;
 pub mod metrics;
 pub mod plan;
 pub mod policy;
 pub mod server;
 pub mod service;
+pub mod split;
 pub mod store;

@@ -1,10 +1,10 @@
 //! What Prometheus is told. The names stand here and nowhere else. No label ever holds a key.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder, core::Collector,
 };
 use sluicegate_protocol::Verdict;
 
@@ -13,6 +13,9 @@ const STORE_SECONDS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0,
 ];
 
+/// Decisions in one call, up to the most that fly together.
+const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
 /// The sidecar's metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -20,7 +23,12 @@ pub struct Metrics {
     decisions: IntCounterVec,
     store_seconds: Histogram,
     store_errors: IntCounterVec,
+    batch_decisions: Histogram,
+    decision_seconds: Histogram,
     epoch: IntGauge,
+    reloads: IntCounterVec,
+    reload_successful: IntGauge,
+    reload_time: Gauge,
 }
 
 impl Metrics {
@@ -45,12 +53,41 @@ impl Metrics {
                 )
                 .buckets(STORE_SECONDS.to_vec()),
             )?,
+            batch_decisions: Histogram::with_opts(
+                HistogramOpts::new(
+                    "sluicegate_store_batch_decisions",
+                    "Decisions that went to the store in one call.",
+                )
+                .buckets(BATCH_DECISIONS.to_vec()),
+            )?,
+            decision_seconds: Histogram::with_opts(
+                HistogramOpts::new(
+                    "sluicegate_decision_duration_seconds",
+                    "Time of a caller's decisions, waiting for a call under way included.",
+                )
+                .buckets(STORE_SECONDS.to_vec()),
+            )?,
             store_errors: IntCounterVec::new(
                 Opts::new(
                     "sluicegate_store_errors_total",
                     "Calls to the store that failed, by kind.",
                 ),
                 &["kind"],
+            )?,
+            reloads: IntCounterVec::new(
+                Opts::new(
+                    "sluicegate_policy_reloads_total",
+                    "Policies read after the first, by outcome.",
+                ),
+                &["outcome"],
+            )?,
+            reload_successful: IntGauge::new(
+                "sluicegate_policy_last_reload_successful",
+                "1 if the policy file as it stands is in force, 0 if it was refused.",
+            )?,
+            reload_time: Gauge::new(
+                "sluicegate_policy_last_reload_success_timestamp_seconds",
+                "When the policy in force was loaded, seconds since 1970.",
             )?,
             epoch: IntGauge::new(
                 "sluicegate_policy_epoch",
@@ -65,17 +102,21 @@ impl Metrics {
             &["version"],
         )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        metrics.registry.register(Box::new(build))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.decisions.clone()))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.store_seconds.clone()))?;
-        metrics
-            .registry
-            .register(Box::new(metrics.store_errors.clone()))?;
-        metrics.registry.register(Box::new(metrics.epoch.clone()))?;
+        let collectors: [Box<dyn Collector>; 10] = [
+            Box::new(build),
+            Box::new(metrics.decisions.clone()),
+            Box::new(metrics.store_seconds.clone()),
+            Box::new(metrics.store_errors.clone()),
+            Box::new(metrics.batch_decisions.clone()),
+            Box::new(metrics.decision_seconds.clone()),
+            Box::new(metrics.epoch.clone()),
+            Box::new(metrics.reloads.clone()),
+            Box::new(metrics.reload_successful.clone()),
+            Box::new(metrics.reload_time.clone()),
+        ];
+        for collector in collectors {
+            metrics.registry.register(collector)?;
+        }
         Ok(metrics)
     }
 
@@ -95,14 +136,39 @@ impl Metrics {
         self.store_seconds.observe(duration.as_secs_f64());
     }
 
+    /// Notes how many decisions go to the store together.
+    pub fn batch_flies(&self, decisions: usize) {
+        self.batch_decisions
+            .observe(u32::try_from(decisions).unwrap_or(u32::MAX).into());
+    }
+
+    /// Notes how long a caller waited for its decisions.
+    pub fn decided_within(&self, duration: Duration) {
+        self.decision_seconds.observe(duration.as_secs_f64());
+    }
+
     /// Counts a failed call to the store.
     pub fn store_failed(&self, kind: &str) {
         self.store_errors.with_label_values(&[kind]).inc();
     }
 
-    /// Says which policy is in force.
-    pub fn set_epoch(&self, epoch: u64) {
+    /// Says which policy is in force, from now on.
+    pub fn policy_loaded(&self, epoch: u64) {
         self.epoch.set(i64::try_from(epoch).unwrap_or(i64::MAX));
+        self.reload_successful.set(1);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        self.reload_time.set(now.as_secs_f64());
+        if epoch > 1 {
+            self.reloads.with_label_values(&["loaded"]).inc();
+        }
+    }
+
+    /// Says that the policy file cannot be used.
+    pub fn policy_refused(&self) {
+        self.reload_successful.set(0);
+        self.reloads.with_label_values(&["refused"]).inc();
     }
 
     /// All of them in Prometheus's text format.

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take, bucket_key,
-};
-use sluicegate_protocol::{Check, Code, Decision as Asked, Problem, Standing, Verdict};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, bucket_key};
+use sluicegate_protocol::{Code, Decision as Asked, Problem, Standing, Verdict};
 
 use crate::policy::{Limit, Policy};
+use crate::store::Settled;
 
 /// What was asked, ready for a store, and what is needed to answer it.
 #[derive(Debug, Default)]
@@ -23,6 +22,24 @@ pub struct Plan {
 struct Planned {
     /// For each take of the decision in the batch: which check it is of, and that check's limit.
     sources: Vec<(usize, Arc<Limit>)>,
+    /// Where a receipt is wanted: for each check the one that stands for it, itself unless it is asked twice.
+    receipts: Vec<usize>,
+}
+
+impl Planned {
+    /// When each check was taken. Its windows share a slot, so they were taken at the same time.
+    fn receipt(&self, settled: &Settled) -> Vec<u64> {
+        if !settled.outcome.admitted {
+            return Vec::new();
+        }
+        let taken_at_us = |check: &usize| {
+            let place = self.sources.iter().position(|(source, _)| source == check);
+            place
+                .and_then(|place| settled.taken_at_us.get(place).copied())
+                .unwrap_or(0)
+        };
+        self.receipts.iter().map(taken_at_us).collect()
+    }
 }
 
 impl Plan {
@@ -45,10 +62,11 @@ impl Plan {
     ) -> Result<Planned, Problem> {
         // Every check is looked up before any bucket is made, so that a bad decision leaves none behind.
         let mut wanted: Vec<(usize, Arc<Limit>, u64)> = Vec::with_capacity(asked.checks.len());
+        let mut receipts = Vec::new();
         for (index, check) in asked.checks.iter().enumerate() {
-            let limit = policy
-                .limit(&check.limit)
-                .ok_or_else(|| unknown_limit(policy, index, check))?;
+            let limit = policy.limit(&check.limit).ok_or_else(|| {
+                unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
+            })?;
             // The same limit for the same key twice in one decision is one check of both costs:
             // looked at one by one, each might find the room that only one of them can have.
             let same = wanted.iter_mut().find(|(earlier, _, _)| {
@@ -57,10 +75,14 @@ impl Plan {
                     .get(*earlier)
                     .is_some_and(|e| e.limit == check.limit && e.key == check.key)
             });
+            receipts.push(same.as_ref().map_or(index, |(earlier, _, _)| *earlier));
             match same {
                 Some((_, _, cost)) => *cost = cost.saturating_add(check.cost),
                 None => wanted.push((index, Arc::clone(limit), check.cost)),
             }
+        }
+        if !asked.receipt || asked.peek {
+            receipts.clear();
         }
         for (index, limit, cost) in &wanted {
             let most = limit.most();
@@ -97,12 +119,12 @@ impl Plan {
             takes,
             peek: asked.peek,
         });
-        Ok(Planned { sources })
+        Ok(Planned { sources, receipts })
     }
 
     /// The verdicts in the order asked, with the limit that each is counted under;
-    /// `outcomes` is `None` when the store did not answer.
-    pub fn verdicts<'a>(&'a self, outcomes: Option<&[Outcome]>) -> Vec<(&'a str, Verdict<'a>)> {
+    /// `settled` has nothing where the store did not answer.
+    pub fn verdicts<'a>(&'a self, settled: &[Option<Settled>]) -> Vec<(&'a str, Verdict<'a>)> {
         let mut made = self.batch.decisions.iter().zip(0..);
         self.decisions
             .iter()
@@ -112,8 +134,8 @@ impl Plan {
                     let first = planned.sources.first().map_or("", |(_, limit)| &limit.name);
                     made.next()
                         .and_then(|(decision, place)| {
-                            let outcome = outcomes?.get::<usize>(place)?;
-                            self.verdict(planned, decision, outcome)
+                            let settled = settled.get::<usize>(place)?.as_ref()?;
+                            self.verdict(planned, decision, settled)
                         })
                         .unwrap_or((first, Verdict::Unavailable))
                 }
@@ -125,8 +147,9 @@ impl Plan {
         &'a self,
         planned: &'a Planned,
         decision: &Decision,
-        outcome: &Outcome,
+        settled: &Settled,
     ) -> Option<(&'a str, Verdict<'a>)> {
+        let outcome = settled.outcome;
         let (check, limit) = planned.sources.get(outcome.decided_by)?;
         let take = decision.takes.get(outcome.decided_by)?;
         let spec = self.batch.buckets.get(take.bucket)?.spec;
@@ -138,6 +161,7 @@ impl Plan {
             remaining: outcome.remaining,
             reset_ms: outcome.reset_us.div_ceil(1_000),
             retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
+            receipt: planned.receipt(settled),
         };
         let verdict = if outcome.admitted {
             Verdict::Admitted(standing)
@@ -146,6 +170,21 @@ impl Plan {
         };
         Some((&limit.name, verdict))
     }
+}
+
+/// The buckets of a limit for a key.
+///
+/// # Errors
+/// The policy has no such limit.
+pub fn buckets(policy: &Policy, limit: &str, key: &str) -> Result<Vec<Bucket>, Problem> {
+    let limit = policy
+        .limit(limit)
+        .ok_or_else(|| unknown_limit(policy, "limit", limit))?;
+    let bucket = |spec: &BucketSpec| Bucket {
+        key: bucket_key(key, &limit.name, spec),
+        spec: *spec,
+    };
+    Ok(limit.windows.iter().map(bucket).collect())
 }
 
 /// The time in which the whole quota comes back: for a token bucket that of its burst at its rate.
@@ -161,16 +200,18 @@ fn window_us(spec: &BucketSpec) -> u64 {
     }
 }
 
-fn unknown_limit(policy: &Policy, index: usize, check: &Check<'_>) -> Problem {
-    let near = policy.limits().map(|limit| limit.name.as_str());
-    let near = near.max_by(|a, b| {
-        strsim::jaro_winkler(a, &check.limit).total_cmp(&strsim::jaro_winkler(b, &check.limit))
-    });
+fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
+    let near = policy
+        .limits()
+        .map(|limit| limit.name.as_str())
+        .max_by(|a, b| {
+            let likeness = |known: &str| strsim::jaro_winkler(known, name);
+            likeness(a).total_cmp(&likeness(b))
+        });
     Problem::new(
         Code::UnknownLimit,
         format_args!(
-            "`checks[{index}].limit`: the policy has no limit `{}`; the nearest name is `{}`",
-            check.limit,
+            "`{field}`: the policy has no limit `{name}`; the nearest name is `{}`",
             near.unwrap_or_default()
         ),
     )

@@ -51,20 +51,34 @@ pub enum StoreAddress {
     Memory,
     /// In the Redis at this URL, which may hold a password and is therefore never shown.
     Redis(String),
+    /// In the Redis Cluster that these URLs are nodes of; not shown either.
+    Cluster(Vec<String>),
 }
 
 impl std::str::FromStr for StoreAddress {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "memory" => Ok(Self::Memory),
-            url if url.starts_with("redis://") || url.starts_with("redis+unix://") => {
-                Ok(Self::Redis(url.to_owned()))
-            }
-            // The value is not shown: it may be a URL with a password and a typing error in its scheme.
-            _ => Err("neither `memory` nor a URL that begins with `redis://` or `redis+unix://`"),
+        const SINGLE: [&str; 2] = ["redis://", "redis+unix://"];
+        const CLUSTER: &str = "redis+cluster://";
+        if text == "memory" {
+            return Ok(Self::Memory);
         }
+        if let Some(nodes) = text.strip_prefix(CLUSTER) {
+            return Ok(Self::Cluster(
+                nodes
+                    .split(',')
+                    .map(|node| format!("redis://{node}"))
+                    .collect(),
+            ));
+        }
+        if SINGLE.iter().any(|scheme| text.starts_with(scheme)) {
+            return Ok(Self::Redis(text.to_owned()));
+        }
+        // The value is not shown: it may be a URL with a password and a typing error in its scheme.
+        Err(
+            "neither `memory` nor a URL: `redis://HOST:PORT`, `redis+unix:///PATH` or `redis+cluster://HOST:PORT,HOST:PORT`",
+        )
     }
 }
 
@@ -89,20 +103,34 @@ pub enum PolicyError {
     },
 }
 
+impl PolicyError {
+    /// Something in the file is wrong.
+    pub fn invalid(path: &Path, message: String) -> Self {
+        Self::Invalid {
+            path: path.to_owned(),
+            message,
+        }
+    }
+}
+
 impl Policy {
+    /// The text of a policy file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(path: &Path) -> Result<String, PolicyError> {
+        std::fs::read_to_string(path).map_err(|source| PolicyError::Read {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
     /// Reads and checks a policy file.
     ///
     /// # Errors
     /// It cannot be read, or something in it is wrong: the error names file, line, field and remedy.
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
-        let text = std::fs::read_to_string(path).map_err(|source| PolicyError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::parse(&text).map_err(|message| PolicyError::Invalid {
-            path: path.to_owned(),
-            message,
-        })
+        Self::parse(&Self::read(path)?).map_err(|message| PolicyError::invalid(path, message))
     }
 
     /// Checks the text of a policy.
@@ -111,6 +139,23 @@ impl Policy {
     /// A message that names line, field, value and remedy.
     pub fn parse(text: &str) -> Result<Self, String> {
         file::parse(text)
+    }
+
+    /// Whether a running sidecar may go on with this policy in place of its own.
+    ///
+    /// # Errors
+    /// What would need a restart.
+    pub fn may_become(&self, next: Self) -> Result<Self, String> {
+        let changed = if self.store != next.store {
+            "store"
+        } else if self.store_timeout != next.store_timeout {
+            "store_timeout"
+        } else {
+            return Ok(next);
+        };
+        Err(format!(
+            "`{changed}` has changed, which needs a restart of the sidecar; limits may change at any time"
+        ))
     }
 
     /// The limit of that name.

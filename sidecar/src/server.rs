@@ -4,24 +4,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
-use crate::http;
+use crate::http::{self, Access};
 use crate::service::Service;
 
 /// How often what has expired is freed.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Serves both faces until `shutdown` completes, then lets requests under way finish.
+/// Events that belong to one change of the policy file are taken together.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Puts a changed policy in force whenever `changed` says that there may be one, for ever.
+async fn reload(service: &Service, changed: &Notify) {
+    loop {
+        changed.notified().await;
+        tokio::time::sleep(SETTLE).await;
+        service.live.reload(&service.metrics);
+    }
+}
+
+/// Serves both faces, and looks at the policy file again when `changed` is notified, until `shutdown` completes;
+/// then lets requests under way finish.
 ///
 /// # Errors
 /// A listener failed.
 pub async fn run(
-    service: Service,
+    service: Arc<Service>,
     decisions: TcpListener,
     admin: TcpListener,
+    access: Access,
+    changed: Arc<Notify>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let service = Arc::new(service);
     let (stop, stopped) = tokio::sync::watch::channel(());
     let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
         // An error means that the sender is gone, which says the same.
@@ -29,12 +44,13 @@ pub async fn run(
     };
     let decisions = axum::serve(decisions, http::decisions(Arc::clone(&service)))
         .with_graceful_shutdown(wait(stopped.clone()));
-    let admin =
-        axum::serve(admin, http::admin(Arc::clone(&service))).with_graceful_shutdown(wait(stopped));
+    let admin = axum::serve(admin, http::admin(Arc::clone(&service), access))
+        .with_graceful_shutdown(wait(stopped));
     let shutdown = async {
         tokio::select! {
             () = shutdown => {}
             () = sweep(&service) => {}
+            () = reload(&service, &changed) => {}
         }
         drop(stop);
         Ok(())

@@ -1,42 +1,42 @@
-//! Decides: reads a request, asks the store within its deadline, counts and answers.
+//! Decides, gives back, resets: reads a request, asks the store, counts and answers.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use sluicegate_engine::Outcome;
-use sluicegate_protocol::{Answer, Problem, read_request};
+use serde::Serialize;
+use sluicegate_engine::script::GiveBack;
+use sluicegate_protocol::{
+    Answer, GivenBack, Listed, Problem, WasReset, read_decisions, read_give_backs, read_resets,
+};
 use tracing::warn;
 
+use crate::batcher::Batcher;
+use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::plan::Plan;
-use crate::policy::Policy;
+use crate::plan::{Plan, buckets};
 use crate::store::{Store, StoreError};
 
 /// Everything a sidecar knows.
 #[derive(Debug)]
 pub struct Service {
-    policy: Policy,
-    epoch: u64,
-    store: Store,
+    /// The policy in force.
+    pub live: Live,
+    store: Arc<Store>,
+    batcher: Batcher,
     /// What it counts.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Service {
-    /// A service with the first epoch of a policy in force.
-    pub fn new(policy: Policy, store: Store, metrics: Metrics) -> Self {
-        let epoch = 1;
-        metrics.set_epoch(epoch);
+    /// A service that decides by `live` in `store`. To be made in a runtime.
+    pub fn new(live: Live, store: Store, metrics: Metrics) -> Self {
+        let (store, metrics) = (Arc::new(store), Arc::new(metrics));
+        let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&metrics));
         Self {
-            policy,
-            epoch,
+            live,
             store,
+            batcher,
             metrics,
         }
-    }
-
-    /// Which policy is in force.
-    pub const fn epoch(&self) -> u64 {
-        self.epoch
     }
 
     /// Answers the body of `POST /v1/decide` with the body of its answer.
@@ -44,37 +44,88 @@ impl Service {
     /// # Errors
     /// The body as a whole is of no use.
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let plan = Plan::new(&self.policy, read_request(body)?);
-        let outcomes = self.ask(&plan).await;
-        let verdicts = plan.verdicts(outcomes.as_deref());
+        let epoch = self.live.current();
+        let plan = Plan::new(&epoch.policy, read_decisions(body)?);
+        let settled = self.batcher.decide(plan.batch.clone()).await;
+        let verdicts = plan.verdicts(&settled);
         for (limit, verdict) in &verdicts {
             self.metrics.count(limit, verdict);
         }
         let answer = Answer {
-            epoch: self.epoch,
+            epoch: epoch.number,
             verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect(),
         };
-        // Strings and integers always can be written as JSON; an empty body would be read as no answer.
-        Ok(serde_json::to_vec(&answer).unwrap_or_default())
+        Ok(json(&answer))
     }
 
-    async fn ask(&self, plan: &Plan) -> Option<Vec<Outcome>> {
-        if plan.batch.decisions.is_empty() {
-            return None;
+    fn failed(&self, error: &StoreError) {
+        self.metrics.store_failed(error.kind());
+        warn!(kind = error.kind(), "store call failed: {error}");
+    }
+
+    /// Answers the body of `POST /v1/give-back`.
+    ///
+    /// # Errors
+    /// The body as a whole is of no use.
+    pub async fn give_back(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let epoch = self.live.current();
+        let mut outcomes = Vec::new();
+        for entry in read_give_backs(body)? {
+            outcomes.push(
+                match entry.and_then(|entry| {
+                    Ok((buckets(&epoch.policy, &entry.limit, &entry.key)?, entry))
+                }) {
+                    Err(Problem { code, message }) => GivenBack::Error { code, message },
+                    Ok((buckets, entry)) => {
+                        let give = |bucket| GiveBack {
+                            bucket,
+                            cost: entry.cost,
+                            at_us: entry.taken_at_us,
+                        };
+                        let returns: Vec<_> = buckets.iter().map(give).collect();
+                        match self.store.give_back(&returns).await {
+                            Ok(units) => GivenBack::GivenBack {
+                                units: units.into_iter().max().unwrap_or(0),
+                            },
+                            Err(error) => {
+                                self.failed(&error);
+                                GivenBack::Unavailable
+                            }
+                        }
+                    }
+                },
+            );
         }
-        let started = Instant::now();
-        let answer = within(self.policy.store_timeout, self.store.decide(&plan.batch)).await;
-        self.metrics.store_took(started.elapsed());
-        answer
-            .inspect_err(|error| {
-                self.metrics.store_failed(error.kind());
-                warn!(
-                    kind = error.kind(),
-                    decisions = plan.batch.decisions.len(),
-                    "store call failed: {error}"
-                );
-            })
-            .ok()
+        Ok(json(&Listed { outcomes }))
+    }
+
+    /// Answers the body of `POST /v1/reset`.
+    ///
+    /// # Errors
+    /// The body as a whole is of no use.
+    pub async fn reset(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let epoch = self.live.current();
+        let mut outcomes = Vec::new();
+        for entry in read_resets(body)? {
+            outcomes.push(
+                match entry.and_then(|entry| buckets(&epoch.policy, &entry.limit, &entry.key)) {
+                    Err(Problem { code, message }) => WasReset::Error { code, message },
+                    Ok(buckets) => {
+                        let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
+                        match self.store.reset(&keys).await {
+                            Ok(held) => WasReset::Reset {
+                                held: held.contains(&true),
+                            },
+                            Err(error) => {
+                                self.failed(&error);
+                                WasReset::Unavailable
+                            }
+                        }
+                    }
+                },
+            );
+        }
+        Ok(json(&Listed { outcomes }))
     }
 
     /// Frees what has expired in the store; to be called every second or so.
@@ -87,15 +138,11 @@ impl Service {
     /// # Errors
     /// Why not.
     pub async fn store_answers(&self) -> Result<(), StoreError> {
-        within(self.policy.store_timeout, self.store.ping()).await
+        self.store.ping().await
     }
 }
 
-async fn within<T>(
-    deadline: Duration,
-    call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    tokio::time::timeout(deadline, call)
-        .await
-        .unwrap_or(Err(StoreError::Timeout(deadline)))
+/// Strings and integers always can be written as JSON; an empty body would be read as no answer.
+fn json(answer: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(answer).unwrap_or_default()
 }

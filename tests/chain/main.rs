@@ -4,17 +4,23 @@
 //! |---|---|
 //! | `limits` | who is admitted and who is denied, and what they are told |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
+//! | `cluster` | the sidecar on a Redis Cluster |
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
+//! | `reload` | the policy's replacement while requests are served |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
+//! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
+mod cluster;
 mod edge;
 mod fleet;
 mod hostile;
 mod limits;
+mod operations;
 mod outages;
 mod redis_store;
+mod reload;
 mod support;
 mod wire;

@@ -59,7 +59,7 @@ async fn one_bad_decision_in_a_batch_does_not_spoil_the_others() {
             // The same check twice is one of both costs: 2 of which only 1 is left.
             ("denied", None, Some(1)),
             ("error", Some("too_many_checks"), None),
-            ("error", Some("malformed_decision"), None),
+            ("error", Some("malformed_entry"), None),
             ("admitted", None, Some(0)),
             ("denied", None, Some(0)),
         ]
@@ -88,7 +88,7 @@ async fn a_body_of_no_use_has_a_clear_error_of_its_own() {
         (
             json!({ "decisions": vec![one; 1025] }).to_string(),
             400,
-            "too_many_decisions",
+            "too_many_entries",
         ),
         (" ".repeat((1 << 20) + 1), 413, "body_too_large"),
     ] {

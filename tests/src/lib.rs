@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `process.rs` | a process that a test owns; free ports; waiting for a condition |
 //! | `redis.rs` | a Redis |
+//! | `cluster.rs` | a Redis Cluster |
 //! | `sidecar.rs` | a sidecar |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `upstream.rs` | what is behind Envoy |
@@ -11,6 +12,7 @@
 //! | `client.rs` | clients, one of them hostile |
 
 pub mod client;
+pub mod cluster;
 pub mod edge;
 pub mod envoy;
 pub mod process;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a process to be ready: these machines may stand still for a while.
@@ -76,6 +77,17 @@ impl Process {
         self.child.id()
     }
 
+    /// Sends it a signal, such as `STOP`.
+    ///
+    /// # Panics
+    /// It is not there any more.
+    pub fn signal(&self, name: &str) {
+        // The shell's own `kill`: a small Debian has no other.
+        let command = format!("kill -{name} {}", self.child.id());
+        let status = Command::new("sh").args(["-c", &command]).status();
+        assert!(status.expect("sh").success(), "{command}");
+    }
+
     /// Ends it at once, as a crash would.
     pub fn kill(&mut self) {
         // It may have ended by itself, which is as good.
@@ -95,14 +107,25 @@ pub const POLL: Duration = Duration::from_millis(20);
 
 /// A port of the loopback address that nobody listens on.
 ///
+/// Not one that the system would choose: those are also given to outgoing connections, and by the time a process
+/// that was told the port binds it, it may be in use. Below them, each is handed out once by this process, and
+/// processes begin in different places.
+///
 /// # Panics
 /// There is none.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port()
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(1_009);
+    for _ in 0..COUNT {
+        let offset = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(FIRST + offset).expect("ports fit");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between {FIRST} and {}", FIRST + COUNT)
 }
 
 /// Waits until a condition holds.

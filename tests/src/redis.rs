@@ -66,19 +66,12 @@ impl Redis {
 
     /// Lets it stand still: connections stay open and nothing is answered.
     pub fn pause(&self) {
-        self.signal("-STOP");
+        self.process.signal("STOP");
     }
 
     /// Lets it go on.
     pub fn resume(&self) {
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.process.id().to_string()])
-            .status();
-        assert!(status.expect("kill").success(), "kill {signal}");
+        self.process.signal("CONT");
     }
 }
 

@@ -11,6 +11,8 @@ pub struct Sidecar {
     process: Process,
     command: Command,
     log: std::path::PathBuf,
+    /// Its policy.
+    pub policy: std::path::PathBuf,
     /// Where decisions are asked for.
     pub port: u16,
     /// Where metrics are.
@@ -29,10 +31,12 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on(policy: &str, store: Option<&str>, folder: &Path) -> Self {
         let (port, admin_port) = (free_port(), free_port());
-        let file = folder.join(format!("policy-{port}.yaml"));
+        // In a folder of its own, as it is watched.
+        let file = folder.join(port.to_string()).join("policy.yaml");
+        std::fs::create_dir(file.with_file_name("")).expect("a folder for the policy");
         std::fs::write(&file, policy).expect("a policy file");
         let mut command = Command::new(binary());
-        command.args(["serve", "--policy"]).arg(file);
+        command.args(["serve", "--policy"]).arg(&file);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
         if let Some(store) = store {
@@ -44,6 +48,7 @@ impl Sidecar {
             process,
             command,
             log,
+            policy: file,
             port,
             admin_port,
         }
@@ -79,6 +84,11 @@ impl Sidecar {
     /// What it has logged.
     pub fn log(&self) -> String {
         self.process.log()
+    }
+
+    /// Sends it a signal, such as `HUP`.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
     }
 
     /// Its process number.

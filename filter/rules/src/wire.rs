@@ -17,6 +17,7 @@ pub fn question_body(questions: &[&Question]) -> Vec<u8> {
         .map(|question| Decision {
             checks: question.checks.iter().map(check).collect(),
             peek: false,
+            receipt: false,
         })
         .collect();
     // Strings and integers always can be written as JSON; an empty body would be answered by an error.

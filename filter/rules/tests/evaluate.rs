@@ -1,4 +1,5 @@
 //! From a configuration and a request to the checks that are asked.
+#![allow(clippy::unwrap_used, reason = "a test is meant to panic when it fails")]
 
 use sluicegate_rules::{Check, Evaluation, Question, Request, Rules, WhenUnavailable, parse};
 

@@ -63,4 +63,55 @@ pub struct Standing<'a> {
     pub reset_ms: u64,
     /// Milliseconds until the same decision would be admitted if nobody else asks; rounded up, 0 when admitted.
     pub retry_after_ms: u64,
+    /// When each check was taken, in their order, microseconds of the store's clock; only where it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receipt: Vec<u64>,
+}
+
+/// The body that answers a list of give-backs or resets, one outcome for each, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed<T> {
+    /// The outcomes.
+    pub outcomes: Vec<T>,
+}
+
+/// What became of a give-back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum GivenBack {
+    /// Units were returned, unless they had come back by themselves.
+    GivenBack {
+        /// Units returned to the window that most were returned to.
+        units: u64,
+    },
+    /// The store did not answer within its deadline. It may have been done: a second try could return
+    /// units that others took in the same microsecond.
+    Unavailable,
+    /// It cannot be done as it was asked.
+    Error {
+        /// For programs.
+        code: Code,
+        /// For people.
+        message: String,
+    },
+}
+
+/// What became of a reset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum WasReset {
+    /// The limit is whole for the key.
+    Reset {
+        /// Whether it had been drawn on.
+        held: bool,
+    },
+    /// The store did not answer within its deadline; trying again does no harm.
+    Unavailable,
+    /// It cannot be done as it was asked.
+    Error {
+        /// For programs.
+        code: Code,
+        /// For people.
+        message: String,
+    },
 }

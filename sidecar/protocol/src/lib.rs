@@ -1,6 +1,7 @@
 //! The wire contract of Sluicegate, used by the filter, the sidecar and anyone with curl.
 //!
-//! `POST /v1/decide` takes a list of decisions and answers a list of verdicts in the same order.
+//! `POST /v1/decide` takes a list of decisions and answers a list of verdicts in the same order;
+//! `POST /v1/give-back` and `POST /v1/reset` are of the same form.
 //! A request is read strictly (a misspelt `cost` must not become a cost of 1); an answer is read leniently,
 //! so that a newer sidecar may add fields and an older filter still understands it.
 //!
@@ -14,17 +15,24 @@ mod answer;
 mod problem;
 mod request;
 
-pub use answer::{Answer, Standing, Verdict};
+pub use answer::{Answer, GivenBack, Listed, Standing, Verdict, WasReset};
 pub use problem::{Code, Problem};
-pub use request::{Check, Decision, Request, read_request};
+pub use request::{
+    Check, Decision, GiveBack, Request, Reset, read_decisions, read_give_backs, read_resets,
+};
 
 /// Where decisions are posted.
 pub const DECIDE_PATH: &str = "/v1/decide";
 
+/// Where units are given back.
+pub const GIVE_BACK_PATH: &str = "/v1/give-back";
+/// Where limits are made whole for a key; on the admin port.
+pub const RESET_PATH: &str = "/v1/reset";
+
 /// Most bytes of a request's body.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
-/// Most decisions in one request.
-pub const MAX_DECISIONS: usize = 1024;
+/// Most decisions, give-backs or resets in one request.
+pub const MAX_ENTRIES: usize = 1024;
 /// Most checks in one decision.
 pub const MAX_CHECKS: usize = 32;
 /// Most bytes of a key.

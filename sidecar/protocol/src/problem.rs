@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The body is not JSON, or not an object with a list `decisions`.
+    /// The body is not JSON, or not an object with the one list that belongs there.
     MalformedJson,
     /// The body is larger than [`crate::MAX_BODY_BYTES`].
     BodyTooLarge,
-    /// More than [`crate::MAX_DECISIONS`] decisions.
-    TooManyDecisions,
-    /// A decision is not of the right shape: a field is missing, unknown or of the wrong type.
-    MalformedDecision,
+    /// More than [`crate::MAX_ENTRIES`] entries in the list.
+    TooManyEntries,
+    /// An entry is not of the right shape: a field is missing, unknown or of the wrong type.
+    MalformedEntry,
     /// A decision without any check.
     NoChecks,
     /// More than [`crate::MAX_CHECKS`] checks in one decision.
@@ -36,8 +36,8 @@ impl Code {
         match self {
             Self::MalformedJson => "malformed_json",
             Self::BodyTooLarge => "body_too_large",
-            Self::TooManyDecisions => "too_many_decisions",
-            Self::MalformedDecision => "malformed_decision",
+            Self::TooManyEntries => "too_many_entries",
+            Self::MalformedEntry => "malformed_entry",
             Self::NoChecks => "no_checks",
             Self::TooManyChecks => "too_many_checks",
             Self::UnknownLimit => "unknown_limit",

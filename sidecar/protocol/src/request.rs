@@ -1,11 +1,12 @@
 //! Decisions and checks as they are sent, and how a sidecar reads them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_DECISIONS, MAX_KEY_BYTES, Problem};
+use crate::{Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_ENTRIES, MAX_KEY_BYTES, Problem};
 
 /// The body of `POST /v1/decide`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct Decision<'a> {
     /// Answer as if to take, and take nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub peek: bool,
+    /// Answer with a receipt, by which the units can be given back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub receipt: bool,
 }
 
 /// One (limit, key, cost).
@@ -55,57 +59,113 @@ const fn is_one(cost: &u64) -> bool {
     *cost == 1
 }
 
-/// The same with its decisions unread, for a body in which at least one is not of the right shape.
-#[derive(Deserialize)]
+/// Units to be returned that an admitted decision took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Unread<'a> {
+pub struct GiveBack<'a> {
+    /// The limit's name in the policy.
     #[serde(borrow)]
-    decisions: Vec<&'a RawValue>,
+    pub limit: Cow<'a, str>,
+    /// The key that the check named.
+    #[serde(borrow)]
+    pub key: Cow<'a, str>,
+    /// Units; no more than the check took.
+    pub cost: u64,
+    /// What the verdict's receipt says for the check: microseconds of the store's clock.
+    pub taken_at_us: u64,
 }
 
-/// Reads a body so that one bad decision does not spoil the others.
+/// A limit to be made whole for a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reset<'a> {
+    /// The limit's name in the policy.
+    #[serde(borrow)]
+    pub limit: Cow<'a, str>,
+    /// The key.
+    #[serde(borrow)]
+    pub key: Cow<'a, str>,
+}
+
+/// Reads the body of `POST /v1/decide` so that one bad decision does not spoil the others.
 ///
 /// # Errors
 /// The body as a whole is of no use: too large, not JSON, no list of decisions, too many of them.
-pub fn read_request(body: &[u8]) -> Result<Vec<Result<Decision<'_>, Problem>>, Problem> {
+pub fn read_decisions(body: &[u8]) -> Result<Vec<Result<Decision<'_>, Problem>>, Problem> {
+    let decisions = read_list(body, "decisions")?;
+    Ok(decisions
+        .into_iter()
+        .map(|decision| decision.and_then(check_shape))
+        .collect())
+}
+
+/// Reads the body of `POST /v1/give-back`, likewise.
+///
+/// # Errors
+/// The body as a whole is of no use.
+pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>, Problem> {
+    read_list(body, "give_backs")
+}
+
+/// Reads the body of `POST /v1/reset`, likewise.
+///
+/// # Errors
+/// The body as a whole is of no use.
+pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Problem> {
+    read_list(body, "resets")
+}
+
+/// An object of one field, which is a list.
+fn read_list<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    field: &str,
+) -> Result<Vec<Result<T, Problem>>, Problem> {
     if body.len() > MAX_BODY_BYTES {
         return Err(Problem::new(
             Code::BodyTooLarge,
             format_args!(
-                "the body has {} bytes and may have {MAX_BODY_BYTES}: send fewer decisions at a time",
+                "the body has {} bytes and may have {MAX_BODY_BYTES}: send fewer entries at a time",
                 body.len()
             ),
         ));
     }
     // Nearly every body is whole, so it is read in one go, and again piece by piece only if that fails.
-    let decisions: Vec<_> = match serde_json::from_slice::<Request<'_>>(body) {
-        Ok(request) => request.decisions.into_iter().map(check_shape).collect(),
-        Err(_) => serde_json::from_slice::<Unread<'_>>(body)
-            .map_err(|error| {
+    let list: Vec<_> = match only_field::<Vec<T>>(body, field) {
+        Ok(list) => list.into_iter().map(Ok).collect(),
+        Err(_) => only_field::<Vec<&RawValue>>(body, field)
+            .map_err(|why| {
                 Problem::new(
                     Code::MalformedJson,
-                    format_args!("the body is not {{\"decisions\": [...]}}: {error}"),
+                    format_args!("the body is not {{\"{field}\": [...]}}: {why}"),
                 )
             })?
-            .decisions
             .into_iter()
             .map(|raw| {
                 serde_json::from_str(raw.get())
-                    .map_err(|error| Problem::new(Code::MalformedDecision, error))
-                    .and_then(check_shape)
+                    .map_err(|error| Problem::new(Code::MalformedEntry, error))
             })
             .collect(),
     };
-    if decisions.len() > MAX_DECISIONS {
+    if list.len() > MAX_ENTRIES {
         return Err(Problem::new(
-            Code::TooManyDecisions,
+            Code::TooManyEntries,
             format_args!(
-                "`decisions` has {} entries and may have {MAX_DECISIONS}: send them in several requests",
-                decisions.len()
+                "`{field}` has {} entries and may have {MAX_ENTRIES}: send several requests",
+                list.len()
             ),
         ));
     }
-    Ok(decisions)
+    Ok(list)
+}
+
+fn only_field<'a, T: Deserialize<'a>>(body: &'a [u8], field: &str) -> Result<T, String> {
+    let mut fields: BTreeMap<Cow<'a, str>, T> =
+        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    match fields.pop_first() {
+        Some((name, value)) if name == field && fields.is_empty() => Ok(value),
+        Some((name, _)) => Err(format!("it has a field `{name}`")),
+        None => Err("it is empty".to_owned()),
+    }
 }
 
 /// What can be said of a decision without a policy.

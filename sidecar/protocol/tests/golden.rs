@@ -1,6 +1,6 @@
 //! The golden files are the contract: what stands in them is read, and written again byte by byte.
 
-use sluicegate_protocol::{Answer, Code, MAX_DECISIONS, Request, read_request};
+use sluicegate_protocol::{Answer, Code, MAX_ENTRIES, Request, read_decisions};
 
 const REQUEST: &str = include_str!("golden/request.json");
 const ANSWER: &str = include_str!("golden/answer.json");
@@ -9,7 +9,7 @@ const ANSWER: &str = include_str!("golden/answer.json");
 fn a_request_is_read_and_written_again_unchanged() {
     let request: Request<'_> = serde_json::from_str(REQUEST).unwrap();
     assert_eq!(serde_json::to_string(&request).unwrap(), REQUEST.trim_end());
-    let one_by_one: Vec<_> = read_request(REQUEST.as_bytes())
+    let one_by_one: Vec<_> = read_decisions(REQUEST.as_bytes())
         .unwrap()
         .into_iter()
         .map(Result::unwrap)
@@ -38,29 +38,25 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
     let cases = [
         (
             r#"{"checks":[{"limit":"a","key":"k","cots":5}]}"#.to_owned(),
-            Code::MalformedDecision,
+            Code::MalformedEntry,
             "cots",
         ),
         (
             r#"{"checks":[{"limit":"a","key":"k","cost":-1}]}"#.to_owned(),
-            Code::MalformedDecision,
+            Code::MalformedEntry,
             "-1",
         ),
         (
             r#"{"checks":[{"limit":"a","key":"k","cost":1.5}]}"#.to_owned(),
-            Code::MalformedDecision,
+            Code::MalformedEntry,
             "1.5",
         ),
         (
             r#"{"checks":[{"limit":"a"}]}"#.to_owned(),
-            Code::MalformedDecision,
+            Code::MalformedEntry,
             "key",
         ),
-        (
-            r#""nonsense""#.to_owned(),
-            Code::MalformedDecision,
-            "nonsense",
-        ),
+        (r#""nonsense""#.to_owned(), Code::MalformedEntry, "nonsense"),
         (r#"{"checks":[]}"#.to_owned(), Code::NoChecks, "checks"),
         (
             format!(r#"{{"checks":[{many}]}}"#),
@@ -80,7 +76,7 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
     ];
     for (bad, code, named) in cases {
         let body = format!(r#"{{"decisions":[{good},{bad},{good}]}}"#);
-        let read = read_request(body.as_bytes()).unwrap();
+        let read = read_decisions(body.as_bytes()).unwrap();
         assert!(read[0].is_ok() && read[2].is_ok(), "{bad}");
         let problem = read[1].as_ref().unwrap_err();
         assert_eq!(problem.code, code, "{bad}");
@@ -93,7 +89,7 @@ fn a_body_of_no_use_is_refused_as_a_whole() {
     let one = r#"{"checks":[{"limit":"a","key":"k"}]}"#;
     let too_many = format!(
         r#"{{"decisions":[{}]}}"#,
-        vec![one; MAX_DECISIONS + 1].join(",")
+        vec![one; MAX_ENTRIES + 1].join(",")
     );
     let cases: [(&[u8], Code); 7] = [
         (b"", Code::MalformedJson),
@@ -101,11 +97,11 @@ fn a_body_of_no_use_is_refused_as_a_whole() {
         (b"[]", Code::MalformedJson),
         (br#"{"decision":[]}"#, Code::MalformedJson),
         (b"\xff\xfe", Code::MalformedJson),
-        (too_many.as_bytes(), Code::TooManyDecisions),
+        (too_many.as_bytes(), Code::TooManyEntries),
         (&[b' '; (1 << 20) + 1], Code::BodyTooLarge),
     ];
     for (body, code) in cases {
-        assert_eq!(read_request(body).unwrap_err().code, code);
+        assert_eq!(read_decisions(body).unwrap_err().code, code);
     }
 }
 
@@ -114,8 +110,8 @@ fn a_code_is_spelt_the_same_in_json_and_in_labels() {
     for code in [
         Code::MalformedJson,
         Code::BodyTooLarge,
-        Code::TooManyDecisions,
-        Code::MalformedDecision,
+        Code::TooManyEntries,
+        Code::MalformedEntry,
         Code::NoChecks,
         Code::TooManyChecks,
         Code::UnknownLimit,

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use sluicegate_engine::script::GiveBack;
 use sluicegate_engine::{Batch, Memory as Engine, Outcome};
 
 /// Buckets looked at by one sweep: a few milliseconds' work, while decisions wait.
@@ -34,6 +35,19 @@ impl Default for Memory {
 impl Memory {
     pub(super) fn decide(&self, batch: &Batch) -> Vec<Outcome> {
         self.engine().decide(self.now_us(), batch)
+    }
+
+    pub(super) fn give_back(&self, returns: &[GiveBack<'_>]) -> Vec<u64> {
+        let (mut engine, now_us) = (self.engine(), self.now_us());
+        returns
+            .iter()
+            .map(|give| engine.give_back(now_us, give.bucket, give.cost, give.at_us))
+            .collect()
+    }
+
+    pub(super) fn reset(&self, keys: &[String]) -> Vec<bool> {
+        let mut engine = self.engine();
+        keys.iter().map(|key| engine.reset(key)).collect()
     }
 
     /// Drops what has expired; to be called every second or so.

@@ -1,22 +1,23 @@
-//! The store that a fleet shares: the script of `lua/` in one Redis.
+//! The store that a fleet shares: the script of `lua/` in one Redis, over one connection that all calls share.
 
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, ErrorKind, RedisError, Script, ServerErrorKind};
-use sluicegate_engine::{Batch, Outcome, script};
+use redis::{Client, Script};
+use sluicegate_engine::script::GiveBack;
+use sluicegate_engine::{Batch, Outcome};
 
-use super::StoreError;
+use super::{StoreError, call};
 
 /// Longest pause between two attempts to reach a Redis that is away: how long limits may take to hold again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// A connection that takes longer than this is given up and tried again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A Redis, reached by one connection that all calls share.
+/// A Redis.
 pub struct Redis {
     connection: ConnectionManager,
-    decide: Script,
+    script: Script,
 }
 
 impl std::fmt::Debug for Redis {
@@ -32,51 +33,42 @@ impl Redis {
         let config = ConnectionManagerConfig::new()
             .set_max_delay(LONGEST_PAUSE)
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // The caller's deadline is the only one: see `Service`.
+            // The store's deadline is the only one.
             .set_response_timeout(None);
         let connection =
             ConnectionManager::new_lazy_with_config(client, config).map_err(StoreError::Address)?;
         Ok(Self {
             connection,
-            decide: Script::new(script::DECIDE),
+            script: call::script(),
         })
     }
 
     pub(super) async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
-        if batch.decisions.is_empty() {
-            return Ok(Vec::new());
+        call::decide(&mut self.connection.clone(), &self.script, batch).await
+    }
+
+    pub(super) async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
+        let mut units = Vec::with_capacity(returns.len());
+        // One by one, since a call may name a bucket only once and a caller may name it twice.
+        for give_back in returns {
+            let one = std::slice::from_ref(give_back);
+            units.extend(call::give_back(&mut self.connection.clone(), &self.script, one).await?);
         }
-        let mut call = self.decide.prepare_invoke();
-        for key in script::keys(batch) {
-            call.key(key);
+        Ok(units)
+    }
+
+    pub(super) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let mut held = Vec::with_capacity(keys.len());
+        for key in keys {
+            held.push(call::reset(&mut self.connection.clone(), key).await?);
         }
-        for argument in script::arguments(batch) {
-            call.arg(argument);
-        }
-        // Sends EVALSHA, and the script itself only when Redis has lost it.
-        let reply: Vec<i64> = call
-            .invoke_async(&mut self.connection.clone())
-            .await
-            .map_err(classify)?;
-        script::outcomes(batch, &reply).map_err(StoreError::Reply)
+        Ok(held)
     }
 
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         redis::cmd("PING")
             .query_async(&mut self.connection.clone())
             .await
-            .map_err(classify)
-    }
-}
-
-fn classify(error: RedisError) -> StoreError {
-    match error.kind() {
-        ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown) => {
-            StoreError::Connection(error)
-        }
-        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType => {
-            StoreError::Refused(error)
-        }
-        _ => StoreError::Connection(error),
+            .map_err(call::classify)
     }
 }

@@ -1,0 +1,90 @@
+//! Calls of the script on any connection, of one Redis or of a Cluster. Every key of a call is in one slot.
+
+use redis::aio::ConnectionLike;
+use redis::{ErrorKind, RedisError, Script, ServerErrorKind};
+use sluicegate_engine::script::{self, GiveBack};
+use sluicegate_engine::{Batch, Outcome};
+
+use super::StoreError;
+
+/// The script, with its SHA-1 at hand.
+pub fn script() -> Script {
+    Script::new(script::DECIDE)
+}
+
+/// Decides a batch.
+pub async fn decide(
+    connection: &mut impl ConnectionLike,
+    script: &Script,
+    batch: &Batch,
+) -> Result<Vec<Outcome>, StoreError> {
+    if batch.decisions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let reply = invoke(
+        connection,
+        script,
+        script::keys(batch),
+        script::arguments(batch),
+    )
+    .await?;
+    script::outcomes(batch, &reply).map_err(StoreError::Reply)
+}
+
+/// Gives back, no bucket twice.
+pub async fn give_back(
+    connection: &mut impl ConnectionLike,
+    script: &Script,
+    returns: &[GiveBack<'_>],
+) -> Result<Vec<u64>, StoreError> {
+    let keys = script::give_back_keys(returns);
+    let reply = invoke(
+        connection,
+        script,
+        keys,
+        script::give_back_arguments(returns),
+    )
+    .await?;
+    script::returned(returns, &reply).map_err(StoreError::Reply)
+}
+
+/// Makes one bucket whole; whether it held anything.
+pub async fn reset(connection: &mut impl ConnectionLike, key: &str) -> Result<bool, StoreError> {
+    redis::cmd("UNLINK")
+        .arg(key)
+        .query_async(connection)
+        .await
+        .map_err(classify)
+}
+
+async fn invoke<'a>(
+    connection: &mut impl ConnectionLike,
+    script: &Script,
+    keys: impl Iterator<Item = &'a str>,
+    arguments: Vec<Vec<u8>>,
+) -> Result<Vec<i64>, StoreError> {
+    let mut call = script.prepare_invoke();
+    for key in keys {
+        call.key(key);
+    }
+    for argument in arguments {
+        call.arg(argument);
+    }
+    // Sends EVALSHA, and the script itself only when Redis has lost it.
+    call.invoke_async(connection).await.map_err(classify)
+}
+
+pub fn classify(error: RedisError) -> StoreError {
+    match error.kind() {
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::TryAgain,
+        ) => StoreError::Connection(error),
+        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType => {
+            StoreError::Refused(error)
+        }
+        _ => StoreError::Connection(error),
+    }
+}

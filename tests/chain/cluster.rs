@@ -1,0 +1,186 @@
+//! Sidecars on a real Redis Cluster of three nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::client;
+use sluicegate_tests::cluster::Cluster;
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::sidecar::Sidecar;
+
+/// `narrow` and `wide`, each of two windows; the subjects below are in different slots.
+fn policy(cluster: &Cluster, narrow: u64, wide: u64) -> String {
+    let limit = |name: &str, quota: u64| {
+        format!(
+            "  {name}:\n    algorithm: sliding_log\n    windows: [{{ quota: {quota}, per: 1h }}, {{ quota: {quota}, per: 2h }}]\n"
+        )
+    };
+    let limits = limit("narrow", narrow) + &limit("wide", wide);
+    format!(
+        "store: {}\nstore_timeout: 3s\nlimits:\n{limits}",
+        cluster.url()
+    )
+}
+
+fn check(limit: &str, key: &str) -> Value {
+    json!({ "limit": limit, "key": key })
+}
+
+async fn decide(client: &reqwest::Client, port: u16, checks: Value, peek: bool) -> Value {
+    let body = json!({ "decisions": [{ "checks": checks, "peek": peek }] });
+    let url = format!("http://127.0.0.1:{port}/v1/decide");
+    let answer = client
+        .post(url)
+        .body(body.to_string())
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    answer["verdicts"][0].clone()
+}
+
+/// A sidecar that answers: on a Cluster the client first has to learn the slots.
+async fn sidecar(policy: &str, folder: &std::path::Path) -> Sidecar {
+    let sidecar = Sidecar::start(policy, folder).await;
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    eventually("the sidecar knows the cluster", async || {
+        sluicegate_tests::client::answers(&ready).await
+    })
+    .await;
+    sidecar
+}
+
+#[tokio::test]
+async fn a_denial_in_one_slot_gives_back_what_was_taken_in_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let sidecar = sidecar(&policy(&cluster, 2, 10), folder.path()).await;
+    let (client, port) = (client(), sidecar.port);
+    let keys = ["alice", "bob", "carol"];
+    let mut slots = Vec::new();
+    for key in keys {
+        slots.push(cluster.slot(key).await);
+    }
+    slots.dedup();
+    assert_eq!(
+        slots.len(),
+        3,
+        "the subjects of this test are in different slots"
+    );
+    let both = json!([
+        check("wide", "alice"),
+        check("narrow", "bob"),
+        check("wide", "carol")
+    ]);
+    for n in 0..2 {
+        assert_eq!(
+            decide(&client, port, both.clone(), false).await["outcome"],
+            "admitted",
+            "{n}"
+        );
+    }
+    for _ in 0..20 {
+        let denied = decide(&client, port, both.clone(), false).await;
+        assert_eq!(
+            (&denied["outcome"], &denied["limit"]),
+            (&json!("denied"), &json!("narrow"))
+        );
+        let retry_after_ms = denied["retry_after_ms"].as_u64().unwrap();
+        assert!(
+            (7_100_000..=7_200_000).contains(&retry_after_ms),
+            "the last window has room: {denied}"
+        );
+    }
+    for key in ["alice", "carol"] {
+        let look = decide(&client, port, json!([check("wide", key)]), true).await;
+        // 2 were admitted, and the peek answers as if it took one more.
+        assert_eq!(look["remaining"], 8, "{key}: {look}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_over_several_slots_are_never_over() {
+    const LIMIT: u64 = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let policy = policy(&cluster, LIMIT, LIMIT * 2);
+    let sidecars = [
+        sidecar(&policy, folder.path()).await,
+        sidecar(&policy, folder.path()).await,
+    ];
+    let admitted = Arc::new(AtomicU64::new(0));
+    let mut workers = Vec::new();
+    for worker in 0..12 {
+        let (client, port, admitted) = (client(), sidecars[worker % 2].port, Arc::clone(&admitted));
+        workers.push(tokio::spawn(async move {
+            for n in 0..40 {
+                let wide = format!("wide-{}", (worker + n) % 5);
+                let checks = json!([check("wide", &wide), check("narrow", "everyone")]);
+                match decide(&client, port, checks, false).await["outcome"].as_str() {
+                    Some("admitted") => admitted.fetch_add(1, Ordering::Relaxed),
+                    Some("denied") => 0,
+                    other => panic!("{other:?}"),
+                };
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    // 480 decisions for 100 units: whoever gives back, never does so before somebody else has the unit.
+    assert_eq!(admitted.load(Ordering::Relaxed), LIMIT);
+    // What was given back is there again: each `wide` holds what was admitted and nothing more.
+    let mut used = 0;
+    for n in 0..5 {
+        let look = json!([{ "limit": "wide", "key": format!("wide-{n}"), "cost": 0 }]);
+        let look = decide(&client(), sidecars[0].port, look, false).await;
+        used += LIMIT * 2 - look["remaining"].as_u64().unwrap();
+    }
+    assert_eq!(used, LIMIT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_loses_nothing() {
+    const LIMIT: u64 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let sidecar = sidecar(&policy(&cluster, LIMIT, LIMIT), folder.path()).await;
+    let slot = cluster.slot("alice").await;
+    let admitted = Arc::new(AtomicU64::new(0));
+    let moving = Arc::new(AtomicBool::new(true));
+    let mut workers = Vec::new();
+    for _ in 0..4 {
+        let (client, port) = (client(), sidecar.port);
+        let (admitted, moving) = (Arc::clone(&admitted), Arc::clone(&moving));
+        workers.push(tokio::spawn(async move {
+            let mut denied = 0;
+            // On until the slot has moved and the limit is reached.
+            while moving.load(Ordering::Relaxed) || denied == 0 {
+                match decide(&client, port, json!([check("narrow", "alice")]), false).await["outcome"].as_str() {
+                    Some("admitted") => {
+                        admitted.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Some("denied") => denied += 1,
+                    other => panic!("{other:?} while the slot moves"),
+                }
+            }
+        }));
+    }
+    let owner = cluster.owner(slot).await;
+    // Both windows' keys move, with a pause between them in which the slot is in two places.
+    for to in [(owner + 1) % 3, (owner + 2) % 3, owner] {
+        cluster.migrate(slot, to, Duration::from_millis(30)).await;
+    }
+    moving.store(false, Ordering::Relaxed);
+    for worker in workers {
+        worker
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {}", sidecar.log()));
+    }
+    assert_eq!(admitted.load(Ordering::Relaxed), LIMIT);
+}

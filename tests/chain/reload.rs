@@ -1,0 +1,162 @@
+//! The policy's replacement while requests are served.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sluicegate_tests::client::{client, get};
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::{Chain, number, per_key, plugin, policy};
+
+const EPOCH: &str = "sluicegate_policy_epoch";
+const IN_FORCE: &str = "sluicegate_policy_last_reload_successful";
+
+async fn readyz(sidecar: &Sidecar) -> (u16, String) {
+    get(&format!("http://127.0.0.1:{}/readyz", sidecar.admin_port)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raised_limit_is_in_force_within_a_second_and_no_request_is_dropped() {
+    let chain = Chain::start(
+        |url| policy(url, "sliding_log", 5, "1h"),
+        plugin(per_key("deny")),
+    )
+    .await;
+    for _ in 0..5 {
+        assert_eq!(chain.status("/", "alice").await, 200);
+    }
+    assert_eq!(chain.status("/", "alice").await, 429);
+    let go_on = Arc::new(AtomicBool::new(true));
+    let mut traffic = Vec::new();
+    for n in 0..4 {
+        let (url, client, go_on) = (chain.envoy.url("/"), client(), Arc::clone(&go_on));
+        traffic.push(tokio::spawn(async move {
+            while go_on.load(Ordering::Relaxed) {
+                let key = format!("bystander-{n}");
+                let status = client
+                    .get(&url)
+                    .header("x-api-key", key)
+                    .send()
+                    .await
+                    .unwrap()
+                    .status()
+                    .as_u16();
+                assert!(status == 200 || status == 429, "{status}");
+            }
+        }));
+    }
+    let changed = Instant::now();
+    std::fs::write(
+        &chain.sidecar.policy,
+        policy(&chain.redis.url(), "sliding_log", 7, "1h"),
+    )
+    .unwrap();
+    eventually("the raised limit admits", async || {
+        chain.status("/", "alice").await == 200
+    })
+    .await;
+    // The second itself is what is promised; the rest is for a machine that stands still.
+    assert!(
+        changed.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        changed.elapsed()
+    );
+    // 5 of the 7 were taken before, and still are.
+    assert_eq!(chain.status("/", "alice").await, 200);
+    let denied = chain.get("/", "alice").await;
+    assert_eq!(
+        (
+            denied.status().as_u16(),
+            number(&denied, "x-ratelimit-limit")
+        ),
+        (429, 7)
+    );
+    go_on.store(false, Ordering::Relaxed);
+    for task in traffic {
+        task.await.unwrap();
+    }
+    assert_eq!(chain.sidecar.metric(EPOCH).await, 2.0);
+}
+
+#[tokio::test]
+async fn a_broken_policy_changes_nothing_and_is_reported_until_it_is_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = policy("memory", "sliding_log", 5, "1h");
+    let sidecar = Sidecar::start(&good, folder.path()).await;
+    for (broken, field) in [
+        (good.replace("quota: 5", "quota: 0"), "`quota` is 0"),
+        (good.replace("algorithm", "algorithmus"), "algorithmus"),
+        (
+            good.replace("store: memory", "store: redis://127.0.0.1:1"),
+            "`store` has changed",
+        ),
+        ("limits: [".to_owned(), "line"),
+    ] {
+        std::fs::write(&sidecar.policy, broken).unwrap();
+        eventually("the refusal is in /readyz", async || {
+            readyz(&sidecar).await.1.contains(field)
+        })
+        .await;
+        let (status, text) = readyz(&sidecar).await;
+        assert!(
+            status == 200 && text.contains("policy epoch 1") && text.contains("policy.yaml"),
+            "{text}"
+        );
+        assert_eq!(
+            (sidecar.metric(IN_FORCE).await, sidecar.metric(EPOCH).await),
+            (0.0, 1.0)
+        );
+        assert!(sidecar.log().contains(field), "{}", sidecar.log());
+    }
+    std::fs::write(&sidecar.policy, good.replace("quota: 5", "quota: 6")).unwrap();
+    eventually("the mended policy is in force", async || {
+        sidecar.metric(EPOCH).await == 2.0
+    })
+    .await;
+    assert_eq!(sidecar.metric(IN_FORCE).await, 1.0);
+    assert!(!readyz(&sidecar).await.1.contains("refused"));
+}
+
+#[tokio::test]
+async fn a_swapped_link_as_kubernetes_makes_it_and_a_hangup_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 5, "1h"), folder.path()).await;
+    // A ConfigMap's volume: the file is a link through `..data`, a link that is replaced by a rename.
+    let volume = sidecar.policy.parent().unwrap().to_owned();
+    let publish = |version: &str, quota| {
+        let data = volume.join(version);
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(
+            data.join("policy.yaml"),
+            policy("memory", "sliding_log", quota, "1h"),
+        )
+        .unwrap();
+        std::os::unix::fs::symlink(version, volume.join("..data_tmp")).unwrap();
+        std::fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+    };
+    publish("..v1", 6);
+    std::os::unix::fs::symlink("..data/policy.yaml", volume.join("link")).unwrap();
+    std::fs::rename(volume.join("link"), &sidecar.policy).unwrap();
+    eventually("the link is followed", async || {
+        sidecar.metric(EPOCH).await == 2.0
+    })
+    .await;
+    publish("..v2", 7);
+    eventually("the swap is noticed", async || {
+        sidecar.metric(EPOCH).await == 3.0
+    })
+    .await;
+    // Written where nobody watches, so only the hangup tells of it.
+    std::fs::write(
+        volume.join("..v2/policy.yaml"),
+        policy("memory", "sliding_log", 8, "1h"),
+    )
+    .unwrap();
+    sidecar.signal("HUP");
+    eventually("the hangup is heard", async || {
+        sidecar.metric(EPOCH).await == 4.0
+    })
+    .await;
+}

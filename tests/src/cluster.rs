@@ -1,0 +1,244 @@
+//! A Redis Cluster of three nodes, with nothing on disk.
+
+use std::process::Command;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
+use crate::process::{Process, free_port};
+
+/// Where a node's own bus is, from its port; Redis fixes it.
+const BUS: u16 = 10_000;
+const NODES: usize = 3;
+
+/// Three running redis-servers that share the slots.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<(Process, u16)>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// It does not come together.
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut nodes = Vec::new();
+        for _ in 0..NODES {
+            let port = port_with_bus();
+            let mut command = Command::new("redis-server");
+            command.args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ]);
+            command.args([
+                "--cluster-enabled",
+                "yes",
+                "--cluster-config-file",
+                &format!("nodes-{port}.conf"),
+                "--dir",
+            ]);
+            command.arg(folder.path());
+            let log = folder.path().join(format!("{port}.log"));
+            let mut process = Process::start(
+                &mut command,
+                &log,
+                "install it: apt-get install redis-server",
+            );
+            process
+                .wait_until("redis", async || connect(port).await.is_ok())
+                .await;
+            nodes.push((process, port));
+        }
+        let mut create = Command::new("redis-cli");
+        create.args(["--cluster", "create"]);
+        create.args(nodes.iter().map(|(_, port)| format!("127.0.0.1:{port}")));
+        let output = create
+            .args(["--cluster-replicas", "0", "--cluster-yes"])
+            .output()
+            .expect("redis-cli");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        let cluster = Self {
+            nodes,
+            _folder: folder,
+        };
+        for port in cluster.ports() {
+            crate::process::eventually("the cluster is up", async || {
+                let mut node = connect(port).await.expect("a node that answers");
+                let info: String = redis::cmd("CLUSTER")
+                    .arg("INFO")
+                    .query_async(&mut node)
+                    .await
+                    .expect("its state");
+                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+            })
+            .await;
+        }
+        cluster
+    }
+
+    /// The nodes' ports.
+    pub fn ports(&self) -> Vec<u16> {
+        self.nodes.iter().map(|(_, port)| *port).collect()
+    }
+
+    /// As a policy's `store` names it.
+    pub fn url(&self) -> String {
+        let nodes: Vec<_> = self
+            .ports()
+            .iter()
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
+        format!("redis+cluster://{}", nodes.join(","))
+    }
+
+    /// All keys on all nodes.
+    ///
+    /// # Panics
+    /// A node does not answer.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        for port in self.ports() {
+            let mut node = connect(port).await.expect("a node that answers");
+            let held: Vec<String> = redis::cmd("KEYS")
+                .arg("*")
+                .query_async(&mut node)
+                .await
+                .expect("its keys");
+            keys.extend(held);
+        }
+        keys
+    }
+
+    /// The slot of a hash tag.
+    ///
+    /// # Panics
+    /// A node does not answer.
+    pub async fn slot(&self, tag: &str) -> u16 {
+        let mut node = connect(self.nodes[0].1).await.expect("a node that answers");
+        redis::cmd("CLUSTER")
+            .arg("KEYSLOT")
+            .arg(tag)
+            .query_async(&mut node)
+            .await
+            .expect("a slot")
+    }
+
+    /// The number of the node that owns a slot.
+    ///
+    /// # Panics
+    /// A node does not answer.
+    pub async fn owner(&self, slot: u16) -> usize {
+        for (number, port) in self.ports().into_iter().enumerate() {
+            let mut node = connect(port).await.expect("a node that answers");
+            let lines: String = redis::cmd("CLUSTER")
+                .arg("NODES")
+                .query_async(&mut node)
+                .await
+                .expect("its nodes");
+            let mine = lines
+                .lines()
+                .find(|line| line.contains("myself"))
+                .expect("a node knows itself");
+            let owns = mine.split(' ').skip(8).any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                matches!((first.parse::<u16>(), last.parse::<u16>()), (Ok(a), Ok(b)) if (a..=b).contains(&slot))
+            });
+            if owns {
+                return number;
+            }
+        }
+        panic!("nobody owns slot {slot}")
+    }
+
+    /// Moves a slot with all its keys to another node, slowly, as an operator's resharding does.
+    ///
+    /// # Panics
+    /// A node refuses.
+    pub async fn migrate(&self, slot: u16, to: usize, pause: Duration) {
+        let from = self.owner(slot).await;
+        let mut ends = Vec::new();
+        for number in [from, to] {
+            let mut node = connect(self.nodes[number].1)
+                .await
+                .expect("a node that answers");
+            let id: String = redis::cmd("CLUSTER")
+                .arg("MYID")
+                .query_async(&mut node)
+                .await
+                .expect("its name");
+            ends.push((node, id));
+        }
+        let [(source, source_id), (target, target_id)] = &mut ends[..] else {
+            unreachable!()
+        };
+        let set = |state: &str, id: &str| {
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("SETSLOT").arg(slot).arg(state).arg(id);
+            command
+        };
+        let _: () = set("IMPORTING", source_id)
+            .query_async(target)
+            .await
+            .expect("importing");
+        let _: () = set("MIGRATING", target_id)
+            .query_async(source)
+            .await
+            .expect("migrating");
+        tokio::time::sleep(pause).await;
+        loop {
+            let mut list = redis::cmd("CLUSTER");
+            let keys: Vec<String> = list
+                .arg("GETKEYSINSLOT")
+                .arg(slot)
+                .arg(1)
+                .query_async(source)
+                .await
+                .expect("its keys");
+            let Some(key) = keys.first() else { break };
+            let mut migrate = redis::cmd("MIGRATE");
+            migrate
+                .arg("127.0.0.1")
+                .arg(self.nodes[to].1)
+                .arg(key)
+                .arg(0)
+                .arg(5_000);
+            let _: String = migrate.query_async(source).await.expect("a key moves");
+            tokio::time::sleep(pause).await;
+        }
+        for node in [target, source] {
+            let _: () = set("NODE", target_id)
+                .query_async(node)
+                .await
+                .expect("the slot's new owner");
+        }
+    }
+}
+
+/// A port whose bus is free too.
+fn port_with_bus() -> u16 {
+    loop {
+        let port = free_port();
+        if std::net::TcpListener::bind(("127.0.0.1", port + BUS)).is_ok() {
+            return port;
+        }
+    }
+}
+
+async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
+    redis::Client::open(("127.0.0.1", port))?
+        .get_multiplexed_async_connection()
+        .await
+}
