@@ -10,19 +10,33 @@ use std::time::Duration;
 
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::LogLevel;
+use sluicegate_rules::{Header, Headers, Reply, Request};
 
 const OK: u32 = 0;
 
 // proxy-wasm ABI: numbers of maps and buffers.
 const REQUEST_HEADERS: u32 = 0;
+const RESPONSE_HEADERS: u32 = 2;
 const CALL_RESPONSE_HEADERS: u32 = 6;
 const CALL_RESPONSE_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
 const REQUEST_STREAM: u32 = 0;
+const COUNTER: u32 = 0;
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
     fn proxy_log(level: u32, text: *const u8, size: usize) -> u32;
+    fn proxy_get_header_map_pairs(map: u32, bytes: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_remove_header_map_value(map: u32, key: *const u8, key_size: usize) -> u32;
+    fn proxy_replace_header_map_value(
+        map: u32,
+        key: *const u8,
+        key_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
+    fn proxy_define_metric(kind: u32, name: *const u8, name_size: usize, id: *mut u32) -> u32;
+    fn proxy_increment_metric(id: u32, by: i64) -> u32;
     fn proxy_get_header_map_value(
         map: u32,
         key: *const u8,
@@ -84,21 +98,89 @@ fn buffer(buffer: u32, most: usize) -> Option<Vec<u8>> {
 }
 
 /// The request that the current call is about.
-pub struct CurrentRequest;
+pub struct CurrentRequest {
+    headers: Headers,
+}
 
-impl sluicegate_rules::Request for CurrentRequest {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
-        map_value(REQUEST_HEADERS, name)
+impl CurrentRequest {
+    /// Reads all its headers, in one call.
+    pub fn read() -> Self {
+        // SAFETY: the out-pointers come from `received`.
+        let pairs = received(|bytes, size| unsafe {
+            proxy_get_header_map_pairs(REQUEST_HEADERS, bytes, size)
+        });
+        Self {
+            headers: Headers::from_pairs(pairs.unwrap_or_default()),
+        }
     }
 
-    fn peer_address(&self) -> Option<Vec<u8>> {
-        // A property's path is its parts with a zero byte between them.
-        let path = b"source\0address";
-        // SAFETY: `path` is readable for its length during the call, and the out-pointers come from `received`.
-        received(|value, size| unsafe {
-            proxy_get_property(path.as_ptr(), path.len(), value, size)
-        })
+    /// Takes headers out that only we may write.
+    pub fn remove(&self, names: &[&str]) {
+        for name in names {
+            if self.headers.all(name).next().is_some() {
+                // SAFETY: `name` is readable for its length during the call. What is not there need not be removed.
+                let _ = unsafe {
+                    proxy_remove_header_map_value(REQUEST_HEADERS, name.as_ptr(), name.len())
+                };
+            }
+        }
     }
+}
+
+impl Request for CurrentRequest {
+    fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
+        property(path)
+    }
+}
+
+fn property(path: &[&str]) -> Option<Vec<u8>> {
+    let path = path.join("\0");
+    // SAFETY: `path` is readable for its length during the call, and the out-pointers come from `received`.
+    received(|value, size| unsafe { proxy_get_property(path.as_ptr(), path.len(), value, size) })
+}
+
+/// What the plugin is called in Envoy's configuration.
+pub fn plugin_name() -> String {
+    String::from_utf8_lossy(&property(&["plugin_name"]).unwrap_or_default()).into_owned()
+}
+
+/// A counter in Envoy's statistics, as `wasmcustom.NAME`.
+#[derive(Clone, Copy)]
+pub struct Counter(u32);
+
+impl Counter {
+    /// Makes it; one of the same name is the same counter.
+    pub fn new(name: &str) -> Option<Self> {
+        let mut id = 0;
+        // SAFETY: `name` is readable for its length during the call, `id` is writable.
+        let status =
+            unsafe { proxy_define_metric(COUNTER, name.as_ptr(), name.len(), &raw mut id) };
+        (status == OK).then_some(Self(id))
+    }
+
+    /// Counts one.
+    pub fn increment(self) {
+        // SAFETY: no pointers. What cannot be counted is lost.
+        let _ = unsafe { proxy_increment_metric(self.0, 1) };
+    }
+}
+
+/// Writes a header into the upstream's answer, in place of those of its name.
+pub fn set_response_header(name: &str, value: &str) {
+    // SAFETY: both are readable for their lengths during the call, and Envoy copies them.
+    let _ = unsafe {
+        proxy_replace_header_map_value(
+            RESPONSE_HEADERS,
+            name.as_ptr(),
+            name.len(),
+            value.as_ptr(),
+            value.len(),
+        )
+    };
 }
 
 /// The plugin's configuration as JSON.
@@ -136,28 +218,29 @@ pub fn resume() {
 }
 
 /// Answers the current request in the upstream's place.
-pub fn reply(status: u32, headers: &[(&str, String)], body: &[u8]) {
-    let headers = pairs(headers);
+pub fn reply(reply: &Reply) {
+    let headers = pairs(&reply.headers);
+    let body = reply.body.as_slice();
     // `details` appears in Envoy's access log as the response code's details.
     let details = "sluicegate";
     // SAFETY: all slices are readable for their lengths during the call, and Envoy copies them.
     // A request that is gone cannot be answered, and need not be.
     let _ = unsafe {
         proxy_send_local_response(
-            status,
+            reply.status,
             details.as_ptr(),
             details.len(),
             body.as_ptr(),
             body.len(),
             headers.as_ptr(),
             headers.len(),
-            -1,
+            reply.grpc_status,
         )
     };
 }
 
 /// Headers as the ABI wants them: count, the sizes of all names and values, then each with a zero byte behind it.
-fn pairs(headers: &[(&str, String)]) -> Vec<u8> {
+fn pairs(headers: &[Header]) -> Vec<u8> {
     let number =
         |bytes: &mut Vec<u8>, n: usize| bytes.extend(u32::try_from(n).unwrap_or(0).to_le_bytes());
     let mut bytes = Vec::new();

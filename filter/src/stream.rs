@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
-use proxy_wasm::types::{Action, LogLevel};
+use proxy_wasm::types::Action;
 use sluicegate_protocol::DECIDE_PATH;
 use sluicegate_rules::{
-    Conclusion, Evaluation, Question, Reply, Unusable, conclude, missing_part, question_body,
+    Conclusion, Evaluation, Header, OURS, Question, Reply, Unusable, read_answer,
 };
 
 use crate::host::{self, CurrentRequest};
@@ -18,6 +18,8 @@ pub struct Stream {
     shared: Option<Rc<Shared>>,
     /// Asked and not yet answered.
     waiting: Option<Question>,
+    /// To be put into the upstream's answer.
+    tell: Vec<Header>,
 }
 
 impl Stream {
@@ -25,7 +27,22 @@ impl Stream {
         Self {
             shared,
             waiting: None,
+            tell: Vec::new(),
         }
+    }
+
+    /// What an answer, or its absence, means for this request.
+    fn conclude(&mut self, question: &Question, answer: Result<&[u8], Unusable>) -> Conclusion {
+        let Some(shared) = &self.shared else {
+            return Conclusion::Continue(Vec::new());
+        };
+        let verdicts = answer.and_then(|body| read_answer(body, question.decisions()));
+        let verdicts = verdicts.as_deref().map_err(Unusable::clone);
+        let (conclusion, why) = shared
+            .rules
+            .conclude(question, verdicts, &mut |place| shared.count(place));
+        shared.note(why.as_ref());
+        conclusion
     }
 }
 
@@ -34,31 +51,42 @@ impl HttpContext for Stream {
         let Some(shared) = &self.shared else {
             return Action::Continue;
         };
-        let question = match shared.rules.evaluate(&CurrentRequest) {
+        let request = CurrentRequest::read();
+        let evaluation = shared
+            .rules
+            .evaluate(&request, &mut |place| shared.count(place));
+        request.remove(&OURS);
+        let question = match evaluation {
             Evaluation::Pass => return Action::Continue,
-            Evaluation::Missing(limit) => return answer(&missing_part(&limit)),
+            Evaluation::Refuse(reply) => return answer(&reply),
             Evaluation::Ask(question) => question,
         };
         let sidecar = &shared.rules.sidecar;
-        if host::post(
-            &sidecar.cluster,
-            DECIDE_PATH,
-            &question_body(&[&question]),
-            sidecar.timeout,
-        ) {
+        let body = shared.rules.question_body(&[&question]);
+        if host::post(&sidecar.cluster, DECIDE_PATH, &body, sidecar.timeout) {
             self.waiting = Some(question);
             return Action::Pause;
         }
-        match shared.conclude(&question, Err(Unusable::NoAnswer)) {
-            Conclusion::Continue => Action::Continue,
+        match self.conclude(&question, Err(Unusable::NoAnswer)) {
+            Conclusion::Continue(tell) => {
+                self.tell = tell;
+                Action::Continue
+            }
             Conclusion::Answer(reply) => answer(&reply),
         }
+    }
+
+    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+        for (name, value) in self.tell.drain(..) {
+            host::set_response_header(name, &value);
+        }
+        Action::Continue
     }
 }
 
 impl Context for Stream {
     fn on_http_call_response(&mut self, _: u32, headers: usize, body_size: usize, _: usize) {
-        let (Some(shared), Some(question)) = (&self.shared, self.waiting.take()) else {
+        let Some(question) = self.waiting.take() else {
             return;
         };
         let (status, body) = if headers == 0 {
@@ -73,8 +101,11 @@ impl Context for Stream {
                 String::from_utf8_lossy(status).into_owned(),
             )),
         };
-        match shared.conclude(&question, usable) {
-            Conclusion::Continue => host::resume(),
+        match self.conclude(&question, usable) {
+            Conclusion::Continue(tell) => {
+                self.tell = tell;
+                host::resume();
+            }
             Conclusion::Answer(reply) => {
                 answer(&reply);
             }
@@ -82,22 +113,7 @@ impl Context for Stream {
     }
 }
 
-impl Shared {
-    /// Concludes, and logs when verdicts cease to come and when they come again.
-    fn conclude(&self, question: &Question, answer: Result<&[u8], Unusable>) -> Conclusion {
-        let (conclusion, why) = conclude(question, answer);
-        match (self.unavailable.replace(why.is_some()), why) {
-            (false, Some(why)) => {
-                host::log(LogLevel::Warn, &format!("sluicegate: no verdict: {why}"))
-            }
-            (true, None) => host::log(LogLevel::Warn, "sluicegate: verdicts come again"),
-            _ => {}
-        }
-        conclusion
-    }
-}
-
 fn answer(reply: &Reply) -> Action {
-    host::reply(reply.status, &reply.headers, &reply.body);
+    host::reply(reply);
     Action::Pause
 }

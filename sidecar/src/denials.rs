@@ -139,6 +139,7 @@ mod tests {
             checks: vec![check],
             peek: false,
             receipt: false,
+            shadow: None,
         }
     }
 

@@ -56,8 +56,12 @@ impl Service {
         let settled = self.batcher.decide(plan.batch.clone()).await;
         let told = plan.verdicts(&settled);
         for (told, asked) in told.iter().zip(&asked) {
-            self.metrics.count(told);
-            if let (Source::Store, Ok(decision)) = (told.source, asked) {
+            let decision = asked.as_ref().ok();
+            match decision.and_then(|decision| decision.shadow.as_deref()) {
+                Some(rule) => self.metrics.count_shadow(rule, told),
+                None => self.metrics.count(told),
+            }
+            if let (Source::Store, Some(decision)) = (told.source, decision) {
                 self.denials.hold(moment, decision, &told.verdict);
             }
         }

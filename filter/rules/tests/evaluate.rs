@@ -1,35 +1,53 @@
 //! From a configuration and a request to the checks that are asked.
 #![allow(clippy::unwrap_used, reason = "a test is meant to panic when it fails")]
 
-use sluicegate_rules::{Check, Evaluation, Question, Request, Rules, WhenUnavailable, parse};
+use sluicegate_rules::{Check, Evaluation, Headers, Request, Rules, WhenUnavailable, parse};
 
 #[derive(Default)]
 struct Fake {
-    headers: Vec<(&'static str, &'static [u8])>,
+    headers: Headers,
 }
 
 impl Request for Fake {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
-        self.headers
-            .iter()
-            .find(|(n, _)| *n == name)
-            .map(|(_, value)| value.to_vec())
+    fn headers(&self) -> &Headers {
+        &self.headers
     }
-    fn peer_address(&self) -> Option<Vec<u8>> {
-        Some(b"192.0.2.1:1234".to_vec())
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
+        (path == ["source", "address"]).then(|| b"192.0.2.1:1234".to_vec())
     }
 }
 
-fn get(path: &'static str, headers: &[(&'static str, &'static [u8])]) -> Fake {
-    let mut all: Vec<(&'static str, &'static [u8])> =
-        vec![(":method", b"GET"), (":path", path.as_bytes())];
-    all.extend(headers);
-    Fake { headers: all }
+fn request(method: &str, path: &str, headers: &[(&str, &[u8])]) -> Fake {
+    let pseudo = [(":method", method.as_bytes()), (":path", path.as_bytes())];
+    Fake {
+        headers: pseudo.iter().chain(headers).copied().collect(),
+    }
+}
+
+fn get(path: &str, headers: &[(&str, &[u8])]) -> Fake {
+    request("GET", path, headers)
 }
 
 fn rules(rules: &str) -> Rules {
     parse(format!(r#"{{"sidecar":{{"cluster":"sluicegate"}},"rules":[{rules}]}}"#).as_bytes())
         .unwrap()
+}
+
+/// What is asked, spelt `limit key cost`.
+fn asked(rules: &Rules, request: &Fake) -> Vec<String> {
+    match rules.evaluate(request, &mut |_| {}) {
+        Evaluation::Pass => Vec::new(),
+        Evaluation::Refuse(reply) => vec![format!("{}", reply.status)],
+        Evaluation::Ask(question) => spelt(rules, &question.checks),
+    }
+}
+
+fn spelt(rules: &Rules, checks: &[Check]) -> Vec<String> {
+    let spell = |check: &Check| {
+        let limit = rules.limit_name(check.rule, check.limit);
+        format!("{limit} {} {}", check.key, check.cost)
+    };
+    checks.iter().map(spell).collect()
 }
 
 const SEARCH: &str = r#"{"name":"search","match":{"path_prefix":"/search","methods":["GET"]},
@@ -39,47 +57,41 @@ const EVERYONE: &str = r#"{"name":"all",
     "checks":[{"limit":"everyone","key":[{"constant":"everyone"}]},{"limit":"per-address","key":[{"address":{}}]}],
     "when_unavailable":"deny"}"#;
 
-fn check(limit: &str, key: &str, cost: u64) -> Check {
-    Check {
-        limit: limit.into(),
-        key: key.into(),
-        cost,
-    }
-}
-
 #[test]
 fn a_request_asks_the_checks_of_every_rule_that_matches() {
     let rules = rules(&format!("{SEARCH},{EVERYONE}"));
     let key: &[u8] = b"k1";
+    let searching = get("/search/a?q=1", &[("x-api-key", key)]);
     assert_eq!(
-        rules.evaluate(&get("/search/a?q=1", &[("x-api-key", key)])),
-        Evaluation::Ask(Question {
-            checks: vec![
-                check("per-key", "x-api-key=k1;@path=/search/a", 5),
-                check("everyone", "@constant=everyone", 1),
-                check("per-address", "@address=192.0.2.1", 1),
-            ],
-            when_unavailable: WhenUnavailable::Deny,
-        })
+        asked(&rules, &searching),
+        [
+            "per-key x-api-key=k1;@path=/search/a 5",
+            "everyone @constant=everyone 1",
+            "per-address @address=192.0.2.1 1",
+        ]
     );
+    let Evaluation::Ask(question) = rules.evaluate(&searching, &mut |_| {}) else {
+        panic!()
+    };
+    assert_eq!(question.when_unavailable, WhenUnavailable::Deny);
 }
 
 #[test]
 fn a_request_that_no_rule_matches_asks_nothing() {
     let rules = rules(SEARCH);
-    assert_eq!(
-        rules.evaluate(&get("/other", &[("x-api-key", b"k1")])),
-        Evaluation::Pass
-    );
-    let post = Fake {
-        headers: vec![
-            (":method", b"POST"),
-            (":path", b"/search"),
-            ("x-api-key", b"k1"),
-        ],
-    };
-    assert_eq!(rules.evaluate(&post), Evaluation::Pass);
-    assert_eq!(rules.evaluate(&Fake::default()), Evaluation::Pass);
+    let key: &[(&str, &[u8])] = &[("x-api-key", b"k1")];
+    assert_eq!(asked(&rules, &get("/other", key)), [""; 0]);
+    assert_eq!(asked(&rules, &request("POST", "/search", key)), [""; 0]);
+    assert_eq!(asked(&rules, &Fake::default()), [""; 0]);
+}
+
+#[test]
+fn a_rule_that_says_stop_ends_the_list_for_what_it_matches() {
+    let stopping = SEARCH.replace(r#""name""#, r#""stop":true,"name""#);
+    let rules = rules(&format!("{stopping},{EVERYONE}"));
+    let key: &[(&str, &[u8])] = &[("x-api-key", b"k1")];
+    assert_eq!(asked(&rules, &get("/search", key)).len(), 1);
+    assert_eq!(asked(&rules, &get("/other", key)).len(), 2);
 }
 
 #[test]
@@ -88,38 +100,40 @@ fn a_missing_part_is_skipped_denied_or_replaced_as_the_rule_says() {
         |when: &str| rules(&SEARCH.replace(r#""cost":5"#, &format!(r#""when_missing":{when}"#)));
     for headers in [&[][..], &[("x-api-key", &b""[..])][..]] {
         let request = get("/search", headers);
-        assert_eq!(with(r#""skip""#).evaluate(&request), Evaluation::Pass);
+        assert_eq!(asked(&with(r#""skip""#), &request), [""; 0]);
+        assert_eq!(asked(&with(r#""deny""#), &request), ["403"]);
         assert_eq!(
-            with(r#""deny""#).evaluate(&request),
-            Evaluation::Missing("per-key".into())
-        );
-        let Evaluation::Ask(question) = with(r#"{"use":"anonymous"}"#).evaluate(&request) else {
-            panic!()
-        };
-        assert_eq!(
-            question.checks[0].key,
-            "@missing/x-api-key=anonymous;@path=/search"
+            asked(&with(r#"{"use":"anonymous"}"#), &request),
+            ["per-key @missing/x-api-key=anonymous;@path=/search 1"]
         );
     }
-    let sent =
-        with(r#"{"use":"anonymous"}"#).evaluate(&get("/search", &[("x-api-key", b"anonymous")]));
-    let Evaluation::Ask(question) = sent else {
-        panic!()
-    };
-    assert_eq!(question.checks[0].key, "x-api-key=anonymous;@path=/search");
+    let sent = get("/search", &[("x-api-key", b"anonymous")]);
+    assert_eq!(
+        asked(&with(r#"{"use":"anonymous"}"#), &sent),
+        ["per-key x-api-key=anonymous;@path=/search 1"]
+    );
+}
+
+#[test]
+fn a_part_that_is_given_in_different_ways_at_once_is_refused() {
+    let rules = rules(SEARCH);
+    let twice: &[(&str, &[u8])] = &[("x-api-key", b"mine"), ("x-api-key", b"other")];
+    assert_eq!(asked(&rules, &get("/search", twice)), ["400"]);
+    let same: &[(&str, &[u8])] = &[("x-api-key", b"mine"), ("x-api-key", b"mine")];
+    assert_eq!(
+        asked(&rules, &get("/search", same)),
+        ["per-key x-api-key=mine;@path=/search 5"]
+    );
 }
 
 #[test]
 fn bytes_that_are_not_utf8_make_a_key_like_any_others() {
-    let rules = rules(SEARCH);
-    let Evaluation::Ask(question) =
-        rules.evaluate(&get("/search", &[("x-api-key", b"\xff\x00;=")]))
-    else {
-        panic!()
-    };
     assert_eq!(
-        question.checks[0].key,
-        "x-api-key=%FF%00%3B%3D;@path=/search"
+        asked(
+            &rules(SEARCH),
+            &get("/search", &[("x-api-key", b"\xff\x00;=")])
+        ),
+        ["per-key x-api-key=%FF%00%3B%3D;@path=/search 5"]
     );
 }
 

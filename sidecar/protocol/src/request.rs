@@ -30,6 +30,10 @@ pub struct Decision<'a> {
     /// Answer with a receipt, by which the units can be given back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
+    /// The name of the rule that asks, where whoever asks will not heed the verdict: it wants to know what would have
+    /// been. Decided like any other, and counted apart.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Cow<'a, str>>,
 }
 
 /// One (limit, key, cost).
