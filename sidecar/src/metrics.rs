@@ -10,6 +10,8 @@ use prometheus::{
 };
 use sluicegate_protocol::Verdict;
 
+use crate::plan::{Source, Told};
+
 /// Seconds: from well under a local round trip to past the longest sensible deadline.
 const STORE_SECONDS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0,
@@ -62,9 +64,9 @@ impl Metrics {
             decisions: IntCounterVec::new(
                 Opts::new(
                     "sluicegate_decisions_total",
-                    "Decisions, by the limit that decided and the verdict.",
+                    "Decisions, by the limit that decided, the verdict and where it came from.",
                 ),
-                &["limit", "verdict"],
+                &["limit", "verdict", "source"],
             )?,
             shadow_decisions: IntCounterVec::new(
                 Opts::new(
@@ -148,25 +150,35 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Counts one verdict under the limit that decided; `limit` is empty where none could be known.
-    pub fn count(&self, limit: &str, verdict: &Verdict<'_>) {
-        self.decisions
-            .with_label_values(&[limit, label(verdict)])
-            .inc();
+    /// Counts one verdict.
+    pub fn count(&self, told: &Told<'_>) {
+        self.count_as(told, label(&told.verdict));
     }
 
     /// Counts one verdict that nobody heeds: under the rule that asked, and among all decisions as `shadow_...`.
-    pub fn count_shadow(&self, rule: &str, limit: &str, verdict: &Verdict<'_>) {
+    pub fn count_shadow(&self, rule: &str, told: &Told<'_>) {
         let rule = if self.is_known(rule) { rule } else { "other" };
+        let verdict = label(&told.verdict);
         self.shadow_decisions
-            .with_label_values(&[rule, limit, label(verdict)])
+            .with_label_values(&[rule, told.limit, verdict])
             .inc();
-        let verdict = match verdict {
+        let verdict = match told.verdict {
             Verdict::Admitted(_) => "shadow_admitted",
             Verdict::Denied(_) => "shadow_denied",
-            other => label(other),
+            _ => verdict,
         };
-        self.decisions.with_label_values(&[limit, verdict]).inc();
+        self.count_as(told, verdict);
+    }
+
+    fn count_as(&self, told: &Told<'_>, verdict: &str) {
+        let source = match told.source {
+            Source::Store => "store",
+            Source::Certificate => "certificate",
+            Source::Request => "request",
+        };
+        self.decisions
+            .with_label_values(&[told.limit, verdict, source])
+            .inc();
     }
 
     fn is_known(&self, rule: &str) -> bool {

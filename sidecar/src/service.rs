@@ -10,9 +10,10 @@ use sluicegate_protocol::{
 use tracing::warn;
 
 use crate::batcher::Batcher;
+use crate::denials::Denials;
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::plan::{Plan, buckets};
+use crate::plan::{Plan, Source, buckets};
 use crate::store::{Store, StoreError};
 
 /// Everything a sidecar knows.
@@ -22,6 +23,7 @@ pub struct Service {
     pub live: Live,
     store: Arc<Store>,
     batcher: Batcher,
+    denials: Denials,
     /// What it counts.
     pub metrics: Arc<Metrics>,
 }
@@ -35,6 +37,7 @@ impl Service {
             live,
             store,
             batcher,
+            denials: Denials::default(),
             metrics,
         }
     }
@@ -46,22 +49,25 @@ impl Service {
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let epoch = self.live.current();
         let asked = read_decisions(body)?;
-        let shadows: Vec<_> = asked
-            .iter()
-            .map(|decision| decision.as_ref().ok()?.shadow.clone())
-            .collect();
-        let plan = Plan::new(&epoch.policy, asked);
+        let moment = self.denials.moment(epoch.number);
+        let plan = Plan::new(&epoch.policy, &asked, |decision| {
+            self.denials.covering(moment, decision)
+        });
         let settled = self.batcher.decide(plan.batch.clone()).await;
-        let verdicts = plan.verdicts(&settled);
-        for ((limit, verdict), shadow) in verdicts.iter().zip(&shadows) {
-            match shadow {
-                Some(rule) => self.metrics.count_shadow(rule, limit, verdict),
-                None => self.metrics.count(limit, verdict),
+        let told = plan.verdicts(&settled);
+        for (told, asked) in told.iter().zip(&asked) {
+            let decision = asked.as_ref().ok();
+            match decision.and_then(|decision| decision.shadow.as_deref()) {
+                Some(rule) => self.metrics.count_shadow(rule, told),
+                None => self.metrics.count(told),
+            }
+            if let (Source::Store, Some(decision)) = (told.source, decision) {
+                self.denials.hold(moment, decision, &told.verdict);
             }
         }
         let answer = Answer {
             epoch: epoch.number,
-            verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect(),
+            verdicts: told.into_iter().map(|told| told.verdict).collect(),
         };
         Ok(json(&answer))
     }
@@ -104,6 +110,7 @@ impl Service {
                 },
             );
         }
+        self.denials.void();
         Ok(json(&Listed { outcomes }))
     }
 
@@ -133,6 +140,7 @@ impl Service {
                 },
             );
         }
+        self.denials.void();
         Ok(json(&Listed { outcomes }))
     }
 

@@ -148,7 +148,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Any history over buckets of that kind.
 pub fn histories(kind: Kind) -> impl Strategy<Value = History> {
-    let block = prop_oneof![Just(2usize), Just(3), Just(31)];
+    let block = prop_oneof![Just(2usize), Just(3), Just(18)];
     let world = prop::collection::vec(spec(kind), 1..4);
     (world, block, prop::collection::vec(step(), 1..80)).prop_map(|(world, block, steps)| History {
         world,

@@ -27,9 +27,9 @@ impl Lua {
             _redis: redis,
             connection,
             scripts: HashMap::new(),
-            block: 31,
+            block: 18,
         };
-        lua.use_blocks_of(31);
+        lua.use_blocks_of(18);
         lua
     }
 
@@ -40,7 +40,7 @@ impl Lua {
             return;
         }
         let source = source();
-        let line = "local BLOCK = 31\n";
+        let line = "local BLOCK = 18\n";
         assert!(source.contains(line), "decide.lua has a line: {line}");
         let source = source.replace(line, &format!("local BLOCK = {records}\n"));
         let sha = redis::cmd("SCRIPT")
@@ -56,7 +56,7 @@ impl Lua {
         keys: impl Iterator<Item = &'a str>,
         arguments: Vec<Vec<u8>>,
         now_us: Option<u64>,
-    ) -> RedisResult<Vec<i64>> {
+    ) -> RedisResult<Vec<u8>> {
         let keys: Vec<&str> = keys.collect();
         let mut call = redis::cmd("EVALSHA");
         call.arg(&self.scripts[&self.block])

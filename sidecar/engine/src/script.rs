@@ -1,18 +1,21 @@
 //! What goes to the Lua script and what comes back: its codec, without a Redis client.
 //!
 //! The contract stands on top of lua/decide.lua. Whoever has a connection sends
-//! `EVALSHA <sha of DECIDE> <n> <keys> <arguments>` and decodes the integers of the reply here.
+//! `EVALSHA <sha of DECIDE> <n> <keys> <arguments>` and decodes the string of the reply here.
 
 use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Outcome};
 
 /// The script, whole. It decides and gives back; to reset buckets, `UNLINK` their keys.
-pub const DECIDE: &str = include_str!("../../../lua/decide.lua");
+pub const DECIDE: &str = concat!(
+    include_str!("../../../lua/rare.lua"),
+    include_str!("../../../lua/decide.lua")
+);
 
 const TAKE: u8 = 0;
 const PEEK: u8 = 1;
 const GIVE_BACK: u8 = 2;
-/// Integers of the reply for each decision, after one for the time.
-const PER_DECISION: usize = 4;
+/// Bytes of the reply for each decision: said 4, remaining 4, reset 7, retry-after 7, time 7.
+const ROW: usize = 29;
 
 /// Units to return to one bucket.
 #[derive(Clone, Copy, Debug)]
@@ -29,24 +32,24 @@ pub struct GiveBack<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// Not the script's answer to this batch.
-    #[error("the script sent {got} integers for {decisions} decisions, not {want}")]
+    #[error("the script sent {got} bytes for {decisions} decisions, not {want}")]
     Length {
-        /// Integers received.
+        /// Bytes received.
         got: usize,
         /// Decisions asked about.
         decisions: usize,
-        /// Integers that this many decisions have.
+        /// Bytes that this many decisions have.
         want: usize,
     },
-    /// A number that cannot be.
-    #[error("the script sent {value} for `{field}` of decision {decision}")]
-    Number {
-        /// Which of the decision's numbers.
-        field: &'static str,
-        /// What was sent.
-        value: i64,
+    /// The take that it says decided is not there.
+    #[error("the script says that take {said} decided decision {decision}, of {takes}")]
+    DecidedBy {
+        /// What was sent: from 1, negative if denied.
+        said: i32,
         /// Index of the decision.
         decision: usize,
+        /// Takes that it has.
+        takes: usize,
     },
 }
 
@@ -126,72 +129,74 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
 ///
 /// # Errors
 /// The reply is not one to this batch.
-pub fn outcomes(batch: &Batch, reply: &[i64]) -> Result<Vec<Outcome>, ReplyError> {
-    let (at_us, rows) = rows(reply, batch.decisions.len())?;
-    let outcome = |(decision, row): (usize, &[i64; PER_DECISION])| {
-        let number = |field, value: i64| {
-            let wrong = ReplyError::Number {
-                field,
-                value,
-                decision,
-            };
-            u64::try_from(value).map_err(|_| wrong)
-        };
-        let [said, remaining, reset_us, retry_after_us] = *row;
-        let takes = batch.decisions.get(decision).map_or(0, |d| d.takes.len());
-        let decided_by = usize::try_from(said.unsigned_abs()).unwrap_or(usize::MAX);
+pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Vec<Outcome>, ReplyError> {
+    let rows = rows(reply, batch.decisions.len())?;
+    let rows = rows.iter().zip(&batch.decisions).enumerate();
+    rows.map(|(index, (row, decision))| {
+        let row = Row::read(row);
+        let takes = decision.takes.len();
+        let decided_by = usize::try_from(row.said.unsigned_abs()).unwrap_or(usize::MAX);
         if !(1..=takes).contains(&decided_by) {
-            return Err(ReplyError::Number {
-                field: "decided_by",
-                value: said,
-                decision,
+            return Err(ReplyError::DecidedBy {
+                said: row.said,
+                decision: index,
+                takes,
             });
         }
         Ok(Outcome {
-            admitted: said > 0,
+            admitted: row.said > 0,
             decided_by: decided_by - 1,
-            remaining: number("remaining", remaining)?,
-            reset_us: number("reset", reset_us)?,
-            retry_after_us: number("retry_after", retry_after_us)?,
-            at_us,
+            remaining: row.remaining,
+            reset_us: row.reset_us,
+            retry_after_us: row.retry_after_us,
+            at_us: row.at_us,
         })
-    };
-    rows.iter().enumerate().map(outcome).collect()
+    })
+    .collect()
 }
 
 /// Units that each give-back returned, from the script's reply.
 ///
 /// # Errors
 /// The reply is not one to so many give-backs.
-pub fn returned(returns: &[GiveBack<'_>], reply: &[i64]) -> Result<Vec<u64>, ReplyError> {
-    let (_, rows) = rows(reply, returns.len())?;
-    let units = |(decision, &[_, value, _, _]): (usize, &[i64; PER_DECISION])| {
-        u64::try_from(value).map_err(|_| ReplyError::Number {
-            field: "returned",
-            value,
-            decision,
-        })
-    };
-    rows.iter().enumerate().map(units).collect()
+pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Vec<u64>, ReplyError> {
+    let rows = rows(reply, returns.len())?;
+    Ok(rows.iter().map(|row| Row::read(row).remaining).collect())
 }
 
-/// The time, and the integers of each decision.
-fn rows(reply: &[i64], decisions: usize) -> Result<(u64, &[[i64; PER_DECISION]]), ReplyError> {
-    let wrong = ReplyError::Length {
-        got: reply.len(),
-        decisions,
-        want: 1 + PER_DECISION * decisions,
-    };
-    match reply.split_first().map(|(at, rest)| (at, rest.as_chunks())) {
-        Some((at, (rows, []))) if rows.len() == decisions => {
-            let at_us = u64::try_from(*at).map_err(|_| ReplyError::Number {
-                field: "time",
-                value: *at,
-                decision: 0,
-            })?;
-            Ok((at_us, rows))
+fn rows(reply: &[u8], decisions: usize) -> Result<&[[u8; ROW]], ReplyError> {
+    match reply.as_chunks() {
+        (rows, []) if rows.len() == decisions => Ok(rows),
+        _ => Err(ReplyError::Length {
+            got: reply.len(),
+            decisions,
+            want: ROW * decisions,
+        }),
+    }
+}
+
+/// What the script says of one decision.
+struct Row {
+    said: i32,
+    remaining: u64,
+    reset_us: u64,
+    retry_after_us: u64,
+    at_us: u64,
+}
+
+impl Row {
+    fn read(row: &[u8; ROW]) -> Self {
+        let number = |from: usize, to: usize| {
+            let bytes = row.iter().take(to).skip(from);
+            bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
+        Row {
+            said: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
+            remaining: number(4, 8),
+            reset_us: number(8, 15),
+            retry_after_us: number(15, 22),
+            at_us: number(22, 29),
         }
-        _ => Err(wrong),
     }
 }
 
@@ -222,30 +227,36 @@ mod tests {
         assert_eq!(arguments(&batch()), [[&spec[..], &decision[..]].concat()]);
     }
 
+    fn row(said: i32) -> Vec<u8> {
+        let mut row = said.to_be_bytes().to_vec();
+        for (bytes, value) in [(4, 4), (7, 100), (7, 50), (7, 1_790_000_000_123_456)] {
+            push(&mut row, bytes, value);
+        }
+        row
+    }
+
     #[test]
     fn a_reply_is_an_outcome_for_each_decision() {
-        let outcomes = outcomes(&batch(), &[900, -1, 4, 100, 50]).unwrap();
         let denied = Outcome {
             admitted: false,
             decided_by: 0,
             remaining: 4,
             reset_us: 100,
             retry_after_us: 50,
-            at_us: 900,
+            at_us: 1_790_000_000_123_456,
         };
-        assert_eq!(outcomes, [denied]);
+        assert_eq!(outcomes(&batch(), &row(-1)), Ok(vec![denied]));
     }
 
     #[test]
     fn a_reply_that_is_not_the_scripts_is_refused() {
-        for short in [&[][..], &[900], &[900, 1, 4, 100], &[900, 1, 2, 3, 4, 5]] {
-            let error = outcomes(&batch(), short).unwrap_err();
-            assert!(matches!(error, ReplyError::Length { want: 5, .. }));
+        for wrong in [&[][..], &row(1)[..28], &[row(1), row(1)].concat()] {
+            let error = outcomes(&batch(), wrong).unwrap_err();
+            assert!(matches!(error, ReplyError::Length { want: ROW, .. }));
         }
-        for said in [0, 2, -2, i64::MIN] {
-            let error = outcomes(&batch(), &[900, said, 0, 0, 0]).unwrap_err();
-            assert!(error.to_string().contains("`decided_by` of decision 0"));
+        for said in [0, 2, -2, i32::MIN] {
+            let error = outcomes(&batch(), &row(said)).unwrap_err();
+            assert!(error.to_string().contains("decided decision 0, of 1"));
         }
-        assert!(outcomes(&batch(), &[900, 1, -3, 0, 0]).is_err());
     }
 }

@@ -55,10 +55,6 @@ const fn one() -> u64 {
     1
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
 const fn is_one(cost: &u64) -> bool {
     *cost == 1
 }

@@ -62,7 +62,7 @@ async fn invoke<'a>(
     script: &Script,
     keys: impl Iterator<Item = &'a str>,
     arguments: Vec<Vec<u8>>,
-) -> Result<Vec<i64>, StoreError> {
+) -> Result<Vec<u8>, StoreError> {
     let mut call = script.prepare_invoke();
     for key in keys {
         call.key(key);

@@ -107,6 +107,7 @@ mod tests {
             remaining,
             reset_ms,
             retry_after_ms: 0,
+            hold_ms: 0,
             receipt: Vec::new(),
         }
     }

@@ -1,0 +1,25 @@
+//! `make bench-engine`: what the engine costs in Redis, beside the scripts that articles teach.
+//!
+//! | module | for |
+//! |---|---|
+//! | `wire.rs` | the Redis protocol |
+//! | `rig.rs` | a Redis with the scripts; fair measuring |
+//! | `speed.rs` | decisions a second |
+//! | `report.rs` | the table, the goals, the file |
+
+mod report;
+mod rig;
+mod speed;
+mod wire;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let mut rig = rig::Rig::start().await;
+    let mut report = report::Report::default();
+    println!("speed (medians of interleaved rounds)");
+    speed::counters(&mut rig, &mut report);
+    speed::logs(&mut rig, &mut report);
+    speed::weighted(&mut rig, &mut report);
+    speed::batches(&mut rig, &mut report);
+    report.finish();
+}

@@ -1,0 +1,156 @@
+//! A Redis of the bench's own, the scripts loaded in it, and fair measuring.
+
+use crate::wire::{Reply, Wire, command};
+use sluicegate_engine::script;
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
+use sluicegate_tests::redis::Redis;
+use std::time::Instant;
+
+/// Ratios only from interleaved runs: on shared machines the same thing differs from minute to minute.
+const ROUNDS: usize = 9;
+
+/// One second, in microseconds.
+pub const SECOND: u64 = 1_000_000;
+
+pub struct Rig {
+    _redis: Redis,
+    pub wire: Wire,
+    pub decide: String,
+    pub zset: String,
+    pub incrby: String,
+}
+
+/// Something to send over and over: `decisions` are made by each command.
+pub struct Load {
+    pub commands: Vec<Vec<u8>>,
+    pub decisions: usize,
+    /// Commands in a round.
+    pub count: usize,
+}
+
+impl Rig {
+    pub async fn start() -> Self {
+        let redis = Redis::start().await;
+        let url = redis.url();
+        let mut wire = Wire::connect(url.trim_start_matches("redis://"));
+        let mut load = |script: &str| {
+            wire.ask(&[b"SCRIPT", b"LOAD", script.as_bytes()])
+                .text()
+                .to_owned()
+        };
+        let decide = load(script::DECIDE);
+        let zset = load(include_str!("zset.lua"));
+        let incrby = load(include_str!("incrby.lua"));
+        Rig {
+            _redis: redis,
+            wire,
+            decide,
+            zset,
+            incrby,
+        }
+    }
+
+    pub fn empty(&mut self) {
+        self.wire.ask(&[b"FLUSHALL"]);
+    }
+
+    /// A call of the script for that batch; without a time by Redis's clock, as in production.
+    pub fn decide(&self, batch: &Batch, now_us: Option<u64>) -> Vec<u8> {
+        let keys: Vec<&str> = script::keys(batch).collect();
+        let number = keys.len().to_string();
+        let mut arguments = script::arguments(batch);
+        arguments.extend(now_us.map(script::clock));
+        let mut parts: Vec<&[u8]> = vec![b"EVALSHA", self.decide.as_bytes(), number.as_bytes()];
+        parts.extend(keys.iter().map(|key| key.as_bytes()));
+        parts.extend(arguments.iter().map(Vec::as_slice));
+        command(&parts)
+    }
+
+    /// A call of one of the yardsticks: limit, window, cost.
+    pub fn yardstick(&self, sha: &str, key: &str, arguments: [u64; 3]) -> Vec<u8> {
+        let [limit, window, cost] = arguments.map(|n| n.to_string().into_bytes());
+        command(&[
+            b"EVALSHA",
+            sha.as_bytes(),
+            b"1",
+            key.as_bytes(),
+            &limit,
+            &window,
+            &cost,
+        ])
+    }
+
+    /// Decisions a second of each load: the median of rounds in turn, after one that only warms up.
+    pub fn rates<const N: usize>(&mut self, loads: [&Load; N]) -> [f64; N] {
+        let mut rates: [Vec<f64>; N] = std::array::from_fn(|_| Vec::new());
+        for round in 0..=ROUNDS {
+            for (load, rates) in loads.iter().zip(&mut rates) {
+                let start = Instant::now();
+                self.wire.flood(&load.commands, load.count);
+                let decisions = (load.count * load.decisions) as f64;
+                if round > 0 {
+                    rates.push(decisions / start.elapsed().as_secs_f64());
+                }
+            }
+        }
+        rates.map(|rates| median(&rates))
+    }
+
+    /// Bytes that a key takes, all of it looked at.
+    pub fn bytes(&mut self, key: &str) -> f64 {
+        let reply = self
+            .wire
+            .ask(&[b"MEMORY", b"USAGE", key.as_bytes(), b"SAMPLES", b"0"]);
+        reply.integer() as f64
+    }
+
+    /// Microseconds that Redis itself spent on scripts, and how many it ran, since asked last.
+    pub fn script_us(&mut self) -> (f64, f64) {
+        let stats = self.wire.ask(&[b"INFO", b"commandstats"]);
+        let figure = |name: &str| -> f64 {
+            let line = stats
+                .text()
+                .lines()
+                .find(|line| line.starts_with("cmdstat_evalsha:"));
+            let field =
+                line.and_then(|line| line.split([':', ',']).find_map(|f| f.strip_prefix(name)));
+            field.and_then(|value| value.parse().ok()).unwrap_or(0.0)
+        };
+        let figures = (figure("usec="), figure("calls="));
+        self.wire.ask(&[b"CONFIG", b"RESETSTAT"]);
+        figures
+    }
+
+    pub fn ask(&mut self, parts: &[&[u8]]) -> Reply {
+        self.wire.ask(parts)
+    }
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A batch of so many decisions, one take each, on one bucket.
+pub fn batch(key: &str, spec: BucketSpec, cost: u64, decisions: usize) -> Batch {
+    let decision = Decision {
+        takes: vec![Take { bucket: 0, cost }],
+        peek: false,
+    };
+    Batch {
+        buckets: vec![Bucket {
+            key: key.to_owned(),
+            spec,
+        }],
+        decisions: vec![decision; decisions],
+    }
+}
+
+pub fn spec(algorithm: Algorithm, limit: u64, window_us: u64) -> BucketSpec {
+    BucketSpec {
+        algorithm,
+        limit,
+        window_us,
+    }
+}
