@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sluicegate_rules::{Check, Evaluation, Headers, Question, Request, Rules, parse};
 
 /// A request of headers and attributes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Fake {
     pub headers: Headers,
     pub attributes: BTreeMap<String, Vec<u8>>,
