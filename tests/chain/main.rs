@@ -10,6 +10,8 @@
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
 //! | `reload` | the policy's replacement while requests are served |
+//! | `replies` | what clients are told, by every kind of request |
+//! | `sources` | every source of a key and every matcher, with what provides it in Envoy |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
@@ -24,5 +26,7 @@ mod operations;
 mod outages;
 mod redis_store;
 mod reload;
+mod replies;
+mod sources;
 mod support;
 mod wire;

@@ -26,8 +26,20 @@ impl Envoy {
         upstream_port: u16,
         plugin: Option<Value>,
     ) -> Self {
+        Self::start_with(folder, sidecar_port, upstream_port, plugin, |_| {}).await
+    }
+
+    /// Likewise, with more of Envoy's configuration changed by `patch`: see [`LISTENER`] and [`MANAGER`].
+    pub async fn start_with(
+        folder: &Path,
+        sidecar_port: u16,
+        upstream_port: u16,
+        plugin: Option<Value>,
+        patch: impl FnOnce(&mut Value),
+    ) -> Self {
         let (port, admin_port) = (free_port(), free_port());
-        let config = config(port, admin_port, sidecar_port, upstream_port, plugin);
+        let mut config = config(port, admin_port, sidecar_port, upstream_port, plugin);
+        patch(&mut config);
         let mut process = launch(folder, port, &config);
         let ready = format!("http://127.0.0.1:{admin_port}/ready");
         process
@@ -71,6 +83,33 @@ impl Envoy {
         self.process.log()
     }
 
+    /// What is counted by the plugin named `sluicegate`, by its name in `docs/filter.md`.
+    pub async fn counted(&self, name: &str) -> u64 {
+        self.stat(&format!("wasmcustom.sluicegate.{name}")).await
+    }
+
+    /// Times that the filter's VM had to be started again, or a request met a dead one.
+    pub async fn vm_deaths(&self) -> u64 {
+        let mut sum = 0;
+        for name in [
+            "vm_reload_success",
+            "vm_reload_failure",
+            "vm_reload_backoff",
+        ] {
+            sum += self
+                .stat(&format!(
+                    "wasm.envoy.wasm.runtime.v8.plugin.sluicegate.{name}"
+                ))
+                .await;
+        }
+        sum
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// One of its statistics, by its full name; 0 where it has none yet.
     pub async fn stat(&self, name: &str) -> u64 {
         let url = format!("http://127.0.0.1:{}/stats?filter=^{name}$", self.admin_port);
@@ -80,6 +119,22 @@ impl Envoy {
             .and_then(|(_, value)| value.parse().ok())
             .unwrap_or(0)
     }
+}
+
+/// The listener, as a JSON pointer into the configuration.
+pub const LISTENER: &str = "/static_resources/listeners/0";
+/// Its HTTP connection manager.
+pub const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+
+/// What stands at a JSON pointer.
+///
+/// # Panics
+/// Nothing does.
+pub fn at<'a>(config: &'a mut Value, pointer: &str) -> &'a mut Value {
+    config
+        .pointer_mut(pointer)
+        .unwrap_or_else(|| panic!("envoy/envoy.yaml has no {pointer}"))
 }
 
 const INSTALL: &str = "install it: tests/setup";
@@ -120,13 +175,7 @@ fn config(
 ) -> Value {
     let text = std::fs::read_to_string(repository("envoy/envoy.yaml")).expect("envoy/envoy.yaml");
     let mut config: Value = serde_saphyr::from_str(&text).expect("envoy/envoy.yaml is YAML");
-    let mut set = |path: &str, value: Value| {
-        *config
-            .pointer_mut(path)
-            .unwrap_or_else(|| panic!("envoy/envoy.yaml has no {path}")) = value;
-    };
-    const LISTENER: &str = "/static_resources/listeners/0";
-    const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+    let mut set = |path: &str, value: Value| *at(&mut config, path) = value;
     const ENDPOINT: &str =
         "load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";
     set(
