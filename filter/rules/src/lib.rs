@@ -10,6 +10,7 @@
 //! | `part.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
+//! | `lobby.rs` | who goes alone, who waits, and when the next callout leaves |
 //! | `wire.rs` | the question to the sidecar and its answer |
 //! | `reply.rs`, `reply/fields.rs` | what a client is told |
 //! | `stats.rs` | what is counted |
@@ -20,6 +21,7 @@ pub mod config;
 mod cost;
 mod fields;
 mod key;
+mod lobby;
 mod matcher;
 mod part;
 mod path;
@@ -31,6 +33,7 @@ mod template;
 mod wire;
 
 pub use config::{ConfigError, Sidecar, parse};
+pub use lobby::{Boarding, Flight, Lobby, Way};
 pub use reply::{Header, OURS, Reply};
 pub use request::{Headers, Request};
 pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};

@@ -93,7 +93,11 @@ impl Rules {
             }
         }
         // Strings and integers always can be written as JSON; an empty body would be answered by an error.
-        serde_json::to_vec(&Request { decisions }).unwrap_or_default()
+        serde_json::to_vec(&Request {
+            decisions,
+            denied: Vec::new(),
+        })
+        .unwrap_or_default()
     }
 
     fn decision<'a>(&'a self, checks: &'a [Check], shadow: Option<&'a str>) -> Decision<'a> {
