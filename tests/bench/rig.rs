@@ -120,10 +120,6 @@ impl Rig {
         self.wire.ask(&[b"CONFIG", b"RESETSTAT"]);
         figures
     }
-
-    pub fn ask(&mut self, parts: &[&[u8]]) -> Reply {
-        self.wire.ask(parts)
-    }
 }
 
 pub fn median(values: &[f64]) -> f64 {

@@ -12,7 +12,8 @@ const PIPELINE: usize = 16;
 pub enum Reply {
     Integer(i64),
     Text(String),
-    Many(Vec<Reply>),
+    /// How many; what they were is of no interest.
+    Many(usize),
     Nothing,
 }
 
@@ -28,13 +29,6 @@ impl Reply {
         match self {
             Reply::Text(text) => text,
             other => panic!("not text: {other:?}"),
-        }
-    }
-
-    pub fn many(&self) -> &[Reply] {
-        match self {
-            Reply::Many(replies) => replies,
-            other => panic!("not an array: {other:?}"),
         }
     }
 }
@@ -90,8 +84,9 @@ impl Connection {
                 Reply::Text(String::from_utf8_lossy(&text).into_owned())
             }
             b'*' => {
-                let count = number();
-                Reply::Many((0..count).map(|_| self.reply(line)).collect())
+                let count = usize::try_from(number()).expect("a count");
+                (0..count).for_each(|_| drop(self.reply(line)));
+                Reply::Many(count)
             }
             other => panic!("not a reply: {other}"),
         }
