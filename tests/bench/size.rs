@@ -54,8 +54,8 @@ fn fill(rig: &mut Rig, key: &str, entries: u64) -> u64 {
 
 /// Microseconds of Redis's own for each of 2,000 calls, a millisecond apart from `from` on.
 fn each(rig: &mut Rig, key: &str, limit: u64, from: u64) -> f64 {
-    let call = |n| rig.decide(&batch(key, log(limit), 1, 1), Some(from + n * 1_000));
-    let calls: Vec<Vec<u8>> = (0..2_000).map(call).collect();
+    let call = |n: u64| rig.decide(&batch(key, log(limit), 1, 1), Some(from + n * 1_000));
+    let calls: Vec<Vec<u8>> = (0..2_000u64).map(call).collect();
     rig.script_us();
     rig.wire.flood(&calls, calls.len());
     let (us, count) = rig.script_us();
