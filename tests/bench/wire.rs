@@ -12,8 +12,7 @@ const PIPELINE: usize = 16;
 pub enum Reply {
     Integer(i64),
     Text(String),
-    /// How many; what they were is of no interest.
-    Many(usize),
+    Many,
     Nothing,
 }
 
@@ -86,7 +85,7 @@ impl Connection {
             b'*' => {
                 let count = usize::try_from(number()).expect("a count");
                 (0..count).for_each(|_| drop(self.reply(line)));
-                Reply::Many(count)
+                Reply::Many
             }
             other => panic!("not a reply: {other}"),
         }

@@ -10,6 +10,7 @@
 //! | `kept.rs` | histories that once failed |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
+//! | `sizes.rs` | the calculator beside MEMORY USAGE |
 //! | `concurrency.rs` | many callers, real time |
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
@@ -23,3 +24,4 @@ mod model;
 mod mutations;
 mod promises;
 mod replay;
+mod sizes;
