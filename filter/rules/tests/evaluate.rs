@@ -1,54 +1,10 @@
 //! From a configuration and a request to the checks that are asked.
 #![allow(clippy::unwrap_used, reason = "a test is meant to panic when it fails")]
 
-use sluicegate_rules::{Check, Evaluation, Headers, Request, Rules, WhenUnavailable, parse};
+mod support;
 
-#[derive(Default)]
-struct Fake {
-    headers: Headers,
-}
-
-impl Request for Fake {
-    fn headers(&self) -> &Headers {
-        &self.headers
-    }
-    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
-        (path == ["source", "address"]).then(|| b"192.0.2.1:1234".to_vec())
-    }
-}
-
-fn request(method: &str, path: &str, headers: &[(&str, &[u8])]) -> Fake {
-    let pseudo = [(":method", method.as_bytes()), (":path", path.as_bytes())];
-    Fake {
-        headers: pseudo.iter().chain(headers).copied().collect(),
-    }
-}
-
-fn get(path: &str, headers: &[(&str, &[u8])]) -> Fake {
-    request("GET", path, headers)
-}
-
-fn rules(rules: &str) -> Rules {
-    parse(format!(r#"{{"sidecar":{{"cluster":"sluicegate"}},"rules":[{rules}]}}"#).as_bytes())
-        .unwrap()
-}
-
-/// What is asked, spelt `limit key cost`.
-fn asked(rules: &Rules, request: &Fake) -> Vec<String> {
-    match rules.evaluate(request, &mut |_| {}) {
-        Evaluation::Pass => Vec::new(),
-        Evaluation::Refuse(reply) => vec![format!("{}", reply.status)],
-        Evaluation::Ask(question) => spelt(rules, &question.checks),
-    }
-}
-
-fn spelt(rules: &Rules, checks: &[Check]) -> Vec<String> {
-    let spell = |check: &Check| {
-        let limit = rules.limit_name(check.rule, check.limit);
-        format!("{limit} {} {}", check.key, check.cost)
-    };
-    checks.iter().map(spell).collect()
-}
+use sluicegate_rules::{Evaluation, WhenUnavailable};
+use support::{Fake, asked, get, request, rules, spelt};
 
 const SEARCH: &str = r#"{"name":"search","match":{"path_prefix":"/search","methods":["GET"]},
     "checks":[{"limit":"per-key","key":[{"header":"X-Api-Key","plain":true},{"path":true}],"cost":5}],
@@ -137,76 +93,36 @@ fn bytes_that_are_not_utf8_make_a_key_like_any_others() {
     );
 }
 
+const STRICTER: &str = r#"{"name":"stricter","shadow":true,
+    "checks":[{"limit":"per-key","key":[{"header":"x-api-key","plain":true}],"when_missing":"deny"}]}"#;
+
 #[test]
-fn a_broken_configuration_is_refused_with_the_field_named() {
-    let good = format!(r#"{{"sidecar":{{"cluster":"sluicegate"}},"rules":[{SEARCH}]}}"#);
-    assert!(parse(good.as_bytes()).is_ok());
-    let cases = [
-        ("sluicegate", "", "sidecar.cluster"),
-        (r#""cluster":"#, r#""clutser":"#, "clutser"),
-        (
-            r#""cluster":"sluicegate""#,
-            r#""cluster":"s","timeout":"soon""#,
-            "sidecar.timeout",
-        ),
-        (r#""name":"search""#, r#""name":"""#, "rules[0].name"),
-        (r#""name":"search","#, "", "rules[0]"),
-        ("/search", "search", "rules[0].match.path_prefix"),
-        ("GET", "get", "rules[0].match.methods[0]"),
-        (r#""limit":"per-key","#, "", "rules[0].checks[0]"),
-        ("per-key", "", "rules[0].checks[0].limit"),
-        ("X-Api-Key", "x api key", "rules[0].checks[0].key[0].header"),
-        (
-            r#"{"path":true}"#,
-            r#"{"path":false}"#,
-            "rules[0].checks[0].key[1]",
-        ),
-        (
-            r#"{"path":true}"#,
-            r#"{"path":true,"constant":"c"}"#,
-            "rules[0].checks[0].key[1]",
-        ),
-        (
-            r#"{"path":true}"#,
-            r#"{"path":true,"plain":true}"#,
-            "rules[0].checks[0].key[1].plain",
-        ),
-        (
-            r#"{"path":true}"#,
-            r#"{"address":{"trusted_hops":0}}"#,
-            "rules[0].checks[0].key[1].address.trusted_hops",
-        ),
-        (
-            r#"{"path":true}"#,
-            r#"{"address":{"ipv4_bits":33}}"#,
-            "rules[0].checks[0].key[1].address.ipv4_bits",
-        ),
-        (r#""cost":5"#, r#""cost":0"#, "rules[0].checks[0].cost"),
-        (r#""cost":5"#, r#""cost":-5"#, "rules[0].checks[0].cost"),
-        (
-            r#""cost":5"#,
-            r#""when_missing":{"use":""}"#,
-            "rules[0].checks[0].when_missing.use",
-        ),
-        (r#""allow""#, r#""perhaps""#, "rules[0].when_unavailable"),
-    ];
-    for (from, to, field) in cases {
-        assert!(good.contains(from), "{from}");
-        let error = parse(good.replacen(from, to, 1).as_bytes())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains(field),
-            "{from} -> {to}: no {field} in {error}"
-        );
-    }
-    for text in [
-        "",
-        "{",
-        "[]",
-        "\u{0}",
-        r#"{"sidecar":{"cluster":"s"},"rules":[]}"#,
-    ] {
-        assert!(parse(text.as_bytes()).is_err(), "{text}");
-    }
+fn a_shadow_rule_asks_apart_under_a_subject_of_its_own_and_refuses_nobody() {
+    let rules = rules(&format!("{STRICTER},{EVERYONE}"));
+    let mut counted = Vec::new();
+    let request = get("/", &[("x-api-key", b"k1")]);
+    let Evaluation::Ask(question) = rules.evaluate(&request, &mut |place| counted.push(place))
+    else {
+        panic!()
+    };
+    assert_eq!(question.checks.len(), 2);
+    assert_eq!(
+        spelt(&rules, &question.shadows[0].checks),
+        ["per-key @shadow=stricter;x-api-key=k1 1"]
+    );
+    let without = get("/", &[]);
+    let Evaluation::Ask(question) = rules.evaluate(&without, &mut |place| counted.push(place))
+    else {
+        panic!()
+    };
+    assert!(question.shadows.is_empty());
+    let name = |place: &usize| rules.counters().names()[*place].as_str();
+    assert_eq!(
+        counted.iter().map(name).collect::<Vec<_>>(),
+        [
+            "decisions",
+            "rule.stricter.limit.per-key.shadow_denied",
+            "decisions"
+        ]
+    );
 }
