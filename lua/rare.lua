@@ -63,7 +63,8 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     while true do
       high = min(low + step, last)
       stamp, units = record(log, high)
-      if (by_stamp and stamp or units) >= value then break end
+      -- The last is taken whatever it holds: damaged state must not loop for ever.
+      if high == last or (by_stamp and stamp or units) >= value then break end
       low, before, step = high, units, step * 2
     end
     while high - low > 1 do

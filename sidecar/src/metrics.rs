@@ -8,7 +8,7 @@ use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder, core::Collector,
 };
-use sluicegate_protocol::Verdict;
+use sluicegate_protocol::{DeniedHere, Verdict};
 
 use crate::plan::{Source, Told};
 
@@ -168,6 +168,25 @@ impl Metrics {
             _ => verdict,
         };
         self.count_as(told, verdict);
+    }
+
+    /// Counts what a filter has denied by its own certificates. A limit that the policy does not have, which a reload
+    /// may have taken away, is counted without its name: labels are bounded by what operators write.
+    pub fn count_denied_here(&self, denied: &DeniedHere<'_>, known: bool) {
+        let limit = if known { denied.limit.as_ref() } else { "" };
+        let verdict = match denied.shadow.as_deref() {
+            None => "denied",
+            Some(rule) => {
+                let rule = if self.is_known(rule) { rule } else { "other" };
+                self.shadow_decisions
+                    .with_label_values(&[rule, limit, "denied"])
+                    .inc_by(denied.count);
+                "shadow_denied"
+            }
+        };
+        self.decisions
+            .with_label_values(&[limit, verdict, "filter"])
+            .inc_by(denied.count);
     }
 
     fn count_as(&self, told: &Told<'_>, verdict: &str) {

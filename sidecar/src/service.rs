@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluicegate_engine::script::GiveBack;
 use sluicegate_protocol::{
-    Answer, GivenBack, Listed, Problem, WasReset, read_decisions, read_give_backs, read_resets,
+    Answer, GivenBack, Listed, Problem, Read, WasReset, read_decisions, read_give_backs,
+    read_resets,
 };
 use tracing::warn;
 
@@ -48,7 +49,14 @@ impl Service {
     /// The body as a whole is of no use.
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let epoch = self.live.current();
-        let asked = read_decisions(body)?;
+        let Read {
+            decisions: asked,
+            denied,
+        } = read_decisions(body)?;
+        for denied in &denied {
+            self.metrics
+                .count_denied_here(denied, epoch.policy.limit(&denied.limit).is_some());
+        }
         let moment = self.denials.moment(epoch.number);
         let plan = Plan::new(&epoch.policy, &asked, |decision| {
             self.denials.covering(moment, decision)

@@ -5,10 +5,12 @@
 //! | `wire.rs` | the Redis protocol |
 //! | `rig.rs` | a Redis with the scripts; fair measuring |
 //! | `speed.rs` | decisions a second |
+//! | `size.rs` | bytes in Redis, and time whatever the size |
 //! | `report.rs` | the table, the goals, the file |
 
 mod report;
 mod rig;
+mod size;
 mod speed;
 mod wire;
 
@@ -21,5 +23,8 @@ async fn main() {
     speed::logs(&mut rig, &mut report);
     speed::weighted(&mut rig, &mut report);
     speed::batches(&mut rig, &mut report);
+    println!("size");
+    size::bytes(&mut rig, &mut report);
+    size::time(&mut rig, &mut report);
     report.finish();
 }

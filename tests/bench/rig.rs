@@ -1,6 +1,6 @@
 //! A Redis of the bench's own, the scripts loaded in it, and fair measuring.
 
-use crate::wire::{Reply, Wire, command};
+use crate::wire::{Wire, command};
 use sluicegate_engine::script;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 use sluicegate_tests::redis::Redis;
@@ -119,10 +119,6 @@ impl Rig {
         let figures = (figure("usec="), figure("calls="));
         self.wire.ask(&[b"CONFIG", b"RESETSTAT"]);
         figures
-    }
-
-    pub fn ask(&mut self, parts: &[&[u8]]) -> Reply {
-        self.wire.ask(parts)
     }
 }
 

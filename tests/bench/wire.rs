@@ -12,7 +12,7 @@ const PIPELINE: usize = 16;
 pub enum Reply {
     Integer(i64),
     Text(String),
-    Many(Vec<Reply>),
+    Many,
     Nothing,
 }
 
@@ -28,13 +28,6 @@ impl Reply {
         match self {
             Reply::Text(text) => text,
             other => panic!("not text: {other:?}"),
-        }
-    }
-
-    pub fn many(&self) -> &[Reply] {
-        match self {
-            Reply::Many(replies) => replies,
-            other => panic!("not an array: {other:?}"),
         }
     }
 }
@@ -90,8 +83,9 @@ impl Connection {
                 Reply::Text(String::from_utf8_lossy(&text).into_owned())
             }
             b'*' => {
-                let count = number();
-                Reply::Many((0..count).map(|_| self.reply(line)).collect())
+                let count = usize::try_from(number()).expect("a count");
+                (0..count).for_each(|_| drop(self.reply(line)));
+                Reply::Many
             }
             other => panic!("not a reply: {other}"),
         }

@@ -6,14 +6,18 @@ use sluicegate_engine::{Batch, Bucket, Outcome};
 use sluicegate_tests::redis::Redis;
 use std::collections::HashMap;
 
-/// A Redis of its own, a connection to it, and the scripts that it has loaded.
+/// A Redis of its own, a connection to it, and the script that it has loaded.
 pub struct Lua {
-    _redis: Redis,
+    redis: Redis,
     pub connection: Connection,
-    /// By the size of the log's blocks.
-    scripts: HashMap<usize, String>,
+    source: String,
+    /// Digests of the script by the size of its log's blocks.
+    loaded: HashMap<usize, String>,
     block: usize,
 }
+
+/// The line of the script that says how many records a block has.
+const BLOCK_LINE: &str = "local BLOCK = 18\n";
 
 impl Lua {
     pub fn start() -> Self {
@@ -21,33 +25,42 @@ impl Lua {
             .enable_all()
             .build();
         let redis = runtime.expect("a runtime").block_on(Redis::start());
-        let client = redis::Client::open(redis.url()).expect("a URL");
-        let connection = client.get_connection().expect("a Redis that answers");
+        let connection = connect(&redis);
         let mut lua = Lua {
-            _redis: redis,
+            redis,
             connection,
-            scripts: HashMap::new(),
+            source: String::new(),
+            loaded: HashMap::new(),
             block: 18,
         };
-        lua.use_blocks_of(18);
+        lua.use_script(script::DECIDE);
         lua
+    }
+
+    /// Another connection to the same Redis.
+    pub fn another(&self) -> Connection {
+        connect(&self.redis)
+    }
+
+    /// Another script: one with a bug that the tests have to find.
+    pub fn use_script(&mut self, source: &str) {
+        source.clone_into(&mut self.source);
+        self.loaded.clear();
+        self.use_blocks_of(18);
     }
 
     /// Small blocks make long logs of short histories.
     pub fn use_blocks_of(&mut self, records: usize) {
         self.block = records;
-        if self.scripts.contains_key(&records) {
+        if self.loaded.contains_key(&records) {
             return;
         }
-        let source = source();
-        let line = "local BLOCK = 18\n";
-        assert!(source.contains(line), "decide.lua has a line: {line}");
-        let source = source.replace(line, &format!("local BLOCK = {records}\n"));
-        let sha = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(source)
-            .query(&mut self.connection);
-        self.scripts
+        assert!(self.source.contains(BLOCK_LINE), "no line {BLOCK_LINE}");
+        let line = format!("local BLOCK = {records}\n");
+        let source = self.source.replace(BLOCK_LINE, &line);
+        let mut load = redis::cmd("SCRIPT");
+        let sha = load.arg("LOAD").arg(source).query(&mut self.connection);
+        self.loaded
             .insert(records, sha.expect("a script that compiles"));
     }
 
@@ -59,7 +72,7 @@ impl Lua {
     ) -> RedisResult<Vec<u8>> {
         let keys: Vec<&str> = keys.collect();
         let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.scripts[&self.block])
+        call.arg(&self.loaded[&self.block])
             .arg(keys.len())
             .arg(keys)
             .arg(arguments);
@@ -78,6 +91,26 @@ impl Lua {
         let reply = self.call(script::keys(batch), script::arguments(batch), now_us);
         let reply = reply.map_err(|error| error.to_string())?;
         script::outcomes(batch, &reply).map_err(|error| error.to_string())
+    }
+
+    pub fn decide(&mut self, now_us: Option<u64>, batch: &Batch) -> Vec<Outcome> {
+        self.try_decide(now_us, batch).expect("outcomes")
+    }
+
+    /// The same batch at each of these times, in one pipeline.
+    pub fn decide_all(&mut self, times: &[u64], batch: &Batch) {
+        let mut pipe = redis::pipe();
+        let keys: Vec<&str> = script::keys(batch).collect();
+        for now_us in times {
+            pipe.cmd("EVALSHA")
+                .arg(&self.loaded[&self.block])
+                .arg(keys.len())
+                .arg(&keys)
+                .arg(script::arguments(batch))
+                .arg(script::clock(*now_us))
+                .ignore();
+        }
+        pipe.exec(&mut self.connection).expect("answers");
     }
 
     pub fn try_give_back(
@@ -115,10 +148,7 @@ impl Lua {
     }
 }
 
-/// The script under test: the product's, or what the mutation check names.
-fn source() -> String {
-    match std::env::var("SLUICEGATE_SCRIPT") {
-        Ok(path) => std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}")),
-        Err(_) => script::DECIDE.to_owned(),
-    }
+fn connect(redis: &Redis) -> Connection {
+    let client = redis::Client::open(redis.url()).expect("a URL");
+    client.get_connection().expect("a Redis that answers")
 }

@@ -7,9 +7,21 @@
 //! | `lua.rs` | the script on a real Redis |
 //! | `replay.rs` | one history through all three |
 //! | `agreement.rs` | generated histories, an algorithm a test |
+//! | `kept.rs` | histories that once failed |
+//! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
+//! | `expiry.rs` | keys end: after their last unit, and all of them |
+//! | `sizes.rs` | the calculator beside MEMORY USAGE |
+//! | `concurrency.rs` | many callers, real time |
+//! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
 mod agreement;
+mod concurrency;
+mod expiry;
 mod history;
+mod kept;
 mod lua;
 mod model;
+mod mutations;
+mod promises;
 mod replay;
+mod sizes;

@@ -10,6 +10,8 @@
 //! | `part.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
+//! | `denials.rs` | what is denied again without asking |
+//! | `lobby.rs` | who goes alone, who waits, and when the next callout leaves |
 //! | `wire.rs` | the question to the sidecar and its answer |
 //! | `reply.rs`, `reply/fields.rs` | what a client is told |
 //! | `stats.rs` | what is counted |
@@ -18,8 +20,10 @@ mod address;
 mod claims;
 pub mod config;
 mod cost;
+mod denials;
 mod fields;
 mod key;
+mod lobby;
 mod matcher;
 mod part;
 mod path;
@@ -31,6 +35,8 @@ mod template;
 mod wire;
 
 pub use config::{ConfigError, Sidecar, parse};
+pub use denials::Denials;
+pub use lobby::{Boarding, Flight, Lobby, Way};
 pub use reply::{Header, OURS, Reply};
 pub use request::{Headers, Request};
 pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};

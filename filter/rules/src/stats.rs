@@ -11,7 +11,7 @@ pub struct Counters {
 }
 
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
-pub const FIXED: [(&str, &str); 13] = [
+pub const FIXED: [(&str, &str); 14] = [
     ("decisions", "requests that a rule had a check for"),
     ("admitted", "of those, let through by a verdict"),
     ("denied", "of those, answered with 429"),
@@ -55,6 +55,10 @@ pub const FIXED: [(&str, &str); 13] = [
         "error_decision",
         "decisions that the sidecar could not make: policy and configuration do not fit",
     ),
+    (
+        "error_full",
+        "requests without a verdict because too many waited for one",
+    ),
 ];
 
 impl Counters {
@@ -71,6 +75,7 @@ impl Counters {
     pub(crate) const ERROR_BODY: usize = 10;
     pub(crate) const ERROR_STORE: usize = 11;
     pub(crate) const ERROR_DECISION: usize = 12;
+    pub(crate) const ERROR_FULL: usize = 13;
 
     /// For each rule and each of its limits: one counter of denials, or two of what a shadow rule would have done.
     pub(crate) fn new(rules: &[Rule]) -> Self {

@@ -2,7 +2,7 @@
 //!
 //! Nothing here knows how many requests one call asks for, or who makes the call.
 
-use sluicegate_protocol::{Answer, Code, Decision, Request, Standing, Verdict};
+use sluicegate_protocol::{Answer, Code, Decision, DeniedHere, Request, Standing, Verdict};
 
 use crate::reply::{self, Header, Reply};
 use crate::rule::{Check, Question, Rules, WhenUnavailable};
@@ -22,6 +22,8 @@ pub enum Conclusion {
 pub enum Unusable {
     /// No answer: the callout could not be made, timed out or broke.
     NoAnswer,
+    /// More requests wait than may.
+    Full,
     /// The sidecar answered with another status than 200.
     Status(String),
     /// The body cannot be read, or does not fit the question.
@@ -36,6 +38,7 @@ impl std::fmt::Display for Unusable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoAnswer => f.write_str("the sidecar did not answer in time"),
+            Self::Full => f.write_str("too many requests wait for the sidecar"),
             Self::Status(status) => write!(f, "the sidecar answered with status {status}"),
             Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
             Self::StoreUnavailable => f.write_str("the sidecar's store did not answer in time"),
@@ -48,6 +51,7 @@ impl Unusable {
     const fn counter(&self) -> usize {
         match self {
             Self::NoAnswer => Counters::ERROR_NO_ANSWER,
+            Self::Full => Counters::ERROR_FULL,
             Self::Status(_) => Counters::ERROR_STATUS,
             Self::Body(_) => Counters::ERROR_BODY,
             Self::StoreUnavailable => Counters::ERROR_STORE,
@@ -63,15 +67,15 @@ impl Question {
     }
 }
 
-/// The verdicts of an answer, if it has just as many as were asked for: else none can be told whose it is.
+/// An answer, if it has just as many verdicts as were asked for: else none can be told whose it is.
 ///
 /// # Errors
 /// Why the answer is of no use.
-pub fn read_answer(body: &[u8], decisions: usize) -> Result<Vec<Verdict<'_>>, Unusable> {
+pub fn read_answer(body: &[u8], decisions: usize) -> Result<Answer<'_>, Unusable> {
     let answer: Answer<'_> =
         serde_json::from_slice(body).map_err(|error| Unusable::Body(error.to_string()))?;
     if answer.verdicts.len() == decisions {
-        Ok(answer.verdicts)
+        Ok(answer)
     } else {
         Err(Unusable::Body(format!(
             "it has {} verdicts for {decisions} decisions",
@@ -81,9 +85,13 @@ pub fn read_answer(body: &[u8], decisions: usize) -> Result<Vec<Verdict<'_>>, Un
 }
 
 impl Rules {
-    /// The body of `POST /v1/decide` for these questions.
-    pub fn question_body(&self, questions: &[&Question]) -> Vec<u8> {
-        let mut decisions = Vec::with_capacity(questions.len());
+    /// The body of `POST /v1/decide` for these questions, with what was denied here.
+    pub fn question_body<'q>(
+        &self,
+        questions: impl IntoIterator<Item = &'q Question>,
+        denied: &[DeniedHere<'_>],
+    ) -> Vec<u8> {
+        let mut decisions = Vec::new();
         for question in questions {
             if !question.checks.is_empty() {
                 decisions.push(self.decision(&question.checks, None));
@@ -93,7 +101,11 @@ impl Rules {
             }
         }
         // Strings and integers always can be written as JSON; an empty body would be answered by an error.
-        serde_json::to_vec(&Request { decisions }).unwrap_or_default()
+        serde_json::to_vec(&Request {
+            decisions,
+            denied: denied.to_vec(),
+        })
+        .unwrap_or_default()
     }
 
     fn decision<'a>(&'a self, checks: &'a [Check], shadow: Option<&'a str>) -> Decision<'a> {

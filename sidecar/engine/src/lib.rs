@@ -7,6 +7,7 @@
 //! | `key.rs` | the one spelling of a bucket's key |
 //! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
 //! | `script.rs` | what goes to the Lua script, and what comes back |
+//! | `size.rs` | what a bucket takes in Redis |
 //! | `verdict.rs` | from what each bucket of a decision says to its outcome |
 //!
 //! Nothing here reads a clock, opens a socket or knows tokio: time comes in as an argument.
@@ -16,6 +17,7 @@ mod check;
 mod key;
 mod memory;
 pub mod script;
+mod size;
 mod verdict;
 
 pub use batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};

@@ -21,7 +21,8 @@ pub use answer::{Answer, GivenBack, Listed, Standing, Verdict, WasReset};
 pub use certificate::{Asked, Certificates, fingerprint};
 pub use problem::{Code, Problem};
 pub use request::{
-    Check, Decision, GiveBack, Request, Reset, read_decisions, read_give_backs, read_resets,
+    Check, Decision, DeniedHere, GiveBack, Read, Request, Reset, read_decisions, read_give_backs,
+    read_resets,
 };
 
 /// Where decisions are posted.

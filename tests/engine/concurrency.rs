@@ -1,0 +1,110 @@
+//! Many callers at once on a real Redis, by its own clock: what they were told adds up.
+
+use crate::lua::Lua;
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, script};
+use std::time::{Duration, Instant};
+
+const CALLERS: usize = 8;
+const WINDOW_US: u64 = 40_000;
+const LIMIT: u64 = 50;
+
+/// All callers hammer one bucket for a while; what was admitted, by Redis's clock.
+fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
+    let lua = Lua::start();
+    let bucket = Bucket {
+        key: format!("sg:{{hot}}:{algorithm:?}"),
+        spec: BucketSpec {
+            algorithm,
+            limit: LIMIT,
+            window_us: WINDOW_US,
+        },
+    };
+    let batch = Batch {
+        buckets: vec![bucket],
+        decisions: (0..6)
+            .map(|index| Decision {
+                takes: vec![Take {
+                    bucket: 0,
+                    cost: index % 3 + 1,
+                }],
+                peek: index == 5,
+            })
+            .collect(),
+    };
+    let until = Instant::now() + Duration::from_secs(1);
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|_| {
+            let (mut connection, batch) = (lua.another(), batch.clone());
+            std::thread::spawn(move || {
+                let mut told = Vec::new();
+                let call = redis::Script::new(script::DECIDE);
+                while Instant::now() < until {
+                    let mut call = call.prepare_invoke();
+                    for key in script::keys(&batch) {
+                        call.key(key);
+                    }
+                    for argument in script::arguments(&batch) {
+                        call.arg(argument);
+                    }
+                    let reply: Vec<u8> = call.invoke(&mut connection).expect("an answer");
+                    let outcomes = script::outcomes(&batch, &reply).expect("outcomes");
+                    for (decision, outcome) in batch.decisions.iter().zip(outcomes) {
+                        if outcome.admitted && !decision.peek {
+                            told.push((outcome.at_us, decision.takes[0].cost));
+                        }
+                    }
+                }
+                told
+            })
+        })
+        .collect();
+    let told = callers.into_iter().map(|caller| caller.join());
+    let mut told: Vec<_> = told.flat_map(|told| told.expect("a caller")).collect();
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn no_trailing_window_ever_holds_more_than_the_limit() {
+    let precision_us = 5_000;
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingWindow { precision_us },
+    ] {
+        let told = admitted(algorithm);
+        assert!(told.len() > 100, "too little was admitted to tell");
+        let (mut first, mut units) = (0, 0);
+        for &(at, cost) in &told {
+            units += cost;
+            while told[first].0 + WINDOW_US <= at {
+                units -= told[first].1;
+                first += 1;
+            }
+            assert!(units <= LIMIT, "{units} in the window that ends at {at}");
+        }
+    }
+}
+
+#[test]
+fn no_aligned_window_ever_holds_more_than_the_limit() {
+    let told = admitted(Algorithm::FixedWindow);
+    for window in told.chunk_by(|a, b| a.0 / WINDOW_US == b.0 / WINDOW_US) {
+        let units: u64 = window.iter().map(|(_, cost)| cost).sum();
+        assert!(units <= LIMIT, "{units} in the window of {}", window[0].0);
+    }
+}
+
+#[test]
+fn a_token_bucket_never_gives_more_than_its_burst_and_its_rate() {
+    let burst = 20;
+    let told = admitted(Algorithm::TokenBucket { burst });
+    for (index, &(from, _)) in told.iter().enumerate() {
+        let mut units = 0;
+        for &(to, cost) in told[index..].iter().take(200) {
+            units += cost;
+            // Units times window, so that nothing is rounded.
+            let most = burst * WINDOW_US + (to - from) * LIMIT;
+            assert!(units * WINDOW_US <= most, "{units} from {from} to {to}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Histories that once failed, shrunk, each with its story.
+
+use crate::history::{Ask, Clock, History, Step};
+use crate::lua::Lua;
+use crate::replay::replay;
+use sluicegate_engine::{Algorithm, BucketSpec};
+
+fn agrees(world: &[(Algorithm, u64)], steps: Vec<Step>) {
+    let spec = |&(algorithm, limit): &(Algorithm, u64)| BucketSpec {
+        algorithm,
+        limit,
+        window_us: 20_000_000,
+    };
+    let world: Vec<BucketSpec> = world.iter().map(spec).collect();
+    let mut lua = Lua::start();
+    for block in [2, 3, 18] {
+        let history = History {
+            world: world.clone(),
+            block,
+            steps: steps.clone(),
+        };
+        replay(&mut lua, &history).expect("model, Rust and Lua agree");
+    }
+}
+
+fn ask(bucket: usize, cost: u64) -> Step {
+    Step::Ask(vec![Ask {
+        takes: vec![(bucket, cost)],
+        peek: false,
+    }])
+}
+
+/// A healed log is read again before it is saved: its stamps must not be told from its expiry, which
+/// the healing sets anew.
+#[test]
+fn a_denial_after_a_step_back_still_knows_its_retry_after() {
+    let steps = vec![
+        ask(0, 2),
+        Step::Clock(Clock::ForwardUs(500_000)),
+        ask(0, 1),
+        Step::Clock(Clock::BackUs(300_000)),
+        ask(0, 1),
+        ask(0, 3),
+        Step::Clock(Clock::Promised),
+        ask(0, 3),
+    ];
+    agrees(&[(Algorithm::SlidingLog, 3)], steps);
+}
+
+/// A give-back that returns nothing writes nothing, so time that steps back then drains nothing twice.
+#[test]
+fn an_empty_give_back_leaves_a_token_bucket_as_it_was() {
+    let steps = vec![
+        ask(0, 4),
+        Step::Clock(Clock::ForwardUs(2_400_000)),
+        Step::GiveBack { ago: 0, cost: 0 },
+        Step::Clock(Clock::BackUs(200_000)),
+        ask(0, 0),
+        ask(0, 3),
+    ];
+    agrees(&[(Algorithm::TokenBucket { burst: 5 }, 9)], steps);
+}
+
+/// A window all of whose units were returned is as good as new when the clock steps back over its edge.
+#[test]
+fn a_returned_window_does_not_lock_the_one_before() {
+    let steps = vec![
+        ask(0, 1),
+        Step::GiveBack { ago: 0, cost: 1 },
+        Step::Clock(Clock::BackWindows {
+            bucket: 0,
+            percent: 100,
+        }),
+        ask(0, 1),
+    ];
+    agrees(&[(Algorithm::FixedWindow, 1)], steps);
+}

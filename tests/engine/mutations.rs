@@ -1,0 +1,177 @@
+//! Plausible bugs of the script, one line each: every one has to turn a test red.
+//!
+//! They go through the checks of agreement.rs and expiry.rs; what those miss here, they would miss there.
+
+use crate::expiry::keys_outlive_their_units;
+use crate::history::{History, Kind, histories};
+use crate::lua::Lua;
+use crate::replay::replay;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use sluicegate_engine::script;
+use std::cell::RefCell;
+
+/// What is wrong, the text of the script, and what stands there instead.
+const BUGS: &[(&str, &str, &str)] = &[
+    (
+        "the cost is left out of the test",
+        "local over = bucket.level + (drain and cost * bucket.unit or cost) - bucket.cap",
+        "local over = bucket.level + (drain and bucket.unit or 1) - bucket.cap",
+    ),
+    (
+        "full is taken for over",
+        "if over > 0 and cost > 0 then",
+        "if over >= 0 and cost > 0 then",
+    ),
+    (
+        "one more than the limit is let through",
+        "if over > 0 and cost > 0 then",
+        "if over > 1 and cost > 0 then",
+    ),
+    (
+        "a look without cost can be denied",
+        "if over > 0 and cost > 0 then",
+        "if over > 0 then",
+    ),
+    (
+        "retry-after is when the oldest entry goes",
+        "if over <= (total - bucket.base) % TWO32 then",
+        "if total then",
+    ),
+    (
+        "an entry counts a microsecond too long",
+        "search(log, true, now - log.a + 1)",
+        "search(log, true, now - log.a)",
+    ),
+    (
+        "the last entry counts a microsecond too long",
+        "if last + a > now then",
+        "if last + a >= now then",
+    ),
+    (
+        "the first bucket without room decides, not the last",
+        "if later > retry then said",
+        "if retry == 0 then said",
+    ),
+    (
+        "a peek takes",
+        "if retry == 0 and cost > 0 and what ~= PEEK then",
+        "if retry == 0 and cost > 0 then",
+    ),
+    (
+        "a denied decision takes from those with room",
+        "if retry > 0 then from, to = -said, -said end",
+        "",
+    ),
+    (
+        "a log's key ends with the window of its first entry",
+        "local extend = expires < last + a",
+        "local extend = expires == 0",
+    ),
+    (
+        "a token bucket's key ends too soon",
+        "local lifetime = 2 * empty + MARGIN",
+        "local lifetime = empty / 2",
+    ),
+    (
+        "writing a counter again forgets its end",
+        "if kept > 0 then\n        call('SET', key, state, 'KEEPTTL')",
+        "if kept > 0 then\n        call('SET', key, state)",
+    ),
+    (
+        "stamps are rounded down to the precision",
+        "local stamp, kept = now + (-now) % b, 0",
+        "local stamp, kept = now - now % b, 0",
+    ),
+    (
+        "a counter's future is believed",
+        "elseif start > edge then",
+        "elseif start > edge + now then",
+    ),
+    (
+        "a log's future is believed",
+        "if kept > 0 and (last > stamp or head_stamp + a <= now) then",
+        "if kept > 0 and head_stamp + a <= now then",
+    ),
+    (
+        "a token bucket waits for its old clock",
+        "if as_of > now then",
+        "if as_of > now * 2 then",
+    ),
+    (
+        "tokens are rounded up",
+        "left = (left - left % bucket.unit) / bucket.unit",
+        "left = math.ceil(left / bucket.unit)",
+    ),
+    (
+        "a give-back takes from whichever entry comes next",
+        "if found ~= stamp or log.number - number > REACH then returned = 0 end",
+        "if log.number - number > REACH then returned = 0 end",
+    ),
+    (
+        "a give-back leaves later blocks as they are",
+        "records = pack('>I4', (unpack('>I4', records) - returned) % TWO32) .. sub(records, 5)",
+        "records = sub(records, 1)",
+    ),
+    (
+        "a give-back after a reset takes from others",
+        "or at < bucket.born or at > now",
+        "or at > now",
+    ),
+    (
+        "a token bucket gives back what has drained",
+        "cost * bucket.unit - (now - at) * bucket.drain))",
+        "cost * bucket.unit))",
+    ),
+    (
+        "what comes next is stale when two admissions share a stamp",
+        "elseif ahead >= copies then",
+        "elseif ahead > copies then",
+    ),
+    (
+        "a search halves one step too few",
+        "while high - low > 1 do",
+        "while high - low > 2 do",
+    ),
+];
+
+/// What the first check that fails says.
+fn found(lua: &RefCell<Lua>) -> Option<String> {
+    for kind in [
+        Kind::SlidingLog,
+        Kind::SlidingWindow,
+        Kind::FixedWindow,
+        Kind::TokenBucket,
+        Kind::Mixed,
+    ] {
+        let config = Config {
+            cases: 100,
+            failure_persistence: None,
+            max_shrink_iters: 0,
+            ..Config::default()
+        };
+        let one = |history: History| {
+            let outcome = replay(&mut lua.borrow_mut(), &history);
+            outcome.map(drop).map_err(TestCaseError::fail)
+        };
+        if let Err(failure) = TestRunner::new(config).run(&histories(kind), one) {
+            return Some(failure.to_string());
+        }
+    }
+    keys_outlive_their_units(&mut lua.borrow_mut()).err()
+}
+
+#[test]
+fn each_of_these_bugs_turns_a_test_red() {
+    let lua = RefCell::new(Lua::start());
+    let mut missed = Vec::new();
+    for (bug, right, wrong) in BUGS {
+        let times = script::DECIDE.matches(right).count();
+        assert_eq!(times, 1, "`{right}` stands {times} times in the script");
+        lua.borrow_mut()
+            .use_script(&script::DECIDE.replace(right, wrong));
+        if found(&lua).is_none() {
+            missed.push(*bug);
+        }
+    }
+    assert!(missed.is_empty(), "no test finds: {missed:#?}");
+}

@@ -1,0 +1,273 @@
+//! Promises 1 to 5 and 9 of DESIGN.md, on the script and on the embedded store, over generated traffic.
+//! (6 is in expiry.rs. These judge the answers by the promise alone, without the model.)
+
+use crate::lua::Lua;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Take};
+use std::cell::{Cell, RefCell};
+
+const START_US: u64 = 1_790_000_000_000_000;
+const SECOND: u64 = 1_000_000;
+
+/// Either store, asked the same way.
+enum Store<'a> {
+    Lua(&'a RefCell<Lua>),
+    Memory(RefCell<Memory>),
+}
+
+impl Store<'_> {
+    fn decide(&self, now: u64, buckets: &[Bucket], costs: &[u64], peek: bool) -> Outcome {
+        let takes = costs.iter().enumerate();
+        let takes = takes.map(|(bucket, &cost)| Take { bucket, cost }).collect();
+        let batch = Batch {
+            buckets: buckets.to_vec(),
+            decisions: vec![Decision { takes, peek }],
+        };
+        match self {
+            Store::Lua(lua) => lua.borrow_mut().decide(Some(now), &batch)[0],
+            Store::Memory(memory) => memory.borrow_mut().decide(now, &batch)[0],
+        }
+    }
+
+    fn remaining(&self, now: u64, bucket: &Bucket) -> u64 {
+        let bucket = std::slice::from_ref(bucket);
+        self.decide(now, bucket, &[0], true).remaining
+    }
+}
+
+/// Runs `check` on both stores for 150 generated inputs; buckets get keys of their own each time.
+fn on_both<T: std::fmt::Debug>(
+    inputs: impl Strategy<Value = (Vec<BucketSpec>, T)>,
+    check: impl Fn(&Store, &[Bucket], &T),
+) {
+    let lua = RefCell::new(Lua::start());
+    let case = Cell::new(0);
+    let config = Config {
+        cases: 150,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let run = TestRunner::new(config).run(&inputs, |(specs, input)| {
+        case.set(case.get() + 1);
+        let bucket = |(index, spec): (usize, _)| Bucket {
+            key: format!("sg:{{{}}}:{index}", case.get()),
+            spec,
+        };
+        let buckets: Vec<Bucket> = specs.into_iter().enumerate().map(bucket).collect();
+        check(&Store::Lua(&lua), &buckets, &input);
+        check(
+            &Store::Memory(RefCell::new(Memory::new())),
+            &buckets,
+            &input,
+        );
+        Ok(())
+    });
+    if let Err(failure) = run {
+        panic!("{failure}");
+    }
+}
+
+fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
+    (1u64..40, 20u64..60).prop_map(move |(limit, seconds)| BucketSpec {
+        algorithm,
+        limit,
+        window_us: seconds * SECOND + 7,
+    })
+}
+
+fn precise() -> Algorithm {
+    Algorithm::SlidingWindow {
+        precision_us: 3 * SECOND,
+    }
+}
+
+fn any_spec() -> impl Strategy<Value = BucketSpec> {
+    prop_oneof![
+        spec(Algorithm::SlidingLog),
+        spec(precise()),
+        spec(Algorithm::FixedWindow),
+        spec(Algorithm::TokenBucket { burst: 9 }),
+    ]
+}
+
+/// Pauses and costs, one after the other.
+fn traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let pause = prop_oneof![3 => Just(0u64), 6 => 0u64..4 * SECOND, 1 => 0u64..70 * SECOND];
+    let cost = prop_oneof![4 => 1u64..3, 1 => 1u64..40];
+    prop::collection::vec((pause, cost), 1..60)
+}
+
+/// Sends the traffic; every request with its time and whether it was admitted.
+fn send(store: &Store, buckets: &[Bucket], traffic: &[(u64, u64)]) -> (u64, Vec<(u64, u64, bool)>) {
+    let mut now = START_US;
+    let sent = traffic.iter().map(|&(pause, cost)| {
+        now += pause;
+        let costs: Vec<u64> = buckets
+            .iter()
+            .map(|bucket| cost.min(bucket.spec.most_at_once()))
+            .collect();
+        let outcome = store.decide(now, buckets, &costs, false);
+        (now, costs[0], outcome.admitted)
+    });
+    let sent = sent.collect();
+    (now, sent)
+}
+
+/// Units admitted in the trailing window that ends at `now`.
+fn used(sent: &[(u64, u64, bool)], now: u64, window_us: u64) -> u64 {
+    let counts =
+        |(at, _, admitted): &&(u64, u64, bool)| *admitted && *at <= now && at + window_us > now;
+    sent.iter().filter(counts).map(|(_, cost, _)| cost).sum()
+}
+
+#[test]
+fn never_over() {
+    let logs = prop_oneof![
+        spec(Algorithm::SlidingLog),
+        spec(precise()),
+        spec(Algorithm::FixedWindow)
+    ];
+    let inputs = (prop::collection::vec(logs, 1..2), traffic());
+    on_both(inputs, |store, buckets, traffic| {
+        let spec = buckets[0].spec;
+        let (_, sent) = send(store, buckets, traffic);
+        for &(now, ..) in &sent {
+            let units = if spec.algorithm == Algorithm::FixedWindow {
+                let aligned = |(at, _, admitted): &&(u64, u64, bool)| {
+                    *admitted && at / spec.window_us == now / spec.window_us
+                };
+                sent.iter().filter(aligned).map(|(_, cost, _)| cost).sum()
+            } else {
+                used(&sent, now, spec.window_us)
+            };
+            assert!(units <= spec.limit, "{units} of {} at {now}", spec.limit);
+        }
+    });
+}
+
+#[test]
+fn never_wrongly_denied() {
+    let inputs = (
+        prop::collection::vec(spec(Algorithm::SlidingLog), 1..2),
+        traffic(),
+    );
+    on_both(inputs, |store, buckets, traffic| {
+        let spec = buckets[0].spec;
+        let (_, sent) = send(store, buckets, traffic);
+        for (index, &(now, cost, admitted)) in sent.iter().enumerate() {
+            let used = used(&sent[..index], now, spec.window_us);
+            assert_eq!(admitted, used + cost <= spec.limit, "{used} + {cost}");
+        }
+    });
+}
+
+#[test]
+fn all_or_nothing() {
+    let inputs = (prop::collection::vec(any_spec(), 2..4), traffic());
+    on_both(inputs, |store, buckets, traffic| {
+        let mut now = START_US;
+        for &(pause, cost) in traffic {
+            now += pause;
+            let left = || -> Vec<u64> {
+                let each = buckets.iter();
+                each.map(|bucket| store.remaining(now, bucket)).collect()
+            };
+            let costs: Vec<u64> = buckets
+                .iter()
+                .map(|bucket| cost.min(bucket.spec.most_at_once()))
+                .collect();
+            let before = left();
+            let admitted = store.decide(now, buckets, &costs, false).admitted;
+            let after = left();
+            for ((before, after), cost) in before.iter().zip(&after).zip(&costs) {
+                assert_eq!(*after, before - if admitted { *cost } else { 0 });
+            }
+        }
+    });
+}
+
+#[test]
+fn true_retry_after() {
+    let inputs = (
+        prop::collection::vec(any_spec(), 1..4),
+        (traffic(), 1u64..40),
+    );
+    on_both(inputs, |store, buckets, (traffic, cost)| {
+        let (now, _) = send(store, buckets, traffic);
+        let costs: Vec<u64> = buckets
+            .iter()
+            .map(|bucket| (*cost).min(bucket.spec.most_at_once()))
+            .collect();
+        let outcome = store.decide(now, buckets, &costs, false);
+        if outcome.admitted {
+            assert_eq!(outcome.retry_after_us, 0);
+            return;
+        }
+        let promised = now + outcome.retry_after_us;
+        let before = store.decide(promised - 1, buckets, &costs, false);
+        assert!(!before.admitted, "admitted a microsecond early");
+        assert_eq!(before.retry_after_us, 1);
+        assert!(store.decide(promised, buckets, &costs, false).admitted);
+    });
+}
+
+#[test]
+fn cached_denials_are_exact() {
+    let meanwhile = prop::collection::vec((0u64..1_000, 1u64..40), 1..20);
+    let inputs = (
+        prop::collection::vec(any_spec(), 1..2),
+        (traffic(), 1u64..40, meanwhile),
+    );
+    on_both(inputs, |store, buckets, (traffic, cost, meanwhile)| {
+        let most = buckets[0].spec.most_at_once();
+        let (now, _) = send(store, buckets, traffic);
+        let denied_cost = (*cost).min(most);
+        let denied = store.decide(now, buckets, &[denied_cost], false);
+        if denied.admitted {
+            return;
+        }
+        // Until the certificate's end others come with smaller costs, and are admitted or not.
+        let mut times: Vec<(u64, u64)> = meanwhile
+            .iter()
+            .map(|(part, cost)| (now + (denied.retry_after_us - 1) * part / 1_000, *cost))
+            .collect();
+        times.sort_unstable();
+        for (at, other) in times {
+            store.decide(at, buckets, &[other.min(most)], false);
+            let covered = (denied_cost + other).min(most);
+            for cost in [denied_cost, covered] {
+                let said = store.decide(at, buckets, &[cost], true);
+                assert!(!said.admitted, "{cost} would be admitted at {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_clock_may_step() {
+    let inputs = (
+        prop::collection::vec(any_spec(), 1..2),
+        (traffic(), 0u64..300 * SECOND),
+    );
+    on_both(inputs, |store, buckets, (traffic, back)| {
+        let spec = buckets[0].spec;
+        let (before, _) = send(store, buckets, traffic);
+        let held = spec.most_at_once() - store.remaining(before, &buckets[0]);
+        let now = before - back;
+        // Whoever asks first finds no more room than there was.
+        let mut taken = 0;
+        while store.decide(now, buckets, &[1], false).admitted {
+            taken += 1;
+        }
+        assert!(held + taken <= spec.most_at_once(), "{held} + {taken}");
+        // And a window later all of it is there again, though the old clock is not reached.
+        let lock = match spec.algorithm {
+            Algorithm::SlidingWindow { precision_us } => spec.window_us + precision_us,
+            Algorithm::TokenBucket { burst } => (burst * spec.window_us).div_ceil(spec.limit),
+            _ => spec.window_us,
+        };
+        let whole = store.remaining(now + lock, &buckets[0]);
+        assert_eq!(whole, spec.most_at_once(), "locked longer than a window");
+    });
+}

@@ -1,0 +1,64 @@
+//! The calculator for operators, beside what Redis says.
+
+use crate::expiry::every_algorithm;
+use crate::lua::Lua;
+use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Take};
+
+const SECOND: u64 = 1_000_000;
+const START_US: u64 = 1_790_000_000_000_000;
+
+#[test]
+fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
+    let mut lua = Lua::start();
+    let mut wrong = Vec::new();
+    for mut bucket in every_algorithm(1_000_000 * SECOND) {
+        bucket.spec.limit = 2_000_000;
+        let mut entries = 0;
+        let precision_us = match &mut bucket.spec.algorithm {
+            Algorithm::SlidingWindow { precision_us } => {
+                *precision_us = SECOND;
+                SECOND
+            }
+            Algorithm::TokenBucket { burst } => {
+                *burst = 2_000_000;
+                1
+            }
+            _ => 1,
+        };
+        for size in [1, 10, 1_000, 100_000] {
+            fill(&mut lua, &bucket, entries, size, precision_us);
+            entries = size;
+            let said: Option<u64> = redis::cmd("MEMORY")
+                .arg("USAGE")
+                .arg(&bucket.key)
+                .arg("SAMPLES")
+                .arg(0)
+                .query(&mut lua.connection)
+                .expect("an answer");
+            let said = said.expect("the key is there") as f64;
+            let estimate = bucket.spec.redis_bytes(bucket.key.len(), entries) as f64;
+            if !(0.75..=1.25).contains(&(estimate / said)) {
+                wrong.push(format!(
+                    "{:?}, {entries} entries: {estimate}, not {said}",
+                    bucket.spec.algorithm
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Admits one at a time until there are so many entries.
+fn fill(lua: &mut Lua, bucket: &Bucket, from: u64, to: u64, apart_us: u64) {
+    let batch = Batch {
+        buckets: vec![bucket.clone()],
+        decisions: vec![Decision {
+            takes: vec![Take { bucket: 0, cost: 1 }],
+            peek: false,
+        }],
+    };
+    let times: Vec<u64> = (from..to).map(|n| START_US + n * apart_us).collect();
+    for chunk in times.chunks(1_000) {
+        lua.decide_all(chunk, &batch);
+    }
+}
