@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `limits` | who is admitted and who is denied, and what they are told |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
+//! | `flood` | hostile requests by the thousand |
 //! | `certificates` | denials that are given again without asking |
 //! | `cluster` | the sidecar on a Redis Cluster |
 //! | `edge` | the edge of the window, by algorithm |
@@ -20,6 +21,7 @@ mod certificates;
 mod cluster;
 mod edge;
 mod fleet;
+mod flood;
 mod hostile;
 mod limits;
 mod operations;

@@ -11,6 +11,8 @@
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `upstream.rs` | what is behind Envoy |
 //! | `edge.rs` | the edge of the window, for a test and for README's picture |
+//! | `noise.rs` | requests that no client should send |
+//! | `wire.rs` | HTTP/1.1 by hand |
 //! | `client.rs` | clients, one of them hostile |
 
 pub mod client;
@@ -18,8 +20,10 @@ pub mod cluster;
 pub mod edge;
 pub mod envoy;
 pub mod identity;
+pub mod noise;
 pub mod process;
 pub mod recorder;
 pub mod redis;
 pub mod sidecar;
 pub mod upstream;
+pub mod wire;
