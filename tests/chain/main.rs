@@ -2,6 +2,7 @@
 //!
 //! | module | what belongs there |
 //! |---|---|
+//! | `lifecycle` | clients that hang up, sidecars that break off, Envoys that reload or drain |
 //! | `limits` | who is admitted and who is denied, and what they are told |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
 //! | `flood` | hostile requests by the thousand |
@@ -23,6 +24,7 @@ mod edge;
 mod fleet;
 mod flood;
 mod hostile;
+mod lifecycle;
 mod limits;
 mod operations;
 mod outages;

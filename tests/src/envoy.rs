@@ -153,6 +153,9 @@ fn launch(folder: &Path, port: u16, config: &Value) -> Process {
             "--disable-hot-restart",
             "--concurrency",
             "1",
+            // How long a listener that was replaced lives on: Envoy's ten minutes are longer than a test.
+            "--drain-time-s",
+            "1",
             "-l",
             "warning",
             "-c",

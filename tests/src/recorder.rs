@@ -1,6 +1,7 @@
 //! A sidecar that admits everything and tells what it was asked: for tests of what the filter asks.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -21,6 +22,14 @@ impl Recorder {
     /// # Panics
     /// There is no free port.
     pub async fn start() -> Self {
+        Self::slow(Duration::ZERO).await
+    }
+
+    /// Starts one that takes its time for each answer.
+    ///
+    /// # Panics
+    /// There is no free port.
+    pub async fn slow(delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let recorder = Self {
             port: listener.local_addr().expect("an address").port(),
@@ -35,6 +44,7 @@ impl Recorder {
                 "remaining": 9, "reset_ms": 60_000, "retry_after_ms": 0 });
             let verdicts = vec![admitted; decisions.len()];
             asked.lock().expect("no test panics here").extend(decisions);
+            tokio::time::sleep(delay).await;
             json!({ "epoch": 1, "verdicts": verdicts }).to_string()
         });
         tokio::spawn(async move { axum::serve(listener, router).await });
