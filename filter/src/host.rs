@@ -10,19 +10,33 @@ use std::time::Duration;
 
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::LogLevel;
+use sluicegate_rules::{Header, Headers, Reply, Request, Unusable};
 
 const OK: u32 = 0;
 
 // proxy-wasm ABI: numbers of maps and buffers.
 const REQUEST_HEADERS: u32 = 0;
+const RESPONSE_HEADERS: u32 = 2;
 const CALL_RESPONSE_HEADERS: u32 = 6;
 const CALL_RESPONSE_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
 const REQUEST_STREAM: u32 = 0;
+const COUNTER: u32 = 0;
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
     fn proxy_log(level: u32, text: *const u8, size: usize) -> u32;
+    fn proxy_get_header_map_pairs(map: u32, bytes: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_remove_header_map_value(map: u32, key: *const u8, key_size: usize) -> u32;
+    fn proxy_replace_header_map_value(
+        map: u32,
+        key: *const u8,
+        key_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
+    fn proxy_define_metric(kind: u32, name: *const u8, name_size: usize, id: *mut u32) -> u32;
+    fn proxy_increment_metric(id: u32, by: i64) -> u32;
     fn proxy_get_header_map_value(
         map: u32,
         key: *const u8,
@@ -43,6 +57,11 @@ unsafe extern "C" {
         bytes: *mut *mut u8,
         size: *mut usize,
     ) -> u32;
+    fn proxy_register_shared_queue(name: *const u8, name_size: usize, id: *mut u32) -> u32;
+    fn proxy_enqueue_shared_queue(id: u32, bytes: *const u8, size: usize) -> u32;
+    fn proxy_dequeue_shared_queue(id: u32, bytes: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_set_effective_context(id: u32) -> u32;
+    fn proxy_set_tick_period_milliseconds(milliseconds: u32) -> u32;
     fn proxy_continue_stream(stream: u32) -> u32;
     fn proxy_send_local_response(
         status: u32,
@@ -54,6 +73,13 @@ unsafe extern "C" {
         headers_size: usize,
         grpc_status: i32,
     ) -> u32;
+}
+
+// Envoy gives its filters these two of WASI's.
+#[link(wasm_import_module = "wasi_snapshot_preview1")]
+unsafe extern "C" {
+    fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
+    fn random_get(bytes: *mut u8, size: usize) -> u32;
 }
 
 /// What Envoy has allocated in this VM for us, or `None` when it said anything but *ok*.
@@ -84,21 +110,89 @@ fn buffer(buffer: u32, most: usize) -> Option<Vec<u8>> {
 }
 
 /// The request that the current call is about.
-pub struct CurrentRequest;
+pub struct CurrentRequest {
+    headers: Headers,
+}
 
-impl sluicegate_rules::Request for CurrentRequest {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
-        map_value(REQUEST_HEADERS, name)
+impl CurrentRequest {
+    /// Reads all its headers, in one call.
+    pub fn read() -> Self {
+        // SAFETY: the out-pointers come from `received`.
+        let pairs = received(|bytes, size| unsafe {
+            proxy_get_header_map_pairs(REQUEST_HEADERS, bytes, size)
+        });
+        Self {
+            headers: Headers::from_pairs(pairs.unwrap_or_default()),
+        }
     }
 
-    fn peer_address(&self) -> Option<Vec<u8>> {
-        // A property's path is its parts with a zero byte between them.
-        let path = b"source\0address";
-        // SAFETY: `path` is readable for its length during the call, and the out-pointers come from `received`.
-        received(|value, size| unsafe {
-            proxy_get_property(path.as_ptr(), path.len(), value, size)
-        })
+    /// Takes headers out that only we may write.
+    pub fn remove(&self, names: &[&str]) {
+        for name in names {
+            if self.headers.all(name).next().is_some() {
+                // SAFETY: `name` is readable for its length during the call. What is not there need not be removed.
+                let _ = unsafe {
+                    proxy_remove_header_map_value(REQUEST_HEADERS, name.as_ptr(), name.len())
+                };
+            }
+        }
     }
+}
+
+impl Request for CurrentRequest {
+    fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
+        property(path)
+    }
+}
+
+fn property(path: &[&str]) -> Option<Vec<u8>> {
+    let path = path.join("\0");
+    // SAFETY: `path` is readable for its length during the call, and the out-pointers come from `received`.
+    received(|value, size| unsafe { proxy_get_property(path.as_ptr(), path.len(), value, size) })
+}
+
+/// What the plugin is called in Envoy's configuration.
+pub fn plugin_name() -> String {
+    String::from_utf8_lossy(&property(&["plugin_name"]).unwrap_or_default()).into_owned()
+}
+
+/// A counter in Envoy's statistics, as `wasmcustom.NAME`.
+#[derive(Clone, Copy)]
+pub struct Counter(u32);
+
+impl Counter {
+    /// Makes it; one of the same name is the same counter.
+    pub fn new(name: &str) -> Option<Self> {
+        let mut id = 0;
+        // SAFETY: `name` is readable for its length during the call, `id` is writable.
+        let status =
+            unsafe { proxy_define_metric(COUNTER, name.as_ptr(), name.len(), &raw mut id) };
+        (status == OK).then_some(Self(id))
+    }
+
+    /// Counts one.
+    pub fn increment(self) {
+        // SAFETY: no pointers. What cannot be counted is lost.
+        let _ = unsafe { proxy_increment_metric(self.0, 1) };
+    }
+}
+
+/// Writes a header into the upstream's answer, in place of those of its name.
+pub fn set_response_header(name: &str, value: &str) {
+    // SAFETY: both are readable for their lengths during the call, and Envoy copies them.
+    let _ = unsafe {
+        proxy_replace_header_map_value(
+            RESPONSE_HEADERS,
+            name.as_ptr(),
+            name.len(),
+            value.as_ptr(),
+            value.len(),
+        )
+    };
 }
 
 /// The plugin's configuration as JSON.
@@ -106,27 +200,114 @@ pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
     buffer(PLUGIN_CONFIGURATION, size)
 }
 
-/// Status and body of a callout's answer. Only to be asked for when there is one: `headers` of it are not 0.
-pub fn callout_answer(body_size: usize) -> (Vec<u8>, Vec<u8>) {
+/// The body of a callout's answer, or why there is none.
+pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusable> {
+    // Without headers there is no answer, and asking for one would be answered by a trap.
+    if headers == 0 {
+        return Err(Unusable::NoAnswer);
+    }
     let status = map_value(CALL_RESPONSE_HEADERS, ":status").unwrap_or_default();
+    if status != b"200" {
+        return Err(Unusable::Status(
+            String::from_utf8_lossy(&status).into_owned(),
+        ));
+    }
     let body = if body_size == 0 {
         None
     } else {
         buffer(CALL_RESPONSE_BODY, body_size)
     };
-    (status, body.unwrap_or_default())
+    Ok(body.unwrap_or_default())
 }
 
-/// Posts `body` to a cluster; the answer comes to the current context. False when Envoy refuses,
-/// for example because it has no such cluster.
-pub fn post(cluster: &str, path: &str, body: &[u8], timeout: Duration) -> bool {
+/// Posts `body` to a cluster; the answer comes to the current context, under the number returned. `None` when Envoy
+/// refuses, for example because it has no such cluster.
+pub fn post(cluster: &str, path: &str, body: &[u8], timeout: Duration) -> Option<u32> {
     let headers = vec![
         (":method", "POST"),
         (":path", path),
         (":authority", cluster),
         ("content-type", "application/json"),
     ];
-    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).is_ok()
+    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).ok()
+}
+
+/// Microseconds of a clock that does not step; it begins anywhere.
+pub fn monotonic_us() -> u64 {
+    const MONOTONIC: u32 = 1;
+    let mut nanoseconds = 0;
+    // SAFETY: `nanoseconds` is writable. A clock that cannot be read stands still: then nothing is ever late.
+    let _ = unsafe { clock_time_get(MONOTONIC, 1, &raw mut nanoseconds) };
+    nanoseconds / 1_000
+}
+
+/// A bell that a request can ring to have the root context called in the next turn of Envoy's event loop: a shared
+/// queue, of which nothing but the ringing is used.
+#[derive(Clone)]
+pub struct Bell {
+    name: String,
+    queue: u32,
+}
+
+impl Bell {
+    /// Hangs one up for the current root context. Queues cannot be taken down, so the name of one that is not used any
+    /// more is used again: the queue then calls its new root.
+    pub fn hang(used: Option<String>) -> Option<Self> {
+        let name = match used {
+            Some(name) => name,
+            None => {
+                // Queues are shared by all workers, and each has to have its own.
+                let mut random = [0; 16];
+                // SAFETY: `random` is writable for its length.
+                if unsafe { random_get(random.as_mut_ptr(), random.len()) } != OK {
+                    return None;
+                }
+                format!("sluicegate-{:032x}", u128::from_le_bytes(random))
+            }
+        };
+        let mut queue = 0;
+        // SAFETY: `name` is readable for its length during the call, `queue` is writable.
+        let status =
+            unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &raw mut queue) };
+        (status == OK).then_some(Self { name, queue })
+    }
+
+    /// Its name, to be used again when its root is gone.
+    pub fn into_name(self) -> String {
+        self.name
+    }
+
+    /// Whether the call is this bell's.
+    pub const fn is(&self, queue: u32) -> bool {
+        self.queue == queue
+    }
+
+    /// Rings; false when nobody will hear it.
+    pub fn ring(&self) -> bool {
+        // SAFETY: an empty message; its pointer is not read.
+        (unsafe { proxy_enqueue_shared_queue(self.queue, self.name.as_ptr(), 0) }) == OK
+    }
+
+    /// Takes out what the rings have left, or the queue would grow.
+    pub fn silence(&self) {
+        // SAFETY: the out-pointers come from `received`.
+        while received(|bytes, size| unsafe { proxy_dequeue_shared_queue(self.queue, bytes, size) })
+            .is_some()
+        {}
+    }
+}
+
+/// Makes what follows be about another context. False when it is gone.
+pub fn become_context(id: u32) -> bool {
+    // SAFETY: no pointers.
+    (unsafe { proxy_set_effective_context(id) }) == OK
+}
+
+/// Has the current root context called every so often.
+pub fn tick_every(period: Duration) {
+    let milliseconds = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
+    // SAFETY: no pointers.
+    let _ = unsafe { proxy_set_tick_period_milliseconds(milliseconds) };
 }
 
 /// Lets the current request go on.
@@ -136,28 +317,29 @@ pub fn resume() {
 }
 
 /// Answers the current request in the upstream's place.
-pub fn reply(status: u32, headers: &[(&str, String)], body: &[u8]) {
-    let headers = pairs(headers);
+pub fn reply(reply: &Reply) {
+    let headers = pairs(&reply.headers);
+    let body = reply.body.as_slice();
     // `details` appears in Envoy's access log as the response code's details.
     let details = "sluicegate";
     // SAFETY: all slices are readable for their lengths during the call, and Envoy copies them.
     // A request that is gone cannot be answered, and need not be.
     let _ = unsafe {
         proxy_send_local_response(
-            status,
+            reply.status,
             details.as_ptr(),
             details.len(),
             body.as_ptr(),
             body.len(),
             headers.as_ptr(),
             headers.len(),
-            -1,
+            reply.grpc_status,
         )
     };
 }
 
 /// Headers as the ABI wants them: count, the sizes of all names and values, then each with a zero byte behind it.
-fn pairs(headers: &[(&str, String)]) -> Vec<u8> {
+fn pairs(headers: &[Header]) -> Vec<u8> {
     let number =
         |bytes: &mut Vec<u8>, n: usize| bytes.extend(u32::try_from(n).unwrap_or(0).to_le_bytes());
     let mut bytes = Vec::new();

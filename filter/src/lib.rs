@@ -3,7 +3,8 @@
 //! | file | for |
 //! |---|---|
 //! | `host.rs` | every call to Envoy; none can panic |
-//! | `root.rs` | one per plugin configuration: reads and checks it |
+//! | `root.rs` | one per plugin configuration: reads it, and asks for requests that wait together |
+//! | `shared.rs` | what the requests of a configuration share |
 //! | `stream.rs` | one per request: asks the sidecar and does what the verdict says |
 //!
 //! What is decided here is decided in `rules/`, which knows nothing of Envoy.
@@ -15,8 +16,9 @@
 
 mod host;
 mod root;
+mod shared;
 mod stream;
 
 proxy_wasm::main! {{
-    proxy_wasm::set_root_context(|_| Box::new(root::Root::default()));
+    proxy_wasm::set_root_context(|id| Box::new(root::Root::new(id)));
 }}

@@ -1,40 +1,111 @@
 //! One plugin configuration. A VM may hold several at once: other listeners' and routes', and the one before a reload
-//! while its requests finish. So nothing here is static: what belongs to a configuration hangs on its root.
+//! while its requests finish. So what belongs to a configuration hangs on its root. It makes the callouts for requests
+//! that wait together, since a callout belongs to the context that made it, and a request's own may vanish.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::{ContextType, LogLevel};
-use sluicegate_rules::Rules;
+use sluicegate_rules::Unusable;
 
-use crate::host;
+use crate::host::{self, Bell};
+use crate::shared::{Call, Shared, Waiter, deliver};
 use crate::stream::Stream;
 
-/// What the requests of one configuration share.
-pub struct Shared {
-    pub rules: Rules,
-    /// The last decision had no verdict. Kept to say so in the log once and not for each request.
-    pub unavailable: Cell<bool>,
+/// How long what was denied without asking may go unreported when no callout takes it along.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Names of bells whose roots are gone. The one thing that is the VM's and not a configuration's: a bell cannot be
+    /// taken down, and each reload would leave another.
+    static USED_BELLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The root context; without a configuration until `on_configure` has found it good.
-#[derive(Default)]
 pub struct Root {
+    id: u32,
     shared: Option<Rc<Shared>>,
+    /// Callouts under way, by Envoy's numbers.
+    calls: BTreeMap<u32, (Call, Vec<Rc<Waiter>>)>,
 }
 
-impl Context for Root {}
+impl Root {
+    pub const fn new(id: u32) -> Self {
+        Self {
+            id,
+            shared: None,
+            calls: BTreeMap::new(),
+        }
+    }
+
+    /// Makes a callout for all that wait; more, if Envoy refuses one.
+    fn board(&mut self, shared: &Shared) {
+        loop {
+            let boarding = shared
+                .lobby
+                .borrow_mut()
+                .board(host::monotonic_us(), |waiter| waiter.gone.get());
+            shared.fail(&boarding.late);
+            host::become_context(self.id);
+            if boarding.passengers.is_empty() {
+                return;
+            }
+            if let Ok((token, call)) = shared.ask(
+                &boarding.passengers,
+                Some(boarding.flight),
+                boarding.timeout_us,
+            ) {
+                self.calls.insert(token, (call, boarding.passengers));
+                return;
+            }
+            shared.fail(&boarding.passengers);
+            host::become_context(self.id);
+            if !shared
+                .lobby
+                .borrow_mut()
+                .landed(boarding.flight, host::monotonic_us())
+            {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let Some(bell) = self.shared.as_ref().and_then(|shared| shared.bell.clone()) {
+            USED_BELLS.with_borrow_mut(|used| used.push(bell.into_name()));
+        }
+    }
+}
+
+impl Context for Root {
+    fn on_http_call_response(&mut self, token: u32, headers: usize, body_size: usize, _: usize) {
+        let (Some(shared), Some((call, waiters))) =
+            (self.shared.clone(), self.calls.remove(&token))
+        else {
+            return;
+        };
+        let body = host::callout_body(headers, body_size);
+        let answer = body.as_deref().map_err(Unusable::clone);
+        for (waiter, conclusion) in waiters.iter().zip(shared.conclude(call, &waiters, answer)) {
+            deliver(waiter, conclusion);
+        }
+        host::become_context(self.id);
+    }
+}
 
 impl RootContext for Root {
     fn on_configure(&mut self, size: usize) -> bool {
-        let json = host::plugin_configuration(size).unwrap_or_default();
-        match sluicegate_rules::parse(&json) {
+        let configuration = host::plugin_configuration(size).unwrap_or_default();
+        match sluicegate_rules::parse(&configuration) {
             Ok(rules) => {
-                self.shared = Some(Rc::new(Shared {
-                    rules,
-                    unavailable: Cell::new(false),
-                }));
+                let bell = Bell::hang(USED_BELLS.with_borrow_mut(Vec::pop));
+                self.shared = Some(Rc::new(Shared::new(rules, bell)));
+                host::tick_every(REPORT_EVERY);
                 true
             }
             Err(error) => {
@@ -47,8 +118,28 @@ impl RootContext for Root {
         }
     }
 
-    fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Stream::new(self.shared.clone())))
+    fn on_queue_ready(&mut self, queue: u32) {
+        if let Some(shared) = self.shared.clone()
+            && let Some(bell) = shared.bell.as_ref().filter(|bell| bell.is(queue))
+        {
+            bell.silence();
+            self.board(&shared);
+        }
+    }
+
+    fn on_tick(&mut self) {
+        let Some(shared) = self.shared.clone() else {
+            return;
+        };
+        // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
+        let has_report = shared.denials.borrow().has_report();
+        if has_report && let Ok((token, call)) = shared.ask(&[], None, shared.timeout_us()) {
+            self.calls.insert(token, (call, Vec::new()));
+        }
+    }
+
+    fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Stream::new(id, self.shared.clone())))
     }
 
     fn get_type(&self) -> Option<ContextType> {

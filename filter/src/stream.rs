@@ -1,103 +1,173 @@
-//! One request: asks the sidecar, waits, and does what the verdict says.
+//! One request: asks the sidecar, alone or with others, waits, and does what the verdict says.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
-use proxy_wasm::types::{Action, LogLevel};
-use sluicegate_protocol::DECIDE_PATH;
-use sluicegate_rules::{
-    Conclusion, Evaluation, Question, Reply, Unusable, conclude, missing_part, question_body,
-};
+use proxy_wasm::types::Action;
+use sluicegate_rules::{Conclusion, Evaluation, Flight, OURS, Question, Unusable, Way};
 
 use crate::host::{self, CurrentRequest};
-use crate::root::Shared;
+use crate::shared::{Call, Shared, Waiter, answer, deliver};
 
 /// A request, and what it is waiting for.
 pub struct Stream {
+    id: u32,
     // Without one when Envoy runs a filter whose configuration it has refused: then nothing is metered.
     shared: Option<Rc<Shared>>,
-    /// Asked and not yet answered.
-    waiting: Option<Question>,
+    waiter: Option<Rc<Waiter>>,
+    /// Its own callout, if it makes one.
+    call: Option<Call>,
 }
 
 impl Stream {
-    pub const fn new(shared: Option<Rc<Shared>>) -> Self {
+    pub const fn new(id: u32, shared: Option<Rc<Shared>>) -> Self {
         Self {
+            id,
             shared,
-            waiting: None,
+            waiter: None,
+            call: None,
+        }
+    }
+
+    /// Asks for a verdict, or has one already.
+    fn ask(&mut self, shared: &Rc<Shared>, question: Question) -> Action {
+        let now_us = host::monotonic_us();
+        let covered = shared
+            .denials
+            .borrow_mut()
+            .covering(&shared.rules, &question, now_us);
+        if let Some(verdicts) = covered {
+            let conclusion = shared.judge(&question, Ok(&verdicts));
+            return self.act(conclusion);
+        }
+        let waiter = Rc::new(Waiter {
+            id: self.id,
+            question,
+            gone: Cell::new(false),
+            tell: RefCell::default(),
+        });
+        self.waiter = Some(Rc::clone(&waiter));
+        if shared.bell.is_none() {
+            return self.ask_alone(shared, &waiter, None);
+        }
+        let (way, _) = shared.lobby.borrow_mut().arrive(now_us, Rc::clone(&waiter));
+        match way {
+            Way::Alone(flight) => self.ask_alone(shared, &waiter, Some(flight)),
+            Way::Full => {
+                let conclusion = shared.judge(&waiter.question, Err(Unusable::Full));
+                self.act(conclusion)
+            }
+            Way::Wait { ring } => {
+                if ring {
+                    // If nobody can be called, this answers all that wait, this one included.
+                    shared.ring();
+                    host::become_context(self.id);
+                }
+                Action::Pause
+            }
+        }
+    }
+
+    fn ask_alone(
+        &mut self,
+        shared: &Rc<Shared>,
+        waiter: &Rc<Waiter>,
+        flight: Option<Flight>,
+    ) -> Action {
+        match shared.ask(std::slice::from_ref(waiter), flight, shared.timeout_us()) {
+            Ok((_, call)) => {
+                self.call = Some(call);
+                Action::Pause
+            }
+            Err(()) => {
+                // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
+                let landed = |flight| {
+                    shared
+                        .lobby
+                        .borrow_mut()
+                        .landed(flight, host::monotonic_us())
+                };
+                if flight.is_some_and(landed) {
+                    shared.ring();
+                    host::become_context(self.id);
+                }
+                let conclusion = shared.judge(&waiter.question, Err(Unusable::NoAnswer));
+                self.act(conclusion)
+            }
+        }
+    }
+
+    /// Does to this request what was concluded before it had to wait.
+    fn act(&self, conclusion: Conclusion) -> Action {
+        match conclusion {
+            Conclusion::Continue(tell) => {
+                if let Some(waiter) = &self.waiter {
+                    waiter.tell.replace(tell);
+                }
+                Action::Continue
+            }
+            Conclusion::Answer(reply) => {
+                answer(&reply);
+                Action::Pause
+            }
         }
     }
 }
 
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _: usize, _: bool) -> Action {
-        let Some(shared) = &self.shared else {
+        let Some(shared) = self.shared.clone() else {
             return Action::Continue;
         };
-        let question = match shared.rules.evaluate(&CurrentRequest) {
-            Evaluation::Pass => return Action::Continue,
-            Evaluation::Missing(limit) => return answer(&missing_part(&limit)),
-            Evaluation::Ask(question) => question,
-        };
-        let sidecar = &shared.rules.sidecar;
-        if host::post(
-            &sidecar.cluster,
-            DECIDE_PATH,
-            &question_body(&[&question]),
-            sidecar.timeout,
-        ) {
-            self.waiting = Some(question);
-            return Action::Pause;
+        let request = CurrentRequest::read();
+        let evaluation = shared
+            .rules
+            .evaluate(&request, &mut |place| shared.count(place));
+        request.remove(&OURS);
+        match evaluation {
+            Evaluation::Pass => Action::Continue,
+            Evaluation::Refuse(reply) => {
+                answer(&reply);
+                Action::Pause
+            }
+            Evaluation::Ask(question) => self.ask(&shared, question),
         }
-        match shared.conclude(&question, Err(Unusable::NoAnswer)) {
-            Conclusion::Continue => Action::Continue,
-            Conclusion::Answer(reply) => answer(&reply),
+    }
+
+    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+        if let Some(waiter) = &self.waiter {
+            for (name, value) in waiter.tell.take() {
+                host::set_response_header(name, &value);
+            }
         }
+        Action::Continue
     }
 }
 
 impl Context for Stream {
     fn on_http_call_response(&mut self, _: u32, headers: usize, body_size: usize, _: usize) {
-        let (Some(shared), Some(question)) = (&self.shared, self.waiting.take()) else {
+        let (Some(shared), Some(waiter), Some(call)) =
+            (&self.shared, &self.waiter, self.call.take())
+        else {
             return;
         };
-        let (status, body) = if headers == 0 {
-            (Vec::new(), Vec::new())
-        } else {
-            host::callout_answer(body_size)
-        };
-        let usable = match status.as_slice() {
-            _ if headers == 0 => Err(Unusable::NoAnswer),
-            b"200" => Ok(body.as_slice()),
-            status => Err(Unusable::Status(
-                String::from_utf8_lossy(status).into_owned(),
-            )),
-        };
-        match shared.conclude(&question, usable) {
-            Conclusion::Continue => host::resume(),
-            Conclusion::Answer(reply) => {
-                answer(&reply);
-            }
+        let body = host::callout_body(headers, body_size);
+        let answer = body.as_deref().map_err(Unusable::clone);
+        for conclusion in shared.conclude(call, std::slice::from_ref(waiter), answer) {
+            deliver(waiter, conclusion);
         }
     }
 }
 
-impl Shared {
-    /// Concludes, and logs when verdicts cease to come and when they come again.
-    fn conclude(&self, question: &Question, answer: Result<&[u8], Unusable>) -> Conclusion {
-        let (conclusion, why) = conclude(question, answer);
-        match (self.unavailable.replace(why.is_some()), why) {
-            (false, Some(why)) => {
-                host::log(LogLevel::Warn, &format!("sluicegate: no verdict: {why}"))
-            }
-            (true, None) => host::log(LogLevel::Warn, "sluicegate: verdicts come again"),
-            _ => {}
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(waiter) = &self.waiter {
+            waiter.gone.set(true);
         }
-        conclusion
+        // Envoy has given the callout up together with the request.
+        if let (Some(shared), Some(call)) = (&self.shared, self.call.take()) {
+            shared.lose(call);
+        }
     }
-}
-
-fn answer(reply: &Reply) -> Action {
-    host::reply(reply.status, &reply.headers, &reply.body);
-    Action::Pause
 }

@@ -5,6 +5,7 @@
 //! | `policy.rs`, `policy/file.rs` | limits by name; their YAML and its checks |
 //! | `live.rs` | the policy in force, and its replacement while requests are served |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
 //! | `flight.rs`, `batcher.rs` | one store call for all that wait; the pure part and the flying |
 //! | `store.rs`, `store/` | where the state is: in this process, in Redis, in a Redis Cluster |
 //! | `split.rs` | a batch for a Cluster: into parts and together again; pure |
@@ -16,6 +17,7 @@
 //! `main.rs` owns arguments, ports, signals and the exit code; nothing in here does.
 
 pub mod batcher;
+pub mod denials;
 pub mod flight;
 pub mod http;
 pub mod live;

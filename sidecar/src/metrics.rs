@@ -1,12 +1,16 @@
 //! What Prometheus is told. The names stand here and nowhere else. No label ever holds a key.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use prometheus::{
     Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder, core::Collector,
 };
-use sluicegate_protocol::Verdict;
+use sluicegate_protocol::{DeniedHere, Verdict};
+
+use crate::plan::{Source, Told};
 
 /// Seconds: from well under a local round trip to past the longest sensible deadline.
 const STORE_SECONDS: [f64; 13] = [
@@ -16,11 +20,29 @@ const STORE_SECONDS: [f64; 13] = [
 /// Decisions in one call, up to the most that fly together.
 const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
+/// Rules that are told apart by name; those that come later are `other`.
+const MAX_SHADOW_RULES: usize = 256;
+/// Bytes of a rule's name.
+const MAX_RULE_BYTES: usize = 64;
+
+/// A verdict as the value of a label.
+const fn label(verdict: &Verdict<'_>) -> &'static str {
+    match verdict {
+        Verdict::Admitted(_) => "admitted",
+        Verdict::Denied(_) => "denied",
+        Verdict::Unavailable => "unavailable",
+        Verdict::Error { .. } => "error",
+    }
+}
+
 /// The sidecar's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     decisions: IntCounterVec,
+    shadow_decisions: IntCounterVec,
+    /// Rules that have asked in the shadow: their names come over the wire, and a label's values must be few.
+    shadow_rules: Mutex<BTreeSet<String>>,
     store_seconds: Histogram,
     store_errors: IntCounterVec,
     batch_decisions: Histogram,
@@ -42,10 +64,18 @@ impl Metrics {
             decisions: IntCounterVec::new(
                 Opts::new(
                     "sluicegate_decisions_total",
-                    "Decisions, by the limit that decided and the verdict.",
+                    "Decisions, by the limit that decided, the verdict and where it came from.",
                 ),
-                &["limit", "verdict"],
+                &["limit", "verdict", "source"],
             )?,
+            shadow_decisions: IntCounterVec::new(
+                Opts::new(
+                    "sluicegate_shadow_decisions_total",
+                    "Decisions that nobody heeds, by the rule that asks, the limit that decided and the verdict.",
+                ),
+                &["rule", "limit", "verdict"],
+            )?,
+            shadow_rules: Mutex::default(),
             store_seconds: Histogram::with_opts(
                 HistogramOpts::new(
                     "sluicegate_store_duration_seconds",
@@ -120,15 +150,69 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Counts one verdict under the limit that decided; `limit` is empty where none could be known.
-    pub fn count(&self, limit: &str, verdict: &Verdict<'_>) {
-        let verdict = match verdict {
-            Verdict::Admitted(_) => "admitted",
-            Verdict::Denied(_) => "denied",
-            Verdict::Unavailable => "unavailable",
-            Verdict::Error { .. } => "error",
+    /// Counts one verdict.
+    pub fn count(&self, told: &Told<'_>) {
+        self.count_as(told, label(&told.verdict));
+    }
+
+    /// Counts one verdict that nobody heeds: under the rule that asked, and among all decisions as `shadow_...`.
+    pub fn count_shadow(&self, rule: &str, told: &Told<'_>) {
+        let rule = if self.is_known(rule) { rule } else { "other" };
+        let verdict = label(&told.verdict);
+        self.shadow_decisions
+            .with_label_values(&[rule, told.limit, verdict])
+            .inc();
+        let verdict = match told.verdict {
+            Verdict::Admitted(_) => "shadow_admitted",
+            Verdict::Denied(_) => "shadow_denied",
+            _ => verdict,
         };
-        self.decisions.with_label_values(&[limit, verdict]).inc();
+        self.count_as(told, verdict);
+    }
+
+    /// Counts what a filter has denied by its own certificates. A limit that the policy does not have, which a reload
+    /// may have taken away, is counted without its name: labels are bounded by what operators write.
+    pub fn count_denied_here(&self, denied: &DeniedHere<'_>, known: bool) {
+        let limit = if known { denied.limit.as_ref() } else { "" };
+        let verdict = match denied.shadow.as_deref() {
+            None => "denied",
+            Some(rule) => {
+                let rule = if self.is_known(rule) { rule } else { "other" };
+                self.shadow_decisions
+                    .with_label_values(&[rule, limit, "denied"])
+                    .inc_by(denied.count);
+                "shadow_denied"
+            }
+        };
+        self.decisions
+            .with_label_values(&[limit, verdict, "filter"])
+            .inc_by(denied.count);
+    }
+
+    fn count_as(&self, told: &Told<'_>, verdict: &str) {
+        let source = match told.source {
+            Source::Store => "store",
+            Source::Certificate => "certificate",
+            Source::Request => "request",
+        };
+        self.decisions
+            .with_label_values(&[told.limit, verdict, source])
+            .inc();
+    }
+
+    fn is_known(&self, rule: &str) -> bool {
+        let mut rules = self
+            .shadow_rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if rules.contains(rule) {
+            return true;
+        }
+        let new = rules.len() < MAX_SHADOW_RULES && rule.len() <= MAX_RULE_BYTES;
+        if new {
+            rules.insert(rule.to_owned());
+        }
+        new
     }
 
     /// Notes how long a call to the store took, whether or not it succeeded.

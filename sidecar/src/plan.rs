@@ -14,7 +14,40 @@ use crate::store::Settled;
 pub struct Plan {
     /// For the store.
     pub batch: Batch,
-    decisions: Vec<Result<Planned, Problem>>,
+    decisions: Vec<Entry>,
+    denial_ttl_ms: u64,
+}
+
+/// What is known of a decision before the store is asked.
+#[derive(Debug)]
+enum Entry {
+    Bad(Problem),
+    /// A certificate covers it.
+    Held(Standing<'static>),
+    /// The store is asked.
+    Planned(Planned),
+}
+
+/// Where a verdict came from; a metric's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The store, or its failing to answer.
+    Store,
+    /// A denial certificate of this sidecar.
+    Certificate,
+    /// The request itself: it cannot be decided.
+    Request,
+}
+
+/// A verdict, and what is counted of it.
+#[derive(Debug)]
+pub struct Told<'a> {
+    /// The limit that it is counted under; empty where none could be known.
+    pub limit: &'a str,
+    /// Where it came from.
+    pub source: Source,
+    /// For the caller.
+    pub verdict: Verdict<'a>,
 }
 
 /// A decision that the store is asked for: its place in the batch is its place among the good ones.
@@ -43,13 +76,30 @@ impl Planned {
 }
 
 impl Plan {
-    /// Looks every check's limit up and spreads it over its windows.
-    pub fn new(policy: &Policy, asked: Vec<Result<Asked<'_>, Problem>>) -> Self {
-        let mut plan = Self::default();
+    /// Looks every check's limit up and spreads it over its windows. `covering` gives the denial of a certificate
+    /// that covers a decision.
+    pub fn new(
+        policy: &Policy,
+        asked: &[Result<Asked<'_>, Problem>],
+        covering: impl Fn(&Asked<'_>) -> Option<Standing<'static>>,
+    ) -> Self {
+        let ttl_ms = u64::try_from(policy.denial_ttl.as_millis()).unwrap_or(u64::MAX);
+        let mut plan = Self {
+            denial_ttl_ms: ttl_ms,
+            ..Self::default()
+        };
         let mut buckets = HashMap::new();
         for decision in asked {
-            let planned = decision.and_then(|decision| plan.add(policy, &decision, &mut buckets));
-            plan.decisions.push(planned);
+            let entry = match decision {
+                Err(problem) => Entry::Bad(problem.clone()),
+                Ok(decision) => match covering(decision) {
+                    Some(standing) => Entry::Held(standing),
+                    None => plan
+                        .add(policy, decision, &mut buckets)
+                        .map_or_else(Entry::Bad, Entry::Planned),
+                },
+            };
+            plan.decisions.push(entry);
         }
         plan
     }
@@ -122,25 +172,39 @@ impl Plan {
         Ok(Planned { sources, receipts })
     }
 
-    /// The verdicts in the order asked, with the limit that each is counted under;
-    /// `settled` has nothing where the store did not answer.
-    pub fn verdicts<'a>(&'a self, settled: &[Option<Settled>]) -> Vec<(&'a str, Verdict<'a>)> {
-        let mut made = self.batch.decisions.iter().zip(0..);
-        self.decisions
-            .iter()
-            .map(|planned| match planned {
-                Err(problem) => ("", Verdict::from(problem.clone())),
-                Ok(planned) => {
-                    let first = planned.sources.first().map_or("", |(_, limit)| &limit.name);
-                    made.next()
-                        .and_then(|(decision, place)| {
-                            let settled = settled.get::<usize>(place)?.as_ref()?;
-                            self.verdict(planned, decision, settled)
-                        })
-                        .unwrap_or((first, Verdict::Unavailable))
+    /// The verdicts in the order asked; `settled` has nothing where the store did not answer.
+    pub fn verdicts<'a>(&'a self, settled: &[Option<Settled>]) -> Vec<Told<'a>> {
+        let mut asked = self.batch.decisions.iter().zip(settled);
+        let mut verdicts = Vec::with_capacity(self.decisions.len());
+        for entry in &self.decisions {
+            let (limit, source, verdict) = match entry {
+                Entry::Bad(problem) => ("", Source::Request, Verdict::from(problem.clone())),
+                Entry::Held(standing) => (
+                    standing.limit.as_ref(),
+                    Source::Certificate,
+                    Verdict::Denied(standing.clone()),
+                ),
+                Entry::Planned(planned) => {
+                    let settled = asked
+                        .next()
+                        .and_then(|(decision, settled)| Some((decision, settled.as_ref()?)));
+                    let verdict = settled
+                        .and_then(|(decision, settled)| self.verdict(planned, decision, settled));
+                    let first = planned
+                        .sources
+                        .first()
+                        .map_or("", |(_, limit)| limit.name.as_str());
+                    let (limit, verdict) = verdict.unwrap_or((first, Verdict::Unavailable));
+                    (limit, Source::Store, verdict)
                 }
-            })
-            .collect()
+            };
+            verdicts.push(Told {
+                limit,
+                source,
+                verdict,
+            });
+        }
+        verdicts
     }
 
     fn verdict<'a>(
@@ -161,6 +225,12 @@ impl Plan {
             remaining: outcome.remaining,
             reset_ms: outcome.reset_us.div_ceil(1_000),
             retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
+            // Rounded down: a certificate may end early and never late.
+            hold_ms: if outcome.admitted {
+                0
+            } else {
+                (outcome.retry_after_us / 1_000).min(self.denial_ttl_ms)
+            },
             receipt: planned.receipt(settled),
         };
         let verdict = if outcome.admitted {

@@ -13,6 +13,10 @@ use sluicegate_engine::BucketSpec;
 /// so that the filter hears *unavailable* from the sidecar rather than nothing.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// How long a denial may be held unless the policy says otherwise: within this time an operator's reset and what other
+/// sidecars have given back take effect everywhere.
+pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
+
 /// A loaded policy.
 #[derive(Debug)]
 pub struct Policy {
@@ -20,6 +24,8 @@ pub struct Policy {
     pub store: StoreAddress,
     /// Deadline of one store call.
     pub store_timeout: Duration,
+    /// Longest time that a denial is given again without asking the store.
+    pub denial_ttl: Duration,
     limits: BTreeMap<String, Arc<Limit>>,
 }
 

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluicegate_engine::script::GiveBack;
 use sluicegate_protocol::{
-    Answer, GivenBack, Listed, Problem, WasReset, read_decisions, read_give_backs, read_resets,
+    Answer, GivenBack, Listed, Problem, Read, WasReset, read_decisions, read_give_backs,
+    read_resets,
 };
 use tracing::warn;
 
 use crate::batcher::Batcher;
+use crate::denials::Denials;
 use crate::live::Live;
 use crate::metrics::Metrics;
-use crate::plan::{Plan, buckets};
+use crate::plan::{Plan, Source, buckets};
 use crate::store::{Store, StoreError};
 
 /// Everything a sidecar knows.
@@ -22,6 +24,7 @@ pub struct Service {
     pub live: Live,
     store: Arc<Store>,
     batcher: Batcher,
+    denials: Denials,
     /// What it counts.
     pub metrics: Arc<Metrics>,
 }
@@ -35,6 +38,7 @@ impl Service {
             live,
             store,
             batcher,
+            denials: Denials::default(),
             metrics,
         }
     }
@@ -45,15 +49,33 @@ impl Service {
     /// The body as a whole is of no use.
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let epoch = self.live.current();
-        let plan = Plan::new(&epoch.policy, read_decisions(body)?);
+        let Read {
+            decisions: asked,
+            denied,
+        } = read_decisions(body)?;
+        for denied in &denied {
+            self.metrics
+                .count_denied_here(denied, epoch.policy.limit(&denied.limit).is_some());
+        }
+        let moment = self.denials.moment(epoch.number);
+        let plan = Plan::new(&epoch.policy, &asked, |decision| {
+            self.denials.covering(moment, decision)
+        });
         let settled = self.batcher.decide(plan.batch.clone()).await;
-        let verdicts = plan.verdicts(&settled);
-        for (limit, verdict) in &verdicts {
-            self.metrics.count(limit, verdict);
+        let told = plan.verdicts(&settled);
+        for (told, asked) in told.iter().zip(&asked) {
+            let decision = asked.as_ref().ok();
+            match decision.and_then(|decision| decision.shadow.as_deref()) {
+                Some(rule) => self.metrics.count_shadow(rule, told),
+                None => self.metrics.count(told),
+            }
+            if let (Source::Store, Some(decision)) = (told.source, decision) {
+                self.denials.hold(moment, decision, &told.verdict);
+            }
         }
         let answer = Answer {
             epoch: epoch.number,
-            verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect(),
+            verdicts: told.into_iter().map(|told| told.verdict).collect(),
         };
         Ok(json(&answer))
     }
@@ -96,6 +118,7 @@ impl Service {
                 },
             );
         }
+        self.denials.void();
         Ok(json(&Listed { outcomes }))
     }
 
@@ -125,6 +148,7 @@ impl Service {
                 },
             );
         }
+        self.denials.void();
         Ok(json(&Listed { outcomes }))
     }
 

@@ -42,7 +42,9 @@ async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {
     assert_eq!(chain.status("/", "alice").await, 200);
 
     let counted = |verdict: &str| {
-        format!("sluicegate_decisions_total{{limit=\"per-key\",verdict=\"{verdict}\"}}")
+        format!(
+            "sluicegate_decisions_total{{limit=\"per-key\",source=\"store\",verdict=\"{verdict}\"}}"
+        )
     };
     assert_eq!(chain.sidecar.metric(&counted("admitted")).await, 7.0);
     assert_eq!(chain.sidecar.metric(&counted("denied")).await, 1.0);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `limits` | who is admitted and who is denied, and what they are told |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
+//! | `certificates` | denials that are given again without asking |
 //! | `cluster` | the sidecar on a Redis Cluster |
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
@@ -13,6 +14,7 @@
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
+mod certificates;
 mod cluster;
 mod edge;
 mod fleet;

@@ -33,13 +33,14 @@ impl Default for Mask {
 /// The masked address as text, or `None` where there is none that can be trusted.
 pub fn client(request: &dyn Request, source: Source, mask: Mask) -> Option<String> {
     let address = match source {
-        Source::Peer => parse(&request.peer_address()?)?,
+        Source::Peer => parse(&request.property(&["source", "address"])?)?,
         Source::TrustedHops(hops) => {
-            let list = request.header("x-forwarded-for")?;
-            parse(
-                list.rsplit(|byte| *byte == b',')
-                    .nth(hops.checked_sub(1)?)?,
-            )?
+            // Several headers are one list, in their order.
+            let lists = request.headers().all("x-forwarded-for");
+            let entries: Vec<&[u8]> = lists
+                .flat_map(|list| list.split(|byte| *byte == b','))
+                .collect();
+            parse(entries.get(entries.len().checked_sub(hops)?)?)?
         }
     };
     Some(masked(address, mask))
@@ -77,20 +78,27 @@ fn masked(address: IpAddr, mask: Mask) -> String {
 mod tests {
     use super::*;
 
-    struct From<'a>(&'a str, Option<&'a str>);
+    use crate::request::Headers;
+
+    struct From<'a>(&'a str, Headers);
 
     impl Request for From<'_> {
-        fn header(&self, name: &str) -> Option<Vec<u8>> {
-            (name == "x-forwarded-for").then_some(self.1?.into())
+        fn headers(&self) -> &Headers {
+            &self.1
         }
-        fn peer_address(&self) -> Option<Vec<u8>> {
-            Some(self.0.into())
+        fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
+            (path == ["source", "address"]).then(|| self.0.into())
         }
+    }
+
+    fn from<'a>(peer: &'a str, lists: &[&str]) -> From<'a> {
+        let header = |list: &&str| ("x-forwarded-for", (*list).to_owned());
+        From(peer, lists.iter().map(header).collect())
     }
 
     #[test]
     fn the_peer_is_told_apart_by_its_whole_ipv4_or_its_ipv6_network() {
-        let peer = |text| client(&From(text, None), Source::Peer, Mask::default());
+        let peer = |text| client(&from(text, &[]), Source::Peer, Mask::default());
         assert_eq!(peer("192.0.2.1:443").as_deref(), Some("192.0.2.1"));
         assert_eq!(peer("[::ffff:192.0.2.1]:443").as_deref(), Some("192.0.2.1"));
         assert_eq!(
@@ -102,24 +110,27 @@ mod tests {
 
     #[test]
     fn only_what_trusted_proxies_wrote_is_believed() {
-        let hops = |n, list| {
+        let hops = |n, list: &[&str]| {
             client(
-                &From("10.0.0.1:1", list),
+                &from("10.0.0.1:1", list),
                 Source::TrustedHops(n),
                 Mask::default(),
             )
         };
-        let list = Some("6.6.6.6, 192.0.2.7,10.0.0.2");
+        let list = &["6.6.6.6, 192.0.2.7,10.0.0.2"];
         assert_eq!(hops(1, list).as_deref(), Some("10.0.0.2"));
         assert_eq!(hops(2, list).as_deref(), Some("192.0.2.7"));
         assert_eq!(hops(4, list), None);
-        assert_eq!(hops(1, None), None);
-        assert_eq!(hops(1, Some("not an address")), None);
+        assert_eq!(hops(1, &[]), None);
+        // Two headers are one list.
+        let split = &["6.6.6.6, 192.0.2.7", "10.0.0.2"];
+        assert_eq!(hops(2, split).as_deref(), Some("192.0.2.7"));
+        assert_eq!(hops(1, &["not an address"]), None);
     }
 
     #[test]
     fn a_mask_of_any_width_is_applied() {
-        let mask = |ipv4, ipv6, text| client(&From(text, None), Source::Peer, Mask { ipv4, ipv6 });
+        let mask = |ipv4, ipv6, text| client(&from(text, &[]), Source::Peer, Mask { ipv4, ipv6 });
         assert_eq!(mask(24, 64, "192.0.2.77:1").as_deref(), Some("192.0.2.0"));
         assert_eq!(mask(0, 0, "192.0.2.77:1").as_deref(), Some("0.0.0.0"));
         assert_eq!(mask(0, 0, "[2001:db8::1]:1").as_deref(), Some("::"));

@@ -58,24 +58,27 @@ impl<'a> Key<'a> {
     }
 
     /// Adds a part that may be read by whoever reads Redis.
-    pub fn plain(&mut self, name: &str, value: &[u8]) {
+    pub fn plain(&mut self, name: &[&str], value: &[u8]) {
         self.name(name);
         self.text.push('=');
         escape(&mut self.text, value);
     }
 
     /// Adds a part by its hash.
-    pub fn hashed(&mut self, name: &str, value: &[u8]) {
+    pub fn hashed(&mut self, name: &[&str], value: &[u8]) {
         self.name(name);
         self.text.push('#');
         self.text.push_str(&self.hasher.hash(value));
     }
 
-    fn name(&mut self, name: &str) {
+    /// The name is given in pieces, so that none has to be put together before.
+    fn name(&mut self, name: &[&str]) {
         if !self.text.is_empty() {
             self.text.push(';');
         }
-        escape(&mut self.text, name.as_bytes());
+        for piece in name {
+            escape(&mut self.text, piece.as_bytes());
+        }
     }
 
     /// The key.
@@ -116,9 +119,9 @@ mod tests {
         let mut key = Key::new(&hasher);
         for (name, value, plain) in parts {
             if *plain {
-                key.plain(name, value.as_bytes());
+                key.plain(&[name], value.as_bytes());
             } else {
-                key.hashed(name, value.as_bytes());
+                key.hashed(&[name], value.as_bytes());
             }
         }
         key.finish()
@@ -145,7 +148,7 @@ mod tests {
         let peppered = |pepper| {
             let hasher = Hasher::new(pepper);
             let mut key = Key::new(&hasher);
-            key.hashed("x-api-key", b"hunter2");
+            key.hashed(&["x-api-key"], b"hunter2");
             key.finish()
         };
         assert!(!peppered("").contains("hunter2"));

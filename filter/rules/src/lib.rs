@@ -2,24 +2,50 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `config.rs` | the plugin's configuration as it is written, and its checks |
+//! | `config.rs`, `config/` | the plugin's configuration as it is written, and its checks |
 //! | `rule.rs` | rules, ready to be matched; what a request has to ask |
 //! | `request.rs` | what this crate wants to know of a request |
+//! | `path.rs` | the path in every reading that an upstream might give it |
+//! | `matcher.rs`, `template.rs` | which requests a rule is for |
+//! | `part.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
-//! | `address.rs` | the client's address, and its mask |
+//! | `cost.rs` | what a request costs |
+//! | `denials.rs` | what is denied again without asking |
+//! | `lobby.rs` | who goes alone, who waits, and when the next callout leaves |
 //! | `wire.rs` | the question to the sidecar and its answer |
-//! | `reply.rs` | what a client is told |
+//! | `reply.rs`, `reply/fields.rs` | what a client is told |
+//! | `stats.rs` | what is counted |
 
 mod address;
-mod config;
+mod claims;
+pub mod config;
+mod cost;
+mod denials;
+mod fields;
 mod key;
+mod lobby;
+mod matcher;
+mod part;
+mod path;
 mod reply;
 mod request;
 mod rule;
+mod stats;
+mod template;
 mod wire;
 
 pub use config::{ConfigError, Sidecar, parse};
-pub use reply::{Reply, missing_part, too_many_requests, unavailable};
-pub use request::Request;
-pub use rule::{Check, Evaluation, Question, Rules, WhenUnavailable};
-pub use wire::{Conclusion, Unusable, conclude, question_body};
+pub use denials::Denials;
+pub use lobby::{Boarding, Flight, Lobby, Way};
+pub use reply::{Header, OURS, Reply};
+pub use request::{Headers, Request};
+pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};
+pub use stats::{Counters, FIXED as FIXED_COUNTERS};
+pub use wire::{Conclusion, Unusable, read_answer};
+
+impl Rules {
+    /// What is counted, by name.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

@@ -1,17 +1,45 @@
 //! What a client is told. Names the limit, never the key.
 
+mod fields;
+
+pub(crate) use fields::HeaderStyle;
+pub use fields::OURS;
+
 use serde::Serialize;
 use sluicegate_protocol::Standing;
+
+/// A header's name, in lower case, and its value.
+pub type Header = (&'static str, String);
+
+/// The gRPC statuses that stand for ours; Envoy uses them where the request is gRPC.
+mod grpc {
+    pub const INVALID_ARGUMENT: i32 = 3;
+    pub const PERMISSION_DENIED: i32 = 7;
+    pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const UNAVAILABLE: i32 = 14;
+}
 
 /// An answer that the filter gives in the upstream's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// HTTP status.
+    /// HTTP status; to a gRPC request Envoy says 200 and `grpc_status`.
     pub status: u32,
-    /// Headers, names in lower case.
-    pub headers: Vec<(&'static str, String)>,
-    /// Body.
+    /// gRPC status.
+    pub grpc_status: i32,
+    /// Headers.
+    pub headers: Vec<Header>,
+    /// Body; to a gRPC request Envoy says it as `grpc-message`.
     pub body: Vec<u8>,
+}
+
+/// How a rule tells clients about its limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReplyStyle {
+    pub headers: HeaderStyle,
+    /// Admitted requests are told too.
+    pub on_admitted: bool,
+    /// Instead of a problem detail: a content type and a body.
+    pub body: Option<(String, String)>,
 }
 
 /// A problem detail (RFC 9457). `about:blank` says that the status tells the kind of problem.
@@ -27,68 +55,119 @@ struct Problem<'a> {
     retry_after_ms: Option<u64>,
 }
 
-impl Problem<'_> {
-    fn reply(&self, mut headers: Vec<(&'static str, String)>) -> Reply {
-        headers.push(("content-type", "application/problem+json".to_owned()));
+impl<'a> Problem<'a> {
+    const fn new(status: u32, title: &'static str, detail: String, limit: Option<&'a str>) -> Self {
+        Self {
+            r#type: "about:blank",
+            title,
+            status,
+            detail,
+            limit,
+            retry_after_ms: None,
+        }
+    }
+
+    fn reply(self, grpc_status: i32, grpc: bool, mut headers: Vec<Header>) -> Reply {
+        let body = if grpc {
+            // It becomes `grpc-message`, and Envoy gives the answer gRPC's own content type.
+            self.detail.into_bytes()
+        } else {
+            headers.push(("content-type", "application/problem+json".to_owned()));
+            serde_json::to_vec(&self).unwrap_or_default()
+        };
         Reply {
             status: self.status,
+            grpc_status,
             headers,
-            body: serde_json::to_vec(self).unwrap_or_default(),
+            body,
         }
     }
 }
 
-/// The request was denied by a limit.
-pub fn too_many_requests(standing: &Standing<'_>) -> Reply {
-    let limit = standing.limit.as_ref();
-    Problem {
-        r#type: "about:blank",
-        title: "Too Many Requests",
-        status: 429,
-        detail: format!(
-            "limit `{limit}` allows {} per {} ms and has {} left; the same request is admitted in {} ms",
-            standing.quota, standing.window_ms, standing.remaining, standing.retry_after_ms
-        ),
-        limit: Some(limit),
-        retry_after_ms: Some(standing.retry_after_ms),
+impl Reply {
+    /// The request was denied by a limit.
+    pub(crate) fn too_many_requests(
+        limit: &str,
+        standing: &Standing<'_>,
+        style: &ReplyStyle,
+        grpc: bool,
+    ) -> Self {
+        let mut problem = Problem::new(
+            429,
+            "Too Many Requests",
+            format!(
+                "limit `{limit}` allows {} per {} ms and has {} left; the same request is admitted in {} ms",
+                standing.quota, standing.window_ms, standing.remaining, standing.retry_after_ms
+            ),
+            Some(limit),
+        );
+        problem.retry_after_ms = Some(standing.retry_after_ms);
+        let mut headers = vec![
+            // Whole seconds, rounded up, or the retry would be early; the milliseconds travel beside it.
+            ("retry-after", fields::seconds(standing.retry_after_ms)),
+            ("retry-after-ms", standing.retry_after_ms.to_string()),
+        ];
+        style.headers.write(limit, standing, &mut headers);
+        match &style.body {
+            Some((content_type, body)) if !grpc => {
+                headers.push(("content-type", content_type.clone()));
+                Self {
+                    status: 429,
+                    grpc_status: grpc::RESOURCE_EXHAUSTED,
+                    headers,
+                    body: body.clone().into_bytes(),
+                }
+            }
+            _ => problem.reply(grpc::RESOURCE_EXHAUSTED, grpc, headers),
+        }
     }
-    .reply(vec![
-        // Whole seconds, rounded up, or the retry would be early; the milliseconds travel beside it.
-        ("retry-after", seconds(standing.retry_after_ms)),
-        ("retry-after-ms", standing.retry_after_ms.to_string()),
-        ("x-ratelimit-limit", standing.quota.to_string()),
-        ("x-ratelimit-remaining", standing.remaining.to_string()),
-        ("x-ratelimit-reset", seconds(standing.reset_ms)),
-    ])
+
+    /// The request costs more than a limit ever holds: it would be denied whenever it came, so it is not told to wait.
+    pub(crate) fn cost_over_limit(grpc: bool) -> Self {
+        let detail = "the request costs more than its limit ever holds: waiting cannot help, ask for less at a time";
+        Problem::new(422, "Unprocessable Content", detail.to_owned(), None).reply(
+            grpc::INVALID_ARGUMENT,
+            grpc,
+            Vec::new(),
+        )
+    }
+
+    /// No verdict is to be had, and the rule says that the request may not pass without.
+    pub(crate) fn unavailable(grpc: bool) -> Self {
+        let detail = "the rate limiter did not answer, and this route is not served without it";
+        Problem::new(503, "Service Unavailable", detail.to_owned(), None).reply(
+            grpc::UNAVAILABLE,
+            grpc,
+            Vec::new(),
+        )
+    }
+
+    /// The request lacks what a limit's key is made of, and the rule says that it may not pass without.
+    pub(crate) fn missing_part(limit: &str, grpc: bool) -> Self {
+        let detail = format!("the request does not say whom to count for limit `{limit}`");
+        Problem::new(403, "Forbidden", detail, Some(limit)).reply(
+            grpc::PERMISSION_DENIED,
+            grpc,
+            Vec::new(),
+        )
+    }
+
+    /// The request says in several ways whom it is to be counted for. The upstream might believe another than the
+    /// filter, so whichever were counted, the other would have been let through uncounted.
+    pub(crate) fn ambiguous_part(limit: &str, grpc: bool) -> Self {
+        let detail =
+            format!("the request says in several different ways whom to count for limit `{limit}`");
+        Problem::new(400, "Bad Request", detail, Some(limit)).reply(
+            grpc::INVALID_ARGUMENT,
+            grpc,
+            Vec::new(),
+        )
+    }
 }
 
-/// No verdict is to be had, and the rule says that the request may not pass without.
-pub fn unavailable() -> Reply {
-    Problem {
-        r#type: "about:blank",
-        title: "Service Unavailable",
-        status: 503,
-        detail: "the rate limiter did not answer, and this route is not served without it"
-            .to_owned(),
-        limit: None,
-        retry_after_ms: None,
-    }
-    .reply(Vec::new())
-}
-
-/// The request lacks what a limit's key is made of, and the rule says that it may not pass without.
-pub fn missing_part(limit: &str) -> Reply {
-    Problem {
-        r#type: "about:blank",
-        title: "Forbidden",
-        status: 403,
-        detail: format!("the request does not say whom to count for limit `{limit}`"),
-        limit: Some(limit),
-        retry_after_ms: None,
-    }
-    .reply(Vec::new())
-}
-
-fn seconds(milliseconds: u64) -> String {
-    milliseconds.div_ceil(1_000).to_string()
+/// What an admitted client is told.
+pub(crate) fn admitted(limit: &str, standing: &Standing<'_>, style: HeaderStyle) -> Vec<Header> {
+    let mut headers = Vec::new();
+    style.write(limit, standing, &mut headers);
+    headers
 }

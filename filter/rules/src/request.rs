@@ -1,10 +1,153 @@
-//! What this crate wants to know of a request. The host reads only what is asked for, since each read costs.
+//! What this crate wants to know of a request, and its headers as the host hands them over.
 
 /// A request as the proxy knows it. Every value may be any bytes at all.
 pub trait Request {
-    /// The value of a header or pseudo-header (`:path`, `:method`), by its lower-case name.
-    fn header(&self, name: &str) -> Option<Vec<u8>>;
+    /// All headers, read once: one call to the host costs less than one for each header, and shows those that repeat.
+    fn headers(&self) -> &Headers;
 
-    /// The address and port of the peer of this connection, as Envoy writes it: `192.0.2.1:443` or `[2001:db8::1]:443`.
-    fn peer_address(&self) -> Option<Vec<u8>>;
+    /// An attribute of Envoy's by its path, for example `["source", "address"]`.
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
+}
+
+/// Headers and pseudo-headers of a request, in order, names in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    bytes: Vec<u8>,
+    /// For each header: where its name ends and its value begins and ends. Its name begins where `name.0` says.
+    places: Vec<Place>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    name: (usize, usize),
+    value: (usize, usize),
+}
+
+impl Headers {
+    /// From the form in which the proxy-wasm ABI passes maps: the number of pairs, the sizes of each name and value
+    /// (little-endian, four bytes each), then each with a zero byte behind it. What does not fit is left out.
+    pub fn from_pairs(bytes: Vec<u8>) -> Self {
+        let mut places = Vec::new();
+        let number = |at: usize| {
+            let four = bytes.get(at..at.checked_add(4)?)?;
+            usize::try_from(u32::from_le_bytes(four.try_into().ok()?)).ok()
+        };
+        let count = number(0).unwrap_or(0);
+        // A count that lies must not choose how much is allocated.
+        let count = count.min(bytes.len() / 8);
+        let mut at = 4 + count * 8;
+        for index in 0..count {
+            let sizes = 4 + index * 8;
+            let (Some(name), Some(value)) = (number(sizes), number(sizes + 4)) else {
+                break;
+            };
+            let Some(place) = Place::after(at, name, value) else {
+                break;
+            };
+            if place.value.1 > bytes.len() {
+                break;
+            }
+            at = place.value.1 + 1;
+            places.push(place);
+        }
+        Self { bytes, places }
+    }
+
+    /// Every header, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let slice = |(from, to): (usize, usize)| self.bytes.get(from..to).unwrap_or_default();
+        self.places
+            .iter()
+            .map(move |place| (slice(place.name), slice(place.value)))
+    }
+
+    /// The values of all headers of a lower-case name, in order.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.iter()
+            .filter(move |(given, _)| *given == name.as_bytes())
+            .map(|(_, value)| value)
+    }
+
+    /// The first value of a lower-case name; nothing when there is none.
+    pub fn first<'a>(&'a self, name: &'a str) -> &'a [u8] {
+        self.all(name).next().unwrap_or_default()
+    }
+}
+
+impl Place {
+    fn after(at: usize, name: usize, value: usize) -> Option<Self> {
+        let name_end = at.checked_add(name)?;
+        let value_start = name_end.checked_add(1)?;
+        let value_end = value_start.checked_add(value)?;
+        Some(Self {
+            name: (at, name_end),
+            value: (value_start, value_end),
+        })
+    }
+}
+
+impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        let mut headers = Self::default();
+        for (name, value) in pairs {
+            let (name, value) = (name.as_ref(), value.as_ref());
+            let from = headers.bytes.len();
+            headers
+                .bytes
+                .extend(name.iter().map(u8::to_ascii_lowercase));
+            let middle = headers.bytes.len();
+            headers.bytes.extend(value);
+            headers.places.push(Place {
+                name: (from, middle),
+                value: (middle, headers.bytes.len()),
+            });
+        }
+        headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut bytes = u32::try_from(pairs.len()).unwrap().to_le_bytes().to_vec();
+        for (name, value) in pairs {
+            for size in [name.len(), value.len()] {
+                bytes.extend(u32::try_from(size).unwrap().to_le_bytes());
+            }
+        }
+        for (name, value) in pairs {
+            bytes.extend(name.as_bytes());
+            bytes.push(0);
+            bytes.extend(*value);
+            bytes.push(0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn headers_are_read_as_the_abi_writes_them() {
+        let written: [(&str, &[u8]); 4] =
+            [(":path", b"/"), ("a", b""), ("b", b"\xff\0"), ("a", b"2")];
+        let headers = Headers::from_pairs(pairs(&written));
+        assert_eq!(headers.first(":path"), b"/");
+        assert_eq!(headers.first("b"), b"\xff\0");
+        assert_eq!(headers.all("a").collect::<Vec<_>>(), [&b""[..], b"2"]);
+        assert_eq!(headers.first("c"), b"");
+    }
+
+    #[test]
+    fn a_map_that_is_cut_anywhere_or_lies_is_read_as_far_as_it_goes() {
+        let whole = pairs(&[("a", b"1"), ("b", b"2")]);
+        for end in 0..whole.len() {
+            let cut = Headers::from_pairs(whole.get(..end).unwrap().to_vec());
+            assert!(cut.iter().count() <= 2, "{end}");
+        }
+        for lie in 0..whole.len().min(20) {
+            let mut lying = whole.clone();
+            lying[lie] = 0xff;
+            assert!(Headers::from_pairs(lying).iter().count() <= 2, "{lie}");
+        }
+    }
 }

@@ -1,9 +1,14 @@
 //! Rules, ready to be matched, and what a request has to ask because of them.
 
-use crate::address::{self, Mask, Source};
 use crate::config::Sidecar;
+use crate::cost::Cost;
 use crate::key::{Hasher, Key};
+use crate::matcher::{Matcher, Seen};
+use crate::part::{Found, Part};
+use crate::reply::{Reply, ReplyStyle};
 use crate::request::Request;
+use crate::stats::Counters;
+use crate::template::Capture;
 
 /// Everything that one plugin configuration says.
 #[derive(Debug)]
@@ -12,40 +17,44 @@ pub struct Rules {
     pub sidecar: Sidecar,
     pub(crate) hasher: Hasher,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) counters: Counters,
 }
 
 /// Which requests, and the checks to make for them.
 #[derive(Debug)]
 pub(crate) struct Rule {
+    pub name: String,
     pub matcher: Matcher,
     pub checks: Vec<CheckRule>,
+    /// Every limit that one of its checks may name, each once.
+    pub limits: Vec<String>,
     pub when_unavailable: WhenUnavailable,
-}
-
-/// Which requests a rule is for; all that is said must hold.
-#[derive(Debug, Default)]
-pub(crate) struct Matcher {
-    pub path_prefix: Option<String>,
-    /// Empty: any.
-    pub methods: Vec<String>,
+    /// No rule after this one is looked at for a request that matches.
+    pub stop: bool,
+    /// Evaluated and counted, and never denies.
+    pub shadow: bool,
+    pub reply: ReplyStyle,
 }
 
 /// A check to be made for each request that matches.
 #[derive(Debug)]
 pub(crate) struct CheckRule {
-    pub limit: String,
+    pub limit: LimitName,
     pub parts: Vec<Part>,
-    pub cost: u64,
+    pub cost: Cost,
     pub when_missing: WhenMissing,
 }
 
-/// One part of a key.
+/// Which limit, by its place in the rule's list of them.
 #[derive(Debug)]
-pub(crate) enum Part {
-    Header { name: String, plain: bool },
-    Address { source: Source, mask: Mask },
-    Path,
-    Constant(String),
+pub(crate) enum LimitName {
+    Fixed(usize),
+    /// Chosen by what a part of the request says.
+    Tiers {
+        by: Part,
+        map: Vec<(String, usize)>,
+        default: usize,
+    },
 }
 
 /// What to do when a request lacks a part of its key.
@@ -71,21 +80,36 @@ pub enum WhenUnavailable {
 /// One check that a request has to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// The limit's name in the policy.
-    pub limit: String,
+    /// The rule that asks for it, by its place.
+    pub rule: usize,
+    /// The limit, by its place in the rule's list: [`Rules::limit_name`].
+    pub limit: usize,
     /// Whom it is about.
     pub key: String,
     /// Units.
     pub cost: u64,
 }
 
+/// A shadow rule's checks: a decision of its own, which never denies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    /// The rule, by its place.
+    pub rule: usize,
+    /// Admitted together or not at all, as if the rule were enforced and alone.
+    pub checks: Vec<Check>,
+}
+
 /// What a request has to ask the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// All checks of all rules that match; admitted together or not at all.
+    /// All checks of all rules that match and are enforced; admitted together or not at all.
     pub checks: Vec<Check>,
-    /// `Deny` if one of those rules says so.
+    /// One for each shadow rule that matches.
+    pub shadows: Vec<Shadow>,
+    /// `Deny` if one of the enforced rules says so.
     pub when_unavailable: WhenUnavailable,
+    /// The request speaks gRPC, and so does its answer.
+    pub grpc: bool,
 }
 
 /// What the rules say of a request.
@@ -93,121 +117,188 @@ pub struct Question {
 pub enum Evaluation {
     /// No rule has a check for it.
     Pass,
-    /// A rule refuses requests that lack a part of their key; the limit's name.
-    Missing(String),
+    /// A rule refuses the request before anybody is asked.
+    Refuse(Reply),
     /// Ask this.
     Ask(Question),
 }
 
+/// Why a check cannot be made.
+enum Obstacle {
+    Skip,
+    Missing(usize),
+    Ambiguous(usize),
+}
+
 impl Rules {
-    /// Matches a request against all rules and derives its keys.
-    pub fn evaluate(&self, request: &dyn Request) -> Evaluation {
-        let path = request.header(":path").unwrap_or_default();
-        let path = path_only(&path);
-        let method = request.header(":method").unwrap_or_default();
+    /// Matches a request against all rules and derives its keys. `count` is called for each counter that goes up.
+    pub fn evaluate(&self, request: &dyn Request, count: &mut dyn FnMut(usize)) -> Evaluation {
+        let seen = Seen::new(request);
         let mut question = Question {
             checks: Vec::new(),
+            shadows: Vec::new(),
             when_unavailable: WhenUnavailable::Allow,
+            grpc: false,
         };
-        for rule in self
-            .rules
-            .iter()
-            .filter(|rule| rule.matcher.matches(path, &method))
-        {
+        let mut captures = Vec::new();
+        for (index, rule) in self.rules.iter().enumerate() {
+            captures.clear();
+            if !rule.matches(&seen, &mut captures) {
+                continue;
+            }
+            let mut checks = Vec::new();
             for check in &rule.checks {
-                match check.key(&self.hasher, request, path) {
-                    Derived::Key(key) => {
-                        question.checks.push(Check {
-                            limit: check.limit.clone(),
-                            key,
-                            cost: check.cost,
-                        });
-                        if rule.when_unavailable == WhenUnavailable::Deny {
-                            question.when_unavailable = WhenUnavailable::Deny;
-                        }
+                let mut key = Key::new(&self.hasher);
+                if rule.shadow {
+                    // A subject of its own, or its takings would be missed by the enforced rules of the same limit.
+                    key.plain(&["@shadow"], rule.name.as_bytes());
+                }
+                match check.derive(index, key, &seen, &captures) {
+                    Ok(check) => checks.push(check),
+                    Err(Obstacle::Skip) => {}
+                    Err(Obstacle::Missing(limit) | Obstacle::Ambiguous(limit)) if rule.shadow => {
+                        count(self.counters.shadow_denied(index, limit));
+                        checks.clear();
+                        break;
                     }
-                    Derived::Skip => {}
-                    Derived::Deny => return Evaluation::Missing(check.limit.clone()),
+                    Err(obstacle) => return self.refuse(index, &obstacle, is_grpc(&seen), count),
                 }
             }
+            if rule.shadow {
+                if !checks.is_empty() {
+                    let shadow = Shadow {
+                        rule: index,
+                        checks,
+                    };
+                    question.shadows.push(shadow);
+                }
+                continue;
+            }
+            if !checks.is_empty() && rule.when_unavailable == WhenUnavailable::Deny {
+                question.when_unavailable = WhenUnavailable::Deny;
+            }
+            question.checks.append(&mut checks);
+            if rule.stop {
+                break;
+            }
         }
-        if question.checks.is_empty() {
-            Evaluation::Pass
-        } else {
-            Evaluation::Ask(question)
+        if question.checks.is_empty() && question.shadows.is_empty() {
+            return Evaluation::Pass;
         }
+        count(Counters::DECISIONS);
+        question.grpc = is_grpc(&seen);
+        Evaluation::Ask(question)
+    }
+
+    fn refuse(
+        &self,
+        rule: usize,
+        obstacle: &Obstacle,
+        grpc: bool,
+        count: &mut dyn FnMut(usize),
+    ) -> Evaluation {
+        let reply = match obstacle {
+            Obstacle::Ambiguous(limit) => {
+                count(Counters::REFUSED_AMBIGUOUS);
+                Reply::ambiguous_part(self.limit_name(rule, *limit), grpc)
+            }
+            Obstacle::Missing(limit) => {
+                count(Counters::REFUSED_MISSING);
+                Reply::missing_part(self.limit_name(rule, *limit), grpc)
+            }
+            Obstacle::Skip => return Evaluation::Pass,
+        };
+        Evaluation::Refuse(reply)
+    }
+
+    /// A rule's name.
+    pub fn rule_name(&self, rule: usize) -> &str {
+        self.rules.get(rule).map_or("", |rule| &rule.name)
+    }
+
+    /// The name of a limit in a rule's list.
+    pub fn limit_name(&self, rule: usize, limit: usize) -> &str {
+        let rule = self.rules.get(rule);
+        rule.and_then(|rule| rule.limits.get(limit))
+            .map_or("", String::as_str)
+    }
+
+    /// The rules that match a request, by their places, `stop` or not. For people who ask why.
+    pub fn matching(&self, request: &dyn Request) -> Vec<usize> {
+        let seen = Seen::new(request);
+        let matches = |rule: &Rule| rule.matches(&seen, &mut Vec::new());
+        let rules = self.rules.iter().enumerate();
+        rules
+            .filter_map(|(index, rule)| matches(rule).then_some(index))
+            .collect()
     }
 }
 
-/// The path without its query.
-fn path_only(path: &[u8]) -> &[u8] {
-    path.split(|byte| *byte == b'?').next().unwrap_or_default()
+/// As Envoy tells it, by the content type.
+fn is_grpc(seen: &Seen<'_>) -> bool {
+    let content_type = seen.headers().first("content-type");
+    let rest = content_type.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-impl Matcher {
-    fn matches(&self, path: &[u8], method: &[u8]) -> bool {
-        self.path_prefix
-            .as_ref()
-            .is_none_or(|prefix| path.starts_with(prefix.as_bytes()))
-            && (self.methods.is_empty()
-                || self.methods.iter().any(|name| name.as_bytes() == method))
+impl Rule {
+    /// Whether one reading of the path makes the whole matcher hold; the first that does gives the variables.
+    fn matches<'a>(&'a self, seen: &'a Seen<'_>, captures: &mut Vec<Capture<'a>>) -> bool {
+        seen.target.readings().any(|path| {
+            captures.clear();
+            self.matcher.matches(seen, path, captures)
+        })
     }
-}
-
-enum Derived {
-    Key(String),
-    Skip,
-    Deny,
 }
 
 impl CheckRule {
-    fn key(&self, hasher: &Hasher, request: &dyn Request, path: &[u8]) -> Derived {
-        let mut key = Key::new(hasher);
+    fn derive<'a>(
+        &'a self,
+        rule: usize,
+        mut key: Key<'_>,
+        seen: &'a Seen<'_>,
+        captures: &[Capture<'a>],
+    ) -> Result<Check, Obstacle> {
+        let limit = self.limit.choose(seen, captures)?;
         for part in &self.parts {
-            if !part.add(&mut key, request, path) {
-                match &self.when_missing {
-                    WhenMissing::Skip => return Derived::Skip,
-                    WhenMissing::Deny => return Derived::Deny,
+            match part.find(seen, captures) {
+                Found::Value(kind, value) => part.add(&mut key, kind, &value),
+                Found::Ambiguous => return Err(Obstacle::Ambiguous(limit)),
+                Found::Missing => match &self.when_missing {
+                    WhenMissing::Skip => return Err(Obstacle::Skip),
+                    WhenMissing::Deny => return Err(Obstacle::Missing(limit)),
                     // Under a name that no present part has, so that a client cannot send the constant itself.
                     WhenMissing::Use(constant) => {
-                        key.plain(&format!("@missing/{}", part.name()), constant.as_bytes())
+                        key.plain(&["@missing/", &part.name], constant.as_bytes());
                     }
-                }
+                },
             }
         }
-        Derived::Key(key.finish())
+        Ok(Check {
+            rule,
+            limit,
+            key: key.finish(),
+            cost: self.cost.of(seen),
+        })
     }
 }
 
-impl Part {
-    /// What the part is called in a key.
-    fn name(&self) -> &str {
+impl LimitName {
+    fn choose<'a>(
+        &'a self,
+        seen: &'a Seen<'_>,
+        captures: &[Capture<'a>],
+    ) -> Result<usize, Obstacle> {
         match self {
-            Self::Header { name, .. } => name,
-            // No header's name holds an `@`.
-            Self::Address { .. } => "@address",
-            Self::Path => "@path",
-            Self::Constant(_) => "@constant",
-        }
-    }
-
-    /// Adds the part to a key; false when the request does not have it.
-    fn add(&self, key: &mut Key<'_>, request: &dyn Request, path: &[u8]) -> bool {
-        match self {
-            Self::Header { name, plain } => match request.header(name) {
-                // An empty header names nobody.
-                None => return false,
-                Some(value) if value.is_empty() => return false,
-                Some(value) if *plain => key.plain(self.name(), &value),
-                Some(value) => key.hashed(self.name(), &value),
+            Self::Fixed(limit) => Ok(*limit),
+            Self::Tiers { by, map, default } => match by.find(seen, captures) {
+                Found::Ambiguous => Err(Obstacle::Ambiguous(*default)),
+                Found::Missing => Ok(*default),
+                Found::Value(_, value) => Ok(map
+                    .iter()
+                    .find(|(tier, _)| tier.as_bytes() == &*value)
+                    .map_or(*default, |(_, limit)| *limit)),
             },
-            Self::Address { source, mask } => match address::client(request, *source, *mask) {
-                None => return false,
-                Some(address) => key.plain(self.name(), address.as_bytes()),
-            },
-            Self::Path => key.plain(self.name(), path),
-            Self::Constant(value) => key.plain(self.name(), value.as_bytes()),
         }
-        true
     }
 }

@@ -1,34 +1,18 @@
-//! The question to the sidecar and what its answer means for the request that waits.
+//! The question to the sidecar, and what its answer means for the request that waits.
+//!
+//! Nothing here knows how many requests one call asks for, or who makes the call.
 
-use sluicegate_protocol::{Answer, Check, Decision, Request, Standing, Verdict};
+use sluicegate_protocol::{Answer, Code, Decision, DeniedHere, Request, Standing, Verdict};
 
-use crate::reply::{Reply, too_many_requests, unavailable};
-use crate::rule::{Question, WhenUnavailable};
-
-/// The body of `POST /v1/decide` for these questions.
-pub fn question_body(questions: &[&Question]) -> Vec<u8> {
-    let check = |check: &'_ crate::rule::Check| Check {
-        limit: check.limit.clone().into(),
-        key: check.key.clone().into(),
-        cost: check.cost,
-    };
-    let decisions = questions
-        .iter()
-        .map(|question| Decision {
-            checks: question.checks.iter().map(check).collect(),
-            peek: false,
-            receipt: false,
-        })
-        .collect();
-    // Strings and integers always can be written as JSON; an empty body would be answered by an error.
-    serde_json::to_vec(&Request { decisions }).unwrap_or_default()
-}
+use crate::reply::{self, Header, Reply};
+use crate::rule::{Check, Question, Rules, WhenUnavailable};
+use crate::stats::Counters;
 
 /// What becomes of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Conclusion {
-    /// It goes on to the upstream.
-    Continue,
+    /// It goes on to the upstream, and these headers are put into the upstream's answer.
+    Continue(Vec<Header>),
     /// The client gets this.
     Answer(Reply),
 }
@@ -38,9 +22,11 @@ pub enum Conclusion {
 pub enum Unusable {
     /// No answer: the callout could not be made, timed out or broke.
     NoAnswer,
+    /// More requests wait than may.
+    Full,
     /// The sidecar answered with another status than 200.
     Status(String),
-    /// The body cannot be read, or holds too few verdicts.
+    /// The body cannot be read, or does not fit the question.
     Body(String),
     /// The sidecar's store did not answer it.
     StoreUnavailable,
@@ -52,113 +38,253 @@ impl std::fmt::Display for Unusable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoAnswer => f.write_str("the sidecar did not answer in time"),
+            Self::Full => f.write_str("too many requests wait for the sidecar"),
             Self::Status(status) => write!(f, "the sidecar answered with status {status}"),
-            Self::Body(why) => write!(f, "the sidecar's answer cannot be read: {why}"),
+            Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
             Self::StoreUnavailable => f.write_str("the sidecar's store did not answer in time"),
             Self::Refused(why) => write!(f, "the sidecar refused the decision: {why}"),
         }
     }
 }
 
-/// Reads the answer to one question. Its second part says why there was no verdict, where there was none.
-pub fn conclude(
-    question: &Question,
-    answer: Result<&[u8], Unusable>,
-) -> (Conclusion, Option<Unusable>) {
-    match answer.and_then(verdict) {
-        Ok(None) => (Conclusion::Continue, None),
-        Ok(Some(standing)) => (Conclusion::Answer(too_many_requests(&standing)), None),
-        Err(why) => (
-            match question.when_unavailable {
-                WhenUnavailable::Allow => Conclusion::Continue,
-                WhenUnavailable::Deny => Conclusion::Answer(unavailable()),
-            },
-            Some(why),
-        ),
+impl Unusable {
+    const fn counter(&self) -> usize {
+        match self {
+            Self::NoAnswer => Counters::ERROR_NO_ANSWER,
+            Self::Full => Counters::ERROR_FULL,
+            Self::Status(_) => Counters::ERROR_STATUS,
+            Self::Body(_) => Counters::ERROR_BODY,
+            Self::StoreUnavailable => Counters::ERROR_STORE,
+            Self::Refused(_) => Counters::ERROR_DECISION,
+        }
     }
 }
 
-/// The standing that denies, or `None` when admitted.
-fn verdict(body: &[u8]) -> Result<Option<Standing<'_>>, Unusable> {
+impl Question {
+    /// How many decisions it asks for, and so how many verdicts answer it.
+    pub fn decisions(&self) -> usize {
+        usize::from(!self.checks.is_empty()) + self.shadows.len()
+    }
+}
+
+/// An answer, if it has just as many verdicts as were asked for: else none can be told whose it is.
+///
+/// # Errors
+/// Why the answer is of no use.
+pub fn read_answer(body: &[u8], decisions: usize) -> Result<Answer<'_>, Unusable> {
     let answer: Answer<'_> =
         serde_json::from_slice(body).map_err(|error| Unusable::Body(error.to_string()))?;
-    match answer.verdicts.into_iter().next() {
-        Some(Verdict::Admitted(_)) => Ok(None),
-        Some(Verdict::Denied(standing)) => Ok(Some(standing)),
-        Some(Verdict::Unavailable) => Err(Unusable::StoreUnavailable),
-        Some(Verdict::Error { message, .. }) => Err(Unusable::Refused(message.into_owned())),
-        None => Err(Unusable::Body("it holds no verdict".to_owned())),
+    if answer.verdicts.len() == decisions {
+        Ok(answer)
+    } else {
+        Err(Unusable::Body(format!(
+            "it has {} verdicts for {decisions} decisions",
+            answer.verdicts.len()
+        )))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Rules {
+    /// The body of `POST /v1/decide` for these questions, with what was denied here.
+    pub fn question_body<'q>(
+        &self,
+        questions: impl IntoIterator<Item = &'q Question>,
+        denied: &[DeniedHere<'_>],
+    ) -> Vec<u8> {
+        let mut decisions = Vec::new();
+        for question in questions {
+            if !question.checks.is_empty() {
+                decisions.push(self.decision(&question.checks, None));
+            }
+            for shadow in &question.shadows {
+                decisions.push(self.decision(&shadow.checks, Some(self.rule_name(shadow.rule))));
+            }
+        }
+        // Strings and integers always can be written as JSON; an empty body would be answered by an error.
+        serde_json::to_vec(&Request {
+            decisions,
+            denied: denied.to_vec(),
+        })
+        .unwrap_or_default()
+    }
 
-    fn question(when_unavailable: WhenUnavailable) -> Question {
-        let check = crate::rule::Check {
-            limit: "per-key".into(),
-            key: "k".into(),
-            cost: 3,
-        };
-        Question {
-            checks: vec![check],
-            when_unavailable,
+    fn decision<'a>(&'a self, checks: &'a [Check], shadow: Option<&'a str>) -> Decision<'a> {
+        let checks = checks.iter().map(|check| sluicegate_protocol::Check {
+            limit: self.limit_name(check.rule, check.limit).into(),
+            key: check.key.as_str().into(),
+            cost: check.cost,
+        });
+        Decision {
+            checks: checks.collect(),
+            peek: false,
+            receipt: false,
+            shadow: shadow.map(Into::into),
         }
     }
 
-    #[test]
-    fn a_question_is_the_wire_contracts_request() {
-        let body = question_body(&[&question(WhenUnavailable::Allow)]);
-        assert_eq!(
-            String::from_utf8(body).unwrap(),
-            r#"{"decisions":[{"checks":[{"limit":"per-key","key":"k","cost":3}]}]}"#
-        );
+    /// What becomes of a request, by its verdicts or by why there are none. Its second part says why there was no
+    /// verdict, where there was none. `count` is called for each counter that goes up.
+    pub fn conclude(
+        &self,
+        question: &Question,
+        verdicts: Result<&[Verdict<'_>], Unusable>,
+        count: &mut dyn FnMut(usize),
+    ) -> (Conclusion, Option<Unusable>) {
+        let mut verdicts = match verdicts {
+            Ok(verdicts) => verdicts.iter(),
+            Err(why) => {
+                count(why.counter());
+                return (self.without_verdict(question, count), Some(why));
+            }
+        };
+        let (conclusion, mut why) = if question.checks.is_empty() {
+            (Conclusion::Continue(Vec::new()), None)
+        } else {
+            self.enforce(question, verdicts.next(), count)
+        };
+        for (shadow, verdict) in question.shadows.iter().zip(verdicts) {
+            why = why.or(self.count_shadow(&shadow.checks, verdict, count));
+        }
+        (conclusion, why)
     }
 
-    #[test]
-    fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer() {
-        let bodies: [&[u8]; 9] = [
-            b"",
-            b"{",
-            b"null",
-            b"\xff",
-            br#"{"epoch":1}"#,
-            br#"{"epoch":1,"verdicts":[]}"#,
-            br#"{"epoch":1,"verdicts":[{"outcome":"maybe"}]}"#,
-            br#"{"epoch":1,"verdicts":[{"outcome":"unavailable"}]}"#,
-            br#"{"epoch":1,"verdicts":[{"outcome":"error","code":"unknown_limit","message":"m"}]}"#,
-        ];
-        for body in bodies {
-            let (conclusion, why) = conclude(&question(WhenUnavailable::Allow), Ok(body));
-            assert_eq!(conclusion, Conclusion::Continue);
-            assert!(why.is_some());
-            let (conclusion, _) = conclude(&question(WhenUnavailable::Deny), Ok(body));
-            assert!(matches!(conclusion, Conclusion::Answer(reply) if reply.status == 503));
+    fn enforce(
+        &self,
+        question: &Question,
+        verdict: Option<&Verdict<'_>>,
+        count: &mut dyn FnMut(usize),
+    ) -> (Conclusion, Option<Unusable>) {
+        let why = match verdict {
+            Some(Verdict::Admitted(standing)) => match decided_by(&question.checks, standing) {
+                Ok(check) => {
+                    count(Counters::ADMITTED);
+                    return (self.admitted(question, check, standing), None);
+                }
+                Err(why) => why,
+            },
+            Some(Verdict::Denied(standing)) => match decided_by(&question.checks, standing) {
+                Ok(check) => {
+                    count(Counters::DENIED);
+                    count(self.counters.denied(check.rule, check.limit));
+                    return (self.denied(question, check, standing), None);
+                }
+                Err(why) => why,
+            },
+            Some(Verdict::Error {
+                code: Code::CostOverLimit,
+                ..
+            }) => {
+                count(Counters::REFUSED_COST);
+                let reply = Reply::cost_over_limit(question.grpc);
+                return (Conclusion::Answer(reply), None);
+            }
+            Some(other) => no_verdict(other),
+            None => Unusable::Body("it holds no verdict".to_owned()),
+        };
+        count(why.counter());
+        (self.without_verdict(question, count), Some(why))
+    }
+
+    fn admitted(&self, question: &Question, check: &Check, standing: &Standing<'_>) -> Conclusion {
+        // The first rule that tells admitted clients how its limits stand tells how the tightest of all stands.
+        let telling = question.checks.iter().find_map(|check| {
+            let style = &self.rules.get(check.rule)?.reply;
+            style.on_admitted.then_some(style.headers)
+        });
+        let limit = self.limit_name(check.rule, check.limit);
+        Conclusion::Continue(
+            telling.map_or_else(Vec::new, |style| reply::admitted(limit, standing, style)),
+        )
+    }
+
+    fn denied(&self, question: &Question, check: &Check, standing: &Standing<'_>) -> Conclusion {
+        let limit = self.limit_name(check.rule, check.limit);
+        match self.rules.get(check.rule) {
+            Some(rule) => Conclusion::Answer(Reply::too_many_requests(
+                limit,
+                standing,
+                &rule.reply,
+                question.grpc,
+            )),
+            None => Conclusion::Answer(Reply::unavailable(question.grpc)),
         }
     }
 
-    #[test]
-    fn a_denial_becomes_a_429() {
-        let body =
-            br#"{"epoch":1,"verdicts":[{"outcome":"denied","check":0,"limit":"per-key","quota":10,
-            "window_ms":60000,"remaining":2,"reset_ms":59001,"retry_after_ms":1001}]}"#;
-        let (conclusion, why) = conclude(&question(WhenUnavailable::Allow), Ok(body));
-        let Conclusion::Answer(reply) = conclusion else {
-            panic!("{conclusion:?}")
+    fn without_verdict(&self, question: &Question, count: &mut dyn FnMut(usize)) -> Conclusion {
+        match question.when_unavailable {
+            // A request that only shadow rules match never depended on a verdict.
+            _ if question.checks.is_empty() => Conclusion::Continue(Vec::new()),
+            WhenUnavailable::Allow => {
+                count(Counters::UNAVAILABLE_ALLOWED);
+                Conclusion::Continue(Vec::new())
+            }
+            WhenUnavailable::Deny => {
+                count(Counters::UNAVAILABLE_DENIED);
+                Conclusion::Answer(Reply::unavailable(question.grpc))
+            }
+        }
+    }
+
+    fn count_shadow(
+        &self,
+        checks: &[Check],
+        verdict: &Verdict<'_>,
+        count: &mut dyn FnMut(usize),
+    ) -> Option<Unusable> {
+        let why = match verdict {
+            Verdict::Admitted(standing) => match decided_by(checks, standing) {
+                Ok(check) => {
+                    count(self.counters.shadow_admitted(check.rule, check.limit));
+                    return None;
+                }
+                Err(why) => why,
+            },
+            Verdict::Denied(standing) => match decided_by(checks, standing) {
+                Ok(check) => {
+                    count(self.counters.shadow_denied(check.rule, check.limit));
+                    return None;
+                }
+                Err(why) => why,
+            },
+            // Whenever it came it would have been refused: for its first check's limit, since the answer does not say.
+            Verdict::Error {
+                code: Code::CostOverLimit,
+                ..
+            } => {
+                if let Some(check) = checks.first() {
+                    count(self.counters.shadow_denied(check.rule, check.limit));
+                }
+                return None;
+            }
+            other => no_verdict(other),
         };
-        assert_eq!((reply.status, why), (429, None));
-        let header = |name| {
-            reply
-                .headers
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, v)| v.as_str())
-        };
-        assert_eq!(header("retry-after"), Some("2"));
-        assert_eq!(header("retry-after-ms"), Some("1001"));
-        assert_eq!(header("x-ratelimit-limit"), Some("10"));
-        assert_eq!(header("x-ratelimit-remaining"), Some("2"));
-        assert_eq!(header("x-ratelimit-reset"), Some("60"));
+        count(why.counter());
+        Some(why)
+    }
+}
+
+/// The check that a verdict names. Its limit's name is then taken from the configuration, not from the answer:
+/// so whatever stands in an answer, no client is told anything but a name that the operator chose.
+fn decided_by<'a>(checks: &'a [Check], standing: &Standing<'_>) -> Result<&'a Check, Unusable> {
+    checks.get(standing.check).ok_or_else(|| {
+        Unusable::Body(format!(
+            "it was decided by check {} of {}",
+            standing.check,
+            checks.len()
+        ))
+    })
+}
+
+fn no_verdict(verdict: &Verdict<'_>) -> Unusable {
+    match verdict {
+        // It goes to the log, whatever it is.
+        Verdict::Error { message, .. } => Unusable::Refused(
+            message
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(300)
+                .collect(),
+        ),
+        _ => Unusable::StoreUnavailable,
     }
 }

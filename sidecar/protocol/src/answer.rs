@@ -63,9 +63,34 @@ pub struct Standing<'a> {
     pub reset_ms: u64,
     /// Milliseconds until the same decision would be admitted if nobody else asks; rounded up, 0 when admitted.
     pub retry_after_ms: u64,
+    /// For how many milliseconds, from before the question was sent, the same decision may be denied without asking:
+    /// capacity cannot come back sooner. 0 when admitted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hold_ms: u64,
     /// When each check was taken, in their order, microseconds of the store's clock; only where it was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipt: Vec<u64>,
+}
+
+impl Standing<'_> {
+    /// The same, borrowing nothing.
+    pub fn into_owned(self) -> Standing<'static> {
+        Standing {
+            check: self.check,
+            limit: self.limit.into_owned().into(),
+            quota: self.quota,
+            window_ms: self.window_ms,
+            remaining: self.remaining,
+            reset_ms: self.reset_ms,
+            retry_after_ms: self.retry_after_ms,
+            hold_ms: self.hold_ms,
+            receipt: self.receipt,
+        }
+    }
+}
+
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The body that answers a list of give-backs or resets, one outcome for each, in order.

@@ -9,16 +9,20 @@
 //! |---|---|
 //! | `request.rs` | decisions and checks, and reading them one by one |
 //! | `answer.rs` | verdicts |
+//! | `certificate.rs` | denials that are remembered, in the filter and in the sidecar |
 //! | `problem.rs` | what can be wrong, each with a code of its own |
 
 mod answer;
+mod certificate;
 mod problem;
 mod request;
 
 pub use answer::{Answer, GivenBack, Listed, Standing, Verdict, WasReset};
+pub use certificate::{Asked, Certificates, fingerprint};
 pub use problem::{Code, Problem};
 pub use request::{
-    Check, Decision, GiveBack, Request, Reset, read_decisions, read_give_backs, read_resets,
+    Check, Decision, DeniedHere, GiveBack, Read, Request, Reset, read_decisions, read_give_backs,
+    read_resets,
 };
 
 /// Where decisions are posted.

@@ -28,6 +28,9 @@ pub enum Code {
     EmptyKey,
     /// A key of more than [`crate::MAX_KEY_BYTES`] bytes.
     KeyTooLong,
+    /// One that a newer sidecar knows: only ever read, so that an older filter can read the verdicts beside it.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Code {
@@ -44,6 +47,7 @@ impl Code {
             Self::CostOverLimit => "cost_over_limit",
             Self::EmptyKey => "empty_key",
             Self::KeyTooLong => "key_too_long",
+            Self::Unknown => "unknown",
         }
     }
 }

@@ -15,6 +15,41 @@ pub struct Request<'a> {
     /// To be made in this order, each seeing what those before it took.
     #[serde(borrow)]
     pub decisions: Vec<Decision<'a>>,
+    /// What the filter has denied by certificates since it last said so, and wants counted.
+    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<DeniedHere<'a>>,
+}
+
+/// Denials that the filter gave without asking.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeniedHere<'a> {
+    /// The limit that denied.
+    #[serde(borrow)]
+    pub limit: Cow<'a, str>,
+    /// The rule, where nobody heeded it.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Cow<'a, str>>,
+    /// How many.
+    pub count: u64,
+}
+
+/// [`Request`] with decisions that may not have been read yet.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<'a, T> {
+    decisions: Vec<T>,
+    #[serde(borrow, default)]
+    denied: Vec<DeniedHere<'a>>,
+}
+
+/// What stands in the body of `POST /v1/decide`.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// Each good or with its own problem.
+    pub decisions: Vec<Result<Decision<'a>, Problem>>,
+    /// To be counted.
+    pub denied: Vec<DeniedHere<'a>>,
 }
 
 /// Checks that are admitted together or not at all.
@@ -30,6 +65,10 @@ pub struct Decision<'a> {
     /// Answer with a receipt, by which the units can be given back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
+    /// The name of the rule that asks, where whoever asks will not heed the verdict: it wants to know what would have
+    /// been. Decided like any other, and counted apart.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<Cow<'a, str>>,
 }
 
 /// One (limit, key, cost).
@@ -51,10 +90,6 @@ const fn one() -> u64 {
     1
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
 const fn is_one(cost: &u64) -> bool {
     *cost == 1
 }
@@ -91,12 +126,27 @@ pub struct Reset<'a> {
 ///
 /// # Errors
 /// The body as a whole is of no use: too large, not JSON, no list of decisions, too many of them.
-pub fn read_decisions(body: &[u8]) -> Result<Vec<Result<Decision<'_>, Problem>>, Problem> {
-    let decisions = read_list(body, "decisions")?;
-    Ok(decisions
+pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
+    let text = |error: serde_json::Error| error.to_string();
+    let (decisions, denied) = read_list(
+        body,
+        "decisions",
+        |body| {
+            let read: Envelope<'_, Decision<'_>> = serde_json::from_slice(body).map_err(text)?;
+            Ok((read.decisions, read.denied))
+        },
+        |body| {
+            let read: Envelope<'_, &RawValue> = serde_json::from_slice(body).map_err(text)?;
+            Ok((read.decisions, read.denied))
+        },
+    )?;
+    let decisions = decisions
         .into_iter()
-        .map(|decision| decision.and_then(check_shape))
-        .collect())
+        .map(|decision| decision.and_then(check_shape));
+    Ok(Read {
+        decisions: decisions.collect(),
+        denied,
+    })
 }
 
 /// Reads the body of `POST /v1/give-back`, likewise.
@@ -104,7 +154,14 @@ pub fn read_decisions(body: &[u8]) -> Result<Vec<Result<Decision<'_>, Problem>>,
 /// # Errors
 /// The body as a whole is of no use.
 pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>, Problem> {
-    read_list(body, "give_backs")
+    let field = "give_backs";
+    Ok(read_list(
+        body,
+        field,
+        |body| only_field(body, field),
+        |body| only_field(body, field),
+    )?
+    .0)
 }
 
 /// Reads the body of `POST /v1/reset`, likewise.
@@ -112,14 +169,23 @@ pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>
 /// # Errors
 /// The body as a whole is of no use.
 pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Problem> {
-    read_list(body, "resets")
+    let field = "resets";
+    Ok(read_list(
+        body,
+        field,
+        |body| only_field(body, field),
+        |body| only_field(body, field),
+    )?
+    .0)
 }
 
-/// An object of one field, which is a list.
-fn read_list<'a, T: Deserialize<'a>>(
+/// A list in a body, which `whole` reads with its entries, and `raw` without; and what else stands beside it.
+fn read_list<'a, T: Deserialize<'a>, E>(
     body: &'a [u8],
     field: &str,
-) -> Result<Vec<Result<T, Problem>>, Problem> {
+    whole: impl Fn(&'a [u8]) -> Result<(Vec<T>, E), String>,
+    raw: impl Fn(&'a [u8]) -> Result<(Vec<&'a RawValue>, E), String>,
+) -> Result<(Vec<Result<T, Problem>>, E), Problem> {
     if body.len() > MAX_BODY_BYTES {
         return Err(Problem::new(
             Code::BodyTooLarge,
@@ -130,21 +196,21 @@ fn read_list<'a, T: Deserialize<'a>>(
         ));
     }
     // Nearly every body is whole, so it is read in one go, and again piece by piece only if that fails.
-    let list: Vec<_> = match only_field::<Vec<T>>(body, field) {
-        Ok(list) => list.into_iter().map(Ok).collect(),
-        Err(_) => only_field::<Vec<&RawValue>>(body, field)
-            .map_err(|why| {
+    let (list, beside): (Vec<_>, E) = match whole(body) {
+        Ok((list, beside)) => (list.into_iter().map(Ok).collect(), beside),
+        Err(_) => {
+            let (list, beside) = raw(body).map_err(|why| {
                 Problem::new(
                     Code::MalformedJson,
                     format_args!("the body is not {{\"{field}\": [...]}}: {why}"),
                 )
-            })?
-            .into_iter()
-            .map(|raw| {
+            })?;
+            let read = |raw: &'a RawValue| {
                 serde_json::from_str(raw.get())
                     .map_err(|error| Problem::new(Code::MalformedEntry, error))
-            })
-            .collect(),
+            };
+            (list.into_iter().map(read).collect(), beside)
+        }
     };
     if list.len() > MAX_ENTRIES {
         return Err(Problem::new(
@@ -155,14 +221,15 @@ fn read_list<'a, T: Deserialize<'a>>(
             ),
         ));
     }
-    Ok(list)
+    Ok((list, beside))
 }
 
-fn only_field<'a, T: Deserialize<'a>>(body: &'a [u8], field: &str) -> Result<T, String> {
-    let mut fields: BTreeMap<Cow<'a, str>, T> =
+/// An object of one field, and nothing beside it.
+fn only_field<'a, T: Deserialize<'a>>(body: &'a [u8], field: &str) -> Result<(Vec<T>, ()), String> {
+    let mut fields: BTreeMap<Cow<'a, str>, Vec<T>> =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
     match fields.pop_first() {
-        Some((name, value)) if name == field && fields.is_empty() => Ok(value),
+        Some((name, list)) if name == field && fields.is_empty() => Ok((list, ())),
         Some((name, _)) => Err(format!("it has a field `{name}`")),
         None => Err("it is empty".to_owned()),
     }

@@ -11,6 +11,7 @@ fn a_request_is_read_and_written_again_unchanged() {
     assert_eq!(serde_json::to_string(&request).unwrap(), REQUEST.trim_end());
     let one_by_one: Vec<_> = read_decisions(REQUEST.as_bytes())
         .unwrap()
+        .decisions
         .into_iter()
         .map(Result::unwrap)
         .collect();
@@ -76,7 +77,7 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
     ];
     for (bad, code, named) in cases {
         let body = format!(r#"{{"decisions":[{good},{bad},{good}]}}"#);
-        let read = read_decisions(body.as_bytes()).unwrap();
+        let read = read_decisions(body.as_bytes()).unwrap().decisions;
         assert!(read[0].is_ok() && read[2].is_ok(), "{bad}");
         let problem = read[1].as_ref().unwrap_err();
         assert_eq!(problem.code, code, "{bad}");

@@ -8,10 +8,12 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
-use super::{DEFAULT_STORE_TIMEOUT, Limit, Policy, StoreAddress};
+use super::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy, StoreAddress};
 
 /// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
+/// A denial held for longer would outlive what an operator expects of a reset.
+const MAX_DENIAL_TTL: Duration = Duration::from_secs(60);
 /// More would make every request pay for windows that nobody can reason about.
 const MAX_WINDOWS: usize = 8;
 
@@ -22,6 +24,8 @@ struct PolicyFile {
     store: Option<Spanned<String>>,
     #[serde(default)]
     store_timeout: Option<Spanned<String>>,
+    #[serde(default)]
+    denial_ttl: Option<Spanned<String>>,
     limits: BTreeMap<String, Spanned<LimitFile>>,
 }
 
@@ -61,11 +65,22 @@ pub(super) fn parse(text: &str) -> Result<Policy, String> {
             .parse()
             .map_err(|why| format!("line {}: `store` is {why}", text.referenced.line()))?,
     };
-    let store_timeout = match &file.store_timeout {
-        None => DEFAULT_STORE_TIMEOUT,
+    let set = |field: &str, text: &Option<Spanned<String>>, default| match text {
+        None => Ok(default),
         Some(text) => duration(&text.value)
-            .map_err(|why| format!("line {}: `store_timeout`: {why}", text.referenced.line()))?,
+            .map_err(|why| format!("line {}: `{field}`: {why}", text.referenced.line())),
     };
+    let store_timeout = set("store_timeout", &file.store_timeout, DEFAULT_STORE_TIMEOUT)?;
+    let denial_ttl = match &file.denial_ttl {
+        // Zero is not a duration that anything else may have: it holds no denial at all.
+        Some(text) if text.value == "0s" => Duration::ZERO,
+        text => set("denial_ttl", text, DEFAULT_DENIAL_TTL)?,
+    };
+    if denial_ttl > MAX_DENIAL_TTL {
+        return Err(format!(
+            "`denial_ttl` is {denial_ttl:?}: use at most {MAX_DENIAL_TTL:?}, or resets take effect too late"
+        ));
+    }
     if file.limits.is_empty() {
         return Err("`limits` is empty: name at least one limit".to_owned());
     }
@@ -80,6 +95,7 @@ pub(super) fn parse(text: &str) -> Result<Policy, String> {
     Ok(Policy {
         store,
         store_timeout,
+        denial_ttl,
         limits,
     })
 }

@@ -1,0 +1,76 @@
+//! Fields that may be written in two ways. Read by hand: serde's own way to do it would answer any mistake inside
+//! with *did not match any variant*, without the field's name.
+
+use std::fmt;
+
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::written::{Claim, Cost, Limit, Names};
+
+macro_rules! visit {
+    ($type:ident, $expecting:literal, { $($visits:tt)* }) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Either;
+                impl<'de> Visitor<'de> for Either {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expecting)
+                    }
+                    $($visits)*
+                }
+                deserializer.deserialize_any(Either)
+            }
+        }
+    };
+}
+
+visit!(Limit, "a limit's name, or `{by: PART, map: {...}}`", {
+    fn visit_str<E: Error>(self, name: &str) -> Result<Limit, E> {
+        Ok(Limit::Name(name.to_owned()))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
+        Deserialize::deserialize(MapAccessDeserializer::new(map)).map(Limit::Tiers)
+    }
+});
+
+visit!(
+    Cost,
+    "a number, `{table: [...]}` or `{header: NAME, max: N, trusted: true}`",
+    {
+        fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
+            Ok(Cost::Constant(cost))
+        }
+        fn visit_i64<E: Error>(self, cost: i64) -> Result<Cost, E> {
+            u64::try_from(cost)
+                .map(Cost::Constant)
+                .map_err(|_| E::custom(format_args!("{cost} is not a number from 1")))
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Cost, A::Error> {
+            Deserialize::deserialize(MapAccessDeserializer::new(map)).map(Cost::Varying)
+        }
+    }
+);
+
+visit!(Names, "a dotted name, or a list of names", {
+    fn visit_str<E: Error>(self, name: &str) -> Result<Names, E> {
+        Ok(Names::Dotted(name.to_owned()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Names, A::Error> {
+        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Names::List)
+    }
+});
+
+visit!(
+    Claim,
+    "a claim's name, or a list of names that lead to it",
+    {
+        fn visit_str<E: Error>(self, name: &str) -> Result<Claim, E> {
+            Ok(Claim::Name(name.to_owned()))
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Claim, A::Error> {
+            Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Claim::List)
+        }
+    }
+);

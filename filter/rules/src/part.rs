@@ -1,0 +1,124 @@
+//! Parts of a key: where each comes from, what it is called and what it says of a request.
+
+use std::borrow::Cow;
+
+use crate::address::{self, Mask};
+use crate::claims::Claim;
+use crate::fields;
+use crate::key::Key;
+use crate::matcher::Seen;
+use crate::template::Capture;
+
+/// One part of a key.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub source: Source,
+    /// What it is called in a key. Sources other than headers have names that begin with `@`, which no header's can.
+    pub name: String,
+    /// Hash it: it may be a secret, or somebody's name.
+    pub hashed: bool,
+}
+
+/// Where a part comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Header(String),
+    Cookie(String),
+    Query(String),
+    Path,
+    /// A variable of the rule's path template.
+    Variable(String),
+    Method,
+    Host,
+    Address(address::Source, Mask),
+    Claim(Claim),
+    /// An attribute of the connection; an identity only if it begins with this.
+    Certificate {
+        attribute: &'static str,
+        prefix: &'static str,
+    },
+    /// Any attribute of Envoy's, by its path.
+    Attribute(Vec<String>),
+    Constant(String),
+}
+
+/// What a request says of a part.
+pub(crate) enum Found<'a> {
+    /// The kind of the value, where the source has several, and the value.
+    Value(&'static str, Cow<'a, [u8]>),
+    /// Nothing, or an empty value, which names nobody.
+    Missing,
+    /// Several different values: which of them the upstream believes cannot be known.
+    Ambiguous,
+}
+
+impl Part {
+    /// Looks the part up.
+    pub fn find<'a>(&'a self, seen: &'a Seen<'_>, captures: &[Capture<'a>]) -> Found<'a> {
+        match &self.source {
+            Source::Header(name) => only(seen.headers().all(name).map(Cow::Borrowed)),
+            Source::Cookie(name) => {
+                let headers = seen.headers().all("cookie");
+                only(fields::cookies(headers, name).map(Cow::Borrowed))
+            }
+            Source::Query(name) => only(fields::query(seen.target.query, name)),
+            Source::Path => value(seen.target.canonical()),
+            Source::Variable(name) => {
+                let of_name = captures.iter().find(|(given, _)| given == name);
+                of_name.map_or(Found::Missing, |(_, captured)| value(*captured))
+            }
+            Source::Method => value(seen.method.to_ascii_uppercase()),
+            Source::Host => value(seen.host()),
+            Source::Address(source, mask) => {
+                optional(address::client(seen.request, *source, *mask).map(String::into_bytes))
+            }
+            Source::Claim(claim) => match claim.read(seen.request) {
+                None => Found::Missing,
+                Some((kind, text)) => Found::Value(kind, Cow::Owned(text.into_bytes())),
+            },
+            Source::Certificate { attribute, prefix } => optional(
+                seen.request
+                    .property(&["connection", attribute])
+                    .filter(|identity| identity.starts_with(prefix.as_bytes())),
+            ),
+            Source::Attribute(path) => {
+                let path: Vec<&str> = path.iter().map(String::as_str).collect();
+                optional(seen.request.property(&path))
+            }
+            Source::Constant(text) => value(text.as_bytes()),
+        }
+    }
+
+    /// Adds a value of this part to a key.
+    pub fn add(&self, key: &mut Key<'_>, kind: &str, value: &[u8]) {
+        if self.hashed {
+            key.hashed(&[&self.name, kind], value);
+        } else {
+            key.plain(&[&self.name, kind], value);
+        }
+    }
+}
+
+fn value<'a>(value: impl Into<Cow<'a, [u8]>>) -> Found<'a> {
+    let value = value.into();
+    if value.is_empty() {
+        Found::Missing
+    } else {
+        Found::Value("", value)
+    }
+}
+
+fn optional<'a>(found: Option<Vec<u8>>) -> Found<'a> {
+    value(found.unwrap_or_default())
+}
+
+/// The one value of something that can be sent several times. The same value twice is one value.
+fn only<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Found<'a> {
+    let Some(first) = values.next() else {
+        return Found::Missing;
+    };
+    if values.any(|other| other != first) {
+        return Found::Ambiguous;
+    }
+    value(first)
+}

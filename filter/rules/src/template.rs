@@ -1,0 +1,203 @@
+//! Path templates: `/v1/videos/{id}`, `/files/*`, `/static/**`.
+
+/// Which paths a template is for, and what it names in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Template {
+    segments: Vec<Segment>,
+    /// `**` at the end: any number of further segments.
+    open: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Literal(String),
+    /// `{name}`, or `*` without a name.
+    Variable(Option<String>),
+}
+
+/// A variable's name and what it stands for.
+pub(crate) type Capture<'a> = (&'a str, &'a [u8]);
+
+impl Template {
+    /// Reads a template; the error says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(path) = text.strip_prefix('/') else {
+            return Err(format!("`{text}` does not begin with `/`"));
+        };
+        let mut segments: Vec<&str> = path.split('/').collect();
+        // `/` and `/a/` end with an empty segment, which says nothing.
+        if segments.last() == Some(&"") {
+            segments.pop();
+        }
+        let open = segments.last() == Some(&"**");
+        if open {
+            segments.pop();
+        }
+        let mut template = Self {
+            segments: Vec::with_capacity(segments.len()),
+            open,
+        };
+        for segment in segments {
+            let segment = parse_segment(segment).map_err(|why| format!("`{text}`: {why}"))?;
+            if let Segment::Variable(Some(name)) = &segment
+                && template.names().any(|earlier| earlier == name)
+            {
+                return Err(format!("`{text}`: `{{{name}}}` stands twice"));
+            }
+            template.segments.push(segment);
+        }
+        Ok(template)
+    }
+
+    /// The names of its variables.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.segments.iter().filter_map(|segment| match segment {
+            Segment::Variable(Some(name)) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether the path is of this template; then its variables are added to `captures`.
+    pub fn matches<'a>(&'a self, path: &'a [u8], captures: &mut Vec<Capture<'a>>) -> bool {
+        let mut given = path
+            .split(|byte| *byte == b'/')
+            .filter(|segment| !segment.is_empty());
+        let before = captures.len();
+        for segment in &self.segments {
+            let fits = match (segment, given.next()) {
+                (Segment::Literal(literal), Some(value)) => literal.as_bytes() == value,
+                (Segment::Variable(name), Some(value)) => {
+                    if let Some(name) = name {
+                        captures.push((name, value));
+                    }
+                    true
+                }
+                (_, None) => false,
+            };
+            if !fits {
+                captures.truncate(before);
+                return false;
+            }
+        }
+        let fits = self.open || given.next().is_none();
+        if !fits {
+            captures.truncate(before);
+        }
+        fits
+    }
+}
+
+fn parse_segment(segment: &str) -> Result<Segment, String> {
+    if segment == "*" {
+        return Ok(Segment::Variable(None));
+    }
+    if let Some(name) = segment.strip_prefix('{').and_then(|s| s.strip_suffix('}')) {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if name.is_empty() || !name.chars().all(allowed) {
+            return Err(format!(
+                "`{{{name}}}` is not a name of the characters a-z A-Z 0-9 _ - ."
+            ));
+        }
+        return Ok(Segment::Variable(Some(name.to_owned())));
+    }
+    if segment.contains(['{', '}', '*']) {
+        return Err(format!(
+            "`{segment}` is neither a literal nor one `{{name}}` nor `*`; `**` may stand at the end only"
+        ));
+    }
+    unambiguous(segment)?;
+    Ok(Segment::Literal(segment.to_owned()))
+}
+
+/// A literal that is never seen in a path that has been read would match nothing.
+pub(crate) fn unambiguous(literal: &str) -> Result<(), String> {
+    if literal
+        .split('/')
+        .any(|segment| matches!(segment, "." | ".."))
+    {
+        return Err(
+            "`.` and `..` are resolved before paths are compared: write the path that they lead to"
+                .to_owned(),
+        );
+    }
+    if literal.contains("//") {
+        return Err("`//` is merged before paths are compared: write `/`".to_owned());
+    }
+    for (character, remedy) in [
+        (
+            '?',
+            "the query is not part of the path: match it with `query`",
+        ),
+        ('#', "a fragment is never sent to a server: remove it"),
+        (
+            '%',
+            "escapes are read before paths are compared: write the character itself",
+        ),
+        (
+            ';',
+            "parameters are cut before paths are compared: remove them",
+        ),
+        ('\\', "it is read as `/` before paths are compared"),
+    ] {
+        if literal.contains(character) {
+            return Err(format!("it holds `{character}`, and {remedy}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(template: &str, path: &str) -> Option<Vec<(String, String)>> {
+        let template = Template::parse(template).unwrap();
+        let mut captures = Vec::new();
+        template.matches(path.as_bytes(), &mut captures).then(|| {
+            captures
+                .iter()
+                .map(|(name, value)| {
+                    (
+                        (*name).to_owned(),
+                        String::from_utf8_lossy(value).into_owned(),
+                    )
+                })
+                .collect()
+        })
+    }
+
+    #[test]
+    fn a_template_matches_whole_paths_and_names_segments() {
+        let is = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            captured("/v1/{kind}/{id}", "/v1/videos/7"),
+            Some(vec![is("kind", "videos"), is("id", "7")])
+        );
+        assert_eq!(captured("/v1/*", "/v1/a"), Some(vec![]));
+        assert_eq!(captured("/v1/{id}", "/v1/a/"), Some(vec![is("id", "a")]));
+        assert_eq!(captured("/v1/{id}", "/v1"), None);
+        assert_eq!(captured("/v1/{id}", "/v1/a/b"), None);
+        assert_eq!(captured("/v1/{id}", "/v2/a"), None);
+        assert_eq!(captured("/v1/**", "/v1"), Some(vec![]));
+        assert_eq!(captured("/v1/**", "/v1/a/b/c"), Some(vec![]));
+        assert_eq!(captured("/v1/**", "/v11"), None);
+        assert_eq!(captured("/", "/"), Some(vec![]));
+    }
+
+    #[test]
+    fn a_broken_template_is_refused_with_what_is_wrong() {
+        for (template, why) in [
+            ("v1", "begin with `/`"),
+            ("/{}", "not a name"),
+            ("/{a}/{a}", "twice"),
+            ("/a{b}", "neither"),
+            ("/**/a", "at the end only"),
+            ("/a/../b", "resolved"),
+            ("/a?b", "query"),
+            ("/a%20b", "escapes"),
+        ] {
+            let error = Template::parse(template).unwrap_err();
+            assert!(error.contains(why), "{template}: {error}");
+        }
+    }
+}

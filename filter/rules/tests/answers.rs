@@ -1,0 +1,265 @@
+//! What an answer of the sidecar, or its absence, means for the request that waits.
+
+mod support;
+
+use sluicegate_rules::{Conclusion, Question, Reply, Rules, Unusable, read_answer};
+use support::{get, question, request, rules};
+
+const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
+
+fn rule(more: &str) -> Rules {
+    rules(&format!(
+        r#"{{"name":"r","checks":[{{"limit":"per-key","key":[{{"constant":"c"}}]}}]{more}}}"#
+    ))
+}
+
+/// Asks, is answered with this body, and tells what was counted.
+fn answered(rules: &Rules, question: &Question, body: &str) -> (Conclusion, Vec<String>) {
+    let verdicts = read_answer(body.as_bytes(), question.decisions());
+    let verdicts = verdicts.as_deref().map_err(Unusable::clone);
+    let mut counted = Vec::new();
+    let (conclusion, _) = rules.conclude(question, verdicts, &mut |place| {
+        counted.push(rules.counters().names()[place].clone());
+    });
+    (conclusion, counted)
+}
+
+fn verdict(outcome: &str) -> String {
+    format!(
+        r#"{{"outcome":"{outcome}","check":0,"limit":"<b>\r\nx: y","quota":10,"window_ms":60000,"remaining":2,"reset_ms":59001,"retry_after_ms":1001}}"#
+    )
+}
+
+fn answer(verdicts: &[String]) -> String {
+    format!(r#"{{"epoch":1,"verdicts":[{}]}}"#, verdicts.join(","))
+}
+
+fn reply(conclusion: Conclusion) -> Reply {
+    match conclusion {
+        Conclusion::Answer(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn header<'a>(headers: &'a [(&str, String)], name: &str) -> Option<&'a str> {
+    let found = headers.iter().find(|(given, _)| *given == name);
+    found.map(|(_, value)| value.as_str())
+}
+
+#[test]
+fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers() {
+    let rules = rule(r#","when_unavailable":"allow""#);
+    let question = question(&rules, &get("/", &[]));
+    let (conclusion, counted) = answered(&rules, &question, &answer(&[verdict("denied")]));
+    let reply = reply(conclusion);
+    assert_eq!((reply.status, reply.grpc_status), (429, 8));
+    for (name, value) in [
+        ("retry-after", "2"),
+        ("retry-after-ms", "1001"),
+        ("x-ratelimit-limit", "10"),
+        ("x-ratelimit-remaining", "2"),
+        ("x-ratelimit-reset", "60"),
+        ("ratelimit", "\"per-key\";r=2;t=60"),
+        ("ratelimit-policy", "\"per-key\";q=10;w=60"),
+        ("content-type", "application/problem+json"),
+    ] {
+        assert_eq!(header(&reply.headers, name), Some(value), "{name}");
+    }
+    let body = String::from_utf8(reply.body).unwrap();
+    assert!(
+        body.contains(r#""limit":"per-key""#) && !body.contains("<b>"),
+        "{body}"
+    );
+    assert_eq!(counted, ["denied", "rule.r.limit.per-key.denied"]);
+}
+
+#[test]
+fn a_rule_says_which_headers_and_which_body_its_clients_get() {
+    for (style, draft, legacy) in [
+        ("none", false, false),
+        ("draft", true, false),
+        ("legacy", false, true),
+        ("both", true, true),
+    ] {
+        let rules = rule(&format!(
+            r#","when_unavailable":"allow","reply":{{"headers":"{style}","body":"<h1>Slow down</h1>","content_type":"text/html"}}"#
+        ));
+        let question = question(&rules, &get("/", &[]));
+        let (conclusion, _) = answered(&rules, &question, &answer(&[verdict("denied")]));
+        let reply = reply(conclusion);
+        assert_eq!(
+            header(&reply.headers, "ratelimit").is_some(),
+            draft,
+            "{style}"
+        );
+        assert_eq!(
+            header(&reply.headers, "x-ratelimit-limit").is_some(),
+            legacy,
+            "{style}"
+        );
+        assert_eq!(header(&reply.headers, "retry-after"), Some("2"), "{style}");
+        assert_eq!(header(&reply.headers, "content-type"), Some("text/html"));
+        assert_eq!(reply.body, b"<h1>Slow down</h1>");
+    }
+}
+
+#[test]
+fn admitted_clients_are_told_where_a_rule_wants_it() {
+    for (reply, expected) in [
+        ("{}", 0),
+        (r#"{"on_admitted":true}"#, 5),
+        (r#"{"on_admitted":true,"headers":"draft"}"#, 2),
+    ] {
+        let rules = rule(&format!(r#","when_unavailable":"allow","reply":{reply}"#));
+        let question = question(&rules, &get("/", &[]));
+        let (conclusion, counted) = answered(&rules, &question, &answer(&[verdict("admitted")]));
+        let Conclusion::Continue(headers) = conclusion else {
+            panic!("{conclusion:?}")
+        };
+        assert_eq!(headers.len(), expected, "{reply}");
+        assert_eq!(counted, ["admitted"]);
+    }
+}
+
+#[test]
+fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
+    let rules = rule(r#","when_unavailable":"deny","reply":{"body":"plain"}"#);
+    let question = question(&rules, &request("POST", "/a.B/C", &[GRPC]));
+    assert!(question.grpc);
+    let over = r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#.to_owned();
+    let unavailable = r#"{"outcome":"unavailable"}"#.to_owned();
+    for (verdict, status) in [(verdict("denied"), 8), (over, 3), (unavailable, 14)] {
+        let (conclusion, _) = answered(&rules, &question, &answer(&[verdict]));
+        let reply = reply(conclusion);
+        assert_eq!(reply.grpc_status, status);
+        assert_eq!(header(&reply.headers, "content-type"), None);
+        assert!(!reply.body.starts_with(b"{") && reply.body != b"plain");
+    }
+    for (content_type, grpc) in [
+        ("application/grpc", true),
+        ("application/grpc; charset=utf-8", true),
+        ("application/grpc-web", false),
+        ("application/json", false),
+    ] {
+        let request = get("/", &[("content-type", content_type.as_bytes())]);
+        assert_eq!(
+            support::question(&rules, &request).grpc,
+            grpc,
+            "{content_type}"
+        );
+    }
+}
+
+#[test]
+fn a_cost_over_the_limit_is_an_error_of_the_caller_and_not_to_be_retried() {
+    let rules = rule(r#","when_unavailable":"allow""#);
+    let question = question(&rules, &get("/", &[]));
+    let body =
+        answer(&[r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#.to_owned()]);
+    let (conclusion, counted) = answered(&rules, &question, &body);
+    let reply = reply(conclusion);
+    assert_eq!(reply.status, 422);
+    assert_eq!(header(&reply.headers, "retry-after"), None);
+    assert_eq!(counted, ["refused_cost_over_limit"]);
+}
+
+#[test]
+fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kind() {
+    let bodies = [
+        ("", "error_body"),
+        ("{", "error_body"),
+        ("null", "error_body"),
+        (r#"{"epoch":1}"#, "error_body"),
+        (r#"{"epoch":1,"verdicts":[]}"#, "error_body"),
+        (
+            r#"{"epoch":1,"verdicts":[{"outcome":"unavailable"},{"outcome":"unavailable"}]}"#,
+            "error_body",
+        ),
+        (
+            r#"{"epoch":1,"verdicts":[{"outcome":"maybe"}]}"#,
+            "error_body",
+        ),
+        (
+            r#"{"epoch":1,"verdicts":[{"outcome":"unavailable"}]}"#,
+            "error_store",
+        ),
+        (
+            r#"{"epoch":1,"verdicts":[{"outcome":"error","code":"unknown_limit","message":"m"}]}"#,
+            "error_decision",
+        ),
+        (
+            r#"{"epoch":1,"verdicts":[{"outcome":"error","code":"new","message":"m"}]}"#,
+            "error_decision",
+        ),
+    ];
+    let elsewhere = answer(&[verdict("denied").replace(r#""check":0"#, r#""check":7"#)]);
+    for (body, kind) in bodies
+        .into_iter()
+        .chain([(elsewhere.as_str(), "error_body")])
+    {
+        let allow = rule(r#","when_unavailable":"allow""#);
+        let (conclusion, counted) = answered(&allow, &question(&allow, &get("/", &[])), body);
+        assert_eq!(conclusion, Conclusion::Continue(Vec::new()), "{body}");
+        assert_eq!(counted, [kind, "unavailable_allowed"], "{body}");
+        let deny = rule(r#","when_unavailable":"deny""#);
+        let (conclusion, counted) = answered(&deny, &question(&deny, &get("/", &[])), body);
+        assert_eq!(reply(conclusion).status, 503, "{body}");
+        assert_eq!(counted, [kind, "unavailable_denied"], "{body}");
+    }
+}
+
+#[test]
+fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
+    let shadow =
+        r#"{"name":"s","shadow":true,"checks":[{"limit":"stricter","key":[{"constant":"c"}]}]}"#;
+    let enforced = r#"{"name":"r","checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny"}"#;
+    let both = rules(&format!("{shadow},{enforced}"));
+    let asked = question(&both, &get("/", &[]));
+    assert_eq!(asked.decisions(), 2);
+    let body = String::from_utf8(both.question_body(&[&asked])).unwrap();
+    assert!(body.ends_with(r#""shadow":"s"}]}"#), "{body}");
+    for (first, second, status, counted) in [
+        (
+            "admitted",
+            "denied",
+            0,
+            ["admitted", "rule.s.limit.stricter.shadow_denied"].as_slice(),
+        ),
+        (
+            "admitted",
+            "admitted",
+            0,
+            &["admitted", "rule.s.limit.stricter.shadow_admitted"],
+        ),
+        (
+            "denied",
+            "denied",
+            429,
+            &[
+                "denied",
+                "rule.r.limit.l.denied",
+                "rule.s.limit.stricter.shadow_denied",
+            ],
+        ),
+    ] {
+        let body = answer(&[verdict(first), verdict(second)]);
+        let (conclusion, given) = answered(&both, &asked, &body);
+        let given_status = match conclusion {
+            Conclusion::Continue(_) => 0,
+            Conclusion::Answer(reply) => reply.status,
+        };
+        assert_eq!(
+            (given_status, given.as_slice()),
+            (
+                status,
+                &counted.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>()[..]
+            )
+        );
+    }
+    // A request that only shadow rules match is never held up by the lack of a verdict.
+    let alone = rules(shadow);
+    let asked = question(&alone, &get("/", &[]));
+    let (conclusion, counted) = answered(&alone, &asked, "");
+    assert_eq!(conclusion, Conclusion::Continue(Vec::new()));
+    assert_eq!(counted, ["error_body"]);
+}

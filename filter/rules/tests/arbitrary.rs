@@ -1,0 +1,164 @@
+//! Requests of arbitrary bytes: nothing panics, keys are bounded, and different subjects have different keys.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sluicegate_rules::{Headers, Rules, read_answer};
+use support::{Fake, rules};
+
+/// Rules with every matcher, source, cost and tier that there is.
+static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| {
+    rules(
+        r#"
+    {"name":"paths","match":{"any":[{"path":"/a"},{"path_prefix":"/b/"},{"path_template":"/{x}/{y}/**"},
+        {"path_regex":"/[a-z]+(/.*)?"}]},
+     "checks":[{"limit":"l","key":[{"path":true},{"method":true},{"host":true}],
+        "cost":{"table":[{"template":"/{x}","cost":7}]}}],"when_unavailable":"deny"},
+    {"name":"fields","match":{"not":{"headers":[{"name":"x-skip","present":true}]},
+        "any":[{"query":[{"name":"q","regex":".*"}]},{"hosts":["*.example.com"]},{"methods":["GET"]}]},
+     "checks":[
+        {"limit":"l","key":[{"header":"x-api-key","plain":true},{"cookie":"s","plain":true},{"query":"q","plain":true}],
+         "when_missing":{"use":"none"}},
+        {"limit":"l","key":[{"header":"x-api-key"},{"cookie":"s"},{"query":"q"}],
+         "cost":{"header":"x-cost","max":9,"trusted":true},"when_missing":{"use":"none"}},
+        {"limit":{"by":{"header":"x-plan"},"map":{"gold":"g","default":"f"}},"key":[{"address":{"trusted_hops":1}}]},
+        {"limit":"l","key":[{"address":{}}],"when_missing":"skip"},
+        {"limit":"l","key":[{"jwt":{"payload":"p","claim":["a","b"]},"plain":true}]},
+        {"limit":"l","key":[{"mtls":"spiffe"},{"mtls":"subject"}]},
+        {"limit":"l","key":[{"attribute":"connection.requested_server_name","plain":true}]}],
+     "when_unavailable":"allow"},
+    {"name":"shadow","shadow":true,"match":{"path_template":"/{x}"},
+     "checks":[{"limit":"l","key":[{"template":"x"}]}]}"#,
+    )
+});
+
+/// Bytes that mean something somewhere, and any others.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let meaning = proptest::sample::select(
+        b"/%.;?#&=,:@[]\\\"' \x00\xff\xc3\xa9aA0129fF{}*+-~<>\r\n\t".to_vec(),
+    );
+    vec(prop_oneof![3 => meaning, 1 => any::<u8>()], 0..60)
+}
+
+fn requests() -> impl Strategy<Value = Fake> {
+    let names = [
+        ":path",
+        ":method",
+        ":authority",
+        "host",
+        "x-api-key",
+        "cookie",
+        "x-forwarded-for",
+        "x-cost",
+        "x-plan",
+        "x-skip",
+        "content-type",
+    ];
+    let header = (proptest::sample::select(names.to_vec()), bytes());
+    let attributes = [
+        "source.address",
+        "metadata",
+        "connection.uri_san_peer_certificate",
+        "connection.subject_peer_certificate",
+        "connection.requested_server_name",
+    ];
+    let attribute = (proptest::sample::select(attributes.to_vec()), bytes());
+    let path = bytes().prop_map(|rest| [b"/".as_slice(), &rest].concat());
+    (path, vec(header, 0..14), vec(attribute, 0..5)).prop_map(|(path, headers, attributes)| {
+        let first = (":path", path);
+        Fake {
+            headers: std::iter::once(first).chain(headers).collect::<Headers>(),
+            attributes: attributes
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect::<BTreeMap<_, _>>(),
+        }
+    })
+}
+
+/// Values of key parts, as they are and as parts of one another's spelling.
+fn lists() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let value = prop_oneof![
+        bytes(),
+        proptest::sample::select(vec![
+            b"k=v".to_vec(),
+            b"k;k=v".to_vec(),
+            b"%3B".to_vec(),
+            b"#".to_vec()
+        ]),
+    ];
+    vec(
+        value.prop_filter("an empty header is none", |value| !value.is_empty()),
+        1..4,
+    )
+}
+
+fn key_of(list: &[Vec<u8>], plain: bool) -> String {
+    let parts: Vec<String> = (0..list.len())
+        .map(|n| format!(r#"{{"header":"h{n}","plain":{plain}}}"#))
+        .collect();
+    let rules = support::checking(&format!(r#"{{"limit":"l","key":[{}]}}"#, parts.join(",")));
+    let names: Vec<String> = (0..list.len()).map(|n| format!("h{n}")).collect();
+    let headers: Vec<(&str, &[u8])> = names
+        .iter()
+        .zip(list)
+        .map(|(name, value)| (name.as_str(), value.as_slice()))
+        .collect();
+    support::question(&rules, &support::get("/", &headers)).checks[0]
+        .key
+        .clone()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_request_makes_the_rules_panic_and_keys_are_bounded(request in requests()) {
+        use sluicegate_rules::Evaluation;
+        let rules = &*EVERYTHING;
+        let places = rules.counters().names().len();
+        let evaluation = rules.evaluate(&request, &mut |place| assert!(place < places));
+        if let Evaluation::Ask(question) = evaluation {
+            let shadows = question.shadows.iter().flat_map(|shadow| &shadow.checks);
+            for check in question.checks.iter().chain(shadows) {
+                prop_assert!((1..=256).contains(&check.key.len()), "{}", check.key);
+                prop_assert!(check.key.bytes().all(|byte| (0x21..0x7f).contains(&byte)), "{}", check.key);
+                prop_assert!((1..=9).contains(&check.cost));
+            }
+            // What is asked is what the sidecar's own reader accepts.
+            let body = rules.question_body(&[&question]);
+            let read = sluicegate_protocol::read_decisions(&body).unwrap();
+            prop_assert!(read.iter().all(Result::is_ok), "{}", String::from_utf8_lossy(&body));
+        }
+    }
+
+    #[test]
+    fn no_answer_makes_the_rules_panic(body in bytes(), decisions in 0_usize..4) {
+        let _ = read_answer(&body, decisions);
+    }
+
+    #[test]
+    fn no_configuration_makes_the_reader_panic(bytes in bytes()) {
+        let _ = sluicegate_rules::parse(&bytes);
+    }
+
+    #[test]
+    fn headers_of_arbitrary_bytes_are_read_as_far_as_they_go(bytes in bytes()) {
+        prop_assert!(Headers::from_pairs(bytes).iter().count() < 60);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn different_parts_never_have_the_same_key(one in lists(), other in lists(), plain: bool) {
+        let same = key_of(&one, plain) == key_of(&other, plain);
+        prop_assert_eq!(same, one == other);
+        prop_assert_ne!(key_of(&one, true), key_of(&one, false));
+    }
+}

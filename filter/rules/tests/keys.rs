@@ -1,0 +1,205 @@
+//! Where the parts of a key come from, which limit is asked and what it costs.
+
+mod support;
+
+use support::{asked, checking, get, request, rules};
+
+/// What one check with these key parts asks, without limit and cost.
+fn key(parts: &str, request: &support::Fake) -> String {
+    let check = format!(r#"{{"limit":"l","key":[{parts}],"when_missing":"deny"}}"#);
+    match asked(&checking(&check), request).as_slice() {
+        [asked] => asked
+            .strip_prefix("l ")
+            .and_then(|key| key.strip_suffix(" 1"))
+            .unwrap_or(asked)
+            .to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_source_gives_a_part_under_a_name_of_its_own() {
+    let request = request(
+        "POST",
+        "/v1//vid%65os/7;x?q=a+b&k=1",
+        &[
+            (":authority", b"API.example.com:443"),
+            ("x-key", b"k"),
+            ("cookie", b"a=b; session=s1"),
+            ("x-forwarded-for", b"6.6.6.6, 198.51.100.7, 203.0.113.9"),
+        ],
+    )
+    .with("connection.uri_san_peer_certificate", b"spiffe://a/b")
+    .with("connection.dns_san_peer_certificate", b"client.example")
+    .with("connection.subject_peer_certificate", b"CN=alice")
+    .with("connection.requested_server_name", b"sni.example");
+    for (part, expected) in [
+        (r#"{"header":"X-Key","plain":true}"#, "x-key=k"),
+        (r#"{"cookie":"session","plain":true}"#, "@cookie/session=s1"),
+        (r#"{"query":"q","plain":true}"#, "@query/q=a%20b"),
+        (r#"{"path":true}"#, "@path=/v1/videos/7"),
+        (r#"{"method":true}"#, "@method=POST"),
+        (r#"{"host":true}"#, "@host=api.example.com"),
+        (r#"{"address":{}}"#, "@address=192.0.2.1"),
+        (r#"{"address":{"ipv4_bits":24}}"#, "@address=192.0.2.0"),
+        (r#"{"address":{"trusted_hops":2}}"#, "@address=198.51.100.7"),
+        (r#"{"mtls":"spiffe"}"#, "@mtls/spiffe=spiffe://a/b"),
+        (r#"{"mtls":"uri_san"}"#, "@mtls/uri_san=spiffe://a/b"),
+        (r#"{"mtls":"dns_san"}"#, "@mtls/dns_san=client.example"),
+        (r#"{"mtls":"subject"}"#, "@mtls/subject=CN%3Dalice"),
+        (
+            r#"{"attribute":"connection.requested_server_name","plain":true}"#,
+            "@attribute/connection/requested_server_name=sni.example",
+        ),
+        (r#"{"constant":"everyone"}"#, "@constant=everyone"),
+        (
+            r#"{"constant":"a"},{"constant":"b"}"#,
+            "@constant=a;@constant=b",
+        ),
+    ] {
+        assert_eq!(key(part, &request), expected, "{part}");
+    }
+}
+
+#[test]
+fn what_may_be_a_secret_is_hashed_unless_said_otherwise() {
+    let request = get(
+        "/?k=hunter2",
+        &[("x-key", b"hunter2"), ("cookie", b"k=hunter2")],
+    )
+    .with("a.b", b"hunter2");
+    for part in [
+        r#"{"header":"x-key"}"#,
+        r#"{"cookie":"k"}"#,
+        r#"{"query":"k"}"#,
+        r#"{"attribute":"a.b"}"#,
+    ] {
+        let key = key(part, &request);
+        let (_, hash) = key.split_once('#').unwrap();
+        assert!(hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert!(!key.contains("hunter2"));
+    }
+}
+
+#[test]
+fn a_template_names_parts_of_the_path_whatever_its_spelling() {
+    let rules = rules(
+        r#"{"name":"r","match":{"any":[{"path_template":"/v1/{kind}/{id}"},{"path_template":"/v2/{id}"}]},
+            "checks":[{"limit":"l","key":[{"template":"id"}]}],"when_unavailable":"allow"}"#,
+    );
+    for path in [
+        "/v1/videos/7",
+        "/v1/a/%37",
+        "//v1/a//7;x",
+        "/v2/7/",
+        "/v2/%2537",
+    ] {
+        assert_eq!(
+            asked(&rules, &get(path, &[])),
+            ["l @template/id=7 1"],
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn an_identity_that_is_no_spiffe_id_is_not_one() {
+    let request = get("/", &[]).with("connection.uri_san_peer_certificate", b"https://a/b");
+    assert_eq!(key(r#"{"mtls":"spiffe"}"#, &request), "403");
+    assert_eq!(
+        key(r#"{"mtls":"uri_san"}"#, &request),
+        "@mtls/uri_san=https://a/b"
+    );
+}
+
+#[test]
+fn the_method_and_path_of_a_key_do_not_depend_on_spelling() {
+    let spelt = key(
+        r#"{"method":true},{"path":true}"#,
+        &request("post", "/a/../b%2fc/", &[]),
+    );
+    assert_eq!(spelt, "@method=POST;@path=/b/c");
+}
+
+#[test]
+fn whoever_says_two_different_things_is_refused() {
+    for request in [
+        get("/?k=1&k=2", &[]),
+        get("/", &[("cookie", b"k=1; k=2")]),
+        get("/", &[("cookie", b"k=1"), ("cookie", b"k=2")]),
+        get("/", &[("k", b"1"), ("k", b"2")]),
+    ] {
+        let parts = [r#"{"query":"k"}"#, r#"{"cookie":"k"}"#, r#"{"header":"k"}"#];
+        let refused = parts.iter().filter(|part| key(part, &request) == "400");
+        assert_eq!(refused.count(), 1);
+    }
+}
+
+#[test]
+fn a_tier_is_chosen_by_a_part_and_all_else_is_the_default() {
+    let rules = checking(
+        r#"{"limit":{"by":{"header":"x-plan"},"map":{"gold":"gold-key","default":"free-key"}},
+            "key":[{"constant":"c"}]}"#,
+    );
+    for (headers, limit) in [
+        (&[("x-plan", &b"gold"[..])][..], "gold-key"),
+        (&[("x-plan", &b"silver"[..])][..], "free-key"),
+        (&[("x-plan", &b"GOLD"[..])][..], "free-key"),
+        (&[("x-plan", &b"\xff"[..])][..], "free-key"),
+        (&[][..], "free-key"),
+    ] {
+        assert_eq!(
+            asked(&rules, &get("/", headers)),
+            [format!("{limit} @constant=c 1")]
+        );
+    }
+    let both: &[(&str, &[u8])] = &[("x-plan", b"gold"), ("x-plan", b"free")];
+    assert_eq!(asked(&rules, &get("/", both)), ["400"]);
+}
+
+fn cost(cost: &str, request: &support::Fake) -> u64 {
+    let check = format!(r#"{{"limit":"l","key":[{{"constant":"c"}}],"cost":{cost}}}"#);
+    support::question(&checking(&check), request).checks[0].cost
+}
+
+#[test]
+fn a_table_says_the_cost_by_template_and_method() {
+    let table = r#"{"table":[{"template":"/search","cost":100},{"methods":["POST"],"cost":50},
+        {"template":"/videos/{id}","methods":["GET"],"cost":3}],"default":2}"#;
+    for (method, path, expected) in [
+        ("GET", "/search", 100),
+        ("GET", "/%73earch", 100),
+        ("POST", "/search?x", 100),
+        ("POST", "/videos/7", 50),
+        ("GET", "/videos/7", 3),
+        ("GET", "/other", 2),
+    ] {
+        assert_eq!(
+            cost(table, &request(method, path, &[])),
+            expected,
+            "{method} {path}"
+        );
+    }
+}
+
+#[test]
+fn a_trusted_header_says_the_cost_within_its_bounds() {
+    let header = r#"{"header":"X-Cost","max":50,"trusted":true,"default":5}"#;
+    for (value, expected) in [
+        ("7", 7),
+        (" 7 ", 7),
+        ("0", 1),
+        ("51", 50),
+        ("-1", 50),
+        ("1e3", 50),
+        ("", 50),
+        ("99999999999999999999999", 50),
+        ("\u{ff}", 50),
+    ] {
+        let request = get("/", &[("x-cost", value.as_bytes())]);
+        assert_eq!(cost(header, &request), expected, "{value}");
+    }
+    assert_eq!(cost(header, &get("/", &[])), 5);
+    let twice = get("/", &[("x-cost", b"3"), ("x-cost", b"9")]);
+    assert_eq!(cost(header, &twice), 9);
+}

@@ -1,0 +1,190 @@
+//! Which requests a rule is for.
+
+mod support;
+
+use support::{asked, get, matching, request};
+
+/// Whether a rule with this `match` is for a request.
+fn is_for(matcher: &str, request: &support::Fake) -> bool {
+    !asked(&matching(matcher), request).is_empty()
+}
+
+#[test]
+fn a_path_is_matched_whole_by_prefix_by_template_and_by_expression() {
+    for (matcher, path, expected) in [
+        (r#"{"path":"/login"}"#, "/login", true),
+        (r#"{"path":"/login"}"#, "/login/", true),
+        (r#"{"path":"/login/"}"#, "/login?a=b", true),
+        (r#"{"path":"/login"}"#, "/login/x", false),
+        (r#"{"path":"/login"}"#, "/Login", false),
+        (r#"{"path":"/"}"#, "/", true),
+        (r#"{"path_prefix":"/v1/"}"#, "/v1/a", true),
+        (r#"{"path_prefix":"/v1/"}"#, "/v1", true),
+        (r#"{"path_prefix":"/v1/"}"#, "/v11", false),
+        (r#"{"path_prefix":"/v1"}"#, "/v11", true),
+        (r#"{"path_prefix":"/"}"#, "", true),
+        (r#"{"path_prefix":"/"}"#, "*", true),
+        (
+            r#"{"path_template":"/v1/videos/{id}"}"#,
+            "/v1/videos/7",
+            true,
+        ),
+        (
+            r#"{"path_template":"/v1/videos/{id}"}"#,
+            "/v1/videos",
+            false,
+        ),
+        (r#"{"path_regex":"/v[0-9]+/.*"}"#, "/v12/x", true),
+        // The whole path has to match, as in Envoy.
+        (r#"{"path_regex":"v[0-9]"}"#, "/v1", false),
+        (r#"{"path_regex":"/a|/b"}"#, "/bc", false),
+    ] {
+        assert_eq!(
+            is_for(matcher, &get(path, &[])),
+            expected,
+            "{matcher} {path}"
+        );
+    }
+}
+
+#[test]
+fn no_spelling_of_a_path_steps_around_a_rule() {
+    let matchers = [
+        r#"{"path":"/v1/videos/7"}"#,
+        r#"{"path_prefix":"/v1/videos/"}"#,
+        r#"{"path_template":"/v1/videos/{id}"}"#,
+        r#"{"path_regex":"/v1/videos/.+"}"#,
+        r#"{"not":{"path_prefix":"/public/"}}"#,
+        r#"{"any":[{"path":"/elsewhere"},{"path_template":"/v1/*/7"}]}"#,
+    ];
+    for path in [
+        "/v1/videos/7",
+        "/v1/videos/7/",
+        "//v1///videos/7",
+        "/v1/./videos/7",
+        "/x/../v1/videos/7",
+        "/public/../v1/videos/7",
+        "/public/%2e%2e/v1/videos/7",
+        "/public/%252e%252e/v1/videos/7",
+        "/public/..;/v1/videos/7",
+        "/public%2f..%2fv1/videos/7",
+        "/public/..\\v1\\videos/7",
+        "/v1/%76ideos/7",
+        "/v1/vide%6Fs/7",
+        "/v1;a/videos;b=c/7;d",
+        "/v1%2fvideos%2F7",
+        "/v1%5Cvideos\\7",
+        "http://elsewhere/v1/videos/7",
+    ] {
+        for matcher in matchers {
+            assert!(is_for(matcher, &get(path, &[])), "{matcher} {path}");
+        }
+    }
+}
+
+#[test]
+fn an_escaped_slash_in_a_segment_does_not_step_around_a_template() {
+    let matcher = r#"{"path_template":"/v1/videos/{id}"}"#;
+    for path in ["/v1/videos/a%2Fb", "/v1;x/videos/a%2fb", "/v1/videos/a%5cb"] {
+        assert!(is_for(matcher, &get(path, &[])), "{path}");
+    }
+}
+
+#[test]
+fn methods_are_compared_without_case() {
+    let matcher = r#"{"methods":["POST","PUT"]}"#;
+    for (method, expected) in [("POST", true), ("put", true), ("GET", false), ("", false)] {
+        assert_eq!(
+            is_for(matcher, &request(method, "/", &[])),
+            expected,
+            "{method}"
+        );
+    }
+}
+
+#[test]
+fn hosts_are_compared_without_case_and_port() {
+    let matcher = r#"{"hosts":["API.example.com","*.example.org"]}"#;
+    for (host, expected) in [
+        ("api.example.com", true),
+        ("API.EXAMPLE.COM.:443", true),
+        ("a.b.example.org", true),
+        ("example.org", false),
+        ("api.example.com.evil.net", false),
+    ] {
+        let request = get("/", &[(":authority", host.as_bytes())]);
+        assert_eq!(is_for(matcher, &request), expected, "{host}");
+    }
+}
+
+#[test]
+fn headers_and_query_parameters_are_matched_by_presence_value_prefix_and_expression() {
+    for (condition, none, empty, gold, golden) in [
+        (r#""present":true"#, false, true, true, true),
+        (r#""present":false"#, true, false, false, false),
+        (r#""equals":"gold""#, false, false, true, false),
+        (r#""equals":"""#, false, true, false, false),
+        (r#""prefix":"gold""#, false, false, true, true),
+        (r#""regex":"gol.""#, false, false, true, false),
+        (r#""regex":".*""#, false, true, true, true),
+    ] {
+        let header = format!(r#"{{"headers":[{{"name":"X-Plan",{condition}}}]}}"#);
+        let query = format!(r#"{{"query":[{{"name":"plan",{condition}}}]}}"#);
+        assert_eq!(is_for(&header, &get("/", &[])), none, "{header}");
+        assert_eq!(is_for(&query, &get("/?x=plan", &[])), none, "{query}");
+        for (value, expected) in [("", empty), ("gold", gold), ("golden", golden)] {
+            let with = get("/", &[("x-plan", value.as_bytes())]);
+            assert_eq!(is_for(&header, &with), expected, "{header} {value}");
+            let with = get(&format!("/?a=b&pl%61n={value}"), &[]);
+            assert_eq!(is_for(&query, &with), expected, "{query} {value}");
+        }
+    }
+}
+
+#[test]
+fn one_of_several_values_is_enough_and_none_may_be_there_where_absence_is_asked_for() {
+    let twice = get("/", &[("x-plan", b"free"), ("X-Plan", b"gold")]);
+    assert!(is_for(
+        r#"{"headers":[{"name":"x-plan","equals":"gold"}]}"#,
+        &twice
+    ));
+    assert!(!is_for(
+        r#"{"headers":[{"name":"x-plan","present":false}]}"#,
+        &twice
+    ));
+}
+
+#[test]
+fn conditions_are_combined_by_all_any_and_not() {
+    let matcher = r#"{"methods":["GET"],
+        "all":[{"path_prefix":"/a"},{"not":{"path":"/a/public"}}],
+        "any":[{"headers":[{"name":"x","present":true}]},{"query":[{"name":"x","present":true}]}]}"#;
+    for (path, expected) in [
+        ("/a/b?x", true),
+        ("/a/b", false),
+        ("/a/public?x", false),
+        ("/b?x", false),
+    ] {
+        assert_eq!(is_for(matcher, &get(path, &[])), expected, "{path}");
+    }
+    assert!(is_for(matcher, &get("/a", &[("x", b"")])));
+    assert!(!is_for(matcher, &request("POST", "/a?x", &[])));
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_matched_like_others() {
+    let request = get("/a", &[("x", b"a\xffb")]);
+    assert!(is_for(
+        r#"{"headers":[{"name":"x","regex":"a.b"}]}"#,
+        &request
+    ));
+    assert!(is_for(
+        r#"{"headers":[{"name":"x","prefix":"a"}]}"#,
+        &request
+    ));
+    let request = support::Fake {
+        headers: [(":path", &b"/a%ff/\xff"[..])].into_iter().collect(),
+        ..support::Fake::default()
+    };
+    assert!(is_for(r#"{"path_template":"/{a}/{b}"}"#, &request));
+}

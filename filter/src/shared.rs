@@ -1,0 +1,221 @@
+//! What the requests of one configuration share: rules, counters, who waits, what is denied without asking.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use proxy_wasm::types::LogLevel;
+use sluicegate_protocol::{Asked, DeniedHere, Verdict};
+use sluicegate_rules::{
+    Conclusion, Denials, Flight, Header, Lobby, Question, Reply, Rules, Unusable, read_answer,
+};
+
+use crate::host::{self, Bell, Counter};
+
+/// A request that has asked and is not answered yet, known to its stream and to whoever brings the answer.
+pub struct Waiter {
+    /// Its stream's context.
+    pub id: u32,
+    pub question: Question,
+    /// The client has hung up.
+    pub gone: Cell<bool>,
+    /// To be put into the upstream's answer.
+    pub tell: RefCell<Vec<Header>>,
+}
+
+/// A call to the sidecar that is under way.
+pub struct Call {
+    /// `None` for one that carries a report and nobody.
+    pub flight: Option<Flight>,
+    sent_us: u64,
+    report: Vec<DeniedHere<'static>>,
+}
+
+/// One configuration's.
+pub struct Shared {
+    pub rules: Rules,
+    pub lobby: RefCell<Lobby<Rc<Waiter>>>,
+    pub denials: RefCell<Denials>,
+    /// Without one every request makes a callout of its own.
+    pub bell: Option<Bell>,
+    /// In the places that the rules know them by.
+    counters: Vec<Option<Counter>>,
+    /// The last decision had no verdict. Kept to say so in the log once and not for each request.
+    unavailable: Cell<bool>,
+}
+
+impl Shared {
+    pub fn new(rules: Rules, bell: Option<Bell>) -> Self {
+        let plugin = host::plugin_name();
+        let plugin = if plugin.is_empty() {
+            "sluicegate"
+        } else {
+            &plugin
+        };
+        let counter = |name: &String| Counter::new(&format!("{plugin}.{name}"));
+        let timeout_us = u64::try_from(rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            counters: rules.counters().names().iter().map(counter).collect(),
+            lobby: RefCell::new(Lobby::new(timeout_us)),
+            denials: RefCell::default(),
+            bell,
+            rules,
+            unavailable: Cell::new(false),
+        }
+    }
+
+    /// How long a request waits for its verdict.
+    pub fn timeout_us(&self) -> u64 {
+        u64::try_from(self.rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Counts one under the counter in this place.
+    pub fn count(&self, place: usize) {
+        if let Some(Some(counter)) = self.counters.get(place) {
+            counter.increment();
+        }
+    }
+
+    /// Asks for these requests; the answer comes to the current context, under the number returned.
+    pub fn ask(
+        &self,
+        waiters: &[Rc<Waiter>],
+        flight: Option<Flight>,
+        timeout_us: u64,
+    ) -> Result<(u32, Call), ()> {
+        let report = self.denials.borrow_mut().report();
+        let questions = waiters.iter().map(|waiter| &waiter.question);
+        let body = self.rules.question_body(questions, &report);
+        let call = Call {
+            flight,
+            sent_us: host::monotonic_us(),
+            report,
+        };
+        // Envoy's timeouts are whole milliseconds, and 0 is none at all.
+        let timeout = std::time::Duration::from_millis((timeout_us / 1_000).max(1));
+        match host::post(
+            &self.rules.sidecar.cluster,
+            sluicegate_protocol::DECIDE_PATH,
+            &body,
+            timeout,
+        ) {
+            Some(token) => Ok((token, call)),
+            None => {
+                self.denials.borrow_mut().put_back(call.report);
+                Err(())
+            }
+        }
+    }
+
+    /// A call did not come back, and never will: its request is gone.
+    pub fn lose(&self, call: Call) {
+        self.denials.borrow_mut().put_back(call.report);
+        self.land(call.flight);
+    }
+
+    /// Says that a call is over, and has those boarded who have come in the meantime.
+    fn land(&self, flight: Option<Flight>) {
+        let Some(flight) = flight else { return };
+        if self.lobby.borrow_mut().landed(flight, host::monotonic_us()) {
+            self.ring();
+        }
+    }
+
+    /// Has the root called, or answers all that wait if that cannot be done.
+    pub fn ring(&self) {
+        if !self.bell.as_ref().is_some_and(Bell::ring) {
+            let waiting = self.lobby.borrow_mut().abandon();
+            self.fail(&waiting);
+        }
+    }
+
+    /// A call is over: what becomes of each of its requests, which are in the order in which they were asked for.
+    pub fn conclude(
+        &self,
+        call: Call,
+        waiters: &[Rc<Waiter>],
+        answer: Result<&[u8], Unusable>,
+    ) -> Vec<Conclusion> {
+        let asked = Asked {
+            sent_us: call.sent_us,
+            answered_us: host::monotonic_us(),
+        };
+        self.land(call.flight);
+        let decisions = waiters
+            .iter()
+            .map(|waiter| waiter.question.decisions())
+            .sum();
+        let answer = answer.and_then(|body| read_answer(body, decisions));
+        if answer.is_err() {
+            self.denials.borrow_mut().put_back(call.report);
+        }
+        let mut from = 0;
+        let mut conclusions = Vec::with_capacity(waiters.len());
+        for waiter in waiters {
+            let to = from + waiter.question.decisions();
+            let verdicts = match &answer {
+                Ok(answer) => {
+                    let verdicts = answer.verdicts.get(from..to).unwrap_or_default();
+                    self.denials.borrow_mut().learn(
+                        &self.rules,
+                        &waiter.question,
+                        answer.epoch,
+                        verdicts,
+                        asked,
+                    );
+                    Ok(verdicts)
+                }
+                Err(why) => Err(why.clone()),
+            };
+            conclusions.push(self.judge(&waiter.question, verdicts));
+            from = to;
+        }
+        conclusions
+    }
+
+    /// What becomes of a request, counted and, where verdicts cease to come or come again, logged.
+    pub fn judge(
+        &self,
+        question: &Question,
+        verdicts: Result<&[Verdict<'_>], Unusable>,
+    ) -> Conclusion {
+        let (conclusion, why) = self
+            .rules
+            .conclude(question, verdicts, &mut |place| self.count(place));
+        match (self.unavailable.replace(why.is_some()), why) {
+            (false, Some(why)) => {
+                host::log(LogLevel::Warn, &format!("sluicegate: no verdict: {why}"))
+            }
+            (true, None) => host::log(LogLevel::Warn, "sluicegate: verdicts come again"),
+            _ => {}
+        }
+        conclusion
+    }
+
+    /// Answers requests that no call can be made for.
+    pub fn fail(&self, waiters: &[Rc<Waiter>]) {
+        for waiter in waiters {
+            let conclusion = self.judge(&waiter.question, Err(Unusable::NoAnswer));
+            deliver(waiter, conclusion);
+        }
+    }
+}
+
+/// Does to a request what was concluded. The current context is then another: the caller's own has to be put back.
+pub fn deliver(waiter: &Waiter, conclusion: Conclusion) {
+    // A client that hung up is not told; its stream may be gone already, and its number with it.
+    if waiter.gone.get() || !host::become_context(waiter.id) {
+        return;
+    }
+    match conclusion {
+        Conclusion::Continue(tell) => {
+            waiter.tell.replace(tell);
+            host::resume();
+        }
+        Conclusion::Answer(reply) => answer(&reply),
+    }
+}
+
+/// Answers the current request in the upstream's place.
+pub fn answer(reply: &Reply) {
+    host::reply(reply);
+}
