@@ -11,23 +11,6 @@ use tokio::net::TcpListener;
 
 use crate::support::{Chain, per_key, plugin, policy};
 
-/// Times that Envoy had to start the filter's VM again, or a request met a dead one.
-async fn vm_deaths(envoy: &Envoy) -> u64 {
-    let mut sum = 0;
-    for name in [
-        "vm_reload_success",
-        "vm_reload_failure",
-        "vm_reload_backoff",
-    ] {
-        sum += envoy
-            .stat(&format!(
-                "wasm.envoy.wasm.runtime.v8.plugin.sluicegate.{name}"
-            ))
-            .await;
-    }
-    sum
-}
-
 #[tokio::test]
 async fn hostile_bytes_leave_the_worker_alive() {
     let rules = json!([{
@@ -93,7 +76,7 @@ async fn hostile_bytes_leave_the_worker_alive() {
     }
     assert!(answered > 20, "only {answered} reached the upstream");
     assert_eq!(chain.status("/", "alice").await, 200);
-    assert_eq!(vm_deaths(&chain.envoy).await, 0, "{}", chain.envoy.log());
+    assert_eq!(chain.envoy.vm_deaths().await, 0, "{}", chain.envoy.log());
 }
 
 #[tokio::test]
@@ -156,7 +139,7 @@ async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
             assert_eq!(answer.status(), 503, "{status} {shown}");
         }
         assert_eq!(
-            vm_deaths(&envoy).await,
+            envoy.vm_deaths().await,
             0,
             "{status} {shown}: {}",
             envoy.log()
@@ -188,7 +171,7 @@ async fn a_cluster_that_envoy_does_not_have_leaves_the_worker_alive() {
                 .unwrap();
             assert_eq!(answer.status(), status);
         }
-        assert_eq!(vm_deaths(&envoy).await, 0, "{}", envoy.log());
+        assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
     }
 }
 

@@ -71,6 +71,23 @@ impl Envoy {
         self.process.log()
     }
 
+    /// Times that it had to start the filter's VM again, or a request met a dead one.
+    pub async fn vm_deaths(&self) -> u64 {
+        let mut sum = 0;
+        for name in [
+            "vm_reload_success",
+            "vm_reload_failure",
+            "vm_reload_backoff",
+        ] {
+            sum += self
+                .stat(&format!(
+                    "wasm.envoy.wasm.runtime.v8.plugin.sluicegate.{name}"
+                ))
+                .await;
+        }
+        sum
+    }
+
     /// One of its statistics, by its full name; 0 where it has none yet.
     pub async fn stat(&self, name: &str) -> u64 {
         let url = format!("http://127.0.0.1:{}/stats?filter=^{name}$", self.admin_port);
