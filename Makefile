@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain picture clean
+.PHONY: help demo test build filter lint unit engine chain bench-engine soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -37,6 +37,12 @@ engine: ## the engine against its model, in Rust and in Lua on a real Redis
 chain: build filter ## end to end, with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test chain
+
+bench-engine: ## the script against what articles teach, on one Redis: a table and target/bench/engine.json
+	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine
+
+soak: ## a million generated calls of each algorithm through model, Rust and Lua
+	@SLUICEGATE_STEPS=1000000 cargo test --quiet --locked --release -p sluicegate-tests --test engine agree
 
 picture: build filter ## README's first picture, from a run: docs/edge.svg
 	@cargo run --quiet --locked -p sluicegate-tests --bin picture

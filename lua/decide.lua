@@ -44,7 +44,7 @@ local MARGIN = 1000000
 -- block | total before it | when the log was last empty | when the key expires | copies.
 local LOG_HEAD, RECORD = '>I6I3I3I4I7I7I1', '>I6I4'
 local BLOCK = 18
-local AHEAD = 16
+local AHEAD = 17
 -- Each write deletes at most this many expired blocks: no call pays for thousands.
 local SHED = 8
 -- A give-back or a step of the clock touches at most this many blocks: a call must not hold Redis.

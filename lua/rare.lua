@@ -41,16 +41,29 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     return log.last - (log.last - stamp) % TWO48, (total + shift - log.base) % TWO32
   end
 
+  -- The records with `less` units taken from each total from the index `from` (0 is the first) on.
+  local function lower(records, from, less)
+    local parts = { sub(records, 1, from * 10) }
+    for offset = from * 10 + 1, #records, 10 do
+      local stamp, total = unpack(RECORD, records, offset)
+      parts[#parts + 1] = pack(RECORD, stamp, (total - less) % TWO32)
+    end
+    return table.concat(parts)
+  end
+
   -- Joins it again: the oldest record, up to AHEAD more of its block, and the open block.
   local function close(log)
-    local copies, base = {}, log.base
-    local most = min(log.head + AHEAD, log.tail - 1, floor(log.head / BLOCK) * BLOCK + BLOCK - 1)
-    for p = log.head, most do
-      local stamp, units = record(log, p)
-      copies[#copies + 1] = pack(RECORD, stamp % TWO48, (units + base) % TWO32)
+    local number, records = floor(log.head / BLOCK), log.open
+    if number ~= log.number then
+      records = block(log, number)
+      local shift = unpack('>I4', records)
+      records = sub(records, 5)
+      if shift > 0 then records = lower(records, 0, -shift) end
     end
-    log.records, log.from, log.ahead = table.concat(copies) .. log.open, 1, #copies - 1
-    log.blocks, log.open = log.number - floor(log.head / BLOCK), nil
+    local from = log.head - number * BLOCK
+    log.ahead = min(AHEAD, BLOCK - 1 - from, log.tail - 1 - log.head)
+    log.records, log.from = sub(records, from * 10 + 1, (from + log.ahead + 1) * 10) .. log.open, 1
+    log.blocks, log.open = log.number - number, nil
   end
 
   -- The first position whose stamp (or units up to it) is at least `value`, as that of the last must be;
@@ -77,16 +90,6 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
       end
     end
     return high, stamp, units, before
-  end
-
-  -- The records with `less` units taken from each total from the index `from` (0 is the first) on.
-  local function lower(records, from, less)
-    local parts = { sub(records, 1, from * 10) }
-    for offset = from * 10 + 1, #records, 10 do
-      local stamp, total = unpack(RECORD, records, offset)
-      parts[#parts + 1] = pack(RECORD, stamp, (total - less) % TWO32)
-    end
-    return table.concat(parts)
   end
 
   -- Cuts off the records from position p on; there are some before it.

@@ -1,5 +1,6 @@
 //! The commands, a file each, and how they fail.
 
+pub mod estimate;
 pub mod serve;
 
 use std::fmt::{self, Display};

@@ -18,12 +18,15 @@ struct Arguments {
 enum Command {
     /// Decide for the Envoy beside this process, and for anyone with HTTP.
     Serve(cli::serve::Serve),
+    /// Tell how many bytes a policy will take in Redis.
+    Estimate(cli::estimate::Estimate),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(serve) => serve.run().await,
+        Command::Estimate(estimate) => estimate.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

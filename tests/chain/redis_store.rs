@@ -68,3 +68,70 @@ async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
         .await;
     }
 }
+
+/// The number in a column of the line that begins with `name`.
+fn column(text: &str, name: &str, column: usize) -> f64 {
+    let line = text
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(name));
+    let cell = line.and_then(|line| line.split_whitespace().nth(column));
+    cell.unwrap_or_else(|| panic!("no {name} in {text}"))
+        .parse()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn the_calculator_tells_what_redis_then_uses() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    for (algorithm, quota) in [
+        ("sliding_log", 500),
+        ("sliding_window", 500),
+        ("fixed_window", 500),
+        ("token_bucket", 500),
+    ] {
+        let _: () = redis::cmd("FLUSHALL")
+            .query_async(&mut redis.connection().await)
+            .await
+            .unwrap();
+        let sidecar =
+            Sidecar::start(&policy(&redis.url(), algorithm, quota, "1h"), folder.path()).await;
+        let key = "k".repeat(43);
+        for _ in 0..quota {
+            let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
+            post(
+                &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
+                body.to_string(),
+            )
+            .await;
+        }
+        let mut used = 0.0;
+        for key in redis.keys().await {
+            let mut usage = redis::cmd("MEMORY");
+            usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
+            let bytes: f64 = usage
+                .query_async(&mut redis.connection().await)
+                .await
+                .unwrap();
+            used += bytes;
+        }
+        let mut estimate = std::process::Command::new(sluicegate_tests::sidecar::binary());
+        // A sliding window holds one entry for each of its steps; all 500 requests fall into one or two.
+        let share = if algorithm == "sliding_window" {
+            "2"
+        } else {
+            "100"
+        };
+        estimate
+            .args(["estimate", "--keys", "1000", "--used", share, "--policy"])
+            .arg(&sidecar.policy);
+        let output = estimate.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = column(&text, "per-key", 1);
+        assert!(
+            (told / used - 1.0).abs() < 0.25,
+            "{algorithm}: {used} bytes used, {told} told\n{text}"
+        );
+        assert_eq!(column(&text, "per-key", 2), told * 1_000.0);
+    }
+}

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::{get, post};
-use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar::Sidecar;
 
 use crate::support::policy;
@@ -131,12 +130,7 @@ fn a_broken_policy_ends_the_command_before_a_port_is_bound() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("policy.yaml");
     std::fs::write(&file, policy("memory", "sliding_log", 0, "1h")).unwrap();
-    let profile = if cfg!(debug_assertions) {
-        "debug"
-    } else {
-        "release"
-    };
-    let output = std::process::Command::new(repository(&format!("target/{profile}/sluicegate")))
+    let output = std::process::Command::new(sluicegate_tests::sidecar::binary())
         .args(["serve", "--policy"])
         .arg(&file)
         .output()

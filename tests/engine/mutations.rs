@@ -1,9 +1,10 @@
 //! Plausible bugs of the script, one line each: every one has to turn a test red.
 //!
-//! They go through the checks of agreement.rs and expiry.rs; what those miss here, they would miss there.
+//! They go through the checks of agreement.rs, kept.rs and expiry.rs; what those miss here, they would miss there.
 
 use crate::expiry::keys_outlive_their_units;
 use crate::history::{History, Kind, histories};
+use crate::kept::a_copy_of_the_newest_record;
 use crate::lua::Lua;
 use crate::replay::replay;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -157,7 +158,9 @@ fn found(lua: &RefCell<Lua>) -> Option<String> {
             return Some(failure.to_string());
         }
     }
-    keys_outlive_their_units(&mut lua.borrow_mut()).err()
+    let kept = replay(&mut lua.borrow_mut(), &a_copy_of_the_newest_record());
+    kept.and_then(|_| keys_outlive_their_units(&mut lua.borrow_mut()))
+        .err()
 }
 
 #[test]

@@ -108,7 +108,8 @@ async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {
     process
 }
 
-fn binary() -> std::path::PathBuf {
+/// The program.
+pub fn binary() -> std::path::PathBuf {
     // Where cargo puts it for the profile that these tests are built with.
     let profile = if cfg!(debug_assertions) {
         "debug"

@@ -30,7 +30,7 @@ pub(crate) fn cookies<'a>(
             let mut parts = pair.splitn(2, |byte| *byte == b'=');
             let given = parts.next().unwrap_or_default().trim_ascii();
             let value = parts.next()?.trim_ascii();
-            (given == name.as_bytes()).then(|| match value {
+            (given == name.as_bytes()).then_some(match value {
                 [b'"', inner @ .., b'"'] => inner,
                 value => value,
             })

@@ -1,4 +1,10 @@
 //! What an answer of the sidecar, or its absence, means for the request that waits.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
 
 mod support;
 
@@ -16,7 +22,10 @@ fn rule(more: &str) -> Rules {
 /// Asks, is answered with this body, and tells what was counted.
 fn answered(rules: &Rules, question: &Question, body: &str) -> (Conclusion, Vec<String>) {
     let verdicts = read_answer(body.as_bytes(), question.decisions());
-    let verdicts = verdicts.as_deref().map_err(Unusable::clone);
+    let verdicts = verdicts
+        .as_ref()
+        .map(|answer| answer.verdicts.as_slice())
+        .map_err(Unusable::clone);
     let mut counted = Vec::new();
     let (conclusion, _) = rules.conclude(question, verdicts, &mut |place| {
         counted.push(rules.counters().names()[place].clone());
@@ -216,7 +225,7 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let both = rules(&format!("{shadow},{enforced}"));
     let asked = question(&both, &get("/", &[]));
     assert_eq!(asked.decisions(), 2);
-    let body = String::from_utf8(both.question_body(&[&asked])).unwrap();
+    let body = String::from_utf8(both.question_body([&asked], &[])).unwrap();
     assert!(body.ends_with(r#""shadow":"s"}]}"#), "{body}");
     for (first, second, status, counted) in [
         (

@@ -1,5 +1,11 @@
 //! Configurations that are broken, each in its own way: refused with the field named. `envoy/sluicegate.schema.json`
 //! is tested with the same list, and some of them go through a real Envoy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
 
 mod support;
 

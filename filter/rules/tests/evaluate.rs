@@ -1,5 +1,10 @@
 //! From a configuration and a request to the checks that are asked.
-#![allow(clippy::unwrap_used, reason = "a test is meant to panic when it fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
 
 mod support;
 

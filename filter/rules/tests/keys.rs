@@ -1,4 +1,10 @@
 //! Where the parts of a key come from, which limit is asked and what it costs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
 
 mod support;
 

@@ -1,4 +1,10 @@
 //! Which requests a rule is for.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
 
 mod support;
 

@@ -188,7 +188,7 @@ pub enum Limit {
     /// A limit of the policy.
     Name(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))] String),
     /// The request chooses.
-    Tiers(Tiers),
+    Tiers(Box<Tiers>),
 }
 
 /// Limits of which the request chooses one.

@@ -1,0 +1,54 @@
+//! `sluicegate estimate`: what a policy will take of Redis's memory.
+
+use std::path::PathBuf;
+
+use sluicegate::policy::Policy;
+use sluicegate_engine::bucket_key;
+
+use super::Failure;
+
+/// Arguments of `estimate`.
+#[derive(clap::Args)]
+pub struct Estimate {
+    /// The policy (YAML).
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Subjects that are active at once: API keys, addresses, tenants.
+    #[arg(long, value_name = "N")]
+    keys: u64,
+    /// Bytes of a subject's key; a hashed header's is about this long.
+    #[arg(long, value_name = "BYTES", default_value_t = 43)]
+    key_bytes: usize,
+    /// How much of its limit a subject uses, with requests of cost 1.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=100))]
+    used: u64,
+}
+
+impl Estimate {
+    pub fn run(self) -> Result<(), Failure> {
+        let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
+        println!(
+            "{:24} {:>16} {:>20}",
+            "limit", "bytes per key", "bytes in Redis"
+        );
+        let mut sum = 0;
+        for limit in policy.limits() {
+            let bytes = limit.windows.iter().map(|spec| {
+                let key = bucket_key(&"k".repeat(self.key_bytes), &limit.name, spec);
+                let entries = (spec.most_entries() * self.used).div_ceil(100);
+                spec.redis_bytes(key.len(), entries)
+            });
+            let bytes = bytes.sum::<u64>();
+            let all = bytes.saturating_mul(self.keys);
+            sum += all;
+            println!("{:24} {bytes:>16} {all:>20}", limit.name);
+        }
+        println!("{:24} {:>16} {sum:>20}", "all", "");
+        println!(
+            "\n{} subjects of {} bytes, each using {} % of every limit with requests of cost 1. A request that costs \
+             more takes no more memory.",
+            self.keys, self.key_bytes, self.used
+        );
+        Ok(())
+    }
+}
