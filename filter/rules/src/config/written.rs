@@ -452,3 +452,13 @@ pub enum Headers {
     #[default]
     Both,
 }
+
+/// The JSON Schema of a configuration, for editors and pipelines.
+#[cfg(feature = "schema")]
+pub fn schema() -> serde_json::Value {
+    let mut schema = schemars::schema_for!(Configuration).to_value();
+    if let Some(fields) = schema.as_object_mut() {
+        fields.insert("title".to_owned(), "Sluicegate's filter".into());
+    }
+    schema
+}

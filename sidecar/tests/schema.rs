@@ -1,0 +1,298 @@
+//! `envoy/sluicegate.schema.json` and the tables of `docs/filter.md` are what the types say, and the schema and the
+//! filter's own reader agree. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test schema` writes both anew.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use sluicegate_rules::config::written::schema;
+use sluicegate_rules::{FIXED_COUNTERS, parse};
+
+fn repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(path)
+}
+
+/// Compares a file with what it should be, or writes it.
+fn is_up_to_date(path: &str, should_be: &str) {
+    let path = repository(path);
+    if std::env::var_os("SLUICEGATE_WRITE").is_some() {
+        std::fs::write(&path, should_be).unwrap();
+    }
+    let is = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        is == should_be,
+        "{} is not what the types say: SLUICEGATE_WRITE=1 writes it anew",
+        path.display()
+    );
+}
+
+#[test]
+fn the_schema_in_the_repository_is_that_of_the_types() {
+    let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+    is_up_to_date("envoy/sluicegate.schema.json", &text);
+}
+
+/// What a property's schema says it holds.
+fn kind(property: &Value) -> String {
+    if let Some(reference) = property["$ref"].as_str() {
+        let name = reference.rsplit('/').next().unwrap();
+        return format!("[{name}](#{})", name.to_lowercase());
+    }
+    for several in ["anyOf", "oneOf"] {
+        if let Some(list) = property[several].as_array() {
+            let kinds = list.iter().filter(|one| one["type"] != "null").map(kind);
+            return kinds.collect::<Vec<_>>().join(" or ");
+        }
+    }
+    if let Some(constant) = property["const"].as_str() {
+        return format!("`{constant}`");
+    }
+    if let Some(constants) = property["enum"].as_array() {
+        let spelt = constants
+            .iter()
+            .map(|one| format!("`{}`", one.as_str().unwrap()));
+        return spelt.collect::<Vec<_>>().join(", ");
+    }
+    let kind = match &property["type"] {
+        Value::Array(list) => list[0].as_str().unwrap(),
+        kind => kind.as_str().unwrap_or("anything"),
+    };
+    match kind {
+        "array" => format!("list of {}", self::kind(&property["items"])),
+        "string" => "text".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        "integer" => "number".to_owned(),
+        "object" if property["properties"].is_object() => {
+            let names = property["properties"].as_object().unwrap().keys();
+            format!(
+                "`{{{}: ...}}`",
+                names.cloned().collect::<Vec<_>>().join(", ")
+            )
+        }
+        other => other.to_owned(),
+    }
+}
+
+fn one_line(text: &Value) -> String {
+    text.as_str()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Title, description and a table of fields or values.
+fn section(page: &mut String, name: &str, definition: &Value) {
+    write!(
+        page,
+        "\n### {name}\n\n{}\n",
+        one_line(&definition["description"])
+    )
+    .unwrap();
+    if let Some(properties) = definition["properties"].as_object() {
+        let required = definition["required"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        page.push_str("\n| field | what it says | holds | unless said |\n|---|---|---|---|\n");
+        for (field, property) in properties {
+            let default = match &property["default"] {
+                _ if required.contains(&json!(field)) => "*required*".to_owned(),
+                Value::Null => String::new(),
+                Value::Array(list) if list.is_empty() => String::new(),
+                Value::Object(fields) if fields.len() > 1 => String::new(),
+                other => format!(
+                    "`{}`",
+                    other
+                        .as_str()
+                        .map_or_else(|| other.to_string(), str::to_owned)
+                ),
+            };
+            let says = one_line(&property["description"]).replace('|', "\\|");
+            writeln!(
+                page,
+                "| `{field}` | {says} | {} | {default} |",
+                kind(property)
+            )
+            .unwrap();
+        }
+        return;
+    }
+    let values = ["oneOf", "anyOf"]
+        .iter()
+        .find_map(|several| definition[*several].as_array());
+    page.push_str("\n| value | what it says |\n|---|---|\n");
+    for value in values.into_iter().flatten() {
+        writeln!(
+            page,
+            "| {} | {} |",
+            kind(value),
+            one_line(&value["description"])
+        )
+        .unwrap();
+    }
+}
+
+fn tables() -> String {
+    let schema = schema();
+    let mut page = String::new();
+    section(&mut page, "Configuration", &schema);
+    let definitions = schema["$defs"].as_object().unwrap();
+    for (name, definition) in definitions {
+        section(&mut page, name, definition);
+    }
+    page
+}
+
+fn counters() -> String {
+    let mut page = "\n| counter | counts |\n|---|---|\n".to_owned();
+    for (name, what) in FIXED_COUNTERS {
+        writeln!(page, "| `{name}` | {what} |").unwrap();
+    }
+    page.push_str(
+        "| `rule.RULE.limit.LIMIT.denied` | requests that this limit of this rule has denied |\n\
+         | `rule.RULE.limit.LIMIT.shadow_denied` | requests that it would have denied, were the rule not in the shadow |\n\
+         | `rule.RULE.limit.LIMIT.shadow_admitted` | requests that a shadow rule would have admitted, this limit being the tightest |\n",
+    );
+    page
+}
+
+/// Puts text between two marks.
+fn between(page: &str, mark: &str, text: &str) -> String {
+    let (begin, end) = (
+        format!("<!-- {mark}: made from the types -->\n"),
+        format!("<!-- end of {mark} -->"),
+    );
+    let (before, rest) = page
+        .split_once(&begin)
+        .unwrap_or_else(|| panic!("no {begin}"));
+    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("no {end}"));
+    format!("{before}{begin}{text}\n{end}{after}")
+}
+
+#[test]
+fn the_reference_page_has_every_field_and_every_counter() {
+    let page = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
+    let page = between(&page, "fields", &tables());
+    is_up_to_date("docs/filter.md", &between(&page, "counters", &counters()));
+}
+
+/// Every plugin configuration in the text of a page or an Envoy file, which must be whole ones.
+fn examples() -> Vec<(String, Value)> {
+    let mut examples = Vec::new();
+    let page = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
+    for block in page.split("```yaml\n").skip(1) {
+        let (yaml, _) = block.split_once("```").unwrap();
+        let value: Value =
+            serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
+        if value.get("sidecar").is_some() {
+            examples.push((format!("docs/filter.md: {yaml}"), value));
+        }
+    }
+    for file in ["envoy/envoy.yaml"] {
+        let text = std::fs::read_to_string(repository(file)).unwrap();
+        let value: Value = serde_saphyr::from_str(&text).unwrap();
+        let plugin = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
+        examples.push((file.to_owned(), value.pointer(plugin).unwrap().clone()));
+    }
+    examples
+}
+
+#[test]
+fn schema_and_filter_accept_every_example() {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let examples = examples();
+    assert!(examples.len() >= 3, "{}", examples.len());
+    for (name, example) in examples {
+        if let Err(error) = validator.validate(&example) {
+            panic!("{name}: {error} at {}", error.instance_path());
+        }
+        parse(example.to_string().as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+#[test]
+fn the_schema_refuses_what_the_filter_refuses() {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let good = json!({ "sidecar": { "cluster": "s" }, "rules": [{ "name": "r", "when_unavailable": "deny",
+        "checks": [{ "limit": "l", "key": [{ "header": "x" }], "cost": 5 }] }] });
+    assert!(validator.is_valid(&good));
+    assert!(parse(good.to_string().as_bytes()).is_ok());
+    for (pointer, value) in [
+        ("/version", json!(2)),
+        ("/sidecar", json!({})),
+        ("/sidecar", json!({ "cluster": "" })),
+        ("/sidecar", json!({ "cluster": "s", "timeout": 50 })),
+        ("/extra", json!(1)),
+        ("/rules", json!([])),
+        ("/rules/0/name", json!("a b")),
+        ("/rules/0/name", json!("")),
+        ("/rules/0/when_unavailable", json!("perhaps")),
+        ("/rules/0/when_unavailable", json!(null)),
+        ("/rules/0/match", json!({ "path": "x" })),
+        ("/rules/0/match", json!({ "methods": ["get"] })),
+        ("/rules/0/match", json!({ "headers": [{ "name": "x" }] })),
+        (
+            "/rules/0/match",
+            json!({ "headers": [{ "name": "x", "equals": "a", "prefix": "b" }] }),
+        ),
+        ("/rules/0/match", json!({ "any": [{ "nto": {} }] })),
+        ("/rules/0/checks", json!([])),
+        ("/rules/0/checks/0/limit", json!(7)),
+        (
+            "/rules/0/checks/0/limit",
+            json!({ "by": { "header": "x" }, "map": {} }),
+        ),
+        ("/rules/0/checks/0/key", json!([])),
+        ("/rules/0/checks/0/key", json!([{}])),
+        (
+            "/rules/0/checks/0/key",
+            json!([{ "header": "x", "path": true }]),
+        ),
+        (
+            "/rules/0/checks/0/key",
+            json!([{ "address": { "trusted_hops": 0 } }]),
+        ),
+        (
+            "/rules/0/checks/0/key",
+            json!([{ "address": { "ipv4_bits": 33 } }]),
+        ),
+        ("/rules/0/checks/0/key", json!([{ "mtls": "x" }])),
+        (
+            "/rules/0/checks/0/key",
+            json!([{ "jwt": { "claim": "sub" } }]),
+        ),
+        ("/rules/0/checks/0/cost", json!(0)),
+        ("/rules/0/checks/0/cost", json!(1.5)),
+        ("/rules/0/checks/0/cost", json!({})),
+        ("/rules/0/checks/0/cost", json!({ "header": "x", "max": 5 })),
+        ("/rules/0/checks/0/cost", json!({ "table": [] })),
+        (
+            "/rules/0/checks/0/cost",
+            json!({ "table": [{ "cost": 1 }], "header": "x" }),
+        ),
+        ("/rules/0/checks/0/when_missing", json!("never")),
+        ("/rules/0/checks/0/when_missing", json!({ "use": "" })),
+        ("/rules/0/reply", json!({ "headers": "all" })),
+        ("/rules/0/reply", json!({ "on_admited": true })),
+    ] {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        let mut broken = good.clone();
+        let parent = broken.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        if value.is_null() {
+            parent.remove(field);
+        } else {
+            parent.insert(field.to_owned(), value.clone());
+        }
+        assert!(
+            parse(broken.to_string().as_bytes()).is_err(),
+            "the filter accepts {pointer} {value}"
+        );
+        assert!(
+            !validator.is_valid(&broken),
+            "the schema accepts {pointer} {value}"
+        );
+    }
+}
