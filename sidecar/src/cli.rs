@@ -1,6 +1,9 @@
 //! The commands, a file each, and how they fail.
 
+pub mod check_config;
 pub mod estimate;
+pub mod explain;
+pub mod schema;
 pub mod serve;
 
 use std::fmt::{self, Display};

@@ -11,6 +11,7 @@
 //! | `split.rs` | a batch for a Cluster: into parts and together again; pure |
 //! | `service.rs` | decides: reads, asks the store within its deadline, counts, answers |
 //! | `http.rs` | routes: decisions and admin |
+//! | `document.rs`, `review.rs`, `review/` | plugin configurations in YAML files, and what is wrong with them |
 //! | `metrics.rs` | what Prometheus is told |
 //! | `server.rs` | runs it all on listeners that the caller owns |
 //!
@@ -18,12 +19,14 @@
 
 pub mod batcher;
 pub mod denials;
+pub mod document;
 pub mod flight;
 pub mod http;
 pub mod live;
 pub mod metrics;
 pub mod plan;
 pub mod policy;
+pub mod review;
 pub mod server;
 pub mod service;
 pub mod split;

@@ -20,6 +20,12 @@ enum Command {
     Serve(cli::serve::Serve),
     /// Tell how many bytes a policy will take in Redis.
     Estimate(cli::estimate::Estimate),
+    /// Find what is wrong with the filter's configuration and the policy before a request does.
+    CheckConfig(cli::check_config::CheckConfig),
+    /// Tell which rules match a request, and which limits it would meet under which keys.
+    Explain(cli::explain::Explain),
+    /// Print the JSON Schema of the filter's configuration.
+    Schema,
 }
 
 #[tokio::main]
@@ -27,6 +33,9 @@ async fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(serve) => serve.run().await,
         Command::Estimate(estimate) => estimate.run(),
+        Command::CheckConfig(check) => check.run(),
+        Command::Explain(explain) => explain.run(),
+        Command::Schema => cli::schema::run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

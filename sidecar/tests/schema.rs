@@ -101,6 +101,7 @@ fn section(page: &mut String, name: &str, definition: &Value) {
             let default = match &property["default"] {
                 _ if required.contains(&json!(field)) => "*required*".to_owned(),
                 Value::Null => String::new(),
+                Value::String(text) if text.is_empty() => String::new(),
                 Value::Array(list) if list.is_empty() => String::new(),
                 Value::Object(fields) if fields.len() > 1 => String::new(),
                 other => format!(

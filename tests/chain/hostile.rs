@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::body::Body;
 use axum::http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate_tests::client::{self, raw};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::{process, upstream};
@@ -192,4 +192,63 @@ fn envoy_refuses_a_broken_configuration_at_start_with_the_field_named() {
         log.contains("`rules[0].checks[0].cost`: 0 is not between 1 and"),
         "{log}"
     );
+}
+
+/// Puts a value at a JSON pointer; null takes the field away.
+fn with(mut configuration: Value, pointer: &str, value: &Value) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    match configuration.pointer_mut(parent).unwrap() {
+        Value::Object(fields) if value.is_null() => {
+            fields.remove(field);
+        }
+        Value::Object(fields) => {
+            fields.insert(field.to_owned(), value.clone());
+        }
+        Value::Array(list) => list[field.parse::<usize>().unwrap()] = value.clone(),
+        other => panic!("{pointer}: {other}"),
+    }
+    configuration
+}
+
+#[test]
+fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_none_traps() {
+    let good = json!({
+        "version": 1, "sidecar": { "cluster": "sluicegate", "timeout": "50ms" },
+        "rules": [{
+            "name": "search", "match": { "path_template": "/v1/{id}", "methods": ["GET"] },
+            "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key" }, { "template": "id" }], "cost": 5,
+                         "when_missing": "deny" }],
+            "when_unavailable": "allow",
+        }],
+    });
+    // The list that the filter's own tests have.
+    let list = include_str!("../../filter/rules/tests/broken.json");
+    let list: Vec<Value> = serde_json::from_str(list).unwrap();
+    assert!(list.len() >= 50);
+    // Envoy takes a moment to start: four at a time.
+    std::thread::scope(|scope| {
+        for quarter in list.chunks(list.len().div_ceil(4)) {
+            let good = &good;
+            scope.spawn(move || {
+                let folder = tempfile::tempdir().unwrap();
+                for one in quarter {
+                    let broken = with(
+                        good.clone(),
+                        one["pointer"].as_str().unwrap(),
+                        &one["value"],
+                    );
+                    let log = Envoy::refusal(folder.path(), broken);
+                    let field = format!(
+                        "configuration refused: `{}`",
+                        one["field"].as_str().unwrap()
+                    );
+                    assert!(log.contains(&field), "no {field} in {log}");
+                    assert!(
+                        !log.contains("panicked") && !log.contains("unreachable"),
+                        "{log}"
+                    );
+                }
+            });
+        }
+    });
 }

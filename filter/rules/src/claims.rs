@@ -70,6 +70,37 @@ impl Claim {
     }
 }
 
+/// The attribute `metadata` as it is after `jwt_authn` has verified a token with these claims. For people who want to
+/// know what a request would ask.
+pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
+    fn value(json: &serde_json::Value) -> Value {
+        use serde_json::Value as Json;
+        let kind = match json {
+            Json::Null => Kind::NullValue(0),
+            Json::Bool(flag) => Kind::BoolValue(*flag),
+            Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+            Json::String(text) => Kind::StringValue(text.clone()),
+            Json::Array(list) => Kind::ListValue(prost_types::ListValue {
+                values: list.iter().map(value).collect(),
+            }),
+            Json::Object(fields) => Kind::StructValue(Struct {
+                fields: fields
+                    .iter()
+                    .map(|(name, field)| (name.clone(), value(field)))
+                    .collect(),
+            }),
+        };
+        Value { kind: Some(kind) }
+    }
+    let verified = Struct {
+        fields: [(payload.to_owned(), value(claims))].into(),
+    };
+    Metadata {
+        filter_metadata: [(NAMESPACE.to_owned(), verified)].into(),
+    }
+    .encode_to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

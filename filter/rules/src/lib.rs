@@ -34,6 +34,7 @@ mod stats;
 mod template;
 mod wire;
 
+pub use claims::metadata;
 pub use config::{ConfigError, Sidecar, parse};
 pub use denials::Denials;
 pub use lobby::{Boarding, Flight, Lobby, Way};

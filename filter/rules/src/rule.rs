@@ -211,6 +211,11 @@ impl Rules {
         Evaluation::Refuse(reply)
     }
 
+    /// How many rules there are.
+    pub const fn count(&self) -> usize {
+        self.rules.len()
+    }
+
     /// A rule's name.
     pub fn rule_name(&self, rule: usize) -> &str {
         self.rules.get(rule).map_or("", |rule| &rule.name)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 /// The whole configuration of the plugin.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
@@ -32,7 +32,7 @@ const fn version() -> u64 {
 }
 
 /// Where verdicts come from.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sidecar {
@@ -49,7 +49,7 @@ fn timeout() -> String {
 }
 
 /// Which requests, and the checks to make for them.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("anyOf" = [
     { "required": ["when_unavailable"] },
@@ -96,7 +96,7 @@ pub enum WhenUnavailable {
 }
 
 /// Which requests. All that is said must hold; what is not said may be anything.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Match {
@@ -141,7 +141,7 @@ pub struct Match {
 
 /// What must be true of a header or query parameter: `name`, and one of the others. One that is sent several times
 /// fulfils a condition if any of its values does.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 2, "maxProperties" = 2)))]
 #[serde(deny_unknown_fields)]
@@ -164,7 +164,7 @@ pub struct Condition {
 }
 
 /// One (limit, key, cost) to be asked.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Check {
@@ -173,16 +173,17 @@ pub struct Check {
     /// Whom to count: 1 to 8 parts.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 8)))]
     pub key: Vec<Part>,
-    /// Units: a number from 1, a table, or what a trusted header says.
+    /// Units: a number from 1, a table, or what a trusted header says; 1 unless said.
     #[serde(default)]
     pub cost: Cost,
-    /// A request without one of the parts: `skip` the check, `deny` the request (403), or `{use: TEXT}` in its place.
+    /// A request without one of the parts: `skip` the check, `deny` the request (403), or `{use: TEXT}` in its place;
+    /// `skip` unless said.
     #[serde(default)]
     pub when_missing: WhenMissing,
 }
 
 /// The name of a limit, or tiers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
 pub enum Limit {
     /// A limit of the policy.
@@ -192,7 +193,7 @@ pub enum Limit {
 }
 
 /// Limits of which the request chooses one.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tiers {
@@ -204,7 +205,7 @@ pub struct Tiers {
 }
 
 /// One part of a key: exactly one source, and how it is written.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("oneOf" = [
     { "required": ["header"] }, { "required": ["cookie"] }, { "required": ["query"] }, { "required": ["path"] },
@@ -260,7 +261,7 @@ pub struct Part {
 }
 
 /// The client's address and how much of it tells clients apart.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Address {
@@ -289,7 +290,7 @@ const fn ipv6_bits() -> u8 {
 }
 
 /// A claim of a verified JWT.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
@@ -300,7 +301,7 @@ pub struct Jwt {
 }
 
 /// What of the client's certificate.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mtls {
@@ -315,7 +316,7 @@ pub enum Mtls {
 }
 
 /// A dotted name, or the list of what stands between the dots.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
 pub enum Names {
     /// Names with dots between them.
@@ -325,7 +326,7 @@ pub enum Names {
 }
 
 /// A claim's name, or a list of names that lead to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
 pub enum Claim {
     /// One name.
@@ -335,7 +336,7 @@ pub enum Claim {
 }
 
 /// What a request costs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
 pub enum Cost {
     /// Always this.
@@ -353,7 +354,7 @@ impl Default for Cost {
 }
 
 /// A cost that differs from request to request: `table` and `default`, or `header`, `max`, `trusted` and `default`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("oneOf" = [
     { "required": ["table"], "properties": { "header": false, "max": false, "trusted": false } },
@@ -387,7 +388,7 @@ const fn one() -> u64 {
 }
 
 /// A line of a table of costs.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CostEntry {
@@ -405,7 +406,7 @@ pub struct CostEntry {
 }
 
 /// What to do with a request that lacks a part of a key.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WhenMissing {
@@ -419,11 +420,11 @@ pub enum WhenMissing {
 }
 
 /// How clients are told about limits.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
-    /// Which header fields. `Retry-After` is told with every denial.
+    /// Which header fields, `both` unless said. `Retry-After` is told with every denial.
     #[serde(default)]
     pub headers: Headers,
     /// Tell clients that were admitted too.

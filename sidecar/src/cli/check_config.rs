@@ -1,0 +1,71 @@
+//! `sluicegate check-config`: what can be seen to be wrong before a request comes.
+
+use std::path::{Path, PathBuf};
+
+use sluicegate::document::plugins;
+use sluicegate::policy::Policy;
+use sluicegate::review::{Severity, review};
+
+use super::Failure;
+
+/// Arguments of `check-config`.
+#[derive(clap::Args)]
+pub struct CheckConfig {
+    /// The policy (YAML); without it, only what the configuration says by itself is checked.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// A file with the filter's configuration in it: Envoy's, an Istio WasmPlugin, an Envoy Gateway
+    /// EnvoyExtensionPolicy, or the configuration alone. Can be given several times.
+    #[arg(long, value_name = "FILE", required = true)]
+    envoy: Vec<PathBuf>,
+}
+
+impl CheckConfig {
+    pub fn run(self) -> Result<(), Failure> {
+        let policy = match &self.policy {
+            Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
+            None => None,
+        };
+        let (mut errors, mut warnings) = (0, 0);
+        for file in &self.envoy {
+            for plugin in plugins_in(file)? {
+                for finding in review(&plugin, policy.as_ref()) {
+                    match finding.severity {
+                        Severity::Error => errors += 1,
+                        Severity::Warning => warnings += 1,
+                    }
+                    println!(
+                        "{}:{}: {}: `{}`: {}; {}",
+                        file.display(),
+                        finding.line,
+                        finding.severity,
+                        finding.field,
+                        finding.message,
+                        finding.remedy
+                    );
+                }
+            }
+        }
+        println!("{errors} errors, {warnings} warnings");
+        if errors == 0 {
+            Ok(())
+        } else {
+            Err(Failure::usage("the configuration has errors"))
+        }
+    }
+}
+
+/// The configurations in a file, of which there must be one.
+pub fn plugins_in(file: &Path) -> Result<Vec<sluicegate::document::Plugin>, Failure> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+    let found = plugins(&text).map_err(|error| Failure::usage(format!("{shown} {error}")))?;
+    if found.is_empty() {
+        return Err(Failure::usage(format!(
+            "{shown} has no configuration of this filter: neither an Envoy Wasm filter, nor a WasmPlugin, nor an \
+             EnvoyExtensionPolicy with `sidecar` and `rules`"
+        )));
+    }
+    Ok(found)
+}

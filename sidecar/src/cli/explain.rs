@@ -1,0 +1,176 @@
+//! `sluicegate explain`: what a request would ask, without asking anyone.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use sluicegate::policy::Policy;
+use sluicegate_rules::{Check, Evaluation, Headers, Request, Rules, metadata, parse};
+
+use super::Failure;
+use super::check_config::plugins_in;
+
+/// Arguments of `explain`.
+#[derive(clap::Args)]
+pub struct Explain {
+    /// A file with the filter's configuration in it, as for `check-config`.
+    #[arg(long, value_name = "FILE")]
+    envoy: PathBuf,
+    /// Method and path: `GET /search?q=x`.
+    #[arg(long, value_name = "REQUEST")]
+    request: String,
+    /// A header: `x-api-key: k`. Can be given several times.
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    headers: Vec<String>,
+    /// What Envoy takes for the client's address.
+    #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
+    peer: std::net::IpAddr,
+    /// An attribute of Envoy's: `connection.uri_san_peer_certificate=spiffe://a/b`. Can be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    attribute: Vec<String>,
+    /// The claims of a verified token, under the provider's `payload_in_metadata`: `jwt={"sub": "alice"}`.
+    #[arg(long, value_name = "PAYLOAD=JSON")]
+    claims: Option<String>,
+    /// The policy (YAML), to tell the limits' windows too.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+}
+
+/// The request that is asked about.
+struct Told {
+    headers: Headers,
+    attributes: BTreeMap<String, Vec<u8>>,
+}
+
+impl Request for Told {
+    fn headers(&self) -> &Headers {
+        &self.headers
+    }
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
+        self.attributes.get(&path.join(".")).cloned()
+    }
+}
+
+impl Explain {
+    pub fn run(self) -> Result<(), Failure> {
+        let policy = match &self.policy {
+            Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
+            None => None,
+        };
+        let request = self.told()?;
+        for plugin in plugins_in(&self.envoy)? {
+            let text = plugin.configuration.value.to_string();
+            let rules = parse(text.as_bytes()).map_err(|error| {
+                let line = plugin.configuration.line(&error.field);
+                Failure::usage(format!("{}:{line}: {error}", self.envoy.display()))
+            })?;
+            print(&rules, &request, policy.as_ref());
+        }
+        Ok(())
+    }
+
+    fn told(&self) -> Result<Told, Failure> {
+        let wrong = |what: &str, form: &str| {
+            Failure::usage(format!("`{what}` is not of the form `{form}`"))
+        };
+        let (method, path) = self
+            .request
+            .split_once(' ')
+            .ok_or_else(|| wrong(&self.request, "GET /path"))?;
+        let mut headers = vec![(":method", method), (":path", path.trim())];
+        for header in &self.headers {
+            let (name, value) = header
+                .split_once(':')
+                .ok_or_else(|| wrong(header, "name: value"))?;
+            // Envoy keeps the host under its HTTP/2 name.
+            let name = if name.eq_ignore_ascii_case("host") {
+                ":authority"
+            } else {
+                name.trim()
+            };
+            headers.push((name, value.trim()));
+        }
+        let peer = std::net::SocketAddr::new(self.peer, 0).to_string();
+        let mut attributes: BTreeMap<_, _> =
+            [("source.address".to_owned(), peer.into_bytes())].into();
+        for attribute in &self.attribute {
+            let (name, value) = attribute
+                .split_once('=')
+                .ok_or_else(|| wrong(attribute, "name=value"))?;
+            attributes.insert(name.to_owned(), value.into());
+        }
+        if let Some(claims) = &self.claims {
+            let form = || wrong(claims, "payload={\"sub\": \"alice\"}");
+            let (payload, json) = claims.split_once('=').ok_or_else(form)?;
+            let claims = serde_json::from_str(json).map_err(|_| form())?;
+            attributes.insert("metadata".to_owned(), metadata(payload, &claims));
+        }
+        Ok(Told {
+            headers: headers.into_iter().collect(),
+            attributes,
+        })
+    }
+}
+
+fn print(rules: &Rules, request: &Told, policy: Option<&Policy>) {
+    let matching = rules.matching(request);
+    for rule in 0..rules.count() {
+        let name = rules.rule_name(rule);
+        let matches = if matching.contains(&rule) {
+            "matches"
+        } else {
+            "does not match"
+        };
+        println!("rule `{name}` {matches}");
+    }
+    match rules.evaluate(request, &mut |_| {}) {
+        Evaluation::Pass => println!("nothing is asked: the request goes on"),
+        Evaluation::Refuse(reply) => println!(
+            "nothing is asked: the request is answered with {}: {}",
+            reply.status,
+            String::from_utf8_lossy(&reply.body)
+        ),
+        Evaluation::Ask(question) => {
+            if !question.checks.is_empty() {
+                println!("asked, admitted together or not at all:");
+                question
+                    .checks
+                    .iter()
+                    .for_each(|check| tell(rules, check, policy));
+            }
+            for shadow in &question.shadows {
+                println!(
+                    "asked in the shadow, for `{}`:",
+                    rules.rule_name(shadow.rule)
+                );
+                shadow
+                    .checks
+                    .iter()
+                    .for_each(|check| tell(rules, check, policy));
+            }
+        }
+    }
+}
+
+fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>) {
+    let limit = rules.limit_name(check.rule, check.limit);
+    println!(
+        "  rule `{}`: limit `{limit}`, key `{}`, cost {}",
+        rules.rule_name(check.rule),
+        check.key,
+        check.cost
+    );
+    let Some(policy) = policy else { return };
+    match policy.limit(limit) {
+        None => println!("    the policy has no such limit"),
+        Some(limit) => {
+            for window in &limit.windows {
+                let per = std::time::Duration::from_micros(window.window_us);
+                println!(
+                    "    {} per {}",
+                    window.limit,
+                    humantime::format_duration(per)
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Keys that a client can choose, and so step out of its own count.
+
+use sluicegate_rules::config::written::{Check, Configuration, Limit, Names, Part};
+
+use super::{Findings, Severity, checks};
+use crate::document::Plugin;
+
+const FORWARDED: &str = "x-forwarded-for";
+
+pub(super) fn review(plugin: &Plugin, written: &Configuration, findings: &mut Findings<'_>) {
+    for (_, at, rule, check) in checks(written) {
+        if is_chosen(check) && rule.checks.iter().all(is_chosen) {
+            findings.add(
+                Severity::Warning,
+                format!("{at}.key"),
+                "a client can choose every part of this key, and have a new allowance for each value that it invents"
+                    .to_owned(),
+                "say `trusted: true` if something in front of this filter has checked it, or add a check by `address` \
+                 or `constant` to the rule",
+            );
+        }
+        let mut parts: Vec<(String, &Part)> = Vec::new();
+        for (index, part) in check.key.iter().enumerate() {
+            parts.push((format!("{at}.key[{index}]"), part));
+        }
+        if let Limit::Tiers(tiers) = &check.limit {
+            if is_claimed(&tiers.by) {
+                findings.add(
+                    Severity::Warning,
+                    format!("{at}.limit.by"),
+                    "a client can choose its own tier".to_owned(),
+                    "say `trusted: true` if something in front of this filter has checked it, or choose by a claim of \
+                     a token",
+                );
+            }
+            parts.push((format!("{at}.limit.by"), &tiers.by));
+        }
+        for (at, part) in parts {
+            addresses(plugin, &at, part, findings);
+        }
+    }
+}
+
+fn addresses(plugin: &Plugin, at: &str, part: &Part, findings: &mut Findings<'_>) {
+    if reads_forwarded(part) {
+        findings.add(
+            Severity::Error,
+            at.to_owned(),
+            "X-Forwarded-For begins with whatever the client has written: each request can be a new subject".to_owned(),
+            "say `address: { trusted_hops: N }`, which counts from the right",
+        );
+    }
+    let peer = part
+        .address
+        .as_ref()
+        .is_some_and(|address| address.trusted_hops.is_none());
+    if peer && plugin.use_remote_address == Some(false) {
+        findings.add(
+            Severity::Warning,
+            format!("{at}.address"),
+            "without `use_remote_address: true` Envoy takes the last entry of X-Forwarded-For for the peer, which a \
+             client can write that connects to this Envoy directly"
+                .to_owned(),
+            "say `use_remote_address: true` in the connection manager, or, behind a proxy, `trusted_hops`",
+        );
+    }
+}
+
+fn reads_forwarded(part: &Part) -> bool {
+    let attribute = match &part.attribute {
+        Some(Names::Dotted(name)) => name.to_ascii_lowercase().contains(FORWARDED),
+        Some(Names::List(names)) => names
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(FORWARDED)),
+        None => false,
+    };
+    attribute
+        || part
+            .header
+            .as_ref()
+            .is_some_and(|name| name.eq_ignore_ascii_case(FORWARDED))
+}
+
+/// Whether a client writes this by itself, unchecked.
+const fn is_claimed(part: &Part) -> bool {
+    (part.header.is_some() || part.cookie.is_some() || part.query.is_some()) && !part.trusted
+}
+
+/// Whether nothing but the client's word is in the key.
+fn is_chosen(check: &Check) -> bool {
+    let chosen = |part: &Part| {
+        is_claimed(part)
+            || part.path.is_some()
+            || part.template.is_some()
+            || part.host.is_some()
+            || part.method.is_some()
+    };
+    // A path alone is what is asked for: to count by it is to limit what is asked for, whoever asks.
+    check.key.iter().all(chosen) && check.key.iter().any(is_claimed)
+}

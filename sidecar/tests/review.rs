@@ -1,0 +1,354 @@
+//! `check-config` and `explain`, as they are run: on Envoy's, Istio's and Envoy Gateway's files, with the line of each
+//! finding.
+
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+const POLICY: &str = "
+limits:
+  per-key:
+    algorithm: sliding_log
+    windows: [{ quota: 10, per: 1s }, { quota: 100, per: 1m }]
+  loose:
+    algorithm: sliding_log
+    windows: [{ quota: 1000, per: 1m }]
+  everyone:
+    algorithm: fixed_window
+    windows: [{ quota: 5000, per: 1s }]
+";
+
+/// An Envoy file around these lines of a plugin configuration, which begin at line 20.
+const ENVOY: &str = r#"static_resources:
+  clusters:
+    - name: sluicegate
+  listeners:
+    - name: ingress
+      filter_chains:
+        - filters:
+            - name: manager
+              typed_config:
+                use_remote_address: true
+                http_filters:
+                  - name: sluicegate
+                    typed_config:
+                      config:
+                        name: sluicegate
+                        vm_config: { runtime: envoy.wasm.runtime.v8 }
+                        configuration:
+                          "@type": type.googleapis.com/google.protobuf.Struct
+                          value:
+"#;
+
+/// Two rules of two checks: nothing is wrong with them.
+const GOOD: &str = r#"sidecar: { cluster: sluicegate }
+rules:
+  - name: search
+    match: { path_prefix: /search }
+    checks:
+      - limit: per-key
+        key: [{ header: x-api-key }]
+        cost: 5
+      - limit: everyone
+        key: [{ constant: everyone }]
+    when_unavailable: deny
+  - name: all
+    checks:
+      - limit: per-key
+        key: [{ address: {} }]
+    when_unavailable: allow
+"#;
+
+fn indented(text: &str, by: usize) -> String {
+    let indent = |line: &str| format!("{}{line}\n", " ".repeat(by));
+    text.lines().map(indent).collect()
+}
+
+fn envoy(plugin: &str) -> String {
+    format!("{ENVOY}{}", indented(plugin, 28))
+}
+
+/// Runs a command on a policy and a file.
+fn run(command: &[&str], policy: bool, file: &str) -> (Output, String) {
+    let folder = TempDir::new().unwrap();
+    let (policy_file, envoy_file) = (
+        folder.path().join("policy.yaml"),
+        folder.path().join("file.yaml"),
+    );
+    std::fs::write(&policy_file, POLICY).unwrap();
+    std::fs::write(&envoy_file, file).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    run.args(command).arg("--envoy").arg(envoy_file);
+    if policy {
+        run.arg("--policy").arg(policy_file);
+    }
+    let output = run.output().unwrap();
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    (output, said)
+}
+
+#[test]
+fn a_good_configuration_has_no_findings_in_any_kind_of_file() {
+    let json: serde_json::Value = serde_saphyr::from_str(GOOD).unwrap();
+    let files = [
+        envoy(GOOD),
+        GOOD.to_owned(),
+        format!(
+            "apiVersion: v1\nkind: Service\n---\nkind: WasmPlugin\nmetadata:\n  name: sluicegate\nspec:\n  pluginConfig:\n{}",
+            indented(GOOD, 4)
+        ),
+        format!(
+            "kind: EnvoyExtensionPolicy\nspec:\n  wasm:\n    - name: sluicegate\n      code: {{ type: HTTP }}\n      config:\n{}",
+            indented(GOOD, 8)
+        ),
+        format!(
+            "config:\n  name: x\n  vm_config: {{}}\n  configuration:\n    \"@type\": type.googleapis.com/google.protobuf.StringValue\n    value: '{json}'\n"
+        ),
+    ];
+    for file in files {
+        let (output, said) = run(&["check-config"], true, &file);
+        assert_eq!(output.status.code(), Some(0), "{said}\n{file}");
+        assert_eq!(said, "0 errors, 0 warnings\n", "{file}");
+    }
+}
+
+/// A change to `GOOD`, the line of the finding in an Envoy file, its severity and what it says.
+type Case = (
+    &'static str,
+    &'static str,
+    usize,
+    &'static str,
+    &'static str,
+);
+
+const CASES: [Case; 17] = [
+    (
+        "limit: everyone",
+        "limit: evryone",
+        28,
+        "error",
+        "did you mean `everyone`",
+    ),
+    ("cost: 5", "cost: 50", 27, "error", "never admitted"),
+    (
+        "cost: 5",
+        "cost: { table: [{ template: /search, cost: 50 }] }",
+        27,
+        "error",
+        "never admitted",
+    ),
+    (
+        "cost: 5",
+        "cost: { header: x-cost, max: 50, trusted: true }",
+        27,
+        "warning",
+        "never admitted",
+    ),
+    ("cost: 5", "cots: 5", 27, "error", "did you mean `cost`"),
+    ("cost: 5", "cost: 0", 27, "error", "between 1"),
+    (
+        "cluster: sluicegate",
+        "cluster: elsewhere",
+        20,
+        "warning",
+        "no cluster `elsewhere`",
+    ),
+    (
+        "limit: per-key\n        key: [{ address: {} }]",
+        "limit: per-key\n        key: [{ header: x-api-key }]",
+        34,
+        "warning",
+        "a client can choose every part",
+    ),
+    (
+        "{ header: x-api-key }",
+        "{ header: X-Forwarded-For }",
+        26,
+        "error",
+        "trusted_hops",
+    ),
+    (
+        "{ header: x-api-key }",
+        "{ attribute: [request, headers, x-forwarded-for] }",
+        26,
+        "error",
+        "trusted_hops",
+    ),
+    (
+        "limit: per-key\n        key: [{ header",
+        "limit: { by: { header: x-plan }, map: { default: per-key } }\n        key: [{ header",
+        25,
+        "warning",
+        "choose its own tier",
+    ),
+    (
+        "limit: per-key\n        key: [{ header",
+        "limit: { by: { header: x-plan, trusted: true }, map: { gold: gold, default: per-key } }\n        key: [{ header",
+        25,
+        "error",
+        "no limit `gold`",
+    ),
+    (
+        "    match: { path_prefix: /search }",
+        "    stop: true",
+        31,
+        "warning",
+        "rule `all` is never reached",
+    ),
+    (
+        "limit: everyone\n        key: [{ constant: everyone }]",
+        "limit: loose\n        key: [{ header: x-api-key }, { address: {} }]",
+        28,
+        "warning",
+        "limit `loose` can never deny",
+    ),
+    (
+        "limit: everyone\n        key: [{ constant: everyone }]",
+        "limit: loose\n        key: [{ address: {} }, { path: true }]",
+        28,
+        "warning",
+        "limit `per-key` of rule `all` is always tighter",
+    ),
+    ("name: all", "name: search", 31, "error", "another rule"),
+    (
+        "path_prefix: /search",
+        "path_prefix: search",
+        23,
+        "error",
+        "begin with `/`",
+    ),
+];
+
+#[test]
+fn each_finding_has_its_file_line_severity_and_remedy() {
+    for (from, to, line, severity, says) in CASES {
+        assert!(GOOD.contains(from), "{from}");
+        let (output, said) = run(&["check-config"], true, &envoy(&GOOD.replacen(from, to, 1)));
+        let at = format!("file.yaml:{line}: {severity}: ");
+        let found = said
+            .lines()
+            .any(|one| one.contains(&at) && one.contains(says) && one.contains("; "));
+        assert!(found, "{from} -> {to}: no {at:?} with {says:?} in\n{said}");
+        let status = if severity == "error" { 64 } else { 0 };
+        assert_eq!(output.status.code(), Some(status), "{said}");
+    }
+}
+
+#[test]
+fn an_address_that_envoy_takes_from_the_client_is_found() {
+    let file = envoy(GOOD).replace("use_remote_address: true", "codec_type: AUTO");
+    let (_, said) = run(&["check-config"], false, &file);
+    assert!(
+        said.contains("file.yaml:34: warning") && said.contains("use_remote_address"),
+        "{said}"
+    );
+}
+
+#[test]
+fn looser_limits_of_other_subjects_or_of_other_requests_are_not_called_useless() {
+    for (from, to) in [
+        // Another subject.
+        (
+            "limit: everyone\n        key: [{ constant: everyone }]",
+            "limit: loose\n        key: [{ cookie: a }]",
+        ),
+        // Requests that the tighter limit does not count.
+        ("path_prefix: /search", "path_prefix: /s"),
+        // A cost that makes the loose limit the tighter one: 1000 a minute at 20 are 50 requests.
+        (
+            "limit: everyone\n        key: [{ constant: everyone }]",
+            "limit: loose\n        key: [{ header: x-api-key }, { address: {} }]\n        cost: 600",
+        ),
+    ] {
+        let (_, said) = run(&["check-config"], true, &envoy(&GOOD.replacen(from, to, 1)));
+        assert!(!said.contains("can never deny"), "{to}: {said}");
+    }
+}
+
+#[test]
+fn a_file_without_a_configuration_and_one_that_is_no_yaml_are_refused() {
+    for (file, says) in [("a: b", "has no configuration"), ("a: [", "is not YAML")] {
+        let (output, said) = run(&["check-config"], false, file);
+        assert_eq!(output.status.code(), Some(64));
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn explain_tells_what_a_request_would_ask() {
+    let (output, said) = run(
+        &[
+            "explain",
+            "--request",
+            "GET /x/../search?q=x",
+            "-H",
+            "X-Api-Key: k",
+            "--peer",
+            "198.51.100.7",
+        ],
+        true,
+        &envoy(&GOOD.replace(
+            "{ header: x-api-key }",
+            "{ header: x-api-key, plain: true }",
+        )),
+    );
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for line in [
+        "rule `search` matches",
+        "rule `all` matches",
+        "rule `search`: limit `per-key`, key `x-api-key=k`, cost 5",
+        "rule `search`: limit `everyone`, key `@constant=everyone`, cost 1",
+        "rule `all`: limit `per-key`, key `@address=198.51.100.7`, cost 1",
+        "10 per 1s",
+        "100 per 1m",
+    ] {
+        assert!(said.contains(line), "no {line:?} in\n{said}");
+    }
+    let (_, said) = run(&["explain", "--request", "GET /other"], false, &envoy(GOOD));
+    assert!(said.contains("rule `search` does not match"), "{said}");
+}
+
+#[test]
+fn explain_knows_claims_and_attributes() {
+    let file = GOOD.replace(
+        "{ header: x-api-key }",
+        "{ jwt: { payload: jwt, claim: sub }, plain: true }, { mtls: spiffe }",
+    );
+    let (_, said) = run(
+        &[
+            "explain",
+            "--request",
+            "GET /search",
+            "--claims",
+            r#"jwt={"sub":"alice"}"#,
+            "--attribute",
+            "connection.uri_san_peer_certificate=spiffe://a/b",
+        ],
+        false,
+        &envoy(&file),
+    );
+    assert!(
+        said.contains("key `@jwt/jwt/sub=alice;@mtls/spiffe=spiffe://a/b`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_examples_have_no_errors() {
+    let repository = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let output = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .arg("check-config")
+        .arg("--policy")
+        .arg(repository.join("envoy/policy.yaml"))
+        .arg("--envoy")
+        .arg(repository.join("envoy/envoy.yaml"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("0 errors"), "{said}");
+}
