@@ -132,9 +132,10 @@ impl Metrics {
             &["version"],
         )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let collectors: [Box<dyn Collector>; 10] = [
+        let collectors: [Box<dyn Collector>; 11] = [
             Box::new(build),
             Box::new(metrics.decisions.clone()),
+            Box::new(metrics.shadow_decisions.clone()),
             Box::new(metrics.store_seconds.clone()),
             Box::new(metrics.store_errors.clone()),
             Box::new(metrics.batch_decisions.clone()),

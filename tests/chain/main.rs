@@ -2,15 +2,22 @@
 //!
 //! | module | what belongs there |
 //! |---|---|
+//! | `lifecycle` | clients that hang up, sidecars that break off, Envoys that reload or drain |
 //! | `limits` | who is admitted and who is denied, and what they are told |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
+//! | `flood` | hostile requests by the thousand |
 //! | `certificates` | denials that are given again without asking |
 //! | `cluster` | the sidecar on a Redis Cluster |
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
 //! | `reload` | the policy's replacement while requests are served |
+<<<<<<< HEAD
+//! | `replies` | what clients are told, by every kind of request |
+//! | `sources` | every source of a key and every matcher, with what provides it in Envoy |
+=======
 //! | `together` | one callout for all that wait, under churn |
+>>>>>>> main
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
@@ -19,12 +26,16 @@ mod certificates;
 mod cluster;
 mod edge;
 mod fleet;
+mod flood;
 mod hostile;
+mod lifecycle;
 mod limits;
 mod operations;
 mod outages;
 mod redis_store;
 mod reload;
+mod replies;
+mod sources;
 mod support;
 mod together;
 mod wire;

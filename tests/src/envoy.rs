@@ -26,8 +26,20 @@ impl Envoy {
         upstream_port: u16,
         plugin: Option<Value>,
     ) -> Self {
+        Self::start_with(folder, sidecar_port, upstream_port, plugin, |_| {}).await
+    }
+
+    /// Likewise, with more of Envoy's configuration changed by `patch`: see [`LISTENER`] and [`MANAGER`].
+    pub async fn start_with(
+        folder: &Path,
+        sidecar_port: u16,
+        upstream_port: u16,
+        plugin: Option<Value>,
+        patch: impl FnOnce(&mut Value),
+    ) -> Self {
         let (port, admin_port) = (free_port(), free_port());
-        let config = config(port, admin_port, sidecar_port, upstream_port, plugin);
+        let mut config = config(port, admin_port, sidecar_port, upstream_port, plugin);
+        patch(&mut config);
         let mut process = launch(folder, port, &config);
         let ready = format!("http://127.0.0.1:{admin_port}/ready");
         process
@@ -71,6 +83,11 @@ impl Envoy {
         self.process.log()
     }
 
+    /// What is counted by the plugin named `sluicegate`, by its name in `docs/filter.md`.
+    pub async fn counted(&self, name: &str) -> u64 {
+        self.stat(&format!("wasmcustom.sluicegate.{name}")).await
+    }
+
     /// Times that it had to start the filter's VM again, or a request met a dead one.
     pub async fn vm_deaths(&self) -> u64 {
         let mut sum = 0;
@@ -82,6 +99,11 @@ impl Envoy {
             sum += self.stat(&format!("wasm.sluicegate.{name}")).await;
         }
         sum
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// One of its statistics, by its full name.
@@ -99,6 +121,22 @@ impl Envoy {
     }
 }
 
+/// The listener, as a JSON pointer into the configuration.
+pub const LISTENER: &str = "/static_resources/listeners/0";
+/// Its HTTP connection manager.
+pub const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+
+/// What stands at a JSON pointer.
+///
+/// # Panics
+/// Nothing does.
+pub fn at<'a>(config: &'a mut Value, pointer: &str) -> &'a mut Value {
+    config
+        .pointer_mut(pointer)
+        .unwrap_or_else(|| panic!("envoy/envoy.yaml has no {pointer}"))
+}
+
 const INSTALL: &str = "install it: tests/setup";
 
 fn binary() -> std::path::PathBuf {
@@ -114,6 +152,9 @@ fn launch(folder: &Path, port: u16, config: &Value) -> Process {
         .args([
             "--disable-hot-restart",
             "--concurrency",
+            "1",
+            // How long a listener that was replaced lives on: Envoy's ten minutes are longer than a test.
+            "--drain-time-s",
             "1",
             "-l",
             "warning",
@@ -137,13 +178,7 @@ fn config(
 ) -> Value {
     let text = std::fs::read_to_string(repository("envoy/envoy.yaml")).expect("envoy/envoy.yaml");
     let mut config: Value = serde_saphyr::from_str(&text).expect("envoy/envoy.yaml is YAML");
-    let mut set = |path: &str, value: Value| {
-        *config
-            .pointer_mut(path)
-            .unwrap_or_else(|| panic!("envoy/envoy.yaml has no {path}")) = value;
-    };
-    const LISTENER: &str = "/static_resources/listeners/0";
-    const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+    let mut set = |path: &str, value: Value| *at(&mut config, path) = value;
     const ENDPOINT: &str =
         "load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";
     set(

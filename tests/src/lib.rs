@@ -6,16 +6,24 @@
 //! | `redis.rs` | a Redis |
 //! | `cluster.rs` | a Redis Cluster |
 //! | `sidecar.rs` | a sidecar |
+//! | `recorder.rs` | a sidecar that admits all and tells what it was asked |
+//! | `identity.rs` | client certificates and signed tokens |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `upstream.rs` | what is behind Envoy |
 //! | `edge.rs` | the edge of the window, for a test and for README's picture |
+//! | `noise.rs` | requests that no client should send |
+//! | `wire.rs` | HTTP/1.1 by hand |
 //! | `client.rs` | clients, one of them hostile |
 
 pub mod client;
 pub mod cluster;
 pub mod edge;
 pub mod envoy;
+pub mod identity;
+pub mod noise;
 pub mod process;
+pub mod recorder;
 pub mod redis;
 pub mod sidecar;
 pub mod upstream;
+pub mod wire;

@@ -1,0 +1,373 @@
+//! Clients that hang up, streams that are reset, sidecars that break off, Envoys that reload or drain: no waiter is
+//! lost and nothing leaks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, post};
+use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::recorder::Recorder;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::upstream;
+use sluicegate_tests::wire::{self, read_request};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{per_key, plugin, policy};
+
+const ADMITTED: &str = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"per-key","quota":9,"window_ms":1000,"remaining":8,"reset_ms":1000,"retry_after_ms":0}]}"#;
+
+/// A sidecar that speaks raw bytes: `answer` is given the number of the connection and writes what it likes.
+async fn liar<F>(answer: impl Fn(usize, TcpStream) -> F + Send + Sync + 'static) -> u16
+where
+    F: Future<Output = ()> + Send,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = Arc::new(answer);
+    let count = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
+            tokio::spawn(async move {
+                if read_request(&mut stream).await {
+                    answer(count.fetch_add(1, Ordering::SeqCst), stream).await;
+                }
+            });
+        }
+    });
+    port
+}
+
+fn whole() -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{ADMITTED}",
+        ADMITTED.len()
+    )
+}
+
+async fn active(envoy: &Envoy) -> u64 {
+    envoy.stat("http.ingress.downstream_rq_active").await
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = liar(|n, mut stream| async move {
+        let answer = whole();
+        let _ = stream
+            .write_all(&answer.as_bytes()[..n.min(answer.len())])
+            .await;
+    })
+    .await;
+    let envoy = Envoy::start(
+        folder.path(),
+        port,
+        upstream::start().await,
+        Some(plugin(per_key("deny"))),
+    )
+    .await;
+    let client = client();
+    for n in 0..=whole().len() {
+        let answer = client
+            .get(envoy.url("/"))
+            .header("x-api-key", "k")
+            .send()
+            .await
+            .unwrap();
+        let expected = if n < whole().len() { 503 } else { 200 };
+        assert_eq!(answer.status(), expected, "after {n} bytes");
+    }
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    assert_eq!(active(&envoy).await, 0);
+}
+
+#[tokio::test]
+async fn answers_that_are_slow_huge_or_of_the_wrong_count_are_no_verdicts_and_hold_nobody_for_long()
+{
+    let two = ADMITTED.replace(r#"[{"#, r#"[{"outcome":"unavailable"},{"#);
+    let huge = format!(
+        r#"{{"epoch":1,"padding":"{}","verdicts":[]}}"#,
+        "x".repeat(8_000_000)
+    );
+    let bodies = Arc::new([
+        two,
+        huge,
+        r#"{"epoch":1,"verdicts":7}"#.to_owned(),
+        "[".repeat(100_000),
+    ]);
+    let folder = tempfile::tempdir().unwrap();
+    let port = liar(move |n, mut stream| {
+        let bodies = Arc::clone(&bodies);
+        async move {
+            if let Some(body) = bodies.get(n % 5) {
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                    body.len()
+                );
+                let _ = stream.write_all(head.as_bytes()).await;
+                let _ = stream.write_all(body.as_bytes()).await;
+            } else {
+                // A byte now and then, so that the connection never stands still. The pace is what is tested.
+                for byte in whole().bytes() {
+                    if stream.write_all(&[byte]).await.is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    })
+    .await;
+    let mut plugin = plugin(per_key("deny"));
+    plugin["sidecar"]["timeout"] = json!("1s");
+    let envoy = Envoy::start(folder.path(), port, upstream::start().await, Some(plugin)).await;
+    let client = client();
+    for n in 0..15 {
+        let started = std::time::Instant::now();
+        let answer = client
+            .get(envoy.url("/"))
+            .header("x-api-key", "k")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 503, "{n}");
+        assert!(
+            started.elapsed() < Duration::from_secs(3),
+            "{n}: {:?}",
+            started.elapsed()
+        );
+    }
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+}
+
+/// A sidecar that takes its time, so that clients can hang up before it answers.
+async fn slow() -> u16 {
+    Recorder::slow(Duration::from_millis(100)).await.port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = Envoy::start(
+        folder.path(),
+        slow().await,
+        wire::upstream().await,
+        Some(plugin(per_key("deny"))),
+    )
+    .await;
+    for _ in 0..20 {
+        let mut hung = Vec::new();
+        for n in 0..100 {
+            let mut stream = TcpStream::connect(("127.0.0.1", envoy.port)).await.unwrap();
+            let request = format!("GET / HTTP/1.1\r\nhost: h\r\nx-api-key: {n}\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            hung.push(stream);
+        }
+        eventually("some of them wait", async || active(&envoy).await > 0).await;
+        // Half of them are reset, half are closed in an orderly way.
+        for (n, stream) in hung.into_iter().enumerate() {
+            if n % 2 == 0 {
+                stream.set_zero_linger().unwrap();
+            }
+        }
+    }
+    eventually("no request is active", async || active(&envoy).await == 0).await;
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    assert!(envoy.counted("decisions").await >= 100);
+    serves(&envoy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_reset_while_they_wait_leave_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = Envoy::start(
+        folder.path(),
+        slow().await,
+        wire::upstream().await,
+        Some(plugin(per_key("deny"))),
+    )
+    .await;
+    for _ in 0..10 {
+        let stream = TcpStream::connect(("127.0.0.1", envoy.port)).await.unwrap();
+        let (send, connection) = h2::client::handshake(stream).await.unwrap();
+        let driver = tokio::spawn(connection);
+        let mut streams = Vec::new();
+        for n in 0..50 {
+            let mut send = send.clone().ready().await.unwrap();
+            let request = axum::http::Request::get("http://h/")
+                .header("x-api-key", n)
+                .body(())
+                .unwrap();
+            streams.push(send.send_request(request, n % 2 == 0).unwrap());
+        }
+        // Let the requests go out before they are reset, or they would never have been.
+        let before = envoy.counted("decisions").await;
+        eventually("some of them wait", async || {
+            envoy.counted("decisions").await > before || before > 0
+        })
+        .await;
+        for (_, mut body) in streams {
+            body.send_reset(h2::Reason::CANCEL);
+        }
+        drop(send);
+        driver.abort();
+    }
+    eventually("no request is active", async || active(&envoy).await == 0).await;
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    serves(&envoy).await;
+}
+
+/// Whoever comes afterwards is served.
+async fn serves(envoy: &Envoy) {
+    eventually("a request is served", async || {
+        let answer = client()
+            .get(envoy.url("/"))
+            .header("x-api-key", "after")
+            .send()
+            .await;
+        answer.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
+}
+
+/// Takes the listener out of a configuration and has Envoy read it from a file, which can be replaced.
+fn from_file(config: &mut Value, folder: &std::path::Path) -> Value {
+    let mut listener = at(config, "/static_resources/listeners/0").take();
+    listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+    write_listener(folder, &listener);
+    config["static_resources"]
+        .as_object_mut()
+        .unwrap()
+        .remove("listeners");
+    config["node"] = json!({ "id": "n", "cluster": "c" });
+    config["dynamic_resources"] = json!({ "lds_config": {
+        "path_config_source": { "path": folder.join("lds.json") }, "resource_api_version": "V3" } });
+    listener
+}
+
+/// Puts it in place by renaming, which is what Envoy watches for.
+fn write_listener(folder: &std::path::Path, listener: &Value) {
+    let file = folder.join("lds.new");
+    std::fs::write(&file, json!({ "resources": [listener] }).to_string()).unwrap();
+    std::fs::rename(file, folder.join("lds.json")).unwrap();
+}
+
+const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_ones_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(
+        &policy("memory", "fixed_window", 2_000_000_000, "1h"),
+        folder.path(),
+    )
+    .await;
+    let mut listener = Value::Null;
+    let envoy = Envoy::start_with(
+        folder.path(),
+        sidecar.port,
+        wire::upstream().await,
+        Some(plugin(per_key("deny"))),
+        |config| listener = from_file(config, folder.path()),
+    )
+    .await;
+    serves(&envoy).await;
+    let vms = "wasm.envoy.wasm.runtime.v8.active";
+    let before = envoy.stat(vms).await;
+    let stop = Arc::new(AtomicUsize::new(0));
+    let mut traffic = Vec::new();
+    for n in 0..8 {
+        let (stop, url, client) = (Arc::clone(&stop), envoy.url("/"), client());
+        traffic.push(tokio::spawn(async move {
+            let mut served = 0_u64;
+            while stop.load(Ordering::Relaxed) == 0 {
+                // A connection of a drained listener may be closed before it is used: that is no answer, and tried again.
+                if let Ok(answer) = client.get(&url).header("x-api-key", n).send().await {
+                    assert_eq!(answer.status(), 200);
+                    served += 1;
+                }
+            }
+            served
+        }));
+    }
+    for generation in 0..10 {
+        let name = format!("generation-{generation}");
+        *at(&mut listener, &format!("{FILTER}/rules/0/name")) = json!(name);
+        write_listener(folder.path(), &listener);
+        let counter = format!("rule.{name}.limit.per-key.denied");
+        eventually("the new configuration is in force", async || {
+            let url = format!(
+                "http://127.0.0.1:{}/stats?filter={counter}",
+                envoy.admin_port
+            );
+            sluicegate_tests::client::get(&url)
+                .await
+                .1
+                .contains(&counter)
+        })
+        .await;
+    }
+    // A broken one is refused, and the last good one stays in force.
+    let good = listener.clone();
+    at(&mut listener, &format!("{FILTER}/rules/0/checks/0"))["cost"] = json!(0);
+    write_listener(folder.path(), &listener);
+    eventually("the broken configuration is refused", async || {
+        envoy.log().contains("rules[0].checks[0].cost")
+    })
+    .await;
+    stop.store(1, Ordering::Relaxed);
+    for worker in traffic {
+        assert!(worker.await.unwrap() > 10);
+    }
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    write_listener(folder.path(), &good);
+    eventually("the VMs of old configurations are gone", async || {
+        envoy.stat(vms).await <= before + 2
+    })
+    .await;
+    eventually("no request is active", async || active(&envoy).await == 0).await;
+    serves(&envoy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_envoy_that_drains_answers_those_that_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = Envoy::start(
+        folder.path(),
+        slow().await,
+        wire::upstream().await,
+        Some(plugin(per_key("deny"))),
+    )
+    .await;
+    serves(&envoy).await;
+    let mut waiting = Vec::new();
+    for n in 0..20 {
+        let url = envoy.url("/");
+        waiting.push(tokio::spawn(async move {
+            client()
+                .get(url)
+                .header("x-api-key", n)
+                .send()
+                .await
+                .map(|answer| answer.status().as_u16())
+        }));
+    }
+    eventually("they wait", async || active(&envoy).await >= 10).await;
+    let drain = format!(
+        "http://127.0.0.1:{}/drain_listeners?graceful",
+        envoy.admin_port
+    );
+    assert_eq!(post(&drain, "").await.0, 200);
+    for one in waiting {
+        // Whoever was not connected yet may find the door closed; whoever waits is answered.
+        if let Ok(status) = one.await.unwrap() {
+            assert_eq!(status, 200);
+        }
+    }
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    assert_eq!(active(&envoy).await, 0);
+}

@@ -1,0 +1,410 @@
+//! Every source of a key's parts and every matcher, with the real filter or listener of Envoy that provides it.
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, raw};
+use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::identity::{Identities, jwt_authn, token};
+use sluicegate_tests::recorder::Recorder;
+use sluicegate_tests::upstream;
+use tempfile::TempDir;
+
+use crate::support::plugin;
+
+/// An Envoy whose sidecar only records.
+struct Recorded {
+    envoy: Envoy,
+    recorder: Recorder,
+    folder: TempDir,
+}
+
+impl Recorded {
+    async fn start(rules: Value, patch: impl FnOnce(&mut Value)) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), rules, patch).await
+    }
+
+    async fn start_in(folder: TempDir, rules: Value, patch: impl FnOnce(&mut Value)) -> Self {
+        let recorder = Recorder::start().await;
+        let envoy = Envoy::start_with(
+            folder.path(),
+            recorder.port,
+            upstream::start().await,
+            Some(plugin(rules)),
+            patch,
+        )
+        .await;
+        Self {
+            envoy,
+            recorder,
+            folder,
+        }
+    }
+
+    /// Sends a request of raw HTTP/1.1 lines and tells what was asked because of it.
+    async fn asked(&self, lines: &[&str]) -> Vec<String> {
+        let request = format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"));
+        raw(self.envoy.port, request.as_bytes()).await;
+        self.recorder.asked()
+    }
+}
+
+/// A rule for all requests with one check for each of these keys.
+fn keys(keys: &[Value]) -> Value {
+    let checks: Vec<_> = keys
+        .iter()
+        .map(|key| json!({ "limit": "l", "key": key, "when_missing": { "use": "nobody" } }))
+        .collect();
+    json!([{ "name": "r", "match": { "path_template": "/v1/{id}/**" }, "checks": checks, "when_unavailable": "deny" }])
+}
+
+#[tokio::test]
+async fn parts_of_the_request_itself() {
+    let rules = keys(&[
+        json!([{ "header": "X-Key", "plain": true }, { "cookie": "session", "plain": true }]),
+        json!([{ "query": "q", "plain": true }, { "path": true }, { "template": "id" }]),
+        json!([{ "method": true }, { "host": true }, { "constant": "c" }]),
+    ]);
+    let recorded = Recorded::start(rules, |_| {}).await;
+    let asked = recorded
+        .asked(&[
+            "DELETE /v1//vide%6Fs/7?q=a%20b HTTP/1.1",
+            "Host: API.example.com:8080",
+            "x-KEY: k",
+            "cookie: a=b; session=s1",
+        ])
+        .await;
+    assert_eq!(
+        asked,
+        [
+            "l x-key=k;@cookie/session=s1 1",
+            "l @query/q=a%20b;@path=/v1/videos/7;@template/id=videos 1",
+            "l @method=DELETE;@host=api.example.com;@constant=c 1",
+        ]
+    );
+    let asked = recorded
+        .asked(&[
+            "GET /v1/x HTTP/1.1",
+            "host: a",
+            "cookie: session=",
+            "x-key:",
+        ])
+        .await;
+    assert_eq!(
+        asked[0],
+        "l @missing/x-key=nobody;@missing/%40cookie/session=nobody 1".replace("%40", "@")
+    );
+}
+
+#[tokio::test]
+async fn headers_that_repeat_are_seen_whole() {
+    let recorded = Recorded::start(
+        keys(&[json!([{ "header": "x-key", "plain": true }])]),
+        |_| {},
+    )
+    .await;
+    let port = recorded.envoy.port;
+    let twice = b"GET /v1/a HTTP/1.1\r\nhost: a\r\nx-key: mine\r\nx-key: other\r\nconnection: close\r\n\r\n";
+    assert_eq!(raw(port, twice).await, Some(400));
+    assert!(recorded.recorder.asked().is_empty());
+    assert_eq!(recorded.envoy.counted("refused_ambiguous_part").await, 1);
+}
+
+/// The address of a client that has come through two proxies, the outer of which it has lied to.
+const FORWARDED: &str = "x-forwarded-for: 6.6.6.6, 198.51.100.7, 203.0.113.9";
+
+#[tokio::test]
+async fn the_clients_address_from_the_peer_or_from_the_right_of_x_forwarded_for() {
+    let rules = || {
+        keys(&[
+            json!([{ "address": {} }]),
+            json!([{ "address": { "trusted_hops": 1 } }]),
+            json!([{ "address": { "trusted_hops": 2, "ipv4_bits": 24 } }]),
+            json!([{ "address": { "trusted_hops": 9 } }]),
+        ])
+    };
+    let request = &["GET /v1/a HTTP/1.1", "host: a", FORWARDED];
+    // An Envoy at the edge: it appends the peer's address, which is then the last.
+    let edge = Recorded::start(rules(), |_| {}).await;
+    let asked = edge.asked(request).await;
+    assert_eq!(asked[0], "l @address=127.0.0.1 1");
+    // For a peer on the loopback Envoy appends an address of its own.
+    assert!(
+        !FORWARDED.contains(&asked[1][11..asked[1].len() - 2]),
+        "{asked:?}"
+    );
+    assert_eq!(asked[2], "l @address=203.0.113.0 1");
+    assert_eq!(asked[3], "l @missing/@address=nobody 1");
+    // An Envoy behind a proxy: unless told otherwise it takes the last entry for the peer itself.
+    let inner = Recorded::start(rules(), |config| {
+        at(config, MANAGER)["use_remote_address"] = json!(false);
+    })
+    .await;
+    let expected =
+        ["203.0.113.9", "203.0.113.9", "198.51.100.0"].map(|ip| format!("l @address={ip} 1"));
+    assert_eq!(inner.asked(request).await[..3], expected);
+}
+
+#[tokio::test]
+async fn an_ipv6_client_is_its_network() {
+    // Envoy appends the peer, which is the last.
+    let rules = keys(&[json!([{ "address": { "trusted_hops": 2 } }])]);
+    let recorded = Recorded::start(rules, |_| {}).await;
+    for host in ["1", "ffff:2"] {
+        let header = format!("x-forwarded-for: 2001:db8:1:2::{host}");
+        let asked = recorded
+            .asked(&["GET /v1/a HTTP/1.1", "host: a", &header])
+            .await;
+        assert_eq!(asked, ["l @address=2001:db8:1:2:: 1"]);
+    }
+}
+
+#[tokio::test]
+async fn claims_of_a_token_that_envoy_has_verified() {
+    let claim =
+        |path: Value| json!([{ "jwt": { "payload": "payload", "claim": path }, "plain": true }]);
+    let rules = keys(&[
+        claim(json!("sub")),
+        claim(json!(["tenant", "id"])),
+        claim(json!("level")),
+        claim(json!("groups")),
+    ]);
+    let recorded = Recorded::start(rules, |config| {
+        let filters = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
+        filters.insert(0, jwt_authn());
+    })
+    .await;
+    let claims = json!({ "iss": "issuer", "sub": "alice", "tenant": { "id": "t/1" }, "level": 7, "groups": ["a"] });
+    let bearer = format!("authorization: Bearer {}", token(&claims));
+    assert_eq!(
+        recorded
+            .asked(&["GET /v1/a HTTP/1.1", "host: a", &bearer])
+            .await,
+        [
+            "l @jwt/payload/sub=alice 1",
+            "l @jwt/payload/tenant/id=t/1 1",
+            "l @jwt/payload/level:number=7 1",
+            "l @missing/@jwt/payload/groups=nobody 1",
+        ]
+    );
+    let without = recorded.asked(&["GET /v1/a HTTP/1.1", "host: a"]).await;
+    assert_eq!(without[0], "l @missing/@jwt/payload/sub=nobody 1");
+    // A token that was not signed by the issuer does not come as far as the filter.
+    let (head, _) = bearer.rsplit_once('.').unwrap();
+    let forged = format!("{head}.AAAA");
+    assert!(
+        recorded
+            .asked(&["GET /v1/a HTTP/1.1", "host: a", &forged])
+            .await
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn what_a_clients_certificate_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let identities = Identities::new(
+        folder.path(),
+        "spiffe://example.org/ns/default/sa/worker",
+        "worker.example.org",
+        "worker",
+    );
+    let socket = Identities::transport_socket(folder.path());
+    let rules = keys(&[
+        json!([{ "mtls": "spiffe" }]),
+        json!([{ "mtls": "uri_san" }]),
+        json!([{ "mtls": "dns_san" }]),
+        json!([{ "mtls": "subject" }]),
+        json!([{ "attribute": "connection.tls_version", "plain": true }]),
+    ]);
+    let recorded = Recorded::start_in(folder, rules, |config| {
+        at(config, "/static_resources/listeners/0/filter_chains/0")["transport_socket"] = socket;
+    })
+    .await;
+    assert!(recorded.folder.path().join("server.pem").exists());
+    let request = b"GET /v1/a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let answer = identities
+        .exchange(recorded.envoy.port, true, request)
+        .await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(
+        recorded.recorder.asked(),
+        [
+            "l @mtls/spiffe=spiffe://example.org/ns/default/sa/worker 1",
+            "l @mtls/uri_san=spiffe://example.org/ns/default/sa/worker 1",
+            "l @mtls/dns_san=worker.example.org 1",
+            "l @mtls/subject=CN%3Dworker 1",
+            "l @attribute/connection/tls_version=TLSv1.3 1",
+        ]
+    );
+    identities
+        .exchange(recorded.envoy.port, false, request)
+        .await;
+    assert_eq!(
+        recorded.recorder.asked()[0],
+        "l @missing/@mtls/spiffe=nobody 1"
+    );
+}
+
+#[tokio::test]
+async fn any_attribute_of_envoys_by_its_name() {
+    let attribute = |name: Value| json!([{ "attribute": name, "plain": true }]);
+    let rules = keys(&[
+        attribute(json!("request.host")),
+        attribute(json!("xds.route_name")),
+        attribute(json!(["request", "headers", "x.y"])),
+        attribute(json!("no.such.attribute")),
+    ]);
+    let recorded = Recorded::start(rules, |config| {
+        at(
+            config,
+            &format!("{MANAGER}/route_config/virtual_hosts/0/routes/0"),
+        )["name"] = json!("main");
+    })
+    .await;
+    assert_eq!(
+        recorded
+            .asked(&["GET /v1/a HTTP/1.1", "host: h", "x.y: z"])
+            .await,
+        [
+            "l @attribute/request/host=h 1",
+            "l @attribute/xds/route_name=main 1",
+            "l @attribute/request/headers/x.y=z 1",
+            "l @missing/@attribute/no/such/attribute=nobody 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn every_matcher_and_their_combinations() {
+    let rule = |name: &str, matcher: Value| {
+        json!({ "name": name, "match": matcher, "checks": [{ "limit": name, "key": [{ "constant": "c" }] }],
+            "when_unavailable": "deny" })
+    };
+    let mut stop = rule("stop", json!({ "path": "/stop" }));
+    stop["stop"] = json!(true);
+    let rules = json!([
+        rule("path", json!({ "path": "/exact" })),
+        rule("prefix", json!({ "path_prefix": "/prefix/" })),
+        rule("template", json!({ "path_template": "/t/{a}/x" })),
+        rule("regex", json!({ "path_regex": "/r[0-9]+" })),
+        rule("method", json!({ "path": "/m", "methods": ["PUT"] })),
+        rule("host", json!({ "hosts": ["*.example.org"] })),
+        rule(
+            "header",
+            json!({ "headers": [{ "name": "X-A", "prefix": "ab" }, { "name": "x-b", "present": false }] })
+        ),
+        rule(
+            "query",
+            json!({ "query": [{ "name": "q", "regex": "[a-z]+" }] })
+        ),
+        rule(
+            "any",
+            json!({ "any": [{ "path": "/any1" }, { "path": "/any2" }], "not": { "methods": ["POST"] } })
+        ),
+        stop,
+        rule("after", json!({ "path_prefix": "/stop" })),
+    ]);
+    let recorded = Recorded::start(rules, |_| {}).await;
+    for (line, headers, limits) in [
+        ("GET /exact", vec![], vec!["path"]),
+        ("GET /./%65xact/?a=b", vec![], vec!["path"]),
+        ("GET /prefix/a", vec![], vec!["prefix"]),
+        ("GET /x/../prefix/a", vec![], vec!["prefix"]),
+        ("GET /t/%2e%2e%2f/x", vec![], vec!["template"]),
+        ("GET /t/7/x;y", vec![], vec!["template"]),
+        ("GET /r12", vec![], vec!["regex"]),
+        ("GET /r12x", vec![], vec![]),
+        ("PUT /m", vec![], vec!["method"]),
+        ("GET /m", vec![], vec![]),
+        ("GET /", vec!["host: A.Example.ORG:80"], vec!["host"]),
+        ("GET /", vec!["host: h", "x-a: abc"], vec!["header"]),
+        ("GET /", vec!["host: h", "x-a: abc", "x-b: 1"], vec![]),
+        ("GET /?a&q=abc", vec![], vec!["query"]),
+        ("GET /?q=1", vec![], vec![]),
+        ("GET /any2", vec![], vec!["any"]),
+        ("POST /any2", vec![], vec![]),
+        ("GET /stop", vec![], vec!["stop"]),
+        ("GET /stop/x", vec![], vec!["after"]),
+    ] {
+        let line = format!("{line} HTTP/1.1");
+        let mut lines = vec![line.as_str()];
+        lines.extend(if headers.is_empty() {
+            vec!["host: h"]
+        } else {
+            headers
+        });
+        let asked = recorded.asked(&lines).await;
+        let expected: Vec<_> = limits
+            .iter()
+            .map(|limit| format!("{limit} @constant=c 1"))
+            .collect();
+        assert_eq!(asked, expected, "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn costs_and_tiers() {
+    let rules = json!([{
+        "name": "r",
+        "checks": [
+            { "limit": "table", "key": [{ "constant": "c" }],
+              "cost": { "table": [{ "template": "/search", "methods": ["GET"], "cost": 100 }], "default": 2 } },
+            { "limit": "header", "key": [{ "constant": "c" }],
+              "cost": { "header": "x-cost", "max": 50, "trusted": true } },
+            { "limit": { "by": { "header": "x-plan" }, "map": { "gold": "gold-key", "default": "free-key" } },
+              "key": [{ "constant": "c" }] },
+        ],
+        "when_unavailable": "deny",
+    }]);
+    let recorded = Recorded::start(rules, |_| {}).await;
+    let asked = recorded
+        .asked(&[
+            "GET /search?q HTTP/1.1",
+            "host: h",
+            "x-cost: 7",
+            "x-plan: gold",
+        ])
+        .await;
+    assert_eq!(
+        asked,
+        [
+            "table @constant=c 100",
+            "header @constant=c 7",
+            "gold-key @constant=c 1"
+        ]
+    );
+    let asked = recorded
+        .asked(&[
+            "POST /search HTTP/1.1",
+            "host: h",
+            "content-length: 0",
+            "x-cost: 70000",
+        ])
+        .await;
+    assert_eq!(
+        asked,
+        [
+            "table @constant=c 2",
+            "header @constant=c 50",
+            "free-key @constant=c 1"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn our_own_headers_are_taken_out_of_requests() {
+    let recorded = Recorded::start(keys(&[json!([{ "constant": "c" }])]), |_| {}).await;
+    // On a route with a rule and on one without.
+    for path in ["/v1/a", "/other"] {
+        let answer = client()
+            .get(recorded.envoy.url(path))
+            .header("RateLimit", "\"x\";r=1000000")
+            .header("X-RateLimit-Remaining", "1000000")
+            .header("x-ratelimit-other", "kept")
+            .send()
+            .await
+            .unwrap();
+        let echoed = answer.text().await.unwrap();
+        assert!(!echoed.contains("1000000"), "{echoed}");
+        assert!(echoed.contains("x-ratelimit-other: kept"), "{echoed}");
+    }
+}

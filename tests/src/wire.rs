@@ -1,0 +1,120 @@
+//! HTTP/1.1 by hand, for bytes that no library would send: a client that keeps its connection, and an upstream that
+//! reads nothing into what it is sent.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Longest wait for an answer: what takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A client with one connection, which it makes anew when it has been closed.
+#[derive(Debug)]
+pub struct Wire {
+    port: u16,
+    stream: Option<TcpStream>,
+}
+
+impl Wire {
+    /// A client of a port of this machine.
+    pub const fn new(port: u16) -> Self {
+        Self { port, stream: None }
+    }
+
+    /// Sends a request without a body and reads the whole answer; its status, or `None` where the peer closed first.
+    ///
+    /// # Panics
+    /// The answer takes too long.
+    pub async fn exchange(&mut self, request: &[u8]) -> Option<u16> {
+        // A kept connection may have been closed meanwhile: then a new one is tried, once.
+        let kept = self.stream.is_some();
+        let answer = tokio::time::timeout(DEADLINE, self.try_exchange(request));
+        match answer.await.expect("an answer within the deadline") {
+            None if kept => tokio::time::timeout(DEADLINE, self.try_exchange(request))
+                .await
+                .expect("an answer within the deadline"),
+            answer => answer,
+        }
+    }
+
+    async fn try_exchange(&mut self, request: &[u8]) -> Option<u16> {
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => TcpStream::connect(("127.0.0.1", self.port)).await.ok()?,
+        };
+        stream.write_all(request).await.ok()?;
+        let mut answer = Vec::new();
+        let head = read_head(&mut stream, &mut answer).await?;
+        let text = String::from_utf8_lossy(answer.get(..head)?).to_ascii_lowercase();
+        let status = text.get(9..12)?.parse().ok()?;
+        let length = text
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        let whole = head + length?;
+        while answer.len() < whole {
+            if stream.read_buf(&mut answer).await.ok()? == 0 {
+                return Some(status);
+            }
+        }
+        if !text.contains("connection: close") {
+            self.stream = Some(stream);
+        }
+        Some(status)
+    }
+}
+
+/// Reads until a head is whole; its length.
+async fn read_head(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<usize> {
+    loop {
+        if let Some(end) = read.windows(4).position(|end| end == b"\r\n\r\n") {
+            return Some(end + 4);
+        }
+        if stream.read_buf(read).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// An upstream that answers every head with 200, whatever stands in it; its port.
+///
+/// # Panics
+/// There is no free port.
+pub async fn upstream() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                while let Some(end) = read_head(&mut stream, &mut read).await {
+                    read.drain(..end);
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+/// Reads one request with a body of stated length; false when the peer has closed.
+pub async fn read_request(stream: &mut TcpStream) -> bool {
+    let mut read = Vec::new();
+    let Some(head) = read_head(stream, &mut read).await else {
+        return false;
+    };
+    let text = String::from_utf8_lossy(read.get(..head).unwrap_or_default()).to_ascii_lowercase();
+    let length = text
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    while read.len() < head + length.unwrap_or(0) {
+        match stream.read_buf(&mut read).await {
+            Ok(1..) => {}
+            _ => return false,
+        }
+    }
+    true
+}
