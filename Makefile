@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain bench-engine soak picture clean
+.PHONY: help demo test build filter lint unit engine chain bench bench-engine soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -37,6 +37,11 @@ engine: ## the engine against its model, in Rust and in Lua on a real Redis
 chain: build filter ## end to end, with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test chain
+
+bench: filter ## the whole chain against Envoy without it: a table, a chart and target/bench/end_to_end.json (six minutes)
+	@tests/setup bench
+	@cargo build --quiet --locked --release -p sluicegate
+	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench
 
 bench-engine: ## the script against what articles teach, on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine

@@ -103,7 +103,8 @@ impl RootContext for Root {
         let configuration = host::plugin_configuration(size).unwrap_or_default();
         match sluicegate_rules::parse(&configuration) {
             Ok(rules) => {
-                let bell = Bell::hang(USED_BELLS.with_borrow_mut(Vec::pop));
+                let hang = || Bell::hang(USED_BELLS.with_borrow_mut(Vec::pop));
+                let bell = rules.sidecar.together.then(hang).flatten();
                 self.shared = Some(Rc::new(Shared::new(rules, bell)));
                 host::tick_every(REPORT_EVERY);
                 true

@@ -1,30 +1,126 @@
-//! `make bench-engine`: what the engine costs in Redis, beside the scripts that articles teach.
+//! `make bench`: what the whole chain costs, beside Envoy without it and beside Envoy's own limiter.
+//!
+//! Real Envoys (one worker each), sidecars, Redis and upstream; wrk sends. Every variant is measured several times,
+//! in turns, so that a machine that slows down slows them all; figures are medians, goals are ratios within the run.
 //!
 //! | module | for |
 //! |---|---|
-//! | `wire.rs` | the Redis protocol |
-//! | `rig.rs` | a Redis with the scripts; fair measuring |
-//! | `speed.rs` | decisions a second |
-//! | `size.rs` | bytes in Redis, and time whatever the size |
-//! | `report.rs` | the table, the goals, the file |
+//! | `variant.rs` | what is measured: Envoys with and without the filter |
+//! | `load.rs` | one measurement: wrk, and what each process used meanwhile |
+//! | `goals.rs` | ratios, held against what was promised |
+//! | `chart.rs` | target/bench/end_to_end.svg |
 
-mod report;
-mod rig;
-mod size;
-mod speed;
-mod wire;
+mod chart;
+mod goals;
+mod load;
+mod variant;
 
-#[tokio::main(flavor = "current_thread")]
+use std::collections::BTreeMap;
+
+use load::{Sample, median};
+use sluicegate_tests::report::Report;
+use variant::Variant;
+
+/// How often each variant is measured, and for how many seconds; `SLUICEGATE_BENCH=quick` is for trying the bench out.
+const ROUNDS: (usize, u32) = (5, 4);
+const QUICK: (usize, u32) = (1, 1);
+/// Connections.
+const MANY: u32 = 64;
+
+/// What was measured, by variant and connections, round by round.
+type Samples = BTreeMap<(&'static str, u32), Vec<Sample>>;
+
+#[tokio::main]
 async fn main() {
-    let mut rig = rig::Rig::start().await;
-    let mut report = report::Report::default();
-    println!("speed (medians of interleaved rounds)");
-    speed::counters(&mut rig, &mut report);
-    speed::logs(&mut rig, &mut report);
-    speed::weighted(&mut rig, &mut report);
-    speed::batches(&mut rig, &mut report);
-    println!("size");
-    size::bytes(&mut rig, &mut report);
-    size::time(&mut rig, &mut report);
-    report.finish();
+    let quick = std::env::var("SLUICEGATE_BENCH").is_ok_and(|size| size == "quick");
+    let (rounds, seconds) = if quick { QUICK } else { ROUNDS };
+    println!(
+        "bench: {rounds} rounds of {seconds} s for each variant, with 1 and {MANY} connections"
+    );
+    let variants = variant::all().await;
+    let mut samples = Samples::new();
+    for round in 0..=rounds {
+        for variant in &variants {
+            for connections in [MANY, 1] {
+                let sample = load::measure(variant, connections, seconds).await;
+                // The first round warms up: connections, caches, the VM's compiled code.
+                if round > 0 {
+                    samples
+                        .entry((variant.name, connections))
+                        .or_default()
+                        .push(sample);
+                }
+            }
+        }
+        println!("bench: round {round} of {rounds} is over");
+    }
+    let mut report = Report::default();
+    for variant in &variants {
+        for connections in [MANY, 1] {
+            figures(
+                &mut report,
+                variant,
+                connections,
+                &samples[&(variant.name, connections)],
+            );
+        }
+    }
+    goals::judge(&mut report, &samples);
+    report.finish("end_to_end");
+    chart::draw(&samples, &variants, MANY);
+}
+
+fn figures(report: &mut Report, variant: &Variant, connections: u32, samples: &[Sample]) {
+    let name = format!("{}, {connections} connections", variant.name);
+    let of = |pick: fn(&Sample) -> f64| median(samples.iter().map(pick));
+    report.figure(&format!("{name}: requests"), of(|s| s.per_second), "/s");
+    report.figure(
+        &format!("{name}: median latency"),
+        of(|s| s.median_us),
+        "us",
+    );
+    report.figure(
+        &format!("{name}: Envoy"),
+        of(|s| s.envoy.cpu_seconds),
+        "CPU s per 1,000",
+    );
+    report.figure(
+        &format!("{name}: Envoy, peak"),
+        of(|s| s.envoy.peak_mb),
+        "MB",
+    );
+    if variant.sidecar.is_some() {
+        report.figure(
+            &format!("{name}: sidecar"),
+            of(|s| s.sidecar.cpu_seconds),
+            "CPU s per 1,000",
+        );
+        report.figure(
+            &format!("{name}: sidecar, peak"),
+            of(|s| s.sidecar.peak_mb),
+            "MB",
+        );
+        report.figure(
+            &format!("{name}: callouts"),
+            of(|s| s.callouts),
+            "per 1,000",
+        );
+    }
+    if variant.redis.is_some() {
+        report.figure(
+            &format!("{name}: Redis"),
+            of(|s| s.redis.cpu_seconds),
+            "CPU s per 1,000",
+        );
+        report.figure(
+            &format!("{name}: Redis, peak"),
+            of(|s| s.redis.peak_mb),
+            "MB",
+        );
+        report.figure(
+            &format!("{name}: calls of Redis"),
+            of(|s| s.redis_calls),
+            "per 1,000",
+        );
+    }
 }

@@ -69,6 +69,81 @@ async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
+    const LIMIT: u64 = 400;
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(
+        &policy(&redis.url(), "sliding_log", LIMIT, "1h"),
+        folder.path(),
+    )
+    .await;
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let batch =
+        json!({ "decisions": vec![json!({ "checks": [{ "limit": "per-key", "key": "k" }] }); 16] })
+            .to_string();
+    let counts = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeMap::<
+        String,
+        u64,
+    >::new()));
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let (url, batch, counts, client) = (
+            url.clone(),
+            batch.clone(),
+            std::sync::Arc::clone(&counts),
+            sluicegate_tests::client::client(),
+        );
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..60 {
+                let answer = client
+                    .post(&url)
+                    .body(batch.clone())
+                    .send()
+                    .await
+                    .unwrap()
+                    .text()
+                    .await
+                    .unwrap();
+                let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+                for verdict in answer["verdicts"].as_array().unwrap() {
+                    let outcome = verdict["outcome"].as_str().unwrap().to_owned();
+                    *counts.lock().unwrap().entry(outcome).or_default() += 1;
+                }
+            }
+        }));
+    }
+    let mut killer = redis.connection().await;
+    while tasks.iter().any(|task| !task.is_finished()) {
+        let mut kill = redis::cmd("CLIENT");
+        let _: i64 = kill
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("normal")
+            .arg("SKIPME")
+            .arg("yes")
+            .query_async(&mut killer)
+            .await
+            .unwrap();
+        // Between two cuts there has to be time for a call, or none would ever be made.
+        tokio::time::sleep(std::time::Duration::from_millis(15)).await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let counts = counts.lock().unwrap().clone();
+    let of = |outcome: &str| counts.get(outcome).copied().unwrap_or(0);
+    assert_eq!(
+        of("admitted") + of("denied") + of("unavailable"),
+        4 * 60 * 16,
+        "{counts:?}"
+    );
+    assert!(of("unavailable") > 0, "no call was cut: {counts:?}");
+    // What was taken by a call that was cut is lost to everyone; nothing is had twice.
+    assert!(of("admitted") > 0 && of("admitted") <= LIMIT, "{counts:?}");
+}
+
 /// The number in a column of the line that begins with `name`.
 fn column(text: &str, name: &str, column: usize) -> f64 {
     let line = text

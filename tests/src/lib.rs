@@ -10,6 +10,7 @@
 //! | `identity.rs` | client certificates and signed tokens |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `upstream.rs` | what is behind Envoy |
+//! | `report.rs` | a bench's table, goals and file |
 //! | `edge.rs` | the edge of the window, for a test and for README's picture |
 //! | `noise.rs` | requests that no client should send |
 //! | `wire.rs` | HTTP/1.1 by hand |
@@ -24,6 +25,7 @@ pub mod noise;
 pub mod process;
 pub mod recorder;
 pub mod redis;
+pub mod report;
 pub mod sidecar;
 pub mod upstream;
 pub mod wire;

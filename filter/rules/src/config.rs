@@ -42,6 +42,8 @@ pub struct Sidecar {
     pub cluster: String,
     /// How long a request waits for its verdict.
     pub timeout: Duration,
+    /// Requests that wait go together in one callout.
+    pub together: bool,
 }
 
 /// Reads and checks a configuration: JSON, or a serialized `google.protobuf.Struct`.
@@ -88,6 +90,7 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
     let sidecar = Sidecar {
         cluster: not_empty("sidecar.cluster", &file.sidecar.cluster)?.to_owned(),
         timeout: timeout(&file.sidecar.timeout)?,
+        together: file.sidecar.together,
     };
     if file.rules.is_empty() || file.rules.len() > MAX_RULES {
         return fault(

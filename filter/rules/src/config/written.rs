@@ -42,6 +42,13 @@ pub struct Sidecar {
     /// How long a request waits for its verdict: `1ms` to `10s`.
     #[serde(default = "timeout")]
     pub timeout: String,
+    /// Whether requests that wait go together in one callout; `false` makes one for each, for comparing.
+    #[serde(default = "together")]
+    pub together: bool,
+}
+
+const fn together() -> bool {
+    true
 }
 
 fn timeout() -> String {

@@ -1,8 +1,8 @@
 //! What a log takes in Redis, and that its size costs no time.
 
-use crate::report::Report;
 use crate::rig::{Rig, SECOND, batch, spec};
 use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_tests::report::Report;
 
 const HOUR: u64 = 3_600 * SECOND;
 /// Any time; these scenarios own the clock.

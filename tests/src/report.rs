@@ -1,14 +1,15 @@
-//! The bench's table, its goals, and target/bench/engine.json.
+//! A bench's table, its goals, and its file in target/bench.
 
 use serde_json::json;
 
 /// What was measured, in the order of measuring.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Report {
     figures: Vec<(String, f64, &'static str)>,
     goals: Vec<Goal>,
 }
 
+#[derive(Debug)]
 struct Goal {
     name: String,
     value: f64,
@@ -17,15 +18,18 @@ struct Goal {
 }
 
 impl Report {
+    /// Prints and keeps a figure.
     pub fn figure(&mut self, name: &str, value: f64, unit: &'static str) {
         println!("  {name:<58} {:>12} {unit}", shown(value));
         self.figures.push((name.to_owned(), value, unit));
     }
 
+    /// Keeps a goal that is met from `goal` on.
     pub fn at_least(&mut self, name: &str, value: f64, goal: f64) {
         self.goal(name, value, format!(">= {goal}"), value >= goal);
     }
 
+    /// Keeps a goal that is met up to `goal`.
     pub fn at_most(&mut self, name: &str, value: f64, goal: f64) {
         self.goal(name, value, format!("<= {goal}"), value <= goal);
     }
@@ -39,8 +43,11 @@ impl Report {
         });
     }
 
-    /// Prints the goals and writes the file.
-    pub fn finish(&self) {
+    /// Prints the goals and writes `target/bench/NAME.json`.
+    ///
+    /// # Panics
+    /// It cannot be written.
+    pub fn finish(&self, name: &str) {
         println!("\ngoals");
         for goal in &self.goals {
             let met = if goal.met { "met" } else { "NOT MET" };
@@ -61,13 +68,13 @@ impl Report {
             .iter()
             .map(|g| json!({"name": g.name, "value": g.value, "goal": g.goal, "met": g.met}))
             .collect();
-        let folder = sluicegate_tests::process::repository("target/bench");
-        let path = folder.join("engine.json");
+        let folder = crate::process::repository("target/bench");
+        let path = folder.join(format!("{name}.json"));
         let text = json!({"figures": figures, "goals": goals});
         let text = serde_json::to_string_pretty(&text).expect("plain numbers");
         std::fs::create_dir_all(&folder).expect("a folder under target");
         std::fs::write(&path, text).expect("a file under target");
-        println!("\nwritten to target/bench/engine.json");
+        println!("\nwritten to target/bench/{name}.json");
     }
 }
 

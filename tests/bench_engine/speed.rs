@@ -1,8 +1,8 @@
 //! Decisions a second, against the yardsticks.
 
-use crate::report::Report;
 use crate::rig::{Load, Rig, SECOND, batch, spec};
 use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_tests::report::Report;
 
 const KEYS: usize = 1_000;
 /// About half a second's work a round.

@@ -1,0 +1,85 @@
+//! target/bench/end_to_end.svg: requests a second of each variant, with their spread.
+
+use plotters::prelude::*;
+use sluicegate_tests::process::repository;
+
+use crate::Samples;
+use crate::load::median;
+use crate::variant::Variant;
+
+struct Bar<'a> {
+    name: &'a str,
+    middle: f64,
+    least: f64,
+    most: f64,
+}
+
+/// Draws it.
+///
+/// # Panics
+/// It cannot be written.
+pub fn draw(samples: &Samples, variants: &[Variant], connections: u32) {
+    let path = repository("target/bench/end_to_end.svg");
+    let bar = |variant: &Variant| {
+        let speeds: Vec<f64> = samples[&(variant.name, connections)]
+            .iter()
+            .map(|s| s.per_second)
+            .collect();
+        Bar {
+            name: variant.name,
+            least: speeds.iter().copied().fold(f64::MAX, f64::min),
+            most: speeds.iter().copied().fold(0.0, f64::max),
+            middle: median(speeds.into_iter()),
+        }
+    };
+    let bars: Vec<_> = variants.iter().map(bar).collect();
+    plot(&path, &bars, connections).expect("a chart under target");
+    println!("drawn in target/bench/end_to_end.svg");
+}
+
+fn plot(
+    path: &std::path::Path,
+    bars: &[Bar<'_>],
+    connections: u32,
+) -> Result<(), Box<dyn std::error::Error>> {
+    const ROW: u32 = 36;
+    let rows = u32::try_from(bars.len())?;
+    let root = SVGBackend::new(path, (860, 70 + ROW * rows)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let most = bars.iter().map(|bar| bar.most).fold(0.0, f64::max) * 1.15;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(12)
+        .caption(
+            format!("Requests a second, {connections} connections, one Envoy worker"),
+            ("sans-serif", 16),
+        )
+        .x_label_area_size(24)
+        .y_label_area_size(230)
+        .build_cartesian_2d(0.0..most, 0.0..f64::from(rows))?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .disable_y_axis()
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .draw()?;
+    for (bar, row) in bars.iter().zip((0..rows).rev().map(f64::from)) {
+        let color = RGBColor(30, 120, 170).mix(0.6);
+        chart.draw_series([Rectangle::new(
+            [(0.0, row + 0.2), (bar.middle, row + 0.8)],
+            color.filled(),
+        )])?;
+        let spread = vec![(bar.least, row + 0.5), (bar.most, row + 0.5)];
+        chart.draw_series([PathElement::new(spread, BLACK.stroke_width(2))])?;
+        let label = format!(" {:.0}", bar.middle);
+        chart.draw_series([Text::new(label, (bar.most, row + 0.65), ("sans-serif", 13))])?;
+    }
+    for (bar, row) in bars.iter().zip(0..) {
+        root.draw(&Text::new(
+            bar.name,
+            (14, 48 + ROW as i32 * row),
+            ("sans-serif", 14),
+        ))?;
+    }
+    root.present()?;
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Ratios within the run, held against what was promised. Each has its spread over the rounds beside it.
+
+use sluicegate_tests::process::repository;
+use sluicegate_tests::report::Report;
+
+use crate::load::{Sample, median};
+use crate::{MANY, Samples, variant};
+
+/// In the middle, least, most.
+type Spread = (f64, f64, f64);
+
+/// Adds all goals to a report.
+pub fn judge(report: &mut Report, samples: &Samples) {
+    let speed: fn(&Sample) -> f64 = |s| s.per_second;
+    let over = |a, b| ratio(&samples[&(a, MANY)], &samples[&(b, MANY)], speed);
+    let (value, name) = named(
+        "admitting over no filter",
+        over(variant::ADMITTING, variant::NONE),
+    );
+    report.at_least(&name, value, 0.75);
+    let (value, name) = named(
+        "admitting over a callout each",
+        over(variant::ADMITTING, variant::EACH),
+    );
+    report.at_least(&name, value, 1.7);
+    let (value, name) = named(
+        "denying over local_ratelimit",
+        over(variant::DENYING, variant::LOCAL),
+    );
+    report.at_least(&name, value, 0.70);
+    let alone = |name| median(samples[&(name, 1)].iter().map(|s| s.median_us));
+    let added = |name| alone(name) - alone(variant::NONE);
+    let value = added(variant::ADMITTING) / added(variant::EACH);
+    report.at_most(
+        "added latency over a callout each, 1 connection",
+        value,
+        1.3,
+    );
+    let (value, name) = named(
+        "callouts per 1,000 denials",
+        spread(&samples[&(variant::DENYING, MANY)], |s| s.callouts),
+    );
+    report.at_most(&name, value, 1.0);
+    let calls = spread(&samples[&(variant::ADMITTING, MANY)], |s| s.redis_calls);
+    let (value, name) = named("Redis calls per 1,000 admitted", calls);
+    report.at_most(&name, value, 150.0);
+    let wasm = std::fs::metadata(repository("target/filter/sluicegate.wasm"))
+        .expect("the filter is built");
+    report.at_most("the filter's wasm, KB", wasm.len() as f64 / 1_000.0, 400.0);
+}
+
+fn named(name: &str, (value, least, most): Spread) -> (f64, String) {
+    (value, format!("{name} ({least:.2} to {most:.2})"))
+}
+
+/// Round by round, so that both have met the same machine.
+fn ratio(a: &[Sample], b: &[Sample], pick: fn(&Sample) -> f64) -> Spread {
+    of(a.iter().zip(b).map(|(a, b)| pick(a) / pick(b)).collect())
+}
+
+fn spread(samples: &[Sample], pick: fn(&Sample) -> f64) -> Spread {
+    of(samples.iter().map(pick).collect())
+}
+
+fn of(values: Vec<f64>) -> Spread {
+    let least = values.iter().copied().fold(f64::MAX, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    (median(values.into_iter()), least, most)
+}

@@ -1,0 +1,122 @@
+//! One measurement: wrk against an Envoy, and what each process used meanwhile.
+
+use std::process::Command;
+
+use crate::variant::Variant;
+
+/// What one run of wrk told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sample {
+    pub per_second: f64,
+    pub median_us: f64,
+    pub envoy: Used,
+    pub sidecar: Used,
+    pub redis: Used,
+    /// Per 1,000 requests.
+    pub callouts: f64,
+    /// Per 1,000 requests.
+    pub redis_calls: f64,
+}
+
+/// What a process used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    /// Per 1,000 requests.
+    pub cpu_seconds: f64,
+    /// Since it was started.
+    pub peak_mb: f64,
+}
+
+/// Runs wrk.
+///
+/// # Panics
+/// wrk is not there, or an answer was not what this variant is to give.
+pub async fn measure(variant: &Variant, connections: u32, seconds: u32) -> Sample {
+    let processes = variant.processes();
+    let before = processes.map(cpu_seconds);
+    let (callouts, calls) = (variant.callouts().await, variant.redis_calls().await);
+    let mut wrk = Command::new("wrk");
+    wrk.args(["-t", "1", "--latency", "-s"])
+        .arg(&variant.script);
+    wrk.args([
+        "-c",
+        &connections.to_string(),
+        "-d",
+        &format!("{seconds}s"),
+        &variant.envoy.url("/"),
+    ]);
+    // In a thread of its own, since the upstream lives in this runtime.
+    let output = tokio::task::spawn_blocking(move || wrk.output())
+        .await
+        .expect("wrk is waited for");
+    let output = output.expect("wrk runs; install it: tests/setup bench");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|line| line.trim().parse::<f64>().ok());
+        value.unwrap_or_else(|| {
+            panic!(
+                "wrk told no {name}:\n{text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+        })
+    };
+    let requests = told("requests ");
+    assert!(
+        told("unexpected ") <= requests * variant.may_differ,
+        "{}:\n{text}",
+        variant.name
+    );
+    let thousands = requests / 1_000.0;
+    let used = |place: usize| Used {
+        cpu_seconds: (cpu_seconds(processes[place]) - before[place]) / thousands,
+        peak_mb: peak_mb(processes[place]),
+    };
+    Sample {
+        per_second: requests / told("seconds "),
+        median_us: told("median_us "),
+        envoy: used(0),
+        sidecar: used(1),
+        redis: used(2),
+        callouts: (variant.callouts().await - callouts) / thousands,
+        redis_calls: (variant.redis_calls().await - calls) / thousands,
+    }
+}
+
+fn cpu_seconds(process: Option<u32>) -> f64 {
+    // Clock ticks, of which Linux tells a program 100 a second.
+    const TICKS: f64 = 100.0;
+    let Some(process) = process else { return 0.0 };
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a running process");
+    // After the name, which is in parentheses and may hold anything: fields 14 and 15 are user and system time.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<f64>().expect("ticks"));
+    ticks.sum::<f64>() / TICKS
+}
+
+fn peak_mb(process: Option<u32>) -> f64 {
+    let Some(process) = process else { return 0.0 };
+    let status =
+        std::fs::read_to_string(format!("/proc/{process}/status")).expect("a running process");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("its peak");
+    let kilobytes: f64 = line
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number of kB");
+    kilobytes / 1_024.0
+}
+
+/// The one in the middle.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,196 @@
+//! What is measured: Envoys with and without the filter, each with what it needs.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::upstream;
+use tempfile::TempDir;
+
+pub const NONE: &str = "no filter";
+pub const NOTHING: &str = "a wasm filter that does nothing";
+pub const ADMITTING: &str = "admitting, on Redis";
+pub const EMBEDDED: &str = "admitting, on the embedded store";
+pub const EACH: &str = "admitting, a callout each";
+pub const DENYING: &str = "denying";
+pub const LOCAL: &str = "local_ratelimit denying";
+
+/// One thing to be measured.
+pub struct Variant {
+    pub name: &'static str,
+    pub envoy: Envoy,
+    pub sidecar: Option<Sidecar>,
+    pub redis: Option<Redis>,
+    /// What wrk runs.
+    pub script: PathBuf,
+    /// Part of the answers that may have another status than expected: an abusive client's first is admitted.
+    pub may_differ: f64,
+    _folder: TempDir,
+}
+
+impl Variant {
+    /// Envoy, sidecar, Redis.
+    pub fn processes(&self) -> [Option<u32>; 3] {
+        let sidecar = self.sidecar.as_ref().map(Sidecar::id);
+        [
+            Some(self.envoy.id()),
+            sidecar,
+            self.redis.as_ref().map(Redis::id),
+        ]
+    }
+
+    /// Callouts so far.
+    pub async fn callouts(&self) -> f64 {
+        self.envoy
+            .stat("cluster.sluicegate.upstream_rq_total")
+            .await as f64
+    }
+
+    /// Calls of Redis so far.
+    pub async fn redis_calls(&self) -> f64 {
+        match (&self.sidecar, &self.redis) {
+            (Some(sidecar), Some(_)) => {
+                sidecar
+                    .metric("sluicegate_store_batch_decisions_count")
+                    .await
+            }
+            _ => 0.0,
+        }
+    }
+}
+
+/// A proxy-wasm module of which Envoy calls everything and which does nothing.
+const DOES_NOTHING: &str = r#"(module
+  (memory (export "memory") 1)
+  (func (export "proxy_abi_version_0_2_1"))
+  (func (export "_initialize"))
+  (func (export "proxy_on_memory_allocate") (param i32) (result i32) (i32.const 1024))
+  (func (export "proxy_on_context_create") (param i32 i32))
+  (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (i32.const 1))
+  (func (export "proxy_on_configure") (param i32 i32) (result i32) (i32.const 1))
+  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (i32.const 0))
+  (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 0))
+  (func (export "proxy_on_done") (param i32) (result i32) (i32.const 1))
+  (func (export "proxy_on_log") (param i32))
+  (func (export "proxy_on_delete") (param i32)))"#;
+
+/// All of them, running.
+pub async fn all() -> Vec<Variant> {
+    let upstream = upstream::start().await;
+    let mut variants = Vec::new();
+    for name in [NONE, NOTHING, ADMITTING, EMBEDDED, EACH, DENYING, LOCAL] {
+        variants.push(start(name, upstream).await);
+    }
+    variants
+}
+
+async fn start(name: &'static str, upstream: u16) -> Variant {
+    let folder = tempfile::tempdir().expect("a folder");
+    let metered = [ADMITTING, EMBEDDED, EACH, DENYING].contains(&name);
+    let redis = if metered && name != EMBEDDED {
+        Some(Redis::start().await)
+    } else {
+        None
+    };
+    let quota = if name == DENYING { 1 } else { 1_000_000_000 };
+    let sidecar = if metered {
+        let store = redis.as_ref().map_or("memory".to_owned(), Redis::url);
+        let window = format!("{{ quota: {quota}, per: 10s }}");
+        let limits =
+            format!("limits:\n  per-key:\n    algorithm: sliding_log\n    windows: [{window}]\n");
+        Some(
+            Sidecar::start(
+                &format!("store: {store}\nstore_timeout: 1s\n{limits}"),
+                folder.path(),
+            )
+            .await,
+        )
+    } else {
+        None
+    };
+    let port = sidecar.as_ref().map_or(upstream, |sidecar| sidecar.port);
+    let nothing = folder.path().join("nothing.wasm");
+    std::fs::write(&nothing, wat::parse_str(DOES_NOTHING).expect("a module")).expect("a file");
+    let edit = |config: &mut Value| {
+        let filters = at(config, &format!("{MANAGER}/http_filters"));
+        match name {
+            NONE => drop(filters.as_array_mut().expect("a list").remove(0)),
+            NOTHING => {
+                *at(
+                    &mut filters[0],
+                    "/typed_config/config/vm_config/code/local/filename",
+                ) = json!(nothing)
+            }
+            LOCAL => filters[0] = local_ratelimit(),
+            _ => {}
+        }
+    };
+    let envoy = Envoy::start_with(folder.path(), port, upstream, Some(plugin(name)), edit).await;
+    let denying = name == DENYING || name == LOCAL;
+    let (status, subjects) = if denying { (429, 1) } else { (200, 1_000) };
+    let script = folder.path().join("wrk.lua");
+    std::fs::write(&script, wrk(status, subjects)).expect("a script");
+    Variant {
+        name,
+        envoy,
+        sidecar,
+        redis,
+        script,
+        may_differ: if denying { 0.01 } else { 0.0 },
+        _folder: folder,
+    }
+}
+
+fn plugin(name: &str) -> Value {
+    json!({
+        "version": 1,
+        "sidecar": { "cluster": "sluicegate", "timeout": "2s", "together": name != EACH },
+        "rules": [{
+            "name": "per-key",
+            "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key" }] }],
+            "when_unavailable": "deny",
+            "reply": { "headers": "both" },
+        }],
+    })
+}
+
+/// Envoy's own limiter, which knows only its own process: one token a day, so that it denies.
+fn local_ratelimit() -> Value {
+    let always = json!({ "default_value": { "numerator": 100, "denominator": "HUNDRED" } });
+    json!({
+        "name": "envoy.filters.http.local_ratelimit",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+            "stat_prefix": "local",
+            "token_bucket": { "max_tokens": 1, "tokens_per_fill": 1, "fill_interval": "86400s" },
+            "filter_enabled": always,
+            "filter_enforced": always,
+        },
+    })
+}
+
+/// Requests of so many subjects, chosen at random; counts answers with another status than expected.
+fn wrk(status: u16, subjects: u32) -> String {
+    format!(
+        r#"local threads = {{}}
+function setup(thread) table.insert(threads, thread) end
+function init(args)
+  unexpected = 0
+  requests = {{}}
+  for n = 1, {subjects} do requests[n] = wrk.format('GET', '/', {{ ['x-api-key'] = 'key-' .. n }}) end
+end
+function request() return requests[math.random({subjects})] end
+function response(status) if status ~= {status} then unexpected = unexpected + 1 end end
+function done(summary, latency)
+  local unexpected = summary.errors.connect + summary.errors.read + summary.errors.timeout
+  for _, thread in ipairs(threads) do unexpected = unexpected + thread:get('unexpected') end
+  print('requests ' .. summary.requests)
+  print('seconds ' .. summary.duration / 1e6)
+  print('median_us ' .. latency:percentile(50))
+  print('unexpected ' .. unexpected)
+end
+"#
+    )
+}
