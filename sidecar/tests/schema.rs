@@ -1,5 +1,11 @@
 //! `envoy/sluicegate.schema.json` and the tables of `docs/filter.md` are what the types say, and the schema and the
 //! filter's own reader agree. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test schema` writes both anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
 
 use std::fmt::Write;
 use std::path::PathBuf;
