@@ -198,12 +198,11 @@ fn examples() -> Vec<(String, Value)> {
             examples.push((format!("docs/filter.md: {yaml}"), value));
         }
     }
-    for file in ["envoy/envoy.yaml"] {
-        let text = std::fs::read_to_string(repository(file)).unwrap();
-        let value: Value = serde_saphyr::from_str(&text).unwrap();
-        let plugin = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
-        examples.push((file.to_owned(), value.pointer(plugin).unwrap().clone()));
-    }
+    let file = "envoy/envoy.yaml";
+    let text = std::fs::read_to_string(repository(file)).unwrap();
+    let value: Value = serde_saphyr::from_str(&text).unwrap();
+    let plugin = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
+    examples.push((file.to_owned(), value.pointer(plugin).unwrap().clone()));
     examples
 }
 
