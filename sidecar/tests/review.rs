@@ -1,6 +1,13 @@
 //! `check-config` and `explain`, as they are run: on Envoy's, Istio's and Envoy Gateway's files, with the line of each
 //! finding.
 
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
 use std::process::{Command, Output};
 
 use tempfile::TempDir;

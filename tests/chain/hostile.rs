@@ -226,7 +226,11 @@ fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_none_t
     let list: Vec<Value> = serde_json::from_str(list).unwrap();
     assert!(list.len() >= 50);
     // All of them take half a minute: unless it is asked for, every third.
-    let step = if std::env::var_os("SLUICEGATE_HOSTILE").is_some() { 1 } else { 3 };
+    let step = if std::env::var_os("SLUICEGATE_HOSTILE").is_some() {
+        1
+    } else {
+        3
+    };
     let list: Vec<Value> = list.into_iter().step_by(step).collect();
     // Envoy takes a moment to start: four at a time.
     std::thread::scope(|scope| {
