@@ -1,8 +1,9 @@
 //! `envoy/sluicegate.schema.json` and the tables of `docs/filter.md` are what the types say, and the schema and the
 //! filter's own reader agree. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test schema` writes both anew.
+
 #![allow(
-    clippy::unwrap_used,
     clippy::panic,
+    clippy::unwrap_used,
     clippy::expect_used,
     reason = "a test is meant to panic when it fails"
 )]
@@ -198,11 +199,14 @@ fn examples() -> Vec<(String, Value)> {
             examples.push((format!("docs/filter.md: {yaml}"), value));
         }
     }
-    let file = "envoy/envoy.yaml";
-    let text = std::fs::read_to_string(repository(file)).unwrap();
-    let value: Value = serde_saphyr::from_str(&text).unwrap();
-    let plugin = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
-    examples.push((file.to_owned(), value.pointer(plugin).unwrap().clone()));
+    // Every configuration in an Envoy file under `envoy/`, whatever it is called there.
+    for entry in std::fs::read_dir(repository("envoy")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for plugin in sluicegate::document::plugins(&text).unwrap() {
+            examples.push((path.display().to_string(), plugin.configuration.value));
+        }
+    }
     examples
 }
 

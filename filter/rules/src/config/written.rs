@@ -468,5 +468,22 @@ pub fn schema() -> serde_json::Value {
     if let Some(fields) = schema.as_object_mut() {
         fields.insert("title".to_owned(), "Sluicegate's filter".into());
     }
-    schema
+    sorted(schema)
+}
+
+/// Fields by name: whether `serde_json` keeps them so, or as they came, depends on who else is in the build.
+#[cfg(feature = "schema")]
+fn sorted(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Object(fields) => {
+            let fields: BTreeMap<_, _> = fields.into_iter().collect();
+            let fields = fields
+                .into_iter()
+                .map(|(name, field)| (name, sorted(field)));
+            Value::Object(fields.collect())
+        }
+        Value::Array(list) => list.into_iter().map(sorted).collect(),
+        other => other,
+    }
 }
