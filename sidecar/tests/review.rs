@@ -1,6 +1,11 @@
 //! `check-config` and `explain`, as they are run: on Envoy's, Istio's and Envoy Gateway's files, with the line of each
 //! finding.
-
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
