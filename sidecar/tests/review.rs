@@ -22,6 +22,12 @@ limits:
   everyone:
     algorithm: fixed_window
     windows: [{ quota: 5000, per: 1s }]
+  aligned:
+    algorithm: fixed_window
+    windows: [{ quota: 100, per: 1m }]
+  nearly:
+    algorithm: sliding_log
+    windows: [{ quota: 150, per: 1m }]
 ";
 
 /// An Envoy file around these lines of a plugin configuration, which begin at line 20.
@@ -131,7 +137,14 @@ type Case = (
     &'static str,
 );
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
+    (
+        "limit: everyone",
+        "limit:\n          evryone",
+        28,
+        "error",
+        "no limit `evryone`",
+    ),
     (
         "limit: everyone",
         "limit: evryone",
@@ -263,7 +276,15 @@ fn looser_limits_of_other_subjects_or_of_other_requests_are_not_called_useless()
             "limit: loose\n        key: [{ cookie: a }]",
         ),
         // Requests that the tighter limit does not count.
-        ("path_prefix: /search", "path_prefix: /s"),
+        (
+            "limit: per-key\n        key: [{ address: {} }]",
+            "limit: loose\n        key: [{ header: x-api-key }]",
+        ),
+        // Around the edge of its windows a fixed window admits 200, which is more than 150.
+        (
+            "limit: per-key\n        key: [{ header: x-api-key }]\n        cost: 5\n      - limit: everyone\n        key: [{ constant: everyone }]",
+            "limit: aligned\n        key: [{ cookie: a }]\n      - limit: nearly\n        key: [{ cookie: a }]",
+        ),
         // A cost that makes the loose limit the tighter one: 1000 a minute at 20 are 50 requests.
         (
             "limit: everyone\n        key: [{ constant: everyone }]",
@@ -272,6 +293,22 @@ fn looser_limits_of_other_subjects_or_of_other_requests_are_not_called_useless()
     ] {
         let (_, said) = run(&["check-config"], true, &envoy(&GOOD.replacen(from, to, 1)));
         assert!(!said.contains("can never deny"), "{to}: {said}");
+    }
+}
+
+#[test]
+fn a_rule_after_one_that_stops_for_other_requests_is_reached() {
+    for matcher in [
+        "path_prefix: /search",
+        "methods: [GET]",
+        "hosts: [a.example.com]",
+        "headers: [{ name: x, present: true }]",
+        "not: { path: /search }",
+    ] {
+        let stopping = format!("stop: true\n    match: {{ {matcher} }}");
+        let file = envoy(&GOOD.replacen("match: { path_prefix: /search }", &stopping, 1));
+        let (_, said) = run(&["check-config"], true, &file);
+        assert!(!said.contains("never reached"), "{matcher}: {said}");
     }
 }
 
