@@ -6,12 +6,6 @@
     clippy::expect_used,
     reason = "a test is meant to panic when it fails"
 )]
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
 use std::process::{Command, Output};
 
