@@ -12,13 +12,16 @@
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
 //! | `reload` | the policy's replacement while requests are served |
+//! | `apart` | rules and plugins that must not notice each other |
 //! | `replies` | what clients are told, by every kind of request |
-//! | `sources` | every source of a key and every matcher, with what provides it in Envoy |
+//! | `matching` | every matcher, cost and tier |
+//! | `sources` | every source of a key, with what provides it in Envoy |
 //! | `together` | one callout for all that wait, under churn |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
+mod apart;
 mod certificates;
 mod cluster;
 mod edge;
@@ -27,6 +30,7 @@ mod flood;
 mod hostile;
 mod lifecycle;
 mod limits;
+mod matching;
 mod operations;
 mod outages;
 mod redis_store;
