@@ -24,7 +24,7 @@ type Answer = oneshot::Sender<Vec<Option<Settled>>>;
 /// A queue before a store.
 #[derive(Debug)]
 pub struct Batcher {
-    callers: mpsc::Sender<(Batch, Answer)>,
+    callers: mpsc::Sender<(Arc<Batch>, Answer)>,
     store: Arc<Store>,
     metrics: Arc<Metrics>,
     patience: Duration,
@@ -46,7 +46,7 @@ impl Batcher {
     }
 
     /// Decides a batch, together with whatever else waits.
-    pub async fn decide(&self, batch: Batch) -> Vec<Option<Settled>> {
+    pub async fn decide(&self, batch: Arc<Batch>) -> Vec<Option<Settled>> {
         let decisions = batch.decisions.len();
         if decisions == 0 {
             return Vec::new();
@@ -78,7 +78,7 @@ impl Batcher {
 async fn fly(
     store: Arc<Store>,
     metrics: Arc<Metrics>,
-    mut arrivals: mpsc::Receiver<(Batch, Answer)>,
+    mut arrivals: mpsc::Receiver<(Arc<Batch>, Answer)>,
 ) {
     let mut queue: Queue<Answer> = Queue::default();
     loop {

@@ -4,6 +4,7 @@
 //! thousand decisions does not hold up one with a single decision; and within a caller the order stays.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use sluicegate_engine::{Batch, Decision, Take};
 
@@ -22,7 +23,7 @@ pub struct Queue<A> {
 
 #[derive(Debug)]
 struct Caller<A> {
-    batch: Batch,
+    batch: Arc<Batch>,
     /// One for each decision that has flown.
     settled: Vec<Option<Settled>>,
     answer: A,
@@ -54,7 +55,7 @@ impl<A> Default for Queue<A> {
 
 impl<A> Queue<A> {
     /// Adds a caller at the end.
-    pub fn push(&mut self, batch: Batch, answer: A) {
+    pub fn push(&mut self, batch: Arc<Batch>, answer: A) {
         self.callers.push_back(Caller {
             settled: Vec::with_capacity(batch.decisions.len()),
             batch,
@@ -214,8 +215,8 @@ mod tests {
     #[test]
     fn a_small_caller_does_not_wait_behind_a_large_one() {
         let mut queue = Queue::default();
-        queue.push(batch(&vec![vec![0]; 1_000]), "large");
-        queue.push(batch(&[vec![1]]), "small");
+        queue.push(Arc::new(batch(&vec![vec![0]; 1_000])), "large");
+        queue.push(Arc::new(batch(&[vec![1]])), "small");
         let flight = queue.board();
         assert_eq!(flight.batch.decisions.len(), MOST);
         assert_eq!(flight.batch.buckets.len(), 2, "a hot bucket is in it once");
@@ -229,10 +230,10 @@ mod tests {
     #[test]
     fn a_bucket_that_a_reload_has_changed_waits_for_the_next_flight() {
         let mut queue = Queue::default();
-        queue.push(batch(&[vec![0]]), 0);
+        queue.push(Arc::new(batch(&[vec![0]])), 0);
         let mut raised = batch(&[vec![0]]);
         raised.buckets[0].spec = spec(100);
-        queue.push(raised, 1);
+        queue.push(Arc::new(raised), 1);
         let flight = queue.board();
         assert_eq!(flight.batch.decisions.len(), 1);
         assert_eq!(queue.land(&flight, vec![None]).len(), 1);
@@ -242,8 +243,8 @@ mod tests {
     #[test]
     fn a_caller_that_has_left_takes_nothing() {
         let mut queue = Queue::default();
-        queue.push(batch(&[vec![0]]), "left");
-        queue.push(batch(&[vec![0]]), "stays");
+        queue.push(Arc::new(batch(&[vec![0]])), "left");
+        queue.push(Arc::new(batch(&[vec![0]])), "stays");
         queue.retain(|answer| *answer == "stays");
         assert_eq!(queue.board().batch.decisions.len(), 1);
     }
@@ -258,7 +259,7 @@ mod tests {
         ) {
             let mut queue = Queue::default();
             for (number, decisions) in callers.iter().enumerate() {
-                queue.push(batch(decisions), number);
+                queue.push(Arc::new(batch(decisions)), number);
             }
             let (mut together, mut apart) = (Memory::new(), Memory::new());
             let mut expected = vec![Vec::new(); callers.len()];

@@ -13,7 +13,7 @@ use crate::store::Settled;
 #[derive(Debug, Default)]
 pub struct Plan {
     /// For the store.
-    pub batch: Batch,
+    pub batch: Arc<Batch>,
     decisions: Vec<Entry>,
     denial_ttl_ms: u64,
 }
@@ -146,6 +146,8 @@ impl Plan {
                 ));
             }
         }
+        // Not shared yet, so nothing is copied.
+        let batch = Arc::make_mut(&mut self.batch);
         let mut sources = Vec::with_capacity(wanted.len());
         let mut takes = Vec::with_capacity(wanted.len());
         for (index, limit, cost) in wanted {
@@ -155,17 +157,17 @@ impl Plan {
             for spec in &limit.windows {
                 let key = bucket_key(&check.key, &limit.name, spec);
                 let bucket = *buckets.entry(key).or_insert_with_key(|key| {
-                    self.batch.buckets.push(Bucket {
+                    batch.buckets.push(Bucket {
                         key: key.clone(),
                         spec: *spec,
                     });
-                    self.batch.buckets.len() - 1
+                    batch.buckets.len() - 1
                 });
                 takes.push(Take { bucket, cost });
                 sources.push((index, Arc::clone(&limit)));
             }
         }
-        self.batch.decisions.push(Decision {
+        batch.decisions.push(Decision {
             takes,
             peek: asked.peek,
         });

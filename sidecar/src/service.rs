@@ -61,7 +61,7 @@ impl Service {
         let plan = Plan::new(&epoch.policy, &asked, |decision| {
             self.denials.covering(moment, decision)
         });
-        let settled = self.batcher.decide(plan.batch.clone()).await;
+        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
         let told = plan.verdicts(&settled);
         for (told, asked) in told.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
