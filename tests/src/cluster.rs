@@ -3,9 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-
 use crate::process::{Process, free_port};
+use crate::redis::{connect, launch};
 
 /// Where a node's own bus is, from its port; Redis fixes it.
 const BUS: u16 = 10_000;
@@ -28,34 +27,9 @@ impl Cluster {
         let mut nodes = Vec::new();
         for _ in 0..NODES {
             let port = port_with_bus();
-            let mut command = Command::new("redis-server");
-            command.args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ]);
-            command.args([
-                "--cluster-enabled",
-                "yes",
-                "--cluster-config-file",
-                &format!("nodes-{port}.conf"),
-                "--dir",
-            ]);
-            command.arg(folder.path());
-            let log = folder.path().join(format!("{port}.log"));
-            let mut process = Process::start(
-                &mut command,
-                &log,
-                "install it: apt-get install redis-server",
-            );
-            process
-                .wait_until("redis", async || connect(port).await.is_ok())
-                .await;
+            let state = format!("nodes-{port}.conf");
+            let cluster = ["--cluster-enabled", "yes", "--cluster-config-file", &state];
+            let process = launch(port, folder.path(), &cluster).await;
             nodes.push((process, port));
         }
         let mut create = Command::new("redis-cli");
@@ -235,10 +209,4 @@ fn port_with_bus() -> u16 {
             return port;
         }
     }
-}
-
-async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
-    redis::Client::open(("127.0.0.1", port))?
-        .get_multiplexed_async_connection()
-        .await
 }

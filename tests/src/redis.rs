@@ -1,6 +1,6 @@
 //! A Redis on a port of its own, with nothing on disk.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use redis::aio::MultiplexedConnection;
@@ -20,7 +20,7 @@ impl Redis {
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
-        let process = launch(port, folder.path().to_owned()).await;
+        let process = launch(port, folder.path(), &[]).await;
         Self {
             process,
             port,
@@ -66,7 +66,7 @@ impl Redis {
     /// Starts it again, empty, on the same port.
     pub async fn restart(&mut self) {
         self.kill();
-        self.process = launch(self.port, self.folder.path().to_owned()).await;
+        self.process = launch(self.port, self.folder.path(), &[]).await;
     }
 
     /// Lets it stand still: connections stay open and nothing is answered.
@@ -80,32 +80,24 @@ impl Redis {
     }
 }
 
-async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
+/// A new connection to whatever Redis is on a port.
+pub(crate) async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
     redis::Client::open(("127.0.0.1", port))?
         .get_multiplexed_async_connection()
         .await
 }
 
-async fn launch(port: u16, folder: PathBuf) -> Process {
+/// A redis-server with these arguments besides, which answers.
+pub(crate) async fn launch(port: u16, folder: &Path, more: &[&str]) -> Process {
     let mut command = Command::new("redis-server");
-    command.args([
-        "--port",
-        &port.to_string(),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--dir",
-    ]);
-    command.arg(&folder);
-    let log = folder.join("redis.log");
-    let mut process = Process::start(
-        &mut command,
-        &log,
-        "install it: apt-get install redis-server",
-    );
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+    command
+        .args(["--save", "", "--appendonly", "no"])
+        .args(more);
+    command.arg("--dir").arg(folder);
+    let log = folder.join(format!("redis-{port}.log"));
+    let install = "install it: apt-get install redis-server";
+    let mut process = Process::start(&mut command, &log, install);
     process
         .wait_until("redis", async || connect(port).await.is_ok())
         .await;
