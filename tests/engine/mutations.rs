@@ -135,6 +135,9 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// Rare bugs escape a hundred histories now and then; each round has new ones. One round nearly always does.
+const ROUNDS: usize = 10;
+
 /// What the first check that fails says.
 fn found(lua: &RefCell<Lua>) -> Option<String> {
     for kind in [
@@ -172,7 +175,7 @@ fn each_of_these_bugs_turns_a_test_red() {
         assert_eq!(times, 1, "`{right}` stands {times} times in the script");
         lua.borrow_mut()
             .use_script(&script::DECIDE.replace(right, wrong));
-        if found(&lua).is_none() {
+        if (0..ROUNDS).all(|_| found(&lua).is_none()) {
             missed.push(*bug);
         }
     }
