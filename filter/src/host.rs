@@ -174,10 +174,10 @@ impl Counter {
         (status == OK).then_some(Self(id))
     }
 
-    /// Counts one.
-    pub fn increment(self) {
+    /// Adds to it.
+    pub fn add(self, count: i64) {
         // SAFETY: no pointers. What cannot be counted is lost.
-        let _ = unsafe { proxy_increment_metric(self.0, 1) };
+        let _ = unsafe { proxy_increment_metric(self.0, count) };
     }
 }
 

@@ -15,7 +15,7 @@ use crate::host::{self, Bell};
 use crate::shared::{Call, Shared, Waiter, deliver};
 use crate::stream::Stream;
 
-/// How long what was denied without asking may go unreported when no callout takes it along.
+/// How often Envoy is told what was counted, and the sidecar what was denied without asking if no callout took it along.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -132,6 +132,7 @@ impl RootContext for Root {
         let Some(shared) = self.shared.clone() else {
             return;
         };
+        shared.tell_counts();
         // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
         let has_report = shared.denials.borrow().has_report();
         if has_report && let Ok((token, call)) = shared.ask(&[], None, shared.timeout_us()) {

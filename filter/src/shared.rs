@@ -37,8 +37,9 @@ pub struct Shared {
     pub denials: RefCell<Denials>,
     /// Without one every request makes a callout of its own.
     pub bell: Option<Bell>,
-    /// In the places that the rules know them by.
-    counters: Vec<Option<Counter>>,
+    /// In the places that the rules know them by, each with what Envoy has not been told yet: a call to the host for
+    /// every count would be three for a denial.
+    counters: Vec<(Option<Counter>, Cell<i64>)>,
     /// The last decision had no verdict. Kept to say so in the log once and not for each request.
     unavailable: Cell<bool>,
 }
@@ -51,7 +52,7 @@ impl Shared {
         } else {
             &plugin
         };
-        let counter = |name: &String| Counter::new(&format!("{plugin}.{name}"));
+        let counter = |name: &String| (Counter::new(&format!("{plugin}.{name}")), Cell::new(0));
         let timeout_us = u64::try_from(rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX);
         Self {
             counters: rules.counters().names().iter().map(counter).collect(),
@@ -70,8 +71,17 @@ impl Shared {
 
     /// Counts one under the counter in this place.
     pub fn count(&self, place: usize) {
-        if let Some(Some(counter)) = self.counters.get(place) {
-            counter.increment();
+        if let Some((_, untold)) = self.counters.get(place) {
+            untold.set(untold.get().saturating_add(1));
+        }
+    }
+
+    /// Tells Envoy what was counted.
+    pub fn tell_counts(&self) {
+        for (counter, untold) in &self.counters {
+            if let (Some(counter), count @ 1..) = (counter, untold.take()) {
+                counter.add(count);
+            }
         }
     }
 
@@ -197,6 +207,12 @@ impl Shared {
             let conclusion = self.judge(&waiter.question, Err(Unusable::NoAnswer));
             deliver(waiter, conclusion);
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.tell_counts();
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use sluicegate_rules::config::written::schema;
-use sluicegate_rules::{FIXED_COUNTERS, parse};
+use sluicegate_rules::{COUNTERS_OF_RULE, FIXED_COUNTERS, parse};
 
 fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -158,6 +158,9 @@ fn counters() -> String {
     let mut page = "\n| counter | counts |\n|---|---|\n".to_owned();
     for (name, what) in FIXED_COUNTERS {
         writeln!(page, "| `{name}` | {what} |").unwrap();
+    }
+    for (name, what) in COUNTERS_OF_RULE {
+        writeln!(page, "| `rule.RULE.{name}` | {what} |").unwrap();
     }
     page.push_str(
         "| `rule.RULE.limit.LIMIT.denied` | requests that this limit of this rule has denied |\n\

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -83,8 +84,10 @@ impl Envoy {
         self.process.log()
     }
 
-    /// What is counted by the plugin named `sluicegate`, by its name in `docs/filter.md`.
+    /// What was counted up to now by the plugin named `sluicegate`, by its name in `docs/filter.md`.
     pub async fn counted(&self, name: &str) -> u64 {
+        // The filter tells Envoy once a second.
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
         self.stat(&format!("wasmcustom.sluicegate.{name}")).await
     }
 

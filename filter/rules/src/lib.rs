@@ -41,7 +41,7 @@ pub use lobby::{Boarding, Flight, Lobby, Way};
 pub use reply::{Header, OURS, Reply};
 pub use request::{Headers, Request};
 pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};
-pub use stats::{Counters, FIXED as FIXED_COUNTERS};
+pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};
 pub use wire::{Conclusion, Unusable, read_answer};
 
 impl Rules {

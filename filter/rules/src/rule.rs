@@ -164,6 +164,9 @@ impl Rules {
                     Err(obstacle) => return self.refuse(index, &obstacle, is_grpc(&seen), count),
                 }
             }
+            if !checks.is_empty() {
+                count(self.counters.decisions(index));
+            }
             if rule.shadow {
                 if !checks.is_empty() {
                     let shadow = Shadow {

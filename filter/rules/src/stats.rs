@@ -10,6 +10,19 @@ pub struct Counters {
     starts: Vec<usize>,
 }
 
+/// The counters that every rule has, in their places: `rule.RULE.NAME`.
+pub const OF_RULE: [(&str, &str); 3] = [
+    ("decisions", "requests that this rule had a check for"),
+    (
+        "unavailable_allowed",
+        "of those, let through without a verdict",
+    ),
+    (
+        "unavailable_denied",
+        "of those, answered with 503 for want of a verdict",
+    ),
+];
+
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
 pub const FIXED: [(&str, &str); 14] = [
     ("decisions", "requests that a rule had a check for"),
@@ -83,6 +96,7 @@ impl Counters {
         let mut starts = Vec::with_capacity(rules.len());
         for rule in rules {
             starts.push(names.len());
+            names.extend(OF_RULE.map(|(name, _)| format!("rule.{}.{name}", rule.name)));
             for limit in &rule.limits {
                 let what: &[&str] = if rule.shadow {
                     &["shadow_denied", "shadow_admitted"]
@@ -109,15 +123,31 @@ impl Counters {
             .map_or(usize::MAX, |start| start.saturating_add(offset))
     }
 
+    fn of_limit(&self, rule: usize, offset: usize) -> usize {
+        self.of_rule(rule, offset.saturating_add(OF_RULE.len()))
+    }
+
+    pub(crate) fn decisions(&self, rule: usize) -> usize {
+        self.of_rule(rule, 0)
+    }
+
+    pub(crate) fn unavailable_allowed(&self, rule: usize) -> usize {
+        self.of_rule(rule, 1)
+    }
+
+    pub(crate) fn unavailable_denied(&self, rule: usize) -> usize {
+        self.of_rule(rule, 2)
+    }
+
     pub(crate) fn denied(&self, rule: usize, limit: usize) -> usize {
-        self.of_rule(rule, limit)
+        self.of_limit(rule, limit)
     }
 
     pub(crate) fn shadow_denied(&self, rule: usize, limit: usize) -> usize {
-        self.of_rule(rule, limit.saturating_mul(2))
+        self.of_limit(rule, limit.saturating_mul(2))
     }
 
     pub(crate) fn shadow_admitted(&self, rule: usize, limit: usize) -> usize {
-        self.of_rule(rule, limit.saturating_mul(2).saturating_add(1))
+        self.of_limit(rule, limit.saturating_mul(2).saturating_add(1))
     }
 }

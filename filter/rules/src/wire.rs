@@ -211,15 +211,23 @@ impl Rules {
     }
 
     fn without_verdict(&self, question: &Question, count: &mut dyn FnMut(usize)) -> Conclusion {
+        // A rule's checks stand together.
+        let checks = question.checks.as_slice();
+        let rules = checks
+            .chunk_by(|a, b| a.rule == b.rule)
+            .filter_map(<[Check]>::first)
+            .map(|check| check.rule);
         match question.when_unavailable {
             // A request that only shadow rules match never depended on a verdict.
             _ if question.checks.is_empty() => Conclusion::Continue(Vec::new()),
             WhenUnavailable::Allow => {
                 count(Counters::UNAVAILABLE_ALLOWED);
+                rules.for_each(|rule| count(self.counters.unavailable_allowed(rule)));
                 Conclusion::Continue(Vec::new())
             }
             WhenUnavailable::Deny => {
                 count(Counters::UNAVAILABLE_DENIED);
+                rules.for_each(|rule| count(self.counters.unavailable_denied(rule)));
                 Conclusion::Answer(Reply::unavailable(question.grpc))
             }
         }

@@ -209,11 +209,13 @@ fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kin
         let allow = rule(r#","when_unavailable":"allow""#);
         let (conclusion, counted) = answered(&allow, &question(&allow, &get("/", &[])), body);
         assert_eq!(conclusion, Conclusion::Continue(Vec::new()), "{body}");
-        assert_eq!(counted, [kind, "unavailable_allowed"], "{body}");
+        let of_rule = "rule.r.unavailable_allowed";
+        assert_eq!(counted, [kind, "unavailable_allowed", of_rule], "{body}");
         let deny = rule(r#","when_unavailable":"deny""#);
         let (conclusion, counted) = answered(&deny, &question(&deny, &get("/", &[])), body);
         assert_eq!(reply(conclusion).status, 503, "{body}");
-        assert_eq!(counted, [kind, "unavailable_denied"], "{body}");
+        let of_rule = "rule.r.unavailable_denied";
+        assert_eq!(counted, [kind, "unavailable_denied", of_rule], "{body}");
     }
 }
 
