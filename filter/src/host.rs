@@ -1,16 +1,14 @@
 //! Every call to Envoy stands here, and none can panic.
 //!
-//! The SDK's own wrappers panic on a status that they do not expect, some on bytes that are not UTF-8, and a panic
-//! kills the VM for every later request of the worker. So the imports are declared here once more, by the
-//! proxy-wasm ABI 0.2.1, and any status but *ok* is "not there". The one exception is the callout, which the
-//! SDK has to know of to bring its answer back; Envoy answers it with statuses that the SDK expects.
+//! A panic kills the VM for every later request of the worker, and the SDK's wrappers panic on a status that they do
+//! not expect, some on bytes that are not UTF-8. So the imports are declared here, by the proxy-wasm ABI 0.2.1, and
+//! any status but *ok* is "not there".
 #![expect(unsafe_code, reason = "the ABI passes pointers")]
 
+use std::alloc::Layout;
 use std::time::Duration;
 
-use proxy_wasm::hostcalls;
-use proxy_wasm::types::LogLevel;
-use sluicegate_rules::{Header, Headers, Reply, Request, Unusable};
+use sluicegate_rules::{Headers, Reply, Request, Unusable};
 
 const OK: u32 = 0;
 
@@ -22,6 +20,9 @@ const CALL_RESPONSE_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
 const REQUEST_STREAM: u32 = 0;
 const COUNTER: u32 = 0;
+/// Levels of Envoy's log.
+pub const WARN: u32 = 3;
+pub const CRITICAL: u32 = 5;
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
@@ -62,6 +63,18 @@ unsafe extern "C" {
     fn proxy_dequeue_shared_queue(id: u32, bytes: *mut *mut u8, size: *mut usize) -> u32;
     fn proxy_set_effective_context(id: u32) -> u32;
     fn proxy_set_tick_period_milliseconds(milliseconds: u32) -> u32;
+    fn proxy_http_call(
+        cluster: *const u8,
+        cluster_size: usize,
+        headers: *const u8,
+        headers_size: usize,
+        body: *const u8,
+        body_size: usize,
+        trailers: *const u8,
+        trailers_size: usize,
+        timeout_ms: u32,
+        token: *mut u32,
+    ) -> u32;
     fn proxy_continue_stream(stream: u32) -> u32;
     fn proxy_send_local_response(
         status: u32,
@@ -82,6 +95,15 @@ unsafe extern "C" {
     fn random_get(bytes: *mut u8, size: usize) -> u32;
 }
 
+/// Memory for Envoy to write `size` bytes into, which `received` will own.
+pub fn memory(size: usize) -> *mut u8 {
+    match Layout::array::<u8>(size) {
+        // SAFETY: the layout has a size.
+        Ok(layout) if size > 0 => unsafe { std::alloc::alloc(layout) },
+        _ => std::ptr::null_mut(),
+    }
+}
+
 /// What Envoy has allocated in this VM for us, or `None` when it said anything but *ok*.
 fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8>> {
     let mut bytes = std::ptr::null_mut();
@@ -92,8 +114,7 @@ fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8
     if bytes.is_null() {
         return Some(Vec::new());
     }
-    // SAFETY: Envoy got this memory from `proxy_on_memory_allocate`, which the SDK implements as a
-    // `Vec` of just this capacity, has written all of it, and gives it to us for good.
+    // SAFETY: Envoy got this memory from `memory`, of just this size, has written all of it, and gives it to us for good.
     Some(unsafe { Vec::from_raw_parts(bytes, size, size) })
 }
 
@@ -223,13 +244,33 @@ pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusabl
 /// Posts `body` to a cluster; the answer comes to the current context, under the number returned. `None` when Envoy
 /// refuses, for example because it has no such cluster.
 pub fn post(cluster: &str, path: &str, body: &[u8], timeout: Duration) -> Option<u32> {
-    let headers = vec![
-        (":method", "POST"),
-        (":path", path),
-        (":authority", cluster),
-        ("content-type", "application/json"),
-    ];
-    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).ok()
+    let headers = pairs(|| {
+        [
+            (":method", "POST"),
+            (":path", path),
+            (":authority", cluster),
+            ("content-type", "application/json"),
+        ]
+        .into_iter()
+    });
+    let trailers = pairs(std::iter::empty);
+    let mut token = 0;
+    // SAFETY: all slices are readable for their lengths during the call, Envoy copies them, and `token` is writable.
+    let status = unsafe {
+        proxy_http_call(
+            cluster.as_ptr(),
+            cluster.len(),
+            headers.as_ptr(),
+            headers.len(),
+            body.as_ptr(),
+            body.len(),
+            trailers.as_ptr(),
+            trailers.len(),
+            u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+            &raw mut token,
+        )
+    };
+    (status == OK).then_some(token)
 }
 
 /// Microseconds of a clock that does not step; it begins anywhere.
@@ -318,7 +359,7 @@ pub fn resume() {
 
 /// Answers the current request in the upstream's place.
 pub fn reply(reply: &Reply) {
-    let headers = pairs(&reply.headers);
+    let headers = pairs(|| reply.headers.iter());
     let body = reply.body.as_slice();
     // `details` appears in Envoy's access log as the response code's details.
     let details = "sluicegate";
@@ -339,17 +380,18 @@ pub fn reply(reply: &Reply) {
 }
 
 /// Headers as the ABI wants them: count, the sizes of all names and values, then each with a zero byte behind it.
-fn pairs(headers: &[Header]) -> Vec<u8> {
-    let number =
-        |bytes: &mut Vec<u8>, n: usize| bytes.extend(u32::try_from(n).unwrap_or(0).to_le_bytes());
-    let mut bytes = Vec::new();
-    number(&mut bytes, headers.len());
-    for (name, value) in headers {
-        number(&mut bytes, name.len());
-        number(&mut bytes, value.len());
+fn pairs<'a, I: Iterator<Item = (&'a str, &'a str)>>(headers: impl Fn() -> I) -> Vec<u8> {
+    const NUMBER: usize = 4;
+    let number = |n: usize| u32::try_from(n).unwrap_or(0).to_le_bytes();
+    let size = headers().map(|(name, value)| 2 * (NUMBER + 1) + name.len() + value.len());
+    let mut bytes = Vec::with_capacity(NUMBER + size.sum::<usize>());
+    bytes.extend(number(headers().count()));
+    for (name, value) in headers() {
+        bytes.extend(number(name.len()));
+        bytes.extend(number(value.len()));
     }
-    for (name, value) in headers {
-        for text in [*name, value.as_str()] {
+    for (name, value) in headers() {
+        for text in [name, value] {
             bytes.extend(text.as_bytes());
             bytes.push(0);
         }
@@ -358,7 +400,7 @@ fn pairs(headers: &[Header]) -> Vec<u8> {
 }
 
 /// Writes to Envoy's log.
-pub fn log(level: LogLevel, text: &str) {
+pub fn log(level: u32, text: &str) {
     // SAFETY: `text` is readable for its length during the call. What cannot be logged is lost.
-    let _ = unsafe { proxy_log(level as u32, text.as_ptr(), text.len()) };
+    let _ = unsafe { proxy_log(level, text.as_ptr(), text.len()) };
 }

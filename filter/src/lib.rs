@@ -2,6 +2,7 @@
 //!
 //! | file | for |
 //! |---|---|
+//! | `vm.rs` | every call from Envoy |
 //! | `host.rs` | every call to Envoy; none can panic |
 //! | `root.rs` | one per plugin configuration: reads it, and asks for requests that wait together |
 //! | `shared.rs` | what the requests of a configuration share |
@@ -9,16 +10,8 @@
 //!
 //! What is decided here is decided in `rules/`, which knows nothing of Envoy.
 
-#![expect(
-    missing_docs,
-    reason = "the macro makes a function for Envoy; there is no public interface"
-)]
-
 mod host;
 mod root;
 mod shared;
 mod stream;
-
-proxy_wasm::main! {{
-    proxy_wasm::set_root_context(|id| Box::new(root::Root::new(id)));
-}}
+mod vm;

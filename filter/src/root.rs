@@ -7,8 +7,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use proxy_wasm::traits::{Context, HttpContext, RootContext};
-use proxy_wasm::types::{ContextType, LogLevel};
 use sluicegate_rules::Unusable;
 
 use crate::host::{self, Bell};
@@ -82,8 +80,58 @@ impl Drop for Root {
     }
 }
 
-impl Context for Root {
-    fn on_http_call_response(&mut self, token: u32, headers: usize, body_size: usize, _: usize) {
+impl Root {
+    /// Reads the configuration, of so many bytes. False, with the reason in Envoy's log, when it cannot be used.
+    pub fn configure(&mut self, size: usize) -> bool {
+        let configuration = host::plugin_configuration(size).unwrap_or_default();
+        match sluicegate_rules::parse(&configuration) {
+            Ok(rules) => {
+                let hang = || Bell::hang(USED_BELLS.with_borrow_mut(Vec::pop));
+                let bell = rules.sidecar.together.then(hang).flatten();
+                self.shared = Some(Rc::new(Shared::new(rules, bell)));
+                host::tick_every(REPORT_EVERY);
+                true
+            }
+            Err(error) => {
+                host::log(
+                    host::CRITICAL,
+                    &format!("sluicegate: configuration refused: {error}"),
+                );
+                false
+            }
+        }
+    }
+
+    /// A bell was rung.
+    pub fn queue_ready(&mut self, queue: u32) {
+        if let Some(shared) = self.shared.clone()
+            && let Some(bell) = shared.bell.as_ref().filter(|bell| bell.is(queue))
+        {
+            bell.silence();
+            self.board(&shared);
+        }
+    }
+
+    /// `REPORT_EVERY` has passed.
+    pub fn tick(&mut self) {
+        let Some(shared) = self.shared.clone() else {
+            return;
+        };
+        shared.tell_counts();
+        // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
+        let has_report = shared.denials.borrow().has_report();
+        if has_report && let Ok((token, call)) = shared.ask(&[], None, shared.timeout_us()) {
+            self.calls.insert(token, (call, Vec::new()));
+        }
+    }
+
+    /// Which request made the callout with this number for itself, if one did and still waits.
+    pub fn asker(&self, token: u32) -> Option<u32> {
+        self.shared.as_ref()?.askers.borrow_mut().remove(&token)
+    }
+
+    /// The callout with this number is over.
+    pub fn answered(&mut self, token: u32, headers: usize, body_size: usize) {
         let (Some(shared), Some((call, waiters))) =
             (self.shared.clone(), self.calls.remove(&token))
         else {
@@ -96,55 +144,9 @@ impl Context for Root {
         }
         host::become_context(self.id);
     }
-}
 
-impl RootContext for Root {
-    fn on_configure(&mut self, size: usize) -> bool {
-        let configuration = host::plugin_configuration(size).unwrap_or_default();
-        match sluicegate_rules::parse(&configuration) {
-            Ok(rules) => {
-                let hang = || Bell::hang(USED_BELLS.with_borrow_mut(Vec::pop));
-                let bell = rules.sidecar.together.then(hang).flatten();
-                self.shared = Some(Rc::new(Shared::new(rules, bell)));
-                host::tick_every(REPORT_EVERY);
-                true
-            }
-            Err(error) => {
-                host::log(
-                    LogLevel::Critical,
-                    &format!("sluicegate: configuration refused: {error}"),
-                );
-                false
-            }
-        }
-    }
-
-    fn on_queue_ready(&mut self, queue: u32) {
-        if let Some(shared) = self.shared.clone()
-            && let Some(bell) = shared.bell.as_ref().filter(|bell| bell.is(queue))
-        {
-            bell.silence();
-            self.board(&shared);
-        }
-    }
-
-    fn on_tick(&mut self) {
-        let Some(shared) = self.shared.clone() else {
-            return;
-        };
-        shared.tell_counts();
-        // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
-        let has_report = shared.denials.borrow().has_report();
-        if has_report && let Ok((token, call)) = shared.ask(&[], None, shared.timeout_us()) {
-            self.calls.insert(token, (call, Vec::new()));
-        }
-    }
-
-    fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Stream::new(id, self.shared.clone())))
-    }
-
-    fn get_type(&self) -> Option<ContextType> {
-        Some(ContextType::HttpContext)
+    /// A request to it.
+    pub fn stream(&self, id: u32) -> Stream {
+        Stream::new(id, self.shared.clone())
     }
 }

@@ -1,12 +1,12 @@
 //! What the requests of one configuration share: rules, counters, who waits, what is denied without asking.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use proxy_wasm::types::LogLevel;
 use sluicegate_protocol::{Asked, DeniedHere, Verdict};
 use sluicegate_rules::{
-    Conclusion, Denials, Flight, Header, Lobby, Question, Reply, Rules, Unusable, read_answer,
+    Conclusion, Denials, Fields, Flight, Lobby, Question, Reply, Rules, Unusable, read_answer,
 };
 
 use crate::host::{self, Bell, Counter};
@@ -19,7 +19,7 @@ pub struct Waiter {
     /// The client has hung up.
     pub gone: Cell<bool>,
     /// To be put into the upstream's answer.
-    pub tell: RefCell<Vec<Header>>,
+    pub tell: RefCell<Fields>,
 }
 
 /// A call to the sidecar that is under way.
@@ -35,6 +35,8 @@ pub struct Shared {
     pub rules: Rules,
     pub lobby: RefCell<Lobby<Rc<Waiter>>>,
     pub denials: RefCell<Denials>,
+    /// Requests that have made a callout for themselves, by Envoy's numbers of callouts.
+    pub askers: RefCell<BTreeMap<u32, u32>>,
     /// Without one every request makes a callout of its own.
     pub bell: Option<Bell>,
     /// In the places that the rules know them by, each with what Envoy has not been told yet: a call to the host for
@@ -58,6 +60,7 @@ impl Shared {
             counters: rules.counters().names().iter().map(counter).collect(),
             lobby: RefCell::new(Lobby::new(timeout_us)),
             denials: RefCell::default(),
+            askers: RefCell::default(),
             bell,
             rules,
             unavailable: Cell::new(false),
@@ -192,10 +195,8 @@ impl Shared {
             .rules
             .conclude(question, verdicts, &mut |place| self.count(place));
         match (self.unavailable.replace(why.is_some()), why) {
-            (false, Some(why)) => {
-                host::log(LogLevel::Warn, &format!("sluicegate: no verdict: {why}"))
-            }
-            (true, None) => host::log(LogLevel::Warn, "sluicegate: verdicts come again"),
+            (false, Some(why)) => host::log(host::WARN, &format!("sluicegate: no verdict: {why}")),
+            (true, None) => host::log(host::WARN, "sluicegate: verdicts come again"),
             _ => {}
         }
         conclusion

@@ -3,12 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use proxy_wasm::traits::{Context, HttpContext};
-use proxy_wasm::types::Action;
 use sluicegate_rules::{Conclusion, Evaluation, Flight, OURS, Question, Unusable, Way};
 
 use crate::host::{self, CurrentRequest};
 use crate::shared::{Call, Shared, Waiter, answer, deliver};
+
+/// What Envoy does next with a request or an answer; the ABI's numbers.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Continue = 0,
+    Pause = 1,
+}
 
 /// A request, and what it is waiting for.
 pub struct Stream {
@@ -16,8 +22,8 @@ pub struct Stream {
     // Without one when Envoy runs a filter whose configuration it has refused: then nothing is metered.
     shared: Option<Rc<Shared>>,
     waiter: Option<Rc<Waiter>>,
-    /// Its own callout, if it makes one.
-    call: Option<Call>,
+    /// Its own callout, if it makes one, and Envoy's number of that.
+    call: Option<(u32, Call)>,
 }
 
 impl Stream {
@@ -76,8 +82,9 @@ impl Stream {
         flight: Option<Flight>,
     ) -> Action {
         match shared.ask(std::slice::from_ref(waiter), flight, shared.timeout_us()) {
-            Ok((_, call)) => {
-                self.call = Some(call);
+            Ok((token, call)) => {
+                shared.askers.borrow_mut().insert(token, self.id);
+                self.call = Some((token, call));
                 Action::Pause
             }
             Err(()) => {
@@ -115,8 +122,9 @@ impl Stream {
     }
 }
 
-impl HttpContext for Stream {
-    fn on_http_request_headers(&mut self, _: usize, _: bool) -> Action {
+impl Stream {
+    /// Its headers are here.
+    pub fn request_headers(&mut self) -> Action {
         let Some(shared) = self.shared.clone() else {
             return Action::Continue;
         };
@@ -135,19 +143,18 @@ impl HttpContext for Stream {
         }
     }
 
-    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+    /// The upstream's answer is here, or ours.
+    pub fn response_headers(&mut self) {
         if let Some(waiter) = &self.waiter {
-            for (name, value) in waiter.tell.take() {
-                host::set_response_header(name, &value);
+            for (name, value) in waiter.tell.take().iter() {
+                host::set_response_header(name, value);
             }
         }
-        Action::Continue
     }
-}
 
-impl Context for Stream {
-    fn on_http_call_response(&mut self, _: u32, headers: usize, body_size: usize, _: usize) {
-        let (Some(shared), Some(waiter), Some(call)) =
+    /// Its own callout is over.
+    pub fn answered(&mut self, headers: usize, body_size: usize) {
+        let (Some(shared), Some(waiter), Some((_, call))) =
             (&self.shared, &self.waiter, self.call.take())
         else {
             return;
@@ -165,8 +172,9 @@ impl Drop for Stream {
         if let Some(waiter) = &self.waiter {
             waiter.gone.set(true);
         }
-        // Envoy has given the callout up together with the request.
-        if let (Some(shared), Some(call)) = (&self.shared, self.call.take()) {
+        // Nobody waits for the answer of the callout any more.
+        if let (Some(shared), Some((token, call))) = (&self.shared, self.call.take()) {
+            shared.askers.borrow_mut().remove(&token);
             shared.lose(call);
         }
     }

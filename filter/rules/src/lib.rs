@@ -38,7 +38,7 @@ pub use claims::metadata;
 pub use config::{ConfigError, Sidecar, parse};
 pub use denials::Denials;
 pub use lobby::{Boarding, Flight, Lobby, Way};
-pub use reply::{Header, OURS, Reply};
+pub use reply::{Fields, OURS, Reply};
 pub use request::{Headers, Request};
 pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};
 pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};

@@ -1,15 +1,14 @@
 //! What a client is told. Names the limit, never the key.
 
 mod fields;
+mod text;
 
 pub(crate) use fields::HeaderStyle;
 pub use fields::OURS;
+pub use text::Fields;
 
 use serde::Serialize;
 use sluicegate_protocol::Standing;
-
-/// A header's name, in lower case, and its value.
-pub type Header = (&'static str, String);
 
 /// The gRPC statuses that stand for ours; Envoy uses them where the request is gRPC.
 mod grpc {
@@ -27,7 +26,7 @@ pub struct Reply {
     /// gRPC status.
     pub grpc_status: i32,
     /// Headers.
-    pub headers: Vec<Header>,
+    pub headers: Fields,
     /// Body; to a gRPC request Envoy says it as `grpc-message`.
     pub body: Vec<u8>,
 }
@@ -67,13 +66,18 @@ impl<'a> Problem<'a> {
         }
     }
 
-    fn reply(self, grpc_status: i32, grpc: bool, mut headers: Vec<Header>) -> Reply {
+    fn reply(self, grpc_status: i32, grpc: bool, mut headers: Fields) -> Reply {
         let body = if grpc {
             // It becomes `grpc-message`, and Envoy gives the answer gRPC's own content type.
             self.detail.into_bytes()
         } else {
-            headers.push(("content-type", "application/problem+json".to_owned()));
-            serde_json::to_vec(&self).unwrap_or_default()
+            headers.add("content-type", |text| {
+                text.push_str("application/problem+json")
+            });
+            let mut body = Vec::with_capacity(self.detail.len() + 192);
+            // Texts and numbers always can be written as JSON, and memory takes whatever it is given.
+            let _ = serde_json::to_writer(&mut body, &self);
+            body
         };
         Reply {
             status: self.status,
@@ -92,25 +96,32 @@ impl Reply {
         style: &ReplyStyle,
         grpc: bool,
     ) -> Self {
-        let mut problem = Problem::new(
-            429,
-            "Too Many Requests",
-            format!(
-                "limit `{limit}` allows {} per {} ms and has {} left; the same request is admitted in {} ms",
-                standing.quota, standing.window_ms, standing.remaining, standing.retry_after_ms
+        let mut detail = String::with_capacity(128);
+        detail.push_str("limit `");
+        detail.push_str(limit);
+        for (before, value) in [
+            ("` allows ", standing.quota),
+            (" per ", standing.window_ms),
+            (" ms and has ", standing.remaining),
+            (
+                " left; the same request is admitted in ",
+                standing.retry_after_ms,
             ),
-            Some(limit),
-        );
+        ] {
+            detail.push_str(before);
+            text::number(&mut detail, value);
+        }
+        detail.push_str(" ms");
+        let mut problem = Problem::new(429, "Too Many Requests", detail, Some(limit));
         problem.retry_after_ms = Some(standing.retry_after_ms);
-        let mut headers = vec![
-            // Whole seconds, rounded up, or the retry would be early; the milliseconds travel beside it.
-            ("retry-after", fields::seconds(standing.retry_after_ms)),
-            ("retry-after-ms", standing.retry_after_ms.to_string()),
-        ];
+        let mut headers = Fields::roomy();
+        // Whole seconds, rounded up, or the retry would be early; the milliseconds travel beside it.
+        headers.add_number("retry-after", fields::seconds(standing.retry_after_ms));
+        headers.add_number("retry-after-ms", standing.retry_after_ms);
         style.headers.write(limit, standing, &mut headers);
         match &style.body {
             Some((content_type, body)) if !grpc => {
-                headers.push(("content-type", content_type.clone()));
+                headers.add("content-type", |text| text.push_str(content_type));
                 Self {
                     status: 429,
                     grpc_status: grpc::RESOURCE_EXHAUSTED,
@@ -128,7 +139,7 @@ impl Reply {
         Problem::new(422, "Unprocessable Content", detail.to_owned(), None).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
-            Vec::new(),
+            Fields::default(),
         )
     }
 
@@ -138,7 +149,7 @@ impl Reply {
         Problem::new(503, "Service Unavailable", detail.to_owned(), None).reply(
             grpc::UNAVAILABLE,
             grpc,
-            Vec::new(),
+            Fields::default(),
         )
     }
 
@@ -148,7 +159,7 @@ impl Reply {
         Problem::new(403, "Forbidden", detail, Some(limit)).reply(
             grpc::PERMISSION_DENIED,
             grpc,
-            Vec::new(),
+            Fields::default(),
         )
     }
 
@@ -160,14 +171,14 @@ impl Reply {
         Problem::new(400, "Bad Request", detail, Some(limit)).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
-            Vec::new(),
+            Fields::default(),
         )
     }
 }
 
 /// What an admitted client is told.
-pub(crate) fn admitted(limit: &str, standing: &Standing<'_>, style: HeaderStyle) -> Vec<Header> {
-    let mut headers = Vec::new();
+pub(crate) fn admitted(limit: &str, standing: &Standing<'_>, style: HeaderStyle) -> Fields {
+    let mut headers = Fields::default();
     style.write(limit, standing, &mut headers);
     headers
 }

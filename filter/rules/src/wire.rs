@@ -4,7 +4,7 @@
 
 use sluicegate_protocol::{Answer, Code, Decision, DeniedHere, Request, Standing, Verdict};
 
-use crate::reply::{self, Header, Reply};
+use crate::reply::{self, Fields, Reply};
 use crate::rule::{Check, Question, Rules, WhenUnavailable};
 use crate::stats::Counters;
 
@@ -12,7 +12,7 @@ use crate::stats::Counters;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Conclusion {
     /// It goes on to the upstream, and these headers are put into the upstream's answer.
-    Continue(Vec<Header>),
+    Continue(Fields),
     /// The client gets this.
     Answer(Reply),
 }
@@ -138,7 +138,7 @@ impl Rules {
             }
         };
         let (conclusion, mut why) = if question.checks.is_empty() {
-            (Conclusion::Continue(Vec::new()), None)
+            (Conclusion::Continue(Fields::default()), None)
         } else {
             self.enforce(question, verdicts.next(), count)
         };
@@ -192,9 +192,9 @@ impl Rules {
             style.on_admitted.then_some(style.headers)
         });
         let limit = self.limit_name(check.rule, check.limit);
-        Conclusion::Continue(
-            telling.map_or_else(Vec::new, |style| reply::admitted(limit, standing, style)),
-        )
+        Conclusion::Continue(telling.map_or_else(Fields::default, |style| {
+            reply::admitted(limit, standing, style)
+        }))
     }
 
     fn denied(&self, question: &Question, check: &Check, standing: &Standing<'_>) -> Conclusion {
@@ -219,11 +219,11 @@ impl Rules {
             .map(|check| check.rule);
         match question.when_unavailable {
             // A request that only shadow rules match never depended on a verdict.
-            _ if question.checks.is_empty() => Conclusion::Continue(Vec::new()),
+            _ if question.checks.is_empty() => Conclusion::Continue(Fields::default()),
             WhenUnavailable::Allow => {
                 count(Counters::UNAVAILABLE_ALLOWED);
                 rules.for_each(|rule| count(self.counters.unavailable_allowed(rule)));
-                Conclusion::Continue(Vec::new())
+                Conclusion::Continue(Fields::default())
             }
             WhenUnavailable::Deny => {
                 count(Counters::UNAVAILABLE_DENIED);

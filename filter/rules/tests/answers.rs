@@ -8,7 +8,7 @@
 
 mod support;
 
-use sluicegate_rules::{Conclusion, Question, Reply, Rules, Unusable, read_answer};
+use sluicegate_rules::{Conclusion, Fields, Question, Reply, Rules, Unusable, read_answer};
 use support::{get, question, request, rules};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
@@ -50,11 +50,6 @@ fn reply(conclusion: Conclusion) -> Reply {
     }
 }
 
-fn header<'a>(headers: &'a [(&str, String)], name: &str) -> Option<&'a str> {
-    let found = headers.iter().find(|(given, _)| *given == name);
-    found.map(|(_, value)| value.as_str())
-}
-
 #[test]
 fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers() {
     let rules = rule(r#","when_unavailable":"allow""#);
@@ -72,7 +67,7 @@ fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers(
         ("ratelimit-policy", "\"per-key\";q=10;w=60"),
         ("content-type", "application/problem+json"),
     ] {
-        assert_eq!(header(&reply.headers, name), Some(value), "{name}");
+        assert_eq!(reply.headers.get(name), Some(value), "{name}");
     }
     let body = String::from_utf8(reply.body).unwrap();
     assert!(
@@ -96,18 +91,14 @@ fn a_rule_says_which_headers_and_which_body_its_clients_get() {
         let question = question(&rules, &get("/", &[]));
         let (conclusion, _) = answered(&rules, &question, &answer(&[verdict("denied")]));
         let reply = reply(conclusion);
+        assert_eq!(reply.headers.get("ratelimit").is_some(), draft, "{style}");
         assert_eq!(
-            header(&reply.headers, "ratelimit").is_some(),
-            draft,
-            "{style}"
-        );
-        assert_eq!(
-            header(&reply.headers, "x-ratelimit-limit").is_some(),
+            reply.headers.get("x-ratelimit-limit").is_some(),
             legacy,
             "{style}"
         );
-        assert_eq!(header(&reply.headers, "retry-after"), Some("2"), "{style}");
-        assert_eq!(header(&reply.headers, "content-type"), Some("text/html"));
+        assert_eq!(reply.headers.get("retry-after"), Some("2"), "{style}");
+        assert_eq!(reply.headers.get("content-type"), Some("text/html"));
         assert_eq!(reply.body, b"<h1>Slow down</h1>");
     }
 }
@@ -141,7 +132,7 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
         let (conclusion, _) = answered(&rules, &question, &answer(&[verdict]));
         let reply = reply(conclusion);
         assert_eq!(reply.grpc_status, status);
-        assert_eq!(header(&reply.headers, "content-type"), None);
+        assert_eq!(reply.headers.get("content-type"), None);
         assert!(!reply.body.starts_with(b"{") && reply.body != b"plain");
     }
     for (content_type, grpc) in [
@@ -168,7 +159,7 @@ fn a_cost_over_the_limit_is_an_error_of_the_caller_and_not_to_be_retried() {
     let (conclusion, counted) = answered(&rules, &question, &body);
     let reply = reply(conclusion);
     assert_eq!(reply.status, 422);
-    assert_eq!(header(&reply.headers, "retry-after"), None);
+    assert_eq!(reply.headers.get("retry-after"), None);
     assert_eq!(counted, ["refused_cost_over_limit"]);
 }
 
@@ -208,7 +199,11 @@ fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kin
     {
         let allow = rule(r#","when_unavailable":"allow""#);
         let (conclusion, counted) = answered(&allow, &question(&allow, &get("/", &[])), body);
-        assert_eq!(conclusion, Conclusion::Continue(Vec::new()), "{body}");
+        assert_eq!(
+            conclusion,
+            Conclusion::Continue(Fields::default()),
+            "{body}"
+        );
         let of_rule = "rule.r.unavailable_allowed";
         assert_eq!(counted, [kind, "unavailable_allowed", of_rule], "{body}");
         let deny = rule(r#","when_unavailable":"deny""#);
@@ -271,6 +266,6 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let alone = rules(shadow);
     let asked = question(&alone, &get("/", &[]));
     let (conclusion, counted) = answered(&alone, &asked, "");
-    assert_eq!(conclusion, Conclusion::Continue(Vec::new()));
+    assert_eq!(conclusion, Conclusion::Continue(Fields::default()));
     assert_eq!(counted, ["error_body"]);
 }

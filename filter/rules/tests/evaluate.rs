@@ -125,8 +125,11 @@ fn a_shadow_rule_asks_apart_under_a_subject_of_its_own_and_refuses_nobody() {
     assert_eq!(
         counted.iter().map(name).collect::<Vec<_>>(),
         [
+            "rule.stricter.decisions",
+            "rule.all.decisions",
             "decisions",
             "rule.stricter.limit.per-key.shadow_denied",
+            "rule.all.decisions",
             "decisions"
         ]
     );

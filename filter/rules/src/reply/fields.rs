@@ -2,7 +2,7 @@
 
 use sluicegate_protocol::Standing;
 
-use super::Header;
+use super::text::{Fields, number};
 
 const RATELIMIT: &str = "ratelimit";
 const RATELIMIT_POLICY: &str = "ratelimit-policy";
@@ -37,60 +37,57 @@ pub(crate) enum HeaderStyle {
 
 impl HeaderStyle {
     /// Adds the fields for how a limit stands.
-    pub fn write(self, limit: &str, standing: &Standing<'_>, headers: &mut Vec<Header>) {
+    pub fn write(self, limit: &str, standing: &Standing<'_>, fields: &mut Fields) {
         if matches!(self, Self::Draft | Self::Both) {
-            headers.push((RATELIMIT_POLICY, policy(limit, standing)));
-            headers.push((RATELIMIT, available(limit, standing)));
+            fields.add(RATELIMIT_POLICY, |text| policy(text, limit, standing));
+            fields.add(RATELIMIT, |text| available(text, limit, standing));
         }
         if matches!(self, Self::Legacy | Self::Both) {
-            headers.push((LEGACY_LIMIT, standing.quota.to_string()));
-            headers.push((LEGACY_REMAINING, standing.remaining.to_string()));
-            headers.push((LEGACY_RESET, seconds(standing.reset_ms)));
+            fields.add_number(LEGACY_LIMIT, standing.quota);
+            fields.add_number(LEGACY_REMAINING, standing.remaining);
+            fields.add_number(LEGACY_RESET, seconds(standing.reset_ms));
         }
     }
 }
 
 /// `"per-key";q=100;w=60`. The draft's windows are whole seconds; of another window it says nothing, which it may.
-fn policy(limit: &str, standing: &Standing<'_>) -> String {
-    let quota = standing.quota.min(LARGEST);
-    let window = match (
-        standing.window_ms.is_multiple_of(1_000),
-        standing.window_ms / 1_000,
-    ) {
-        (true, seconds @ 1..) => format!(";w={}", seconds.min(LARGEST)),
-        _ => String::new(),
-    };
-    format!("{};q={quota}{window}", string(limit))
+fn policy(text: &mut String, limit: &str, standing: &Standing<'_>) {
+    string(text, limit);
+    parameter(text, ";q=", standing.quota);
+    let seconds = standing.window_ms / 1_000;
+    if standing.window_ms.is_multiple_of(1_000) && seconds > 0 {
+        parameter(text, ";w=", seconds);
+    }
 }
 
 /// `"per-key";r=12;t=30`: what is left, and the seconds until the whole quota is there again.
-fn available(limit: &str, standing: &Standing<'_>) -> String {
-    format!(
-        "{};r={};t={}",
-        string(limit),
-        standing.remaining.min(LARGEST),
-        standing.reset_ms.div_ceil(1_000).min(LARGEST)
-    )
+fn available(text: &mut String, limit: &str, standing: &Standing<'_>) {
+    string(text, limit);
+    parameter(text, ";r=", standing.remaining);
+    parameter(text, ";t=", seconds(standing.reset_ms));
+}
+
+fn parameter(text: &mut String, name: &str, value: u64) {
+    text.push_str(name);
+    number(text, value.min(LARGEST));
 }
 
 /// A string as structured fields have it: printable ASCII in quotes.
-fn string(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for character in text.chars() {
+fn string(text: &mut String, name: &str) {
+    text.push('"');
+    for character in name.chars() {
         match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            ' '..='~' => quoted.push(character),
-            _ => quoted.push('?'),
+            '"' | '\\' => text.extend(['\\', character]),
+            ' '..='~' => text.push(character),
+            _ => text.push('?'),
         }
     }
-    quoted.push('"');
-    quoted
+    text.push('"');
 }
 
 /// Whole seconds, rounded up.
-pub(super) fn seconds(milliseconds: u64) -> String {
-    milliseconds.div_ceil(1_000).to_string()
+pub(super) const fn seconds(milliseconds: u64) -> u64 {
+    milliseconds.div_ceil(1_000)
 }
 
 #[cfg(test)]
@@ -110,6 +107,16 @@ mod tests {
             hold_ms: 0,
             receipt: Vec::new(),
         }
+    }
+
+    fn written(
+        write: fn(&mut String, &str, &Standing<'_>),
+        limit: &str,
+        standing: &Standing<'_>,
+    ) -> String {
+        let mut text = String::new();
+        write(&mut text, limit, standing);
+        text
     }
 
     /// Name and parameters of the one item of a field, as a parser reads them that is not ours.
@@ -136,11 +143,11 @@ mod tests {
         let standing = standing(100, 60_000, 12, 29_001);
         let named = |name: &str, number| (name.to_owned(), number);
         assert_eq!(
-            read(&policy("per-key", &standing)),
+            read(&written(policy, "per-key", &standing)),
             ("per-key".to_owned(), vec![named("q", 100), named("w", 60)])
         );
         assert_eq!(
-            read(&available("per-key", &standing)),
+            read(&written(available, "per-key", &standing)),
             ("per-key".to_owned(), vec![named("r", 12), named("t", 30)])
         );
     }
@@ -149,15 +156,15 @@ mod tests {
     fn the_largest_numbers_and_the_strangest_names_are_structured_fields_too() {
         let standing = standing(u64::MAX, u64::MAX, u64::MAX, u64::MAX);
         for name in ["", "a\"b\\c", "gr\u{fc}n\r\nset-cookie: a=b", "\u{7f}"] {
-            read(&policy(name, &standing));
-            let (read, _) = read(&available(name, &standing));
+            read(&written(policy, name, &standing));
+            let (read, _) = read(&written(available, name, &standing));
             assert!(!read.contains(['\r', '\n']));
         }
     }
 
     #[test]
     fn a_window_that_is_not_whole_seconds_is_left_out() {
-        assert_eq!(policy("a", &standing(5, 1_500, 0, 0)), "\"a\";q=5");
-        assert_eq!(policy("a", &standing(5, 0, 0, 0)), "\"a\";q=5");
+        assert_eq!(written(policy, "a", &standing(5, 1_500, 0, 0)), "\"a\";q=5");
+        assert_eq!(written(policy, "a", &standing(5, 0, 0, 0)), "\"a\";q=5");
     }
 }
