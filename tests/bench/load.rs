@@ -21,8 +21,8 @@ pub struct Sample {
 /// What a process used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
-    /// Per 1,000 requests.
-    pub cpu_seconds: f64,
+    /// Microseconds per request.
+    pub cpu_us: f64,
     /// Since it was started.
     pub peak_mb: f64,
 }
@@ -69,7 +69,7 @@ pub async fn measure(variant: &Variant, connections: u32, seconds: u32) -> Sampl
     );
     let thousands = requests / 1_000.0;
     let used = |place: usize| Used {
-        cpu_seconds: (cpu_seconds(processes[place]) - before[place]) / thousands,
+        cpu_us: (cpu_seconds(processes[place]) - before[place]) * 1e6 / requests,
         peak_mb: peak_mb(processes[place]),
     };
     Sample {
