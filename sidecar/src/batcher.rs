@@ -18,13 +18,17 @@ const MOST_CALLERS: usize = 4_096;
 const OVERLOADED: &str = "overloaded";
 const LATE: &str = "late";
 
-/// How a caller is answered.
-type Answer = oneshot::Sender<Vec<Option<Settled>>>;
+/// A caller that waits.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    answer: oneshot::Sender<Vec<Option<Settled>>>,
+}
 
 /// A queue before a store.
 #[derive(Debug)]
 pub struct Batcher {
-    callers: mpsc::Sender<(Arc<Batch>, Answer)>,
+    callers: mpsc::Sender<(Arc<Batch>, Waiting)>,
     store: Arc<Store>,
     metrics: Arc<Metrics>,
     patience: Duration,
@@ -51,21 +55,20 @@ impl Batcher {
         if decisions == 0 {
             return Vec::new();
         }
-        let started = Instant::now();
         if let Some(settlement) = self.store.decide_at_once(&batch) {
-            self.metrics.decided_within(started.elapsed());
             return settlement.decisions;
         }
         let (answer, answered) = oneshot::channel();
-        if self.callers.try_send((batch, answer)).is_err() {
+        let waiting = Waiting {
+            since: Instant::now(),
+            answer,
+        };
+        if self.callers.try_send((batch, waiting)).is_err() {
             self.metrics.store_failed(OVERLOADED);
             return vec![None; decisions];
         }
         match tokio::time::timeout(self.patience, answered).await {
-            Ok(Ok(settled)) => {
-                self.metrics.decided_within(started.elapsed());
-                settled
-            }
+            Ok(Ok(settled)) => settled,
             // Its place in the queue is given up by the answer's being dropped.
             _ => {
                 self.metrics.store_failed(LATE);
@@ -78,35 +81,39 @@ impl Batcher {
 async fn fly(
     store: Arc<Store>,
     metrics: Arc<Metrics>,
-    mut arrivals: mpsc::Receiver<(Arc<Batch>, Answer)>,
+    mut arrivals: mpsc::Receiver<(Arc<Batch>, Waiting)>,
 ) {
-    let mut queue: Queue<Answer> = Queue::default();
+    let mut queue: Queue<Waiting> = Queue::default();
     loop {
         if queue.is_empty() {
-            let Some((batch, answer)) = arrivals.recv().await else {
+            let Some((batch, caller)) = arrivals.recv().await else {
                 return;
             };
-            queue.push(batch, answer);
+            queue.push(batch, caller);
         }
-        while let Ok((batch, answer)) = arrivals.try_recv() {
-            queue.push(batch, answer);
+        while let Ok((batch, caller)) = arrivals.try_recv() {
+            queue.push(batch, caller);
         }
-        queue.retain(|answer| !answer.is_closed());
+        queue.retain(|caller| !caller.answer.is_closed());
         if queue.is_empty() {
             continue;
         }
         let flight = queue.board();
         metrics.batch_flies(flight.batch.decisions.len());
         let started = Instant::now();
+        for caller in queue.first_boarding(&flight) {
+            metrics.queued_for(started.saturating_duration_since(caller.since));
+        }
         let settlement = store.decide(&flight.batch).await;
         metrics.store_took(started.elapsed());
+        metrics.store_is_up(settlement.errors.is_empty());
         for error in &settlement.errors {
             metrics.store_failed(error.kind());
             warn!(kind = error.kind(), "store call failed: {error}");
         }
-        for (answer, settled) in queue.land(&flight, settlement.decisions) {
+        for (caller, settled) in queue.land(&flight, settlement.decisions) {
             // Whoever has left in the meantime does not hear it.
-            let _ = answer.send(settled);
+            let _ = caller.answer.send(settled);
         }
     }
 }

@@ -97,7 +97,7 @@ impl Denials {
 
     /// How many are held.
     pub fn len(&self) -> usize {
-        self.held().certificates.len()
+        self.held().certificates.held(self.now_us())
     }
 
     /// None is held.

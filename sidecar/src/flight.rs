@@ -43,6 +43,8 @@ pub struct Flight {
     places: HashMap<String, usize>,
     /// Whose decisions these are, in their order: a caller's place in the queue, once for each decision.
     owners: Vec<usize>,
+    /// For each caller in the queue how many of them are its own.
+    boarded: Vec<usize>,
 }
 
 impl<A> Default for Queue<A> {
@@ -76,7 +78,7 @@ impl<A> Queue<A> {
     /// Makes up the next flight.
     pub fn board(&self) -> Flight {
         let mut flight = Flight::default();
-        let mut boarded = vec![0; self.callers.len()];
+        let mut boarded = vec![0_usize; self.callers.len()];
         let mut before = usize::MAX;
         // Round after round, until the flight is full or nobody has boarded in one.
         while flight.owners.len() < MOST && flight.owners.len() != before {
@@ -95,7 +97,16 @@ impl<A> Queue<A> {
                 }
             }
         }
+        flight.boarded = boarded;
         flight
+    }
+
+    /// The callers whose first decisions are in a flight, before it lands.
+    pub fn first_boarding<'a>(&'a self, flight: &'a Flight) -> impl Iterator<Item = &'a A> {
+        let callers = self.callers.iter().zip(&flight.boarded);
+        callers
+            .filter(|(caller, boarded)| caller.settled.is_empty() && **boarded > 0)
+            .map(|(caller, _)| &caller.answer)
     }
 
     /// Hands out what a flight came back with, and lets go of the callers that have all their decisions.
@@ -220,10 +231,18 @@ mod tests {
         let flight = queue.board();
         assert_eq!(flight.batch.decisions.len(), MOST);
         assert_eq!(flight.batch.buckets.len(), 2, "a hot bucket is in it once");
+        let waited: Vec<_> = queue.first_boarding(&flight).collect();
+        assert_eq!(waited, [&"large", &"small"]);
         let done = queue.land(&flight, vec![None; MOST]);
         assert_eq!(
             done.iter().map(|(answer, _)| *answer).collect::<Vec<_>>(),
             ["small"]
+        );
+        let next = queue.board();
+        assert_eq!(
+            queue.first_boarding(&next).count(),
+            0,
+            "it has boarded before"
         );
     }
 

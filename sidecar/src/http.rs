@@ -5,6 +5,7 @@
 //! | decisions | `POST /v1/decide` | a verdict for each decision |
 //! | decisions | `POST /v1/give-back` | how many units were returned, for each |
 //! | admin | `POST /v1/reset` | whether the limit had been drawn on, for each |
+//! | admin | `GET /v1/top` | who is denied and who is near a limit |
 //! | admin | `GET /metrics` | Prometheus's text format |
 //! | admin | `GET /healthz` | 200 while the process serves |
 //! | admin | `GET /readyz` | 200 when a policy is loaded and the store answers, else 503 and why |
@@ -17,7 +18,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use sluicegate_protocol::{Code, DECIDE_PATH, GIVE_BACK_PATH, MAX_BODY_BYTES, Problem, RESET_PATH};
+use sluicegate_protocol::{
+    Code, DECIDE_PATH, GIVE_BACK_PATH, MAX_BODY_BYTES, Problem, RESET_PATH, TOP_PATH,
+};
 
 use crate::service::Service;
 
@@ -86,6 +89,7 @@ pub fn admin(service: Arc<Service>, access: Access) -> Router {
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(readyz))
         .route(RESET_PATH, post(reset))
+        .route(TOP_PATH, get(top))
         .with_state(service)
 }
 
@@ -115,10 +119,14 @@ fn refusal(problem: &Problem) -> Response {
 }
 
 async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    match service.metrics.text() {
+    match service.metrics_text() {
         Ok(text) => ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+async fn top(State(service): State<Arc<Service>>) -> Response {
+    answer(async { Ok(service.top()) }).await
 }
 
 async fn readyz(State(service): State<Arc<Service>>) -> Response {

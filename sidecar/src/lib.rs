@@ -12,7 +12,8 @@
 //! | `service.rs` | decides: reads, asks the store within its deadline, counts, answers |
 //! | `http.rs` | routes: decisions and admin |
 //! | `document.rs`, `review.rs`, `review/` | plugin configurations in YAML files, and what is wrong with them |
-//! | `metrics.rs` | what Prometheus is told |
+//! | `metrics.rs`, `metrics/` | what Prometheus is told |
+//! | `top.rs`, `subject.rs` | who is denied most and who is near a limit; how subjects are shown; pure |
 //! | `server.rs` | runs it all on listeners that the caller owns |
 //!
 //! `main.rs` owns arguments, ports, signals and the exit code; nothing in here does.
@@ -31,3 +32,5 @@ pub mod server;
 pub mod service;
 pub mod split;
 pub mod store;
+pub mod subject;
+pub mod top;

@@ -8,7 +8,7 @@ use notify::{RecursiveMode, Watcher};
 use tokio::sync::Notify;
 use tracing::{error, info};
 
-use crate::metrics::Metrics;
+use crate::metrics::{Meters, Metrics};
 use crate::policy::{Policy, PolicyError};
 
 /// A policy and which of the loaded ones it is.
@@ -18,6 +18,8 @@ pub struct Epoch {
     pub number: u64,
     /// The limits.
     pub policy: Policy,
+    /// What is counted of them.
+    pub meters: Meters,
 }
 
 /// The policy in force. Readers take what is there when they begin, and keep it until they are done.
@@ -48,9 +50,13 @@ impl Live {
     pub fn load(path: &Path, metrics: &Metrics) -> Result<Self, PolicyError> {
         let text = Policy::read(path)?;
         let policy = Policy::parse(&text).map_err(|message| PolicyError::invalid(path, message))?;
-        metrics.policy_loaded(1);
+        let epoch = Epoch {
+            number: 1,
+            meters: metrics.policy_loaded(1, &policy),
+            policy,
+        };
         Ok(Self {
-            current: ArcSwap::from_pointee(Epoch { number: 1, policy }),
+            current: ArcSwap::from_pointee(epoch),
             path: path.to_owned(),
             newest: Mutex::new((text, None)),
         })
@@ -88,9 +94,13 @@ impl Live {
             Ok(None) => Reload::Unchanged,
             Ok(Some(policy)) => {
                 let number = self.current.load().number + 1;
-                self.current.store(Arc::new(Epoch { number, policy }));
+                let meters = metrics.policy_loaded(number, &policy);
+                self.current.store(Arc::new(Epoch {
+                    number,
+                    policy,
+                    meters,
+                }));
                 newest.1 = None;
-                metrics.policy_loaded(number);
                 info!(epoch = number, "policy reloaded");
                 Reload::Loaded
             }

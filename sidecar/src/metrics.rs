@@ -1,56 +1,41 @@
-//! What Prometheus is told. The names stand here and nowhere else. No label ever holds a key.
+//! What Prometheus is told, and who is denied. No label ever holds a key.
+//!
+//! | file | for |
+//! |---|---|
+//! | `metrics/families.rs` | every metric's name, help and buckets |
+//! | `metrics/meter.rs` | what is counted of one limit |
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+mod families;
+mod meter;
 
-use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder, core::Collector,
-};
-use sluicegate_protocol::{DeniedHere, Verdict};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use prometheus::{Encoder, TextEncoder};
+use sluicegate_protocol::{Decision, DeniedHere, Top, Verdict};
 
 use crate::plan::{Source, Told};
-
-/// Seconds: from well under a local round trip to past the longest sensible deadline.
-const STORE_SECONDS: [f64; 13] = [
-    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0,
-];
-
-/// Decisions in one call, up to the most that fly together.
-const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
-
-/// Rules that are told apart by name; those that come later are `other`.
-const MAX_SHADOW_RULES: usize = 256;
-/// Bytes of a rule's name.
-const MAX_RULE_BYTES: usize = 64;
-
-/// A verdict as the value of a label.
-const fn label(verdict: &Verdict<'_>) -> &'static str {
-    match verdict {
-        Verdict::Admitted(_) => "admitted",
-        Verdict::Denied(_) => "denied",
-        Verdict::Unavailable => "unavailable",
-        Verdict::Error { .. } => "error",
-    }
-}
+use crate::policy::Policy;
+pub use families::Failed;
+use families::Families;
+use meter::Meter;
 
 /// The sidecar's metrics.
 #[derive(Debug)]
 pub struct Metrics {
-    registry: Registry,
-    decisions: IntCounterVec,
-    shadow_decisions: IntCounterVec,
-    /// Rules that have asked in the shadow: their names come over the wire, and a label's values must be few.
-    shadow_rules: Mutex<BTreeSet<String>>,
-    store_seconds: Histogram,
-    store_errors: IntCounterVec,
-    batch_decisions: Histogram,
-    decision_seconds: Histogram,
-    epoch: IntGauge,
-    reloads: IntCounterVec,
-    reload_successful: IntGauge,
-    reload_time: Gauge,
+    families: Arc<Families>,
+    /// Of every limit that the policy in force has.
+    meters: Mutex<BTreeMap<String, Arc<Meter>>>,
+    started: Instant,
+}
+
+/// What is counted of the limits of one policy. Who decides by a policy counts by its meters, which need no lock to be
+/// found.
+#[derive(Debug)]
+pub struct Meters {
+    families: Arc<Families>,
+    limits: BTreeMap<String, Arc<Meter>>,
 }
 
 impl Metrics {
@@ -58,211 +43,204 @@ impl Metrics {
     ///
     /// # Errors
     /// Two metrics have the same name, which is a defect of this file.
-    pub fn new() -> Result<Self, prometheus::Error> {
-        let metrics = Self {
-            registry: Registry::new(),
-            decisions: IntCounterVec::new(
-                Opts::new(
-                    "sluicegate_decisions_total",
-                    "Decisions, by the limit that decided, the verdict and where it came from.",
-                ),
-                &["limit", "verdict", "source"],
-            )?,
-            shadow_decisions: IntCounterVec::new(
-                Opts::new(
-                    "sluicegate_shadow_decisions_total",
-                    "Decisions that nobody heeds, by the rule that asks, the limit that decided and the verdict.",
-                ),
-                &["rule", "limit", "verdict"],
-            )?,
-            shadow_rules: Mutex::default(),
-            store_seconds: Histogram::with_opts(
-                HistogramOpts::new(
-                    "sluicegate_store_duration_seconds",
-                    "Time of one call to the store, a batch each.",
-                )
-                .buckets(STORE_SECONDS.to_vec()),
-            )?,
-            batch_decisions: Histogram::with_opts(
-                HistogramOpts::new(
-                    "sluicegate_store_batch_decisions",
-                    "Decisions that went to the store in one call.",
-                )
-                .buckets(BATCH_DECISIONS.to_vec()),
-            )?,
-            decision_seconds: Histogram::with_opts(
-                HistogramOpts::new(
-                    "sluicegate_decision_duration_seconds",
-                    "Time of a caller's decisions, waiting for a call under way included.",
-                )
-                .buckets(STORE_SECONDS.to_vec()),
-            )?,
-            store_errors: IntCounterVec::new(
-                Opts::new(
-                    "sluicegate_store_errors_total",
-                    "Calls to the store that failed, by kind.",
-                ),
-                &["kind"],
-            )?,
-            reloads: IntCounterVec::new(
-                Opts::new(
-                    "sluicegate_policy_reloads_total",
-                    "Policies read after the first, by outcome.",
-                ),
-                &["outcome"],
-            )?,
-            reload_successful: IntGauge::new(
-                "sluicegate_policy_last_reload_successful",
-                "1 if the policy file as it stands is in force, 0 if it was refused.",
-            )?,
-            reload_time: Gauge::new(
-                "sluicegate_policy_last_reload_success_timestamp_seconds",
-                "When the policy in force was loaded, seconds since 1970.",
-            )?,
-            epoch: IntGauge::new(
-                "sluicegate_policy_epoch",
-                "Version of the policy in force, counted from 1.",
-            )?,
-        };
-        let build = IntGaugeVec::new(
-            Opts::new(
-                "sluicegate_build_info",
-                "Always 1; the version is the label.",
-            ),
-            &["version"],
-        )?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let collectors: [Box<dyn Collector>; 11] = [
-            Box::new(build),
-            Box::new(metrics.decisions.clone()),
-            Box::new(metrics.shadow_decisions.clone()),
-            Box::new(metrics.store_seconds.clone()),
-            Box::new(metrics.store_errors.clone()),
-            Box::new(metrics.batch_decisions.clone()),
-            Box::new(metrics.decision_seconds.clone()),
-            Box::new(metrics.epoch.clone()),
-            Box::new(metrics.reloads.clone()),
-            Box::new(metrics.reload_successful.clone()),
-            Box::new(metrics.reload_time.clone()),
-        ];
-        for collector in collectors {
-            metrics.registry.register(collector)?;
-        }
-        Ok(metrics)
+    pub fn new() -> Result<Self, Failed> {
+        Ok(Self {
+            families: Arc::new(Families::new()?),
+            meters: Mutex::default(),
+            started: Instant::now(),
+        })
     }
 
-    /// Counts one verdict.
-    pub fn count(&self, told: &Told<'_>) {
-        self.count_as(told, label(&told.verdict));
-    }
-
-    /// Counts one verdict that nobody heeds: under the rule that asked, and among all decisions as `shadow_...`.
-    pub fn count_shadow(&self, rule: &str, told: &Told<'_>) {
-        let rule = if self.is_known(rule) { rule } else { "other" };
-        let verdict = label(&told.verdict);
-        self.shadow_decisions
-            .with_label_values(&[rule, told.limit, verdict])
-            .inc();
-        let verdict = match told.verdict {
-            Verdict::Admitted(_) => "shadow_admitted",
-            Verdict::Denied(_) => "shadow_denied",
-            _ => verdict,
-        };
-        self.count_as(told, verdict);
-    }
-
-    /// Counts what a filter has denied by its own certificates. A limit that the policy does not have, which a reload
-    /// may have taken away, is counted without its name: labels are bounded by what operators write.
-    pub fn count_denied_here(&self, denied: &DeniedHere<'_>, known: bool) {
-        let limit = if known { denied.limit.as_ref() } else { "" };
-        let verdict = match denied.shadow.as_deref() {
-            None => "denied",
-            Some(rule) => {
-                let rule = if self.is_known(rule) { rule } else { "other" };
-                self.shadow_decisions
-                    .with_label_values(&[rule, limit, "denied"])
-                    .inc_by(denied.count);
-                "shadow_denied"
-            }
-        };
-        self.decisions
-            .with_label_values(&[limit, verdict, "filter"])
-            .inc_by(denied.count);
-    }
-
-    fn count_as(&self, told: &Told<'_>, verdict: &str) {
-        let source = match told.source {
-            Source::Store => "store",
-            Source::Certificate => "certificate",
-            Source::Request => "request",
-        };
-        self.decisions
-            .with_label_values(&[told.limit, verdict, source])
-            .inc();
-    }
-
-    fn is_known(&self, rule: &str) -> bool {
-        let mut rules = self
-            .shadow_rules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if rules.contains(rule) {
-            return true;
-        }
-        let new = rules.len() < MAX_SHADOW_RULES && rule.len() <= MAX_RULE_BYTES;
-        if new {
-            rules.insert(rule.to_owned());
-        }
-        new
+    /// Microseconds since the start; what counting wants to be told.
+    pub fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     /// Notes how long a call to the store took, whether or not it succeeded.
     pub fn store_took(&self, duration: Duration) {
-        self.store_seconds.observe(duration.as_secs_f64());
+        self.families.store_seconds.observe(duration.as_secs_f64());
     }
 
     /// Notes how many decisions go to the store together.
     pub fn batch_flies(&self, decisions: usize) {
-        self.batch_decisions
+        self.families
+            .batch_decisions
             .observe(u32::try_from(decisions).unwrap_or(u32::MAX).into());
     }
 
-    /// Notes how long a caller waited for its decisions.
-    pub fn decided_within(&self, duration: Duration) {
-        self.decision_seconds.observe(duration.as_secs_f64());
+    /// Notes how long a caller waited before its first decision went to the store.
+    pub fn queued_for(&self, duration: Duration) {
+        self.families.queue_seconds.observe(duration.as_secs_f64());
     }
 
-    /// Counts a failed call to the store.
+    /// Notes how long a caller waited for its decisions, and whether the store had to be asked for any.
+    pub fn decided_within(&self, duration: Duration, store_asked: bool) {
+        let seconds = if store_asked {
+            &self.families.decision_seconds_store
+        } else {
+            &self.families.decision_seconds_certificate
+        };
+        seconds.observe(duration.as_secs_f64());
+    }
+
+    /// Counts a failed call to the store; `kind` is one of `StoreError`'s, or of the queue before it.
     pub fn store_failed(&self, kind: &str) {
-        self.store_errors.with_label_values(&[kind]).inc();
+        self.families.store_errors.with_label_values(&[kind]).inc();
     }
 
-    /// Says which policy is in force, from now on.
-    pub fn policy_loaded(&self, epoch: u64) {
-        self.epoch.set(i64::try_from(epoch).unwrap_or(i64::MAX));
-        self.reload_successful.set(1);
+    /// Says whether the store answered when it was last asked.
+    pub fn store_is_up(&self, up: bool) {
+        self.families.store_up.set(up.into());
+    }
+
+    /// Says which policy is in force from now on, and gives what to count by while it is. A limit that it does not have
+    /// any more keeps its counters, so that what was counted last is scraped too; its gauges go, as they would stand
+    /// still, and so does what was known of its subjects.
+    pub fn policy_loaded(&self, epoch: u64, policy: &Policy) -> Meters {
+        self.families
+            .epoch
+            .set(i64::try_from(epoch).unwrap_or(i64::MAX));
+        self.families.reload_successful.set(1);
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        self.reload_time.set(now.as_secs_f64());
+        self.families.reload_time.set(now.as_secs_f64());
         if epoch > 1 {
-            self.reloads.with_label_values(&["loaded"]).inc();
+            self.families.reloads_loaded.inc();
+        }
+        let mut known = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = BTreeMap::new();
+        for limit in policy.limits() {
+            let meter = known
+                .remove(&limit.name)
+                .unwrap_or_else(|| Arc::new(Meter::new(&self.families, &limit.name)));
+            limits.insert(limit.name.clone(), meter);
+        }
+        for gone in known.keys() {
+            // They are there, or the limit would not be known; and if not, all the better.
+            let _ = self.families.nearest_ratio.remove_label_values(&[gone]);
+            let _ = self.families.top_denied_ratio.remove_label_values(&[gone]);
+        }
+        known.clone_from(&limits);
+        Meters {
+            families: Arc::clone(&self.families),
+            limits,
         }
     }
 
     /// Says that the policy file cannot be used.
     pub fn policy_refused(&self) {
-        self.reload_successful.set(0);
-        self.reloads.with_label_values(&["refused"]).inc();
+        self.families.reload_successful.set(0);
+        self.families.reloads_refused.inc();
     }
 
-    /// All of them in Prometheus's text format.
+    /// Who is denied and who is near a limit, for every limit in force.
+    pub fn top(&self) -> Top {
+        let now_us = self.now_us();
+        Top {
+            limits: self.known().iter().map(|meter| meter.top(now_us)).collect(),
+        }
+    }
+
+    /// All of them in Prometheus's text format, `certificates` being held.
     ///
     /// # Errors
     /// A metric cannot be written as text.
-    pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn text(&self, certificates: usize) -> Result<Vec<u8>, prometheus::Error> {
+        self.families
+            .certificates
+            .set(i64::try_from(certificates).unwrap_or(i64::MAX));
+        let now_us = self.now_us();
+        for meter in self.known() {
+            meter.refresh(now_us);
+        }
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        TextEncoder::new().encode(&self.families.registry.gather(), &mut text)?;
         Ok(text)
+    }
+
+    fn known(&self) -> Vec<Arc<Meter>> {
+        let known = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        known.values().map(Arc::clone).collect()
+    }
+}
+
+impl Meters {
+    /// Counts one verdict, of a decision if it could be read.
+    pub fn count(&self, told: &Told<'_>, decision: Option<&Decision<'_>>, now_us: u64) {
+        let shadow = decision.and_then(|decision| decision.shadow.as_deref());
+        let Some(meter) = self.limits.get(told.limit) else {
+            self.count_nameless(told, shadow);
+            return;
+        };
+        match shadow {
+            Some(rule) => meter.count_shadow(&self.families, rule, &told.verdict, told.source),
+            None => {
+                let key = decision
+                    .zip(standing(&told.verdict))
+                    .and_then(|(decision, check)| decision.checks.get(check));
+                let key = key.map_or("", |check| check.key.as_ref());
+                meter.count(&told.verdict, told.source, key, now_us);
+            }
+        }
+    }
+
+    /// Counts what a filter has denied by its own certificates. A limit that the policy does not have, which a reload
+    /// may have taken away, is counted without its name: labels are bounded by what operators write.
+    pub fn count_denied_here(&self, denied: &DeniedHere<'_>, now_us: u64) {
+        let meter = self.limits.get(denied.limit.as_ref());
+        match (meter, denied.shadow.as_deref()) {
+            (Some(meter), None) => {
+                meter.count_denied_here(denied.key.as_deref(), denied.count, now_us);
+            }
+            (Some(meter), Some(rule)) => {
+                meter.count_shadow_denied_here(&self.families, rule, denied.count);
+            }
+            (None, shadow) => {
+                let verdict = shadow.map_or("denied", |_| "shadow_denied");
+                self.nameless(shadow, verdict, "filter", denied.count);
+            }
+        }
+    }
+
+    /// Nearly always an error: only those have no limit.
+    fn count_nameless(&self, told: &Told<'_>, shadow: Option<&str>) {
+        let source = match told.source {
+            Source::Store => "store",
+            Source::Certificate => "certificate",
+            Source::Request => "request",
+        };
+        let verdict = match (&told.verdict, shadow) {
+            (Verdict::Admitted(_), None) => "admitted",
+            (Verdict::Denied(_), None) => "denied",
+            (Verdict::Admitted(_), Some(_)) => "shadow_admitted",
+            (Verdict::Denied(_), Some(_)) => "shadow_denied",
+            (Verdict::Unavailable, _) => "unavailable",
+            (Verdict::Error { .. }, _) => "error",
+        };
+        self.nameless(shadow, verdict, source, 1);
+    }
+
+    fn nameless(&self, shadow: Option<&str>, verdict: &str, source: &str, count: u64) {
+        if let Some(rule) = shadow {
+            let rule = self.families.shadow_rule(rule);
+            let verdict = verdict.trim_start_matches("shadow_");
+            self.families
+                .shadow_decisions
+                .with_label_values(&[rule, "", verdict])
+                .inc_by(count);
+        }
+        self.families
+            .decisions
+            .with_label_values(&["", verdict, source])
+            .inc_by(count);
+    }
+}
+
+/// The check that decided.
+const fn standing(verdict: &Verdict<'_>) -> Option<usize> {
+    match verdict {
+        Verdict::Admitted(standing) | Verdict::Denied(standing) => Some(standing.check),
+        Verdict::Unavailable | Verdict::Error { .. } => None,
     }
 }

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 use crate::http::{self, Access};
 use crate::service::Service;
 
-/// How often what has expired is freed.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How often what has expired is freed, and an idle store is looked after.
+const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// Events that belong to one change of the policy file are taken together.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ pub async fn run(
     let shutdown = async {
         tokio::select! {
             () = shutdown => {}
-            () = sweep(&service) => {}
+            () = tick(&service) => {}
             () = reload(&service, &changed) => {}
         }
         drop(stop);
@@ -59,12 +59,12 @@ pub async fn run(
     Ok(())
 }
 
-/// Frees what has expired, every second, for ever.
-async fn sweep(service: &Service) {
-    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+/// Does what has to be done every second, for ever.
+async fn tick(service: &Service) {
+    let mut ticks = tokio::time::interval(TICK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        service.sweep();
+        service.tick().await;
     }
 }

@@ -1,6 +1,8 @@
 //! Decides, gives back, resets: reads a request, asks the store, counts and answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use serde::Serialize;
 use sluicegate_engine::script::GiveBack;
@@ -25,6 +27,8 @@ pub struct Service {
     store: Arc<Store>,
     batcher: Batcher,
     denials: Denials,
+    /// The store was asked for something since the last tick.
+    store_asked: AtomicBool,
     /// What it counts.
     pub metrics: Arc<Metrics>,
 }
@@ -39,6 +43,7 @@ impl Service {
             store,
             batcher,
             denials: Denials::default(),
+            store_asked: AtomicBool::new(false),
             metrics,
         }
     }
@@ -48,30 +53,35 @@ impl Service {
     /// # Errors
     /// The body as a whole is of no use.
     pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let started = Instant::now();
         let epoch = self.live.current();
         let Read {
             decisions: asked,
             denied,
         } = read_decisions(body)?;
+        let now_us = self.metrics.now_us();
         for denied in &denied {
-            self.metrics
-                .count_denied_here(denied, epoch.policy.limit(&denied.limit).is_some());
+            epoch.meters.count_denied_here(denied, now_us);
         }
         let moment = self.denials.moment(epoch.number);
         let plan = Plan::new(&epoch.policy, &asked, |decision| {
             self.denials.covering(moment, decision)
         });
+        let store_asked = !plan.batch.decisions.is_empty();
+        if store_asked {
+            self.store_asked.store(true, Ordering::Relaxed);
+        }
         let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
         let told = plan.verdicts(&settled);
         for (told, asked) in told.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
-            match decision.and_then(|decision| decision.shadow.as_deref()) {
-                Some(rule) => self.metrics.count_shadow(rule, told),
-                None => self.metrics.count(told),
-            }
+            epoch.meters.count(told, decision, now_us);
             if let (Source::Store, Some(decision)) = (told.source, decision) {
                 self.denials.hold(moment, decision, &told.verdict);
             }
+        }
+        if store_asked || told.iter().any(|told| told.source == Source::Certificate) {
+            self.metrics.decided_within(started.elapsed(), store_asked);
         }
         let answer = Answer {
             epoch: epoch.number,
@@ -82,6 +92,7 @@ impl Service {
 
     fn failed(&self, error: &StoreError) {
         self.metrics.store_failed(error.kind());
+        self.metrics.store_is_up(false);
         warn!(kind = error.kind(), "store call failed: {error}");
     }
 
@@ -152,9 +163,27 @@ impl Service {
         Ok(json(&Listed { outcomes }))
     }
 
-    /// Frees what has expired in the store; to be called every second or so.
-    pub fn sweep(&self) {
+    /// Frees what has expired in the store, and looks whether it is there if nobody has asked it lately; to be called
+    /// every second or so.
+    pub async fn tick(&self) {
         self.store.sweep();
+        if !self.store_asked.swap(false, Ordering::Relaxed) {
+            // Whoever needs it hears why; here a gauge says so.
+            let _ = self.store_answers().await;
+        }
+    }
+
+    /// The body that answers `GET /v1/top`.
+    pub fn top(&self) -> Vec<u8> {
+        json(&self.metrics.top())
+    }
+
+    /// The metrics as text.
+    ///
+    /// # Errors
+    /// One of them cannot be written as text.
+    pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
+        self.metrics.text(self.denials.len())
     }
 
     /// Whether the store answers within its deadline.
@@ -162,7 +191,9 @@ impl Service {
     /// # Errors
     /// Why not.
     pub async fn store_answers(&self) -> Result<(), StoreError> {
-        self.store.ping().await
+        let answers = self.store.ping().await;
+        self.metrics.store_is_up(answers.is_ok());
+        answers
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `flood` | hostile requests by the thousand |
 //! | `certificates` | denials that are given again without asking |
 //! | `cluster` | the sidecar on a Redis Cluster |
+//! | `metrics` | the page of metrics, and Prometheus's own check of them |
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
@@ -31,6 +32,7 @@ mod hostile;
 mod lifecycle;
 mod limits;
 mod matching;
+mod metrics;
 mod operations;
 mod outages;
 mod redis_store;

@@ -11,6 +11,9 @@ use crate::rule::{Check, Question, Rules};
 
 /// Denials held by one VM for one configuration; about half a kilobyte each.
 const CAPACITY: usize = 4_096;
+/// Keys told apart in one report; denials of others are reported without theirs. Reports go with nearly every callout,
+/// so that there are few in each; and a key is at most half a kilobyte.
+const REPORTED_KEYS: usize = 128;
 
 /// Certificates of the sidecar's policy, and what they have denied.
 #[derive(Debug)]
@@ -18,8 +21,18 @@ pub struct Denials {
     /// The policy's epoch that all of them are of.
     epoch: u64,
     certificates: Certificates,
-    /// Denied here and not reported yet: by limit and, for shadows, rule.
-    unreported: BTreeMap<(String, Option<String>), u64>,
+    /// Denied here and not reported yet, by key. Denials for shadows and of too many keys are under the empty key, which
+    /// no check has.
+    unreported: BTreeMap<String, Vec<Count>>,
+}
+
+/// Denials of one key.
+#[derive(Debug)]
+struct Count {
+    limit: String,
+    /// The rule, where nobody heeded them.
+    shadow: Option<String>,
+    count: u64,
 }
 
 impl Default for Denials {
@@ -52,16 +65,46 @@ impl Denials {
         let shadows = question
             .shadows
             .iter()
-            .map(|shadow| Some(rules.rule_name(shadow.rule).to_owned()));
+            .map(|shadow| Some(rules.rule_name(shadow.rule)));
         for (verdict, shadow) in verdicts.iter().zip(enforced.into_iter().chain(shadows)) {
             if let Verdict::Denied(standing) = verdict {
-                *self
-                    .unreported
-                    .entry((standing.limit.to_string(), shadow))
-                    .or_default() += 1;
+                // Shadows deny nobody, so nobody asks whom.
+                let check = match shadow {
+                    None => question.checks.get(standing.check),
+                    Some(_) => None,
+                };
+                let key = check.map_or("", |check| check.key.as_str());
+                self.count(key, &standing.limit, shadow, 1);
             }
         }
         Some(verdicts)
+    }
+
+    /// Counts for the next report; without an allocation where the same was counted before.
+    fn count(&mut self, key: &str, limit: &str, shadow: Option<&str>, count: u64) {
+        let full = self.unreported.len() >= REPORTED_KEYS;
+        let key = if full && !self.unreported.contains_key(key) {
+            ""
+        } else {
+            key
+        };
+        if !self.unreported.contains_key(key) {
+            self.unreported.insert(key.to_owned(), Vec::new());
+        }
+        let Some(counts) = self.unreported.get_mut(key) else {
+            return;
+        };
+        let known = counts
+            .iter_mut()
+            .find(|known| known.limit == limit && known.shadow.as_deref() == shadow);
+        match known {
+            Some(known) => known.count = known.count.saturating_add(count),
+            None => counts.push(Count {
+                limit: limit.to_owned(),
+                shadow: shadow.map(str::to_owned),
+                count,
+            }),
+        }
     }
 
     /// Remembers the denials among a question's verdicts.
@@ -91,24 +134,29 @@ impl Denials {
 
     /// What has been denied here since the last report, to be sent along.
     pub fn report(&mut self) -> Vec<DeniedHere<'static>> {
-        let unreported = std::mem::take(&mut self.unreported).into_iter();
-        let denied = |((limit, shadow), count): ((String, Option<String>), u64)| DeniedHere {
-            limit: limit.into(),
-            shadow: shadow.map(Into::into),
-            count,
-        };
-        unreported.map(denied).collect()
+        let mut report = Vec::new();
+        for (key, counts) in std::mem::take(&mut self.unreported) {
+            let denied = |count: Count| DeniedHere {
+                limit: count.limit.into(),
+                shadow: count.shadow.map(Into::into),
+                key: (!key.is_empty()).then(|| key.clone().into()),
+                count: count.count,
+            };
+            report.extend(counts.into_iter().map(denied));
+        }
+        report
     }
 
     /// A report did not arrive: it goes with the next. (If it did arrive and only its answer was lost, it is counted
     /// twice; the other way it would be lost.)
     pub fn put_back(&mut self, report: Vec<DeniedHere<'static>>) {
         for denied in report {
-            let shadow = denied.shadow.map(std::borrow::Cow::into_owned);
-            *self
-                .unreported
-                .entry((denied.limit.into_owned(), shadow))
-                .or_default() += denied.count;
+            self.count(
+                denied.key.as_deref().unwrap_or_default(),
+                &denied.limit,
+                denied.shadow.as_deref(),
+                denied.count,
+            );
         }
     }
 
@@ -230,12 +278,36 @@ mod tests {
             [DeniedHere {
                 limit: "l".into(),
                 shadow: None,
+                key: Some("a".into()),
                 count: 3
             }]
         );
         assert!(!denials.has_report());
-        denials.put_back(report);
+        denials.put_back(report.clone());
         assert!(denials.has_report());
+        assert_eq!(denials.report(), report);
+    }
+
+    #[test]
+    fn a_report_tells_a_bounded_number_of_keys_apart_and_counts_all_denials() {
+        let (rules, mut denials) = (rules(), Denials::default());
+        for name in 0..300 {
+            let question = question(&format!("k{name}"), false);
+            denials.learn(&rules, &question, 1, &[denied(1_000)], ASKED);
+            for _ in 0..2 {
+                assert!(denials.covering(&rules, &question, 500_000).is_some());
+            }
+        }
+        let report = denials.report();
+        assert_eq!(report.iter().map(|denied| denied.count).sum::<u64>(), 600);
+        let (named, rest): (Vec<_>, Vec<_>) =
+            report.iter().partition(|denied| denied.key.is_some());
+        assert_eq!(
+            (named.len(), rest.len()),
+            (REPORTED_KEYS, 1),
+            "those without a key are together"
+        );
+        assert!(named.iter().all(|denied| denied.count == 2));
     }
 
     #[test]
@@ -253,7 +325,7 @@ mod tests {
             .into_iter()
             .map(|denied| denied.shadow)
             .collect();
-        assert_eq!(shadows, [None, Some("trial".into())]);
+        assert_eq!(shadows, [Some("trial".into()), None]);
     }
 
     #[test]

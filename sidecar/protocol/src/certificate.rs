@@ -92,6 +92,12 @@ impl Certificates {
         self.ends.clear();
     }
 
+    /// How many are held at `now_us`.
+    pub fn held(&mut self, now_us: u64) -> usize {
+        self.drop_ended(now_us);
+        self.len()
+    }
+
     /// How many are held, those included that have ended since one was added.
     pub fn len(&self) -> usize {
         self.held.len()
@@ -198,6 +204,8 @@ mod tests {
         };
         certificates.hold("only", &standing(500, 900), later);
         assert_eq!(certificates.len(), 1, "what has ended makes room");
+        assert_eq!(certificates.held(10_499_999), 1);
+        assert_eq!(certificates.held(10_500_000), 0);
     }
 
     #[test]

@@ -11,11 +11,13 @@
 //! | `answer.rs` | verdicts |
 //! | `certificate.rs` | denials that are remembered, in the filter and in the sidecar |
 //! | `problem.rs` | what can be wrong, each with a code of its own |
+//! | `top.rs` | who is being denied |
 
 mod answer;
 mod certificate;
 mod problem;
 mod request;
+mod top;
 
 pub use answer::{Answer, GivenBack, Listed, Standing, Verdict, WasReset};
 pub use certificate::{Asked, Certificates, fingerprint};
@@ -24,6 +26,7 @@ pub use request::{
     Check, Decision, DeniedHere, GiveBack, Read, Request, Reset, read_decisions, read_give_backs,
     read_resets,
 };
+pub use top::{Top, TopDenied, TopLimit, TopNearest};
 
 /// Where decisions are posted.
 pub const DECIDE_PATH: &str = "/v1/decide";
@@ -32,6 +35,8 @@ pub const DECIDE_PATH: &str = "/v1/decide";
 pub const GIVE_BACK_PATH: &str = "/v1/give-back";
 /// Where limits are made whole for a key; on the admin port.
 pub const RESET_PATH: &str = "/v1/reset";
+/// Who is being denied; on the admin port.
+pub const TOP_PATH: &str = "/v1/top";
 
 /// Most bytes of a request's body.
 pub const MAX_BODY_BYTES: usize = 1 << 20;

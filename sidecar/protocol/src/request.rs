@@ -30,6 +30,9 @@ pub struct DeniedHere<'a> {
     /// The rule, where nobody heeded it.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Cow<'a, str>>,
+    /// Whom they were about; nobody in particular where the filter does not tell so many keys apart.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Cow<'a, str>>,
     /// How many.
     pub count: u64,
 }

@@ -1,0 +1,254 @@
+//! `docs/metrics.md` is what a live sidecar serves, and Prometheus's own tool finds nothing wrong with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::post;
+use sluicegate_tests::process::{eventually, repository};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::policy;
+
+async fn decide(sidecar: &Sidecar, body: Value) -> Value {
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (status, answer) = post(&url, body.to_string()).await;
+    assert_eq!(status, 200, "{answer}");
+    serde_json::from_str(&answer).unwrap()
+}
+
+fn decision(limit: &str, key: &str) -> Value {
+    json!({ "checks": [{ "limit": limit, "key": key }] })
+}
+
+fn shadow(limit: &str, key: &str) -> Value {
+    json!({ "checks": [{ "limit": limit, "key": key }], "shadow": "trial" })
+}
+
+/// Everything that can happen to a sidecar.
+async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
+    for _ in 0..3 {
+        decide(sidecar, json!({ "decisions": [decision("per-key", "a")] })).await;
+        decide(sidecar, json!({ "decisions": [shadow("per-key", "b")] })).await;
+    }
+    let denied = json!([
+        { "limit": "per-key", "key": "a", "count": 4 },
+        { "limit": "per-key", "shadow": "trial", "count": 2 },
+        { "limit": "gone", "count": 1 },
+    ]);
+    let cannot = decision("nope", "a");
+    decide(sidecar, json!({ "decisions": [cannot], "denied": denied })).await;
+    let admin = format!("http://127.0.0.1:{}", sidecar.admin_port);
+    let reset = json!({ "resets": [{ "limit": "per-key", "key": "a" }] });
+    post(&format!("{admin}/v1/reset"), reset.to_string()).await;
+    let receipt = json!({ "checks": [{ "limit": "per-key", "key": "c" }], "receipt": true });
+    let answer = decide(sidecar, json!({ "decisions": [receipt] })).await;
+    let taken = &answer["verdicts"][0]["receipt"][0];
+    let give = json!({ "give_backs": [{ "limit": "per-key", "key": "c", "cost": 1, "taken_at_us": taken }] });
+    let url = format!("http://127.0.0.1:{}/v1/give-back", sidecar.port);
+    assert!(post(&url, give.to_string()).await.1.contains("\"units\":1"));
+    // A reload, and one that is refused.
+    let first = std::fs::read_to_string(&sidecar.policy).unwrap();
+    std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 3")).unwrap();
+    eventually("the policy is reloaded", async || {
+        sidecar.metric("sluicegate_policy_epoch").await == 2.0
+    })
+    .await;
+    std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 0")).unwrap();
+    eventually("the policy is refused", async || {
+        sidecar
+            .metric("sluicegate_policy_last_reload_successful")
+            .await
+            == 0.0
+    })
+    .await;
+    assert_eq!(sidecar.metric("sluicegate_store_up").await, 1.0);
+    redis.kill();
+    let answer = decide(sidecar, json!({ "decisions": [decision("per-key", "d")] })).await;
+    assert_eq!(answer["verdicts"][0]["outcome"], "unavailable");
+    assert_eq!(sidecar.metric("sluicegate_store_up").await, 0.0);
+}
+
+/// A table's rows, as the texts of their cells.
+fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
+    let (_, section) = page
+        .split_once(heading)
+        .unwrap_or_else(|| panic!("{heading}"));
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    rows.skip(1)
+        .map(|row| {
+            row.trim_matches('|')
+                .split(" |")
+                .map(|cell| cell.trim().to_owned())
+                .collect()
+        })
+        .collect()
+}
+
+/// What stands in backticks.
+fn quoted(cell: &str) -> BTreeSet<String> {
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Type and labels of each metric.
+type Table = BTreeMap<String, (String, BTreeSet<String>)>;
+
+/// What the text format says, and each label's values.
+fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
+    let (mut table, mut values) = (Table::new(), BTreeMap::<_, BTreeSet<_>>::new());
+    for line in text.lines() {
+        if let Some(typed) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = typed.split_once(' ').unwrap();
+            table.insert(name.to_owned(), (kind.to_owned(), BTreeSet::new()));
+        } else if !line.starts_with('#') {
+            let (series, _) = line.rsplit_once(' ').unwrap();
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            let parts = ["_bucket", "_sum", "_count"];
+            let family = parts.iter().find_map(|part| {
+                let family = name.strip_suffix(part)?;
+                table.contains_key(family).then_some(family)
+            });
+            let family = table.get_mut(family.unwrap_or(name)).unwrap();
+            for label in labels
+                .trim_end_matches('}')
+                .split("\",")
+                .filter(|l| !l.is_empty())
+            {
+                let (label, value) = label.split_once("=\"").unwrap();
+                if label != "le" {
+                    family.1.insert(label.to_owned());
+                    let value = value.trim_end_matches('"').to_owned();
+                    values.entry(label.to_owned()).or_default().insert(value);
+                }
+            }
+        }
+    }
+    (table, values)
+}
+
+#[tokio::test]
+async fn the_page_of_metrics_is_what_a_sidecar_serves_that_has_lived_through_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redis = Redis::start().await;
+    let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    live_through_everything(&sidecar, &mut redis).await;
+    let text = sidecar.metrics().await;
+    let (served, values) = served(&text);
+
+    let page = std::fs::read_to_string(repository("docs/metrics.md")).unwrap();
+    let mut documented = Table::new();
+    for row in rows(&page, "\n## The sidecar's\n") {
+        let name = quoted(&row[0]).pop_first().unwrap();
+        documented.insert(name, (row[1].clone(), quoted(&row[2])));
+    }
+    assert_eq!(documented, served);
+
+    let mut meanings: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in rows(&page, "\n## Labels\n") {
+        let values = meanings
+            .entry(quoted(&row[0]).pop_first().unwrap())
+            .or_default();
+        values.extend(quoted(&row[1]));
+    }
+    let labels = |map: &BTreeMap<String, _>| map.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(labels(&meanings), labels(&values));
+    for (label, meanings) in meanings {
+        // A name is whatever an operator writes.
+        if !meanings.is_empty() {
+            assert_eq!(meanings, values[&label], "values of `{label}`");
+        }
+    }
+    for (name, value) in [
+        (
+            r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="denied"}"#,
+            4.0,
+        ),
+        (
+            r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="shadow_denied"}"#,
+            2.0,
+        ),
+        (
+            r#"sluicegate_decisions_total{limit="",source="filter",verdict="denied"}"#,
+            1.0,
+        ),
+        (
+            r#"sluicegate_shadow_decisions_total{limit="per-key",rule="trial",verdict="denied"}"#,
+            3.0,
+        ),
+        (r#"sluicegate_limit_nearest_ratio{limit="per-key"}"#, 1.0),
+        (r#"sluicegate_top_denied_ratio{limit="per-key"}"#, 1.0),
+    ] {
+        assert_eq!(sidecar.metric(name).await, value, "{name}\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn series_of_a_limit_are_there_before_it_decides_and_its_counters_outlive_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = policy("memory", "sliding_log", 1, "1h");
+    let sidecar = Sidecar::start(&first, folder.path()).await;
+    let denied = |limit: &str, value: u64| {
+        format!(
+            "sluicegate_decisions_total{{limit=\"{limit}\",source=\"store\",verdict=\"denied\"}} {value}\n"
+        )
+    };
+    assert!(sidecar.metrics().await.contains(&denied("per-key", 0)));
+    for _ in 0..2 {
+        decide(&sidecar, json!({ "decisions": [decision("per-key", "a")] })).await;
+    }
+    std::fs::write(&sidecar.policy, first.replace("per-key:", "renamed:")).unwrap();
+    let has = async |what: &str| sidecar.metrics().await.contains(what);
+    eventually("the new limit has its series", async || {
+        has(&denied("renamed", 0)).await
+    })
+    .await;
+    assert!(
+        has(&denied("per-key", 1)).await,
+        "the last denial is not lost"
+    );
+    assert!(has("nearest_ratio{limit=\"renamed\"} 0\n").await);
+    assert!(
+        !has("nearest_ratio{limit=\"per-key\"}").await,
+        "it would stand still"
+    );
+}
+
+#[tokio::test]
+async fn promtool_finds_nothing_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redis = Redis::start().await;
+    let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    live_through_everything(&sidecar, &mut redis).await;
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("cannot start promtool: {error}; install it: apt-get install prometheus")
+        });
+    let text = sidecar.metrics().await;
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}: {said}",
+        output.status
+    );
+}
