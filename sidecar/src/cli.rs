@@ -5,6 +5,7 @@ pub mod estimate;
 pub mod explain;
 pub mod schema;
 pub mod serve;
+pub mod top;
 
 use std::fmt::{self, Display};
 use std::process::ExitCode;

@@ -24,6 +24,8 @@ enum Command {
     CheckConfig(cli::check_config::CheckConfig),
     /// Tell which rules match a request, and which limits it would meet under which keys.
     Explain(cli::explain::Explain),
+    /// Tell who is being denied and who is near a limit, from a running sidecar.
+    Top(cli::top::Tell),
     /// Print the JSON Schema of the filter's configuration.
     Schema,
 }
@@ -35,6 +37,7 @@ async fn main() -> ExitCode {
         Command::Estimate(estimate) => estimate.run(),
         Command::CheckConfig(check) => check.run(),
         Command::Explain(explain) => explain.run(),
+        Command::Top(top) => top.run().await,
         Command::Schema => cli::schema::run(),
     };
     match done {

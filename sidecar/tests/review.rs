@@ -343,7 +343,7 @@ fn explain_tells_what_a_request_would_ask() {
     for line in [
         "rule `search` matches",
         "rule `all` matches",
-        "rule `search`: limit `per-key`, key `x-api-key=k`, cost 5",
+        "rule `search`: limit `per-key`, key `x-api-key=k`, cost 5, subject 752629eec0a1",
         "rule `search`: limit `everyone`, key `@constant=everyone`, cost 1",
         "rule `all`: limit `per-key`, key `@address=198.51.100.7`, cost 1",
         "10 per 1s",

@@ -9,6 +9,7 @@
 //! | `certificates` | denials that are given again without asking |
 //! | `cluster` | the sidecar on a Redis Cluster |
 //! | `metrics` | the page of metrics, and Prometheus's own check of them |
+//! | `top` | who is being denied, by page and command |
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
@@ -41,4 +42,5 @@ mod replies;
 mod sources;
 mod support;
 mod together;
+mod top;
 mod wire;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sluicegate::policy::Policy;
+use sluicegate::subject::Subject;
 use sluicegate_rules::{Check, Evaluation, Headers, Request, Rules, metadata, parse};
 
 use super::Failure;
@@ -154,10 +155,11 @@ fn print(rules: &Rules, request: &Told, policy: Option<&Policy>) {
 fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>) {
     let limit = rules.limit_name(check.rule, check.limit);
     println!(
-        "  rule `{}`: limit `{limit}`, key `{}`, cost {}",
+        "  rule `{}`: limit `{limit}`, key `{}`, cost {}, subject {}",
         rules.rule_name(check.rule),
         check.key,
-        check.cost
+        check.cost,
+        Subject::of(&check.key)
     );
     let Some(policy) = policy else { return };
     match policy.limit(limit) {

@@ -116,6 +116,18 @@ fn a_subject_that_was_near_a_minute_ago_is_forgotten() {
 }
 
 #[test]
+fn memory_does_not_grow_with_the_subjects() {
+    let mut denied = Denied::new().unwrap();
+    for name in 0..20_000 {
+        let half = if name < 10_000 { 0 } else { DENIED_HALF_US };
+        denied.count(Some(subject(name)), 1, half);
+    }
+    let bytes = denied.halves.iter().map(|half| half.items.estimated_size());
+    // docs/top.md says so.
+    assert!(bytes.sum::<usize>() <= 19_000);
+}
+
+#[test]
 fn denials_of_nobody_in_particular_count_in_the_whole() {
     let mut denied = Denied::new().unwrap();
     denied.count(None, u64::MAX, 0);
