@@ -18,7 +18,7 @@ use crate::subject::Subject;
 const DENIED_HALF_US: u64 = 150_000_000;
 /// Half of the time that a subject near its limit is remembered for.
 const NEAREST_HALF_US: u64 = 30_000_000;
-/// Places of a sketch, a power of two; 18 bytes each at most. Whoever has more than one in [`SURE`] of the denials is
+/// Places of a sketch, a power of two; 26 bytes each. Whoever has more than one in [`SURE`] of the denials is
 /// in it for sure.
 const PLACES: usize = 512;
 /// By the sketch's own bound: 3.5 denials in `PLACES` are the largest error.
