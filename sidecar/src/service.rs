@@ -92,7 +92,6 @@ impl Service {
 
     fn failed(&self, error: &StoreError) {
         self.metrics.store_failed(error.kind());
-        self.metrics.store_is_up(false);
         warn!(kind = error.kind(), "store call failed: {error}");
     }
 

@@ -222,6 +222,23 @@ async fn series_of_a_limit_are_there_before_it_decides_and_its_counters_outlive_
 }
 
 #[tokio::test]
+async fn a_sidecar_that_nobody_asks_knows_whether_its_store_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redis = Redis::start().await;
+    let text = policy(&redis.url(), "sliding_log", 2, "1h");
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let is = async |up: f64| sidecar.metric("sluicegate_store_up ").await == up;
+    eventually("the store is there", async || is(1.0).await).await;
+    redis.kill();
+    eventually("the store is away", async || is(0.0).await).await;
+    redis.restart().await;
+    eventually("the store is there again", async || is(1.0).await).await;
+    // Looking is not asking: errors are of questions.
+    let errors = "sluicegate_store_errors_total{kind=\"connection\"}";
+    assert_eq!(sidecar.metric(errors).await, 0.0);
+}
+
+#[tokio::test]
 async fn promtool_finds_nothing_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;

@@ -116,7 +116,8 @@ impl Meter {
                 if let Some(counter) = self.denied.get(place(source)) {
                     counter.inc();
                 }
-                self.who().denied.count(Some(Subject::of(key)), 1, now_us);
+                let subject = Subject::of(key);
+                self.who().denied.count(Some(subject), 1, now_us);
                 if source == Source::Store {
                     self.note(standing, key, now_us);
                 }
@@ -160,7 +161,8 @@ impl Meter {
         if let Some(counter) = self.denied.get(FILTER) {
             counter.inc_by(count);
         }
-        self.who().denied.count(key.map(Subject::of), count, now_us);
+        let subject = key.map(Subject::of);
+        self.who().denied.count(subject, count, now_us);
     }
 
     /// Counts what it would have denied for a rule that only asks in the shadow.
