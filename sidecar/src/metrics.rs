@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use prometheus::{Encoder, TextEncoder};
-use sluicegate_protocol::{Decision, DeniedHere, Top, Verdict};
+use sluicegate_protocol::{Check, Decision, DeniedHere, Standing, Top, Verdict};
 
 use crate::plan::{Source, Told};
 use crate::policy::Policy;
@@ -176,12 +176,42 @@ impl Meters {
         match shadow {
             Some(rule) => meter.count_shadow(&self.families, rule, &told.verdict, told.source),
             None => {
-                let key = decision
-                    .zip(standing(&told.verdict))
-                    .and_then(|(decision, check)| decision.checks.get(check));
+                let checks = decision.map_or(&[][..], |decision| &decision.checks);
+                let key = standing(&told.verdict).and_then(|standing| checks.get(standing.check));
                 let key = key.map_or("", |check| check.key.as_ref());
                 meter.count(&told.verdict, told.source, key, now_us);
+                if told.source == Source::Store {
+                    self.sample(checks, told.limit);
+                }
             }
+        }
+    }
+
+    /// A verdict tells of one limit only, that which decided. Of the others, which may be about to bind, a key each is
+    /// kept, to be asked for later.
+    fn sample(&self, checks: &[Check<'_>], decided_by: &str) {
+        for check in checks.iter().filter(|check| check.limit != decided_by) {
+            if let Some(meter) = self.limits.get(check.limit.as_ref()) {
+                meter.keep_sample(&check.key);
+            }
+        }
+    }
+
+    /// Limits, with a key each, of which it is not known how they stand: looked at every second or so, and the answers
+    /// given to [`Meters::note`].
+    pub fn samples(&self) -> Vec<(&str, String)> {
+        let known = self.limits.iter();
+        known
+            .filter_map(|(limit, meter)| Some((limit.as_str(), meter.take_sample()?)))
+            .collect()
+    }
+
+    /// Notes how a limit stands for a key; a look, and so not counted among the decisions.
+    pub fn note(&self, verdict: &Verdict<'_>, key: &str, now_us: u64) {
+        if let Some(standing) = standing(verdict)
+            && let Some(meter) = self.limits.get(standing.limit.as_ref())
+        {
+            meter.note(standing, key, now_us);
         }
     }
 
@@ -237,10 +267,10 @@ impl Meters {
     }
 }
 
-/// The check that decided.
-const fn standing(verdict: &Verdict<'_>) -> Option<usize> {
+/// How the window that decided stands.
+const fn standing<'a, 'b>(verdict: &'a Verdict<'b>) -> Option<&'a Standing<'b>> {
     match verdict {
-        Verdict::Admitted(standing) | Verdict::Denied(standing) => Some(standing.check),
+        Verdict::Admitted(standing) | Verdict::Denied(standing) => Some(standing),
         Verdict::Unavailable | Verdict::Error { .. } => None,
     }
 }

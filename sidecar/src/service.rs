@@ -7,8 +7,8 @@ use std::time::Instant;
 use serde::Serialize;
 use sluicegate_engine::script::GiveBack;
 use sluicegate_protocol::{
-    Answer, GivenBack, Listed, Problem, Read, WasReset, read_decisions, read_give_backs,
-    read_resets,
+    Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, read_decisions,
+    read_give_backs, read_resets,
 };
 use tracing::warn;
 
@@ -162,13 +162,40 @@ impl Service {
         Ok(json(&Listed { outcomes }))
     }
 
-    /// Frees what has expired in the store, and looks whether it is there if nobody has asked it lately; to be called
+    /// Frees what has expired in the store, and looks how things stand that no decision has told of lately; to be called
     /// every second or so.
     pub async fn tick(&self) {
         self.store.sweep();
-        if !self.store_asked.swap(false, Ordering::Relaxed) {
+        if self.store_asked.swap(false, Ordering::Relaxed) {
+            self.look_at_samples().await;
+        } else {
             // Whoever needs it hears why; here a gauge says so.
             let _ = self.store_answers().await;
+        }
+    }
+
+    /// Asks how limits stand that decisions asked for and others decided.
+    async fn look_at_samples(&self) {
+        let epoch = self.live.current();
+        let samples = epoch.meters.samples();
+        let look = |(limit, key): &(&'_ str, String)| {
+            Ok(Decision {
+                checks: vec![Check {
+                    limit: (*limit).to_owned().into(),
+                    key: key.clone().into(),
+                    cost: 0,
+                }],
+                peek: true,
+                receipt: false,
+                shadow: None,
+            })
+        };
+        let looks: Vec<_> = samples.iter().map(look).collect();
+        let plan = Plan::new(&epoch.policy, &looks, |_| None);
+        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
+        let now_us = self.metrics.now_us();
+        for (told, (_, key)) in plan.verdicts(&settled).iter().zip(&samples) {
+            epoch.meters.note(&told.verdict, key, now_us);
         }
     }
 

@@ -239,6 +239,36 @@ async fn a_sidecar_that_nobody_asks_knows_whether_its_store_is_there() {
 }
 
 #[tokio::test]
+async fn how_near_a_limit_is_is_known_where_a_tighter_one_always_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = policy("memory", "sliding_log", 2, "1h")
+        + "  everyone:\n    algorithm: sliding_log\n    windows: [{ quota: 20, per: 1h }]\n";
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    for key in 0..16 {
+        let key = format!("k{key}");
+        let checks =
+            json!([{ "limit": "per-key", "key": key }, { "limit": "everyone", "key": "all" }]);
+        let answer = decide(&sidecar, json!({ "decisions": [{ "checks": checks }] })).await;
+        assert_eq!(answer["verdicts"][0]["limit"], "per-key");
+    }
+    let nearest = async |limit: &str| {
+        let name = format!("sluicegate_limit_nearest_ratio{{limit=\"{limit}\"}}");
+        sidecar.metric(&name).await
+    };
+    assert_eq!(nearest("per-key").await, 0.5);
+    // One more, since the limit is looked at within a second of a decision, and that may have been an earlier one.
+    eventually("it is looked at", async || {
+        let checks = json!([{ "limit": "per-key", "key": "k0" }, { "limit": "everyone", "key": "all", "cost": 0 }]);
+        decide(&sidecar, json!({ "decisions": [{ "checks": checks, "peek": true }] })).await;
+        nearest("everyone").await == 0.8
+    })
+    .await;
+    let looks =
+        "sluicegate_decisions_total{limit=\"everyone\",source=\"store\",verdict=\"admitted\"}";
+    assert_eq!(sidecar.metric(looks).await, 0.0, "a look is no decision");
+}
+
+#[tokio::test]
 async fn promtool_finds_nothing_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;

@@ -2,7 +2,7 @@
 //! nobody is denied.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -37,6 +37,10 @@ pub struct Meter {
     shadows: ArcSwap<BTreeMap<String, Arc<Shadow>>>,
     who: Mutex<Who>,
     gate: AtomicGate,
+    /// A key that was asked for together with another limit, which decided: how this limit stands for it is not known.
+    sample: Mutex<Option<String>>,
+    /// There is one.
+    sampled: AtomicBool,
 }
 
 /// Whom it is about.
@@ -102,6 +106,8 @@ impl Meter {
                 ratio: AtomicU64::new(0),
                 until_us: AtomicU64::new(0),
             },
+            sample: Mutex::default(),
+            sampled: AtomicBool::new(false),
         }
     }
 
@@ -211,7 +217,28 @@ impl Meter {
         }
     }
 
-    fn note(&self, standing: &Standing<'_>, key: &str, now_us: u64) {
+    /// Keeps the first key after each [`Meter::take_sample`].
+    pub(super) fn keep_sample(&self, key: &str) {
+        if !self.sampled.swap(true, Ordering::Relaxed) {
+            *self.sample() = Some(key.to_owned());
+        }
+    }
+
+    /// The key that was kept.
+    pub(super) fn take_sample(&self) -> Option<String> {
+        let key = self.sample().take();
+        if key.is_some() {
+            self.sampled.store(false, Ordering::Relaxed);
+        }
+        key
+    }
+
+    fn sample(&self) -> MutexGuard<'_, Option<String>> {
+        self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how much of the limit a key's subject has used.
+    pub(super) fn note(&self, standing: &Standing<'_>, key: &str, now_us: u64) {
         let used = standing.quota.saturating_sub(standing.remaining);
         let used = ratio(used, standing.quota);
         self.used.observe(used);
