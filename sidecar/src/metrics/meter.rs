@@ -219,7 +219,9 @@ impl Meter {
 
     /// Keeps the first key after each [`Meter::take_sample`].
     pub(super) fn keep_sample(&self, key: &str) {
-        if !self.sampled.swap(true, Ordering::Relaxed) {
+        // Looked at before it is written: nearly always there is one, and what many write is slow.
+        let sampled = &self.sampled;
+        if !sampled.load(Ordering::Relaxed) && !sampled.swap(true, Ordering::Relaxed) {
             *self.sample() = Some(key.to_owned());
         }
     }
