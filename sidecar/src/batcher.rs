@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use crate::flight::Queue;
+use crate::incidents::{Incidents, now_ms};
 use crate::metrics::Metrics;
 use crate::store::{Settled, Store};
 
@@ -36,11 +37,16 @@ pub struct Batcher {
 
 impl Batcher {
     /// Starts flying, in the current runtime, until this is dropped.
-    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>) -> Self {
+    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, incidents: Arc<Incidents>) -> Self {
         let (callers, arrivals) = mpsc::channel(MOST_CALLERS);
         // At most: once for the call under way, once for its own.
         let patience = store.timeout() * 2;
-        tokio::spawn(fly(Arc::clone(&store), Arc::clone(&metrics), arrivals));
+        tokio::spawn(fly(
+            Arc::clone(&store),
+            Arc::clone(&metrics),
+            incidents,
+            arrivals,
+        ));
         Self {
             callers,
             store,
@@ -81,6 +87,7 @@ impl Batcher {
 async fn fly(
     store: Arc<Store>,
     metrics: Arc<Metrics>,
+    incidents: Arc<Incidents>,
     mut arrivals: mpsc::Receiver<(Arc<Batch>, Waiting)>,
 ) {
     let mut queue: Queue<Waiting> = Queue::default();
@@ -107,7 +114,11 @@ async fn fly(
         let settlement = store.decide(&flight.batch).await;
         metrics.store_took(started.elapsed());
         metrics.store_is_up(settlement.errors.is_empty());
+        if settlement.errors.is_empty() {
+            incidents.store_answered(now_ms());
+        }
         for error in &settlement.errors {
+            incidents.store_failed(now_ms(), error);
             metrics.store_failed(error.kind());
             warn!(kind = error.kind(), "store call failed: {error}");
         }

@@ -6,6 +6,7 @@
 //! | decisions | `POST /v1/give-back` | how many units were returned, for each |
 //! | admin | `POST /v1/reset` | whether the limit had been drawn on, for each |
 //! | admin | `GET /v1/top` | who is denied and who is near a limit |
+//! | admin | `GET /` | the live page: `page.rs` |
 //! | admin | `GET /metrics` | Prometheus's text format |
 //! | admin | `GET /healthz` | 200 while the process serves |
 //! | admin | `GET /readyz` | 200 when a policy is loaded and the store answers, else 503 and why |
@@ -22,6 +23,7 @@ use sluicegate_protocol::{
     Code, DECIDE_PATH, GIVE_BACK_PATH, MAX_BODY_BYTES, Problem, RESET_PATH, TOP_PATH,
 };
 
+use crate::page;
 use crate::service::Service;
 
 const JSON: &str = "application/json";
@@ -90,6 +92,7 @@ pub fn admin(service: Arc<Service>, access: Access) -> Router {
         .route("/readyz", get(readyz))
         .route(RESET_PATH, post(reset))
         .route(TOP_PATH, get(top))
+        .merge(page::routes())
         .with_state(service)
 }
 

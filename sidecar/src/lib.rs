@@ -11,6 +11,8 @@
 //! | `split.rs` | a batch for a Cluster: into parts and together again; pure |
 //! | `service.rs` | decides: reads, asks the store within its deadline, counts, answers |
 //! | `http.rs` | routes: decisions and admin |
+//! | `incidents.rs`, `history.rs` | what has happened, and what was decided in the last minutes; pure |
+//! | `page.rs`, `page/` | the live page: its files, and what its viewers are told |
 //! | `document.rs`, `review.rs`, `review/` | plugin configurations in YAML files, and what is wrong with them |
 //! | `metrics.rs`, `metrics/` | what Prometheus is told |
 //! | `top.rs`, `subject.rs` | who is denied most and who is near a limit; how subjects are shown; pure |
@@ -22,9 +24,12 @@ pub mod batcher;
 pub mod denials;
 pub mod document;
 pub mod flight;
+pub mod history;
 pub mod http;
+pub mod incidents;
 pub mod live;
 pub mod metrics;
+pub mod page;
 pub mod plan;
 pub mod policy;
 pub mod review;

@@ -4,17 +4,21 @@
 //! |---|---|
 //! | `metrics/families.rs` | every metric's name, help and buckets |
 //! | `metrics/meter.rs` | what is counted of one limit |
+//! | `metrics/totals.rs` | what was decided so far, for the live page |
 
 mod families;
 mod meter;
+mod totals;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use prometheus::core::Collector;
 use prometheus::{Encoder, TextEncoder};
 use sluicegate_protocol::{Check, Decision, DeniedHere, Standing, Top, Verdict};
 
+use crate::history::Counts;
 use crate::plan::{Source, Told};
 use crate::policy::Policy;
 pub use families::Failed;
@@ -132,6 +136,11 @@ impl Metrics {
     pub fn policy_refused(&self) {
         self.families.reload_successful.set(0);
         self.families.reloads_refused.inc();
+    }
+
+    /// Decisions so far, by limit.
+    pub fn totals(&self) -> BTreeMap<String, Counts> {
+        totals::by_limit(&self.families.decisions.collect())
     }
 
     /// Who is denied and who is near a limit, for every limit in force.

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use sluicegate_engine::BucketSpec;
 
+pub use file::AlgorithmName;
+
 /// How long a store call may take unless the policy says otherwise. Under the filter's own default of 50 ms,
 /// so that the filter hears *unavailable* from the sidecar rather than nothing.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(20);

@@ -20,7 +20,7 @@ async fn reload(service: &Service, changed: &Notify) {
     loop {
         changed.notified().await;
         tokio::time::sleep(SETTLE).await;
-        service.live.reload(&service.metrics);
+        service.reload();
     }
 }
 
@@ -51,8 +51,11 @@ pub async fn run(
             () = shutdown => {}
             () = tick(&service) => {}
             () = reload(&service, &changed) => {}
+            () = service.feed.run(&service) => {}
         }
         drop(stop);
+        // A viewer would never leave by itself, and hold the shutdown up.
+        service.feed.end();
         Ok(())
     };
     tokio::try_join!(decisions.into_future(), admin.into_future(), shutdown)?;

@@ -14,8 +14,10 @@ use tracing::warn;
 
 use crate::batcher::Batcher;
 use crate::denials::Denials;
-use crate::live::Live;
+use crate::incidents::{Incidents, now_ms};
+use crate::live::{Live, Reload};
 use crate::metrics::Metrics;
+use crate::page::Feed;
 use crate::plan::{Plan, Source, buckets};
 use crate::store::{Store, StoreError};
 
@@ -31,13 +33,24 @@ pub struct Service {
     store_asked: AtomicBool,
     /// What it counts.
     pub metrics: Arc<Metrics>,
+    /// What has happened to it.
+    pub incidents: Arc<Incidents>,
+    /// What viewers of the live page are told.
+    pub feed: Feed,
 }
 
 impl Service {
     /// A service that decides by `live` in `store`. To be made in a runtime.
     pub fn new(live: Live, store: Store, metrics: Metrics) -> Self {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
-        let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&metrics));
+        let incidents = Arc::new(Incidents::default());
+        let now_ms = now_ms();
+        incidents.started(now_ms, env!("CARGO_PKG_VERSION"));
+        let batcher = Batcher::start(
+            Arc::clone(&store),
+            Arc::clone(&metrics),
+            Arc::clone(&incidents),
+        );
         Self {
             live,
             store,
@@ -45,6 +58,8 @@ impl Service {
             denials: Denials::default(),
             store_asked: AtomicBool::new(false),
             metrics,
+            incidents,
+            feed: Feed::new(now_ms),
         }
     }
 
@@ -91,6 +106,7 @@ impl Service {
     }
 
     fn failed(&self, error: &StoreError) {
+        self.incidents.store_failed(now_ms(), error);
         self.metrics.store_failed(error.kind());
         warn!(kind = error.kind(), "store call failed: {error}");
     }
@@ -217,9 +233,33 @@ impl Service {
     /// # Errors
     /// Why not.
     pub async fn store_answers(&self) -> Result<(), StoreError> {
-        let answers = self.store.ping().await;
-        self.metrics.store_is_up(answers.is_ok());
-        answers
+        let answered = self.store.ping().await;
+        self.metrics.store_is_up(answered.is_ok());
+        match &answered {
+            Ok(()) => self.incidents.store_answered(now_ms()),
+            Err(error) => self.incidents.store_failed(now_ms(), error),
+        }
+        answered
+    }
+
+    /// What the store is, for people.
+    pub fn store_name(&self) -> &'static str {
+        self.store.name()
+    }
+
+    /// Reads the policy file again, and remembers what came of it.
+    pub fn reload(&self) {
+        match self.live.reload(&self.metrics) {
+            Reload::Unchanged => {}
+            Reload::Loaded => {
+                let epoch = self.live.current().number;
+                self.incidents.policy_loaded(now_ms(), epoch);
+            }
+            Reload::Refused => {
+                let why = self.live.refusal().unwrap_or_default();
+                self.incidents.policy_refused(now_ms(), why);
+            }
+        }
     }
 }
 

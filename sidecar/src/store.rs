@@ -126,6 +126,15 @@ impl Store {
         Ok(Self { kind, timeout })
     }
 
+    /// What it is, for people.
+    pub const fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Memory(_) => "the sidecar's memory",
+            Kind::Redis(_) => "Redis",
+            Kind::Cluster(_) => "Redis Cluster",
+        }
+    }
+
     /// The deadline of every call.
     pub const fn timeout(&self) -> Duration {
         self.timeout

@@ -88,6 +88,23 @@ impl Process {
         assert!(status.expect("sh").success(), "{command}");
     }
 
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// It does not.
+    pub async fn wait(&mut self) {
+        let deadline = Instant::now() + READY_WITHIN;
+        while self
+            .child
+            .try_wait()
+            .expect("a child can be waited for")
+            .is_none()
+        {
+            assert!(Instant::now() < deadline, "it goes on:\n{}", self.log());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
     /// Ends it at once, as a crash would.
     pub fn kill(&mut self) {
         // It may have ended by itself, which is as good.

@@ -91,6 +91,11 @@ impl Sidecar {
         self.process.signal(name);
     }
 
+    /// Waits until it has ended by itself.
+    pub async fn wait(&mut self) {
+        self.process.wait().await;
+    }
+
     /// Its process number.
     pub fn id(&self) -> u32 {
         self.process.id()

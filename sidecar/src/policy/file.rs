@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
@@ -36,13 +36,26 @@ struct LimitFile {
     windows: Vec<Spanned<WindowFile>>,
 }
 
-#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+/// An algorithm as it is named in the file, and to people.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-enum AlgorithmName {
+#[allow(missing_docs, reason = "README describes them")]
+pub enum AlgorithmName {
     SlidingLog,
     SlidingWindow,
     FixedWindow,
     TokenBucket,
+}
+
+impl From<Algorithm> for AlgorithmName {
+    fn from(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::SlidingLog => Self::SlidingLog,
+            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
+            Algorithm::FixedWindow => Self::FixedWindow,
+            Algorithm::TokenBucket { .. } => Self::TokenBucket,
+        }
+    }
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,208 @@
+//! The last minutes of what was decided, by limit: samples of counters, and since when each limit denies. So whoever
+//! opens the live page after the alarm sees what led to it. Pure and bounded; times are milliseconds since 1970.
+
+use std::collections::VecDeque;
+
+/// Samples that are kept: five minutes of one a second, more where they are taken more rarely.
+const MOST_SAMPLES: usize = 300;
+
+/// Limits that are told apart; what comes later is counted together, so that a policy of thousands costs no more.
+const MOST_LIMITS: usize = 64;
+
+/// Under which name: no limit can have it, since it has a space.
+pub const OTHER_LIMITS: &str = "other limits";
+
+/// A limit that has denied nothing for so long has stopped denying: when it does again, that is something new.
+const PAUSE_MS: u64 = 30_000;
+
+/// Decisions so far, under one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Admitted.
+    pub admitted: u64,
+    /// Denied: answered with 429.
+    pub denied: u64,
+    /// Not decided, since the store did not answer.
+    pub unavailable: u64,
+    /// Not to be decided: the request for a decision was wrong.
+    pub error: u64,
+    /// Would have been denied, were the rule that asked no shadow.
+    pub shadow_denied: u64,
+}
+
+impl Counts {
+    fn add(&mut self, more: Self) {
+        self.admitted += more.admitted;
+        self.denied += more.denied;
+        self.unavailable += more.unavailable;
+        self.error += more.error;
+        self.shadow_denied += more.shadow_denied;
+    }
+}
+
+/// When a limit has been denying, without a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denying {
+    /// When that began.
+    pub since_ms: u64,
+    /// When it was last seen.
+    pub last_ms: u64,
+}
+
+/// A limit that has a place in every sample from its first on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Its name; empty for decisions that belong to no limit of the policy.
+    pub name: String,
+    /// The newest run of denials, if it ever denied while this sidecar ran.
+    pub denying: Option<Denying>,
+}
+
+/// The counters at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub at_ms: u64,
+    /// By the order of the series; those that came later are missing.
+    pub counts: Vec<Counts>,
+}
+
+/// What is kept.
+#[derive(Debug, Default)]
+pub struct History {
+    series: Vec<Series>,
+    samples: VecDeque<Sample>,
+}
+
+impl History {
+    /// Adds a sample of counters, which only grow.
+    pub fn add<'a>(&mut self, at_ms: u64, totals: impl IntoIterator<Item = (&'a str, Counts)>) {
+        let mut counts = vec![Counts::default(); self.series.len()];
+        for (name, total) in totals {
+            let place = self.place(name);
+            if counts.len() <= place {
+                counts.resize(place + 1, Counts::default());
+            }
+            if let Some(count) = counts.get_mut(place) {
+                count.add(total);
+            }
+        }
+        let before = self.samples.back();
+        for (place, (series, count)) in self.series.iter_mut().zip(&counts).enumerate() {
+            let before = before.and_then(|sample| sample.counts.get(place));
+            if count.denied > before.map_or(0, |before| before.denied) {
+                let goes_on = series
+                    .denying
+                    .filter(|run| at_ms.saturating_sub(run.last_ms) <= PAUSE_MS);
+                series.denying = Some(Denying {
+                    since_ms: goes_on.map_or(at_ms, |run| run.since_ms),
+                    last_ms: at_ms,
+                });
+            }
+        }
+        if self.samples.len() == MOST_SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample { at_ms, counts });
+    }
+
+    /// The place of a limit in every sample.
+    fn place(&mut self, name: &str) -> usize {
+        let known = |series: &[Series], name: &str| series.iter().position(|s| s.name == name);
+        if let Some(place) = known(&self.series, name) {
+            return place;
+        }
+        let name = if self.series.len() < MOST_LIMITS {
+            name
+        } else {
+            OTHER_LIMITS
+        };
+        known(&self.series, name).unwrap_or_else(|| {
+            self.series.push(Series {
+                name: name.to_owned(),
+                denying: None,
+            });
+            self.series.len() - 1
+        })
+    }
+
+    /// The limits, in the order of the counts in every sample.
+    pub fn series(&self) -> &[Series] {
+        &self.series
+    }
+
+    /// The samples, the oldest first.
+    pub fn samples(&self) -> impl DoubleEndedIterator<Item = &Sample> {
+        self.samples.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(denied: u64) -> Counts {
+        Counts {
+            denied,
+            ..Counts::default()
+        }
+    }
+
+    #[test]
+    fn denials_without_a_pause_are_one_run_since_the_first_of_them() {
+        let mut history = History::default();
+        history.add(0, [("a", denied(0)), ("b", denied(0))]);
+        assert_eq!(history.series()[0].denying, None);
+        history.add(1_000, [("a", denied(3)), ("b", denied(0))]);
+        history.add(1_000 + PAUSE_MS, [("a", denied(4)), ("b", denied(0))]);
+        history.add(2_000 + PAUSE_MS, [("a", denied(4)), ("b", denied(0))]);
+        let run = Denying {
+            since_ms: 1_000,
+            last_ms: 1_000 + PAUSE_MS,
+        };
+        assert_eq!(history.series()[0].denying, Some(run));
+        assert_eq!(history.series()[1].denying, None);
+        history.add(1_001 + 2 * PAUSE_MS, [("a", denied(5)), ("b", denied(0))]);
+        let new = 1_001 + 2 * PAUSE_MS;
+        let run = Denying {
+            since_ms: new,
+            last_ms: new,
+        };
+        assert_eq!(history.series()[0].denying, Some(run));
+    }
+
+    #[test]
+    fn a_limit_that_comes_later_gets_a_place_behind_the_others() {
+        let mut history = History::default();
+        history.add(0, [("b", denied(1))]);
+        history.add(1, [("a", denied(2)), ("b", denied(1))]);
+        // Removed by a reload: its place stays.
+        history.add(2, [("a", denied(2))]);
+        let names: Vec<_> = history.series().iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
+        let counts: Vec<_> = history.samples().map(|s| s.counts.clone()).collect();
+        assert_eq!(
+            counts,
+            [
+                vec![denied(1)],
+                vec![denied(1), denied(2)],
+                vec![denied(0), denied(2)]
+            ]
+        );
+    }
+
+    #[test]
+    fn neither_time_nor_a_policy_of_thousands_makes_it_grow() {
+        let mut history = History::default();
+        let names: Vec<_> = (0..1_000).map(|n| format!("limit-{n}")).collect();
+        for now in 0..1_000 {
+            history.add(now, names.iter().map(|name| (name.as_str(), denied(now))));
+        }
+        assert_eq!(history.samples().count(), MOST_SAMPLES);
+        assert_eq!(history.series().len(), MOST_LIMITS + 1);
+        let newest = history.samples().next_back().unwrap();
+        // Nothing is lost: the rest is counted together.
+        let rest = 1_000 - u64::try_from(MOST_LIMITS).unwrap();
+        assert_eq!(newest.counts[MOST_LIMITS], denied(999 * rest));
+    }
+}

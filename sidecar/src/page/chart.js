@@ -1,0 +1,139 @@
+// The moving chart and the small ones, as SVG by hand: areas stacked upon each other, so that the height is what was
+// asked and the red part of it what was denied. Colours are the style sheet's.
+
+import { clock, rate } from "./say.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+/** From the bottom up. */
+const LAYERS = ["admitted", "denied", "unavailable"];
+const [LEFT, RIGHT, TOP, BOTTOM] = [44, 8, 14, 22];
+/** Steps of the time axis. */
+const STEPS_MS = [10_000, 15_000, 30_000, 60_000, 120_000];
+/** Room for a time under the axis. */
+const LABEL = 62;
+
+function make(parent, name, attributes = {}) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return parent.appendChild(element);
+}
+
+/** The outline of one layer of all runs. */
+function area(runs, layer, x, y) {
+  const below = (point) => LAYERS.slice(0, layer).reduce((sum, name) => sum + point[name], 0);
+  let path = "";
+  for (const run of runs) {
+    if (!run.some((point) => point[LAYERS[layer]] > 0)) continue;
+    const up = run.map((point) => `${x(point.at)},${y(below(point) + point[LAYERS[layer]])}`);
+    const back = run.map((point) => `${x(point.at)},${y(below(point))}`).reverse();
+    path += `M${up.join("L")}L${back.join("L")}Z`;
+  }
+  return path;
+}
+
+/** The smallest of 1, 2, 5, 10, 20 ... that is not below a value. */
+function round_up(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].find((step) => step * power >= value * 0.999) * power;
+}
+
+const highest = (runs) => Math.max(0, ...runs.flat().map((point) => LAYERS.reduce((sum, name) => sum + point[name], 0)));
+
+/** Areas of a drawing: one path for each layer. */
+function layers(parent) {
+  return LAYERS.map((name) => make(parent, "path", { class: `layer ${name}` }));
+}
+
+function fill(paths, runs, x, y) {
+  paths.forEach((path, layer) => path.setAttribute("d", area(runs, layer, x, y)));
+}
+
+/** The large chart in `place`; `readout` gets what is under the pointer. */
+export class Chart {
+  #drawn;
+  #size = { width: 0, height: 0 };
+
+  constructor(place, readout) {
+    this.readout = readout;
+    this.svg = make(place, "svg", { "aria-hidden": "true" });
+    this.grid = make(this.svg, "g", { class: "grid" });
+    this.paths = layers(make(this.svg, "g"));
+    this.marks = make(this.svg, "g", { class: "marks" });
+    this.cross = make(this.svg, "line", { class: "cross", visibility: "hidden" });
+    new ResizeObserver(([{ contentRect }]) => {
+      this.#size = { width: contentRect.width, height: contentRect.height };
+      this.svg.setAttribute("viewBox", `0 0 ${contentRect.width} ${contentRect.height}`);
+      if (this.#drawn) this.draw(this.#drawn);
+    }).observe(place);
+    place.addEventListener("pointermove", (event) => this.#point(event.offsetX));
+    place.addEventListener("pointerleave", () => this.#point(undefined));
+  }
+
+  /** `what`: `{ runs, now, span, marks: [{ at, tone, label }] }`; times in milliseconds, `span` up to now. */
+  draw(what) {
+    this.#drawn = what;
+    const { width, height } = this.#size;
+    if (width === 0) return;
+    const ceiling = round_up(Math.max(1, highest(what.runs)));
+    this.x = (at) => Math.round((LEFT + (width - LEFT - RIGHT) * Math.max(0, 1 - (what.now - at) / what.span)) * 10) / 10;
+    const y = (value) => Math.round((height - BOTTOM - (height - TOP - BOTTOM) * (value / ceiling)) * 10) / 10;
+    this.#frame(what, ceiling, y);
+    fill(this.paths, what.runs, this.x, y);
+    this.marks.replaceChildren();
+    for (const { at, tone, label } of what.marks) {
+      if (at < what.now - what.span) continue;
+      const mark = make(this.marks, "path", { d: `M${this.x(at)},${TOP}V${height - BOTTOM}`, "data-tone": tone });
+      make(mark, "title").textContent = label;
+      make(this.marks, "path", { d: `M${this.x(at) - 4},${TOP - 8}h8l-4,8z`, "data-tone": tone, class: "flag" });
+    }
+  }
+
+  #frame({ now, span }, ceiling, y) {
+    const { width, height } = this.#size;
+    this.grid.replaceChildren();
+    for (const value of [0, ceiling / 2, ceiling]) {
+      make(this.grid, "path", { d: `M${LEFT},${y(value)}H${width - RIGHT}` });
+      make(this.grid, "text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }).textContent = rate(value);
+    }
+    const room = (width - LEFT - RIGHT) / LABEL;
+    const every = STEPS_MS.find((step) => span / step <= room) ?? STEPS_MS.at(-1);
+    for (let at = Math.ceil((now - span) / every) * every; at <= now; at += every) {
+      const x = this.x(at);
+      make(this.grid, "path", { d: `M${x},${height - BOTTOM}v4` });
+      const anchor = x > width - LABEL / 2 ? "end" : x < LEFT + LABEL / 2 ? "start" : "middle";
+      const time = clock(at, at);
+      make(this.grid, "text", { x, y: height - 5, "text-anchor": anchor }).textContent = every < 60_000 ? time : time.slice(0, 5);
+    }
+  }
+
+  #point(x) {
+    const points = this.#drawn?.runs.flat() ?? [];
+    const near = x === undefined || points.length === 0 ? undefined
+      : points.reduce((best, point) => (Math.abs(this.x(point.at) - x) < Math.abs(this.x(best.at) - x) ? point : best));
+    this.cross.setAttribute("visibility", near ? "visible" : "hidden");
+    this.readout.textContent = near
+      ? `${clock(near.at)}: ${rate(near.admitted)} admitted, ${rate(near.denied)} 429s, ${rate(near.unavailable)} without a verdict per second`
+      : "";
+    if (!near) return;
+    const at = this.x(near.at);
+    for (const [name, value] of [["x1", at], ["x2", at], ["y1", TOP], ["y2", this.#size.height - BOTTOM]]) {
+      this.cross.setAttribute(name, value);
+    }
+  }
+}
+
+/** A small chart for a row of a table; its numbers stand beside it. */
+export class Spark {
+  constructor(place) {
+    this.paths = layers(make(place, "svg", { viewBox: "0 0 120 28", preserveAspectRatio: "none", class: "spark", "aria-hidden": "true" }));
+  }
+
+  draw(runs, now, span) {
+    const ceiling = Math.max(1, highest(runs));
+    fill(
+      this.paths, runs,
+      (at) => Math.round(120 * Math.max(0, 1 - (now - at) / span) * 10) / 10,
+      (value) => Math.round((27 - 26 * (value / ceiling)) * 10) / 10,
+    );
+  }
+}

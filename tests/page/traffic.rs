@@ -1,0 +1,73 @@
+//! Clients: ten that keep to their limit, and one that does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::client;
+use tokio::task::JoinSet;
+
+/// Requests that a client may make in two seconds.
+pub const QUOTA: u64 = 10;
+/// Clients that keep to it, each at `CALM_EVERY`.
+const CALM: u64 = 10;
+const CALM_EVERY: Duration = Duration::from_millis(500);
+/// What the abusive client does: many times what it may.
+const ATTACK_EVERY: Duration = Duration::from_millis(16);
+
+/// Clients at work, and what they were answered.
+#[derive(Default)]
+pub struct Traffic {
+    clients: JoinSet<()>,
+    answered: Arc<Answered>,
+}
+
+#[derive(Default)]
+struct Answered {
+    admitted: AtomicU64,
+    denied: AtomicU64,
+}
+
+impl Traffic {
+    /// Those that keep to their limit go to work.
+    pub fn calm(&mut self, url: String) {
+        for client in 0..CALM {
+            self.add(url.clone(), format!("client-{client}"), CALM_EVERY);
+        }
+    }
+
+    /// The one that does not goes to work.
+    pub fn attack(&mut self, url: String) {
+        self.add(url, "mallory".to_owned(), ATTACK_EVERY);
+    }
+
+    /// All of them stop at once.
+    pub fn stop(&mut self) {
+        self.clients = JoinSet::new();
+    }
+
+    /// What they have been answered so far.
+    pub fn count(&self) -> Value {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        json!({ "admitted": count(&self.answered.admitted), "denied": count(&self.answered.denied) })
+    }
+
+    fn add(&mut self, url: String, key: String, every: Duration) {
+        let (client, answered) = (client(), Arc::clone(&self.answered));
+        self.clients.spawn(async move {
+            let mut ticks = tokio::time::interval(every);
+            loop {
+                ticks.tick().await;
+                // While parts are away there may be other answers, or none: the page is what is tested here.
+                let answer = client.get(&url).header("x-api-key", &key).send().await;
+                match answer.map_or(0, |answer| answer.status().as_u16()) {
+                    200 => &answered.admitted,
+                    429 => &answered.denied,
+                    _ => continue,
+                }
+                .fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+}
