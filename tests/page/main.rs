@@ -54,6 +54,7 @@ async fn an_engineer_sees_what_happens() {
     let upstream = upstream::start().await;
     let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin())).await;
     let mut traffic = Traffic::default();
+    let mut quota = traffic::QUOTA;
 
     let mut browser = Command::new(repository(".tools/browser/bin/python"))
         .arg(repository("tests/page/look.py"))
@@ -86,8 +87,8 @@ async fn an_engineer_sees_what_happens() {
                     sidecar.wait().await;
                 }
                 "good policy" => {
-                    let text = policy(&redis.url(), traffic::QUOTA + 1);
-                    std::fs::write(&sidecar.policy, text).unwrap();
+                    quota += 1;
+                    std::fs::write(&sidecar.policy, policy(&redis.url(), quota)).unwrap();
                 }
                 // Whoever showed this as markup would run it.
                 "hostile policy" => {

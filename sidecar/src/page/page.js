@@ -1,7 +1,7 @@
 // The live page: hears the sidecar, keeps what it heard, and shows it. All text goes in as text, never as markup.
 
 import { Chart, Spark } from "./chart.js";
-import { NOW_MS, Track } from "./rates.js";
+import { ALL, NOW_MS, Track } from "./rates.js";
 import { clock, event as described, limitName, percent, rate, requests, say, span, windowText } from "./say.js";
 import { listen } from "./stream.js";
 
@@ -10,8 +10,8 @@ const track = new Track();
 const chart = new Chart(the("chart"), the("readout"));
 /** What came last, when by the browser's clock, since when nothing comes any more, and when the viewer paused. */
 let snapshot, heard_at, away, paused_at;
-/** The limit whose chart is shown; "" is all of them. */
-let picked = "";
+/** The limit whose chart is shown. */
+let picked = ALL;
 
 /** Puts a text where it is not already: what does not change is not drawn, selected text stays selected. */
 function put(element, text) {
@@ -103,7 +103,7 @@ function limit_row() {
   head.scope = "row";
   const button = piece("button", "", "name");
   button.type = "button";
-  button.addEventListener("click", () => pick(row.dataset.limit === picked ? "" : row.dataset.limit));
+  button.addEventListener("click", () => pick(row.dataset.limit === picked ? ALL : row.dataset.limit));
   head.append(button, piece("span", "", "quiet windows"));
   const cell = piece("td", "", "spark-column");
   row.spark = new Spark(cell);
@@ -131,7 +131,7 @@ function show_limits(all, now) {
     option.value = value;
     put(option, text);
   });
-  the("pick").value = picked;
+  the("pick").value = picked ?? "";
 }
 
 /** The most denied and the nearest of all limits together. */
@@ -255,7 +255,7 @@ function pick(limit) {
   show();
 }
 
-the("pick").addEventListener("change", (event) => pick(event.target.value));
+the("pick").addEventListener("change", (event) => pick(event.target.value === "" ? ALL : event.target.value));
 the("numbers").addEventListener("toggle", show);
 
 const heard = {

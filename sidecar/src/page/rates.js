@@ -13,6 +13,9 @@ const KINDS = ["admitted", "denied", "unavailable", "error", "shadow_denied"];
 
 const NOTHING = Object.freeze(Object.fromEntries(KINDS.map((kind) => [kind, 0])));
 
+/** In place of a limit's name, which may be empty. */
+export const ALL = null;
+
 export class Track {
   /** Samples, the oldest first: `{ process, at, counts: Map of limit to numbers by KINDS }`. */
   #samples = [];
@@ -43,13 +46,13 @@ export class Track {
     return Math.min(SPAN_MS, Math.max(SHORTEST_MS, now - first));
   }
 
-  /** Rates per second of a limit, or of all with "", around now. */
-  now(limit = "") {
+  /** Rates per second of a limit, or of all with `ALL`, around now. */
+  now(limit = ALL) {
     return this.#rate(this.#samples.length - 1, limit) ?? NOTHING;
   }
 
   /** For the chart: lists of `{ at, admitted, denied, ... }` without a hole in any of them. */
-  runs(limit = "") {
+  runs(limit = ALL) {
     const runs = [];
     for (let index = 1; index < this.#samples.length; index++) {
       const rate = this.#rate(index, limit);
@@ -87,7 +90,7 @@ function read(process, names, sample) {
 }
 
 function total(sample, limit) {
-  if (limit !== "") return sample.counts.get(limit) ?? KINDS.map(() => 0);
+  if (limit !== ALL) return sample.counts.get(limit) ?? KINDS.map(() => 0);
   const sum = KINDS.map(() => 0);
   for (const counts of sample.counts.values()) counts.forEach((count, at) => { sum[at] += count; });
   return sum;

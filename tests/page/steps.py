@@ -1,0 +1,209 @@
+"""The evening of an engineer on call, step by step. Each sees what must be seen, within the time that is promised."""
+
+import time
+
+from chain import ask, say, within
+from looks import PHONE, SCREEN, fits, is_accessible, is_reached_by_keyboard, take
+
+# As promised; the second half is for machines that stand still now and then.
+SECONDS = 2 + 2
+
+
+def text(page, selector):
+    return page.text_content(selector)
+
+
+def headline(page):
+    return text(page, "#headline")
+
+
+def says(page, what, seconds=SECONDS):
+    """Waits for a headline, and tells how long it took."""
+    _, took = within(seconds, f"{what!r} in the headline", lambda: what in headline(page))
+    say(f"      {headline(page)!r} after {took:.1f} s")
+
+
+def notes(page):
+    return page.locator("#notes li").all_text_contents()
+
+
+def number(words):
+    return float(words.removesuffix("/s").replace(",", ""))
+
+
+def events(page):
+    return page.locator("#events strong").all_text_contents()
+
+
+def idle(page, folder, witness):
+    """nobody asks for anything"""
+    says(page, "Nobody is being limited")
+    assert text(page, "#live-text") == "live"
+    assert text(page, "#store-state") == "Redis answers"
+    assert text(page, "#policy-state") == "Epoch 1 in force"
+    assert "10 per 2 s, 100,000 per 1 h · sliding_log" in text(page, "#limits-rows tr:first-child")
+    assert events(page) == ["Sidecar started"]
+    take(page, folder, "idle")
+
+
+def attack(page, folder, witness):
+    """one client does many times what it may"""
+    ask("calm")
+    time.sleep(5)
+    assert "Nobody is being limited" in headline(page), headline(page)
+    ask("attack")
+    says(page, "429s:", seconds=SECONDS + 2)
+    assert "on per-client for" in headline(page), headline(page)
+    assert text(page, "#chip") == "Clients over a limit"
+    assert text(page, "#spoken") == text(page, "#chip"), "it is said to those who do not see it"
+
+
+def rates(page, folder, witness):
+    """the rates shown are those that the clients see"""
+    time.sleep(5)
+    shown = {"admitted": [], "denied": []}
+    before, started = ask("count"), time.monotonic()
+    for _ in range(10):
+        time.sleep(0.5)
+        for kind, values in shown.items():
+            values.append(number(text(page, f"#now-{kind}")))
+    after, seconds = ask("count"), time.monotonic() - started
+    for kind, values in shown.items():
+        seen = (after[kind] - before[kind]) / seconds
+        mean = sum(values) / len(values)
+        say(f"      {kind}: {mean:.1f}/s shown, {seen:.1f}/s seen by the clients")
+        assert 0.75 * seen < mean < 1.25 * seen, f"{kind}: {values}, seen {seen}"
+    row = page.locator("#limits-rows tr", has_text="per-client")
+    assert number(row.locator("td").nth(2).text_content()) > 0
+    assert page.locator("#limits-rows tr", has_text="search").locator("td").nth(2).text_content() == "0"
+
+
+def who(page, folder, witness):
+    """the subject with nearly all of the 429s is named, by its hash alone"""
+    first = page.locator("#denied-rows tr").first
+    subject = first.locator("code").text_content()
+    assert len(subject) == 12 and int(subject, 16), subject
+    wanted = f"One subject, {subject}, has"
+    assert any(note.startswith(wanted) for note in notes(page)), notes(page)
+    assert "mallory" not in page.content()
+
+
+def views(page, folder, witness):
+    """on a screen and on a phone, light and dark, nothing is cut off, too pale or out of reach"""
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        for name, size in (("screen", SCREEN), ("phone", PHONE)):
+            page.set_viewport_size(size)
+            page.wait_for_timeout(200)
+            take(page, folder, f"attack-{name}-{theme}")
+            is_accessible(page, witness.address)
+    page.set_viewport_size(SCREEN)
+    page.emulate_media(color_scheme="light")
+
+
+def by_hand(page, folder, witness):
+    """theme, pause, choice of a limit and table of the chart work, by keyboard alone"""
+    is_reached_by_keyboard(page)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert text(page, "#theme-name") == "dark" and page.evaluate(ground) != light
+    page.keyboard.press("Enter")
+    assert text(page, "#theme-name") == "auto" and page.evaluate(ground) == light
+    page.locator("#numbers summary").focus()
+    page.keyboard.press("Enter")
+    within(2, "rows", lambda: page.locator("#numbers-rows tr").count() >= 2)
+    fits(page)
+    page.keyboard.press("Enter")
+    name = page.locator("#limits-rows .name", has_text="search")
+    name.focus()
+    page.keyboard.press("Enter")
+    assert name.get_attribute("aria-pressed") == "true"
+    assert page.input_value("#pick") == "search" and text(page, "#now-denied") == "0/s"
+    page.keyboard.press("Enter")
+    assert page.input_value("#pick") == ""
+    page.focus("#pause")
+    page.keyboard.press("Space")
+    frozen = text(page, "main")
+    page.wait_for_timeout(1_500)
+    assert text(page, "main") == frozen and text(page, "#live-text") == "paused"
+    page.keyboard.press("Space")
+    within(SECONDS, "live again", lambda: text(page, "main") != frozen and text(page, "#live-text") == "live")
+
+
+def reload(page, folder, witness):
+    """a new policy, and one that is refused and shown as text and not as markup"""
+    ask("good policy")
+    within(SECONDS, "epoch 2", lambda: "Epoch 2 in force" in text(page, "#policy-state"))
+    assert events(page)[0] == "Policy loaded", events(page)
+    ask("hostile policy")
+    within(SECONDS, "the refusal", lambda: "refused" in text(page, "#policy-state"))
+    assert events(page)[:2] == ["Policy refused", "Policy loaded"], events(page)
+    assert any("<img src=x" in note for note in notes(page)), notes(page)
+    assert page.locator("main img").count() == 0
+    fits(page)
+    ask("good policy")
+    within(SECONDS, "epoch 3", lambda: "Epoch 3 in force" in text(page, "#policy-state"))
+
+
+def outage(page, folder, witness):
+    """Redis is killed, and comes back"""
+    ask("kill redis")
+    says(page, "Redis does not answer since")
+    assert text(page, "#chip") == "Trouble on our side"
+    assert text(page, "#store-state") == "Redis does not answer"
+    within(SECONDS, "the requests without a verdict", lambda: any("get no verdict" in note for note in notes(page)))
+    time.sleep(4)
+    take(page, folder, "redis-down")
+    page.set_viewport_size(PHONE)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(200)
+    take(page, folder, "redis-down-phone-dark")
+    page.set_viewport_size(SCREEN)
+    page.emulate_media(color_scheme="light")
+    ask("start redis")
+    within(SECONDS, "Redis answers", lambda: text(page, "#store-state") == "Redis answers")
+    assert events(page)[:2] == ["Redis back", "Redis lost"], events(page)
+    says(page, "429s:", seconds=10)
+
+
+def restart(page, folder, witness):
+    """the sidecar is killed, and starts again: the page says so and goes on where it was"""
+    points = "document.querySelectorAll('#chart .layer.admitted')[0].getAttribute('d').split('M').length - 1"
+    runs = page.evaluate(points)
+    witness.expects_away = True
+    ask("kill sidecar")
+    says(page, "The sidecar does not answer")
+    assert text(page, "#live-text") == "away"
+    take(page, folder, "sidecar-away")
+    ask("start sidecar")
+    within(SECONDS, "live", lambda: text(page, "#live-text") == "live")
+    assert events(page) == ["Sidecar started"]
+    assert any("This sidecar started" in note for note in notes(page)), notes(page)
+    witness.expects_away = False
+    says(page, "429s:", seconds=10)
+    # One piece more in the same chart: what was before is still there, once.
+    within(SECONDS, "another piece", lambda: page.evaluate(points) == runs + 1)
+    assert page.locator("#chart svg").count() == 1
+
+
+def idle_again(page, folder, witness):
+    """traffic stops, and it is told when the last 429 was"""
+    ask("stop traffic")
+    says(page, "Nobody is being limited", seconds=15)
+    within(SECONDS, "the last 429", lambda: any("The last 429 was" in note for note in notes(page)))
+
+
+def goodbye(page, folder, witness):
+    """a viewer does not keep the sidecar from ending"""
+    witness.expects_away = True
+    started = time.monotonic()
+    ask("signal sidecar")
+    took = time.monotonic() - started
+    assert took < 3, f"{took:.1f} s"
+    says(page, "The sidecar does not answer")
+
+
+IN_ORDER = [idle, attack, rates, who, views, by_hand, reload, outage, restart, idle_again, goodbye]
