@@ -9,6 +9,7 @@
 )]
 
 mod traffic;
+mod wire;
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 /// Requests that a client may make in two seconds.
 pub const QUOTA: u64 = 10;
@@ -57,6 +58,8 @@ impl Traffic {
         let (client, answered) = (client(), Arc::clone(&self.answered));
         self.clients.spawn(async move {
             let mut ticks = tokio::time::interval(every);
+            // What an outage held up is not made up for afterwards.
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
                 // While parts are away there may be other answers, or none: the page is what is tested here.

@@ -100,7 +100,8 @@ export class Chart {
     for (let at = Math.ceil((now - span) / every) * every; at <= now; at += every) {
       const x = this.x(at);
       make(this.grid, "path", { d: `M${x},${height - BOTTOM}v4` });
-      const anchor = x > width - LABEL / 2 ? "end" : x < LEFT + LABEL / 2 ? "start" : "middle";
+      if (x < LEFT + LABEL / 2) continue; // It would run into the next.
+      const anchor = x > width - LABEL / 2 ? "end" : "middle";
       const time = clock(at, at);
       make(this.grid, "text", { x, y: height - 5, "text-anchor": anchor }).textContent = every < 60_000 ? time : time.slice(0, 5);
     }

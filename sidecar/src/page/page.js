@@ -97,17 +97,23 @@ function show_numbers(runs, now) {
   rows(the("numbers-rows"), quarters, make, (row, cells) => cells.forEach((cell, at) => put(row.children[at], cell)));
 }
 
+function cell(role, name, classes = "") {
+  const made = piece(name, "", classes);
+  made.setAttribute("role", role);
+  return made;
+}
+
 function limit_row() {
-  const row = document.createElement("tr");
-  const head = piece("th");
+  const row = cell("row", "tr");
+  const head = cell("rowheader", "th");
   head.scope = "row";
   const button = piece("button", "", "name");
   button.type = "button";
   button.addEventListener("click", () => pick(row.dataset.limit === picked ? ALL : row.dataset.limit));
   head.append(button, piece("span", "", "quiet windows"));
-  const cell = piece("td", "", "spark-column");
-  row.spark = new Spark(cell);
-  row.append(head, cell, piece("td", "", "number"), piece("td", "", "number"), piece("td", "", "number share-column"), piece("td", "", "since"));
+  const trend = cell("cell", "td", "spark-column");
+  row.spark = new Spark(trend);
+  row.append(head, trend, ...["number", "number", "number share-column", "since"].map((classes) => cell("cell", "td", classes)));
   return row;
 }
 
@@ -137,53 +143,56 @@ function show_limits(all, now) {
 /** The most denied and the nearest of all limits together. */
 const SHOWN = 8;
 
-function subject_row() {
+function subject_row(columns) {
   const row = document.createElement("tr");
   const head = piece("th");
   head.scope = "row";
-  head.append(piece("code"), piece("span", "", "quiet windows"));
-  const cell = piece("td", "", "number");
-  const bar = piece("td", "", "bar-column");
-  bar.append(document.createElement("meter"));
-  row.append(head, cell, bar);
+  head.append(piece("code"), " ", piece("span", "", "quiet"));
+  const share = piece("div", "", "share");
+  const gauge = piece("span", "", "gauge");
+  gauge.append(piece("span"));
+  share.append(gauge, piece("span"));
+  const last = piece("td");
+  last.append(share);
+  row.append(head, ...(columns === 3 ? [piece("td", "", "number")] : []), last);
   return row;
 }
 
-function show_subject(row, { subject, limit, text, share }) {
-  const [head, number, bar] = row.children;
+function show_subject(row, { subject, limit, count, share }) {
+  const head = row.firstChild, last = row.lastChild.firstChild;
   put(head.firstChild, subject);
   put(head.lastChild, limit);
-  put(number, text);
-  bar.firstChild.value = share;
-  bar.firstChild.title = percent(share);
-  bar.firstChild.setAttribute("aria-label", percent(share));
+  if (count !== undefined) put(row.children[1], count);
+  last.firstChild.firstChild.style.width = `${100 * share}%`;
+  put(last.lastChild, percent(share));
 }
 
 function show_top() {
-  const denied = snapshot.top.limits.flatMap(({ limit, denied_total, most_denied }) =>
-    most_denied.map(({ subject, count, error }) => ({
-      subject, limit, count,
-      share: denied_total ? Math.min(1, count / denied_total) : 0,
-      text: error ? `≤ ${count.toLocaleString("en")}` : count.toLocaleString("en"),
-    })));
-  denied.sort((a, b) => b.count - a.count);
-  const near = snapshot.top.limits.flatMap(({ limit, nearest }) =>
-    nearest.map(({ subject, used_ratio }) => ({ subject, limit, share: used_ratio, text: percent(used_ratio) })));
-  near.sort((a, b) => b.share - a.share);
-  for (const [name, subjects] of [["denied", denied], ["near", near]]) {
-    rows(the(`${name}-rows`), subjects.slice(0, SHOWN), subject_row, show_subject);
-    the(`${name}-table`).hidden = subjects.length === 0;
-    the(`${name}-none`).hidden = subjects.length > 0;
+  const { limits } = snapshot.top;
+  const denied = limits.flatMap(({ limit, denied_total, most_denied }) => most_denied.map(({ subject, count, error }) => ({
+    subject, limit, order: count,
+    // A count that may be too high says so.
+    count: `${error ? "≤ " : ""}${count.toLocaleString("en")}`,
+    share: denied_total ? Math.min(1, count / denied_total) : 0,
+  })));
+  const near = limits.flatMap(({ limit, nearest }) => nearest.map(({ subject, used_ratio }) => ({
+    subject, limit, order: used_ratio, share: Math.min(1, used_ratio),
+  })));
+  for (const [name, subjects, columns] of [["denied", denied, 3], ["near", near, 2]]) {
+    const first = subjects.sort((a, b) => b.order - a.order).slice(0, SHOWN);
+    rows(the(`${name}-rows`), first, () => subject_row(columns), show_subject);
+    the(`${name}-table`).hidden = first.length === 0;
+    the(`${name}-none`).hidden = first.length > 0;
   }
-  const minutes = Math.max(0, ...snapshot.top.limits.map((limit) => limit.since_seconds)) * 1_000;
-  put(the("denied-span"), denied.length ? `of the last ${span(minutes)}` : "");
+  const since = Math.max(0, ...limits.map((limit) => limit.since_seconds)) * 1_000;
+  put(the("denied-span"), denied.length ? `in the last ${span(since)}` : "");
 }
 
 function show_store(now) {
   const { store, policy } = snapshot;
   const name = store.name.charAt(0).toUpperCase() + store.name.slice(1);
   const [tone, state, detail] = {
-    answers: ["calm", `${name} answers`, `Each call has ${policy.store_timeout_ms} ms.`],
+    answers: ["calm", `${name} answers`, `Every call has ${policy.store_timeout_ms} ms to do so.`],
     unasked: ["wait", `${name} was not asked yet`, ""],
     lost: ["us", `${name} does not answer`, `Since ${clock(store.since_ms, now)}, ${span(now - store.since_ms)}: ${store.why}`],
   }[store.state];
@@ -239,8 +248,8 @@ function show() {
     return;
   }
   const all = limits(now);
-  const { store, policy, started_ms: started } = snapshot;
-  show_status(say({ now, away, store, policy, limits: all, total: track.now(), top: snapshot.top.limits, started }));
+  const { store, policy, events, started_ms: started } = snapshot;
+  show_status(say({ now, away, store, policy, limits: all, total: track.now(), top: snapshot.top.limits, events, started }));
   show_chart(now);
   show_limits(all, now);
   show_top();

@@ -3,8 +3,12 @@
 
 /** How far back the chart goes: as far as there are samples, within these. */
 const [SHORTEST_MS, SPAN_MS] = [60_000, 300_000];
-/** What a rate is taken over. A filter reports its own denials about once a second: over much less, it would jump. */
+/**
+ * What a rate is taken over, in sentences and in the chart. A filter reports its own denials about once a second: over
+ * much less, it would jump.
+ */
 export const NOW_MS = 5_000;
+const CHART_MS = 3_000;
 /** Samples further apart than this have a hole between them: it takes one in five seconds while nobody looks. */
 const HOLE_MS = 12_000;
 
@@ -48,14 +52,14 @@ export class Track {
 
   /** Rates per second of a limit, or of all with `ALL`, around now. */
   now(limit = ALL) {
-    return this.#rate(this.#samples.length - 1, limit) ?? NOTHING;
+    return this.#rate(this.#samples.length - 1, limit, NOW_MS) ?? NOTHING;
   }
 
   /** For the chart: lists of `{ at, admitted, denied, ... }` without a hole in any of them. */
   runs(limit = ALL) {
     const runs = [];
     for (let index = 1; index < this.#samples.length; index++) {
-      const rate = this.#rate(index, limit);
+      const rate = this.#rate(index, limit, CHART_MS);
       if (!rate) continue;
       const before = this.#samples[index - 1];
       const run = runs.at(-1);
@@ -67,7 +71,7 @@ export class Track {
   }
 
   /** Per second between the sample at `index` and the one that is `NOW_MS` older, if there is any before. */
-  #rate(index, limit) {
+  #rate(index, limit, over) {
     const to = this.#samples[index];
     let from;
     for (let older = index - 1; older >= 0; older--) {
@@ -76,7 +80,7 @@ export class Track {
       if (sample.process !== to.process || next.at - sample.at > HOLE_MS) break;
       from = sample;
       // A little less than asked for: samples are not to the millisecond.
-      if (to.at - sample.at >= NOW_MS - 100) break;
+      if (to.at - sample.at >= over - 100) break;
     }
     if (!from) return undefined;
     const [more, less] = [total(to, limit), total(from, limit)];

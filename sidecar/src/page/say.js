@@ -74,12 +74,17 @@ function whom(view, first) {
   if (!most || !top.denied_total) return undefined;
   const share = Math.min(1, most.count / top.denied_total);
   const those = `${first.name}'s 429s`;
-  if (share >= 0.5) return `One subject, ${most.subject}, has ${percent(share)} of ${those}.`;
+  if (share >= 0.5) return `One subject, ${most.subject}, has ${share === 1 ? "all" : percent(share)} of ${those}.`;
   return `Many subjects share ${those}: the first, ${most.subject}, has ${percent(share)}. The limit may be too low for what is asked.`;
 }
 
+/** For so long after an outage or a start it is told, since it may be why things are as they are. */
+const RECENT_MS = 300_000;
+/** For so long after an outage, requests that had no verdict are its own. */
+const SETTLING_MS = 10_000;
+
 /**
- * `view`: `{ now, away, store, policy, limits: [{ name, now: rates, since, last }], total: rates, top, started }`,
+ * `view`: `{ now, away, store, policy, limits: [{ name, now: rates, since, last }], total: rates, top, events, started }`,
  * where `away` is since when the sidecar cannot be reached, if so. Gives `{ tone, chip, headline, notes }`; the tone
  * is `wait`, `calm`, `them` or `us`.
  */
@@ -101,6 +106,8 @@ export function say(view) {
   const notes = [];
   const all = denying(view);
   const { total } = view;
+  const back = view.events.find((event) => event.kind === "store_back" && view.now - event.at_ms < RECENT_MS);
+  const settling = back !== undefined && view.now - back.at_ms < SETTLING_MS;
   let tone = "calm", chip = "Quiet", headline;
   if (view.store.state === "lost") {
     tone = "us";
@@ -112,6 +119,12 @@ export function say(view) {
         ? `${rate(total.unavailable)} requests/s get no verdict: each rule's when_unavailable lets them pass unmetered, or answers 503.`
         : "Nobody asks for a verdict at this time. Whoever does gets the answer of the rule's when_unavailable.",
     );
+    if (all.length) notes.push(`${limiting(view, all)}.`);
+  } else if (total.unavailable > 0 && !settling) {
+    tone = "us";
+    chip = "Trouble on our side";
+    headline = `${rate(total.unavailable)} requests/s get no verdict in time.`;
+    notes.push(`${capital(view.store.name)} answers, but is slow. Each rule's when_unavailable lets them pass unmetered, or answers 503.`);
     if (all.length) notes.push(`${limiting(view, all)}.`);
   } else if (all.length) {
     tone = "them";
@@ -126,10 +139,8 @@ export function say(view) {
     const last = view.limits.reduce((newest, limit) => (limit.last > (newest?.last ?? 0) ? limit : newest), undefined);
     notes.push(last ? `${admitted} The last 429 was ${span(view.now - last.last)} ago, on ${limitName(last.name)}.` : admitted);
   }
-  if (view.store.state !== "lost" && total.unavailable > 0) {
-    tone = "us";
-    chip = "Trouble on our side";
-    notes.push(`${rate(total.unavailable)} requests/s get no verdict in time: ${view.store.name} is slow, or has only just come back.`);
+  if (back && view.store.state !== "lost") {
+    notes.push(`${capital(view.store.name)} is back since ${clock(back.at_ms, view.now)}, ${back.detail}.`);
   }
   if (view.policy.refused) {
     if (tone === "calm") tone = "us";
@@ -143,7 +154,7 @@ export function say(view) {
     notes.push(`Shadow rules would have denied ${rate(total.shadow_denied)} requests/s.`);
   }
   const age = view.now - view.started;
-  if (age < 300_000) notes.push(`This sidecar started ${span(age)} ago.`);
+  if (age < RECENT_MS) notes.push(`This sidecar started ${span(age)} ago.`);
   return { tone, chip, headline, notes };
 }
 
