@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain bench bench-engine soak picture clean
+.PHONY: help demo test build filter lint unit engine chain page-test bench bench-engine soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -9,9 +9,9 @@ demo: ## install what is missing, build, run the whole chain, show 200s and 429s
 	@$(MAKE) --no-print-directory build filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy
+test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy, the live page in a real browser
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit build filter engine chain
+	@$(MAKE) --no-print-directory lint unit build filter engine chain page-test
 
 build: ## the sidecar: target/debug/sluicegate
 	@echo "build: the sidecar (the first build takes a minute or two)"
@@ -37,6 +37,10 @@ engine: ## the engine against its model, in Rust and in Lua on a real Redis
 chain: build filter ## end to end, with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test chain
+
+page-test: build filter ## the live page in a real Chromium, under traffic; screenshots in target/page/
+	@echo "page-test: the live page in a real Chromium"
+	@cargo test --quiet --locked -p sluicegate-tests --test page
 
 bench: filter ## the whole chain against Envoy without it: a table, a chart and target/bench/end_to_end.json (six minutes)
 	@tests/setup bench

@@ -174,7 +174,7 @@ def outage(page, folder, witness):
     within(SECONDS, "Redis answers", lambda: text(page, "#store-state") == "Redis answers")
     assert events(page)[:2] == ["Redis back", "Redis lost"], events(page)
     says(page, "429s:", seconds=10)
-    assert any(note.startswith("Redis is back since") for note in notes(page)), notes(page)
+    assert any(note.startswith("Redis was away until") for note in notes(page)), notes(page)
 
 
 def restart(page, folder, witness):

@@ -27,7 +27,7 @@ pub struct Serve {
     /// Where decisions are asked for.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9180")]
     listen: SocketAddr,
-    /// Where /metrics, /healthz, /readyz, /v1/top and /v1/reset are.
+    /// Where the live page, /metrics, /healthz, /readyz, /v1/top and /v1/reset are.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9181")]
     admin_listen: SocketAddr,
     /// Used instead of the policy's `store`: `memory` or a Redis URL. The environment keeps a password out of files.

@@ -140,7 +140,7 @@ export function say(view) {
     notes.push(last ? `${admitted} The last 429 was ${span(view.now - last.last)} ago, on ${limitName(last.name)}.` : admitted);
   }
   if (back && view.store.state !== "lost") {
-    notes.push(`${capital(view.store.name)} is back since ${clock(back.at_ms, view.now)}, ${back.detail}.`);
+    notes.push(`${capital(view.store.name)} was away until ${clock(back.at_ms, view.now)}: back ${back.detail}.`);
   }
   if (view.policy.refused) {
     if (tone === "calm") tone = "us";

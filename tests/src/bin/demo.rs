@@ -87,6 +87,7 @@ async fn main() {
     if std::env::var("KEEP").is_ok_and(|keep| keep == "1") {
         println!("\nRunning until Ctrl-C:\n");
         println!("    curl -i -H 'x-api-key: carol' {}", envoy.url("/"));
+        println!("    live page    http://127.0.0.1:{}/", sidecar.admin_port);
         println!(
             "    metrics      http://127.0.0.1:{}/metrics",
             sidecar.admin_port
