@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 /// Samples that are kept: five minutes of one a second, more where they are taken more rarely.
 const MOST_SAMPLES: usize = 300;
 
-/// Limits that are told apart; what comes later is counted together, so that a policy of thousands costs no more.
-const MOST_LIMITS: usize = 64;
+/// Limits that are told apart, of those that were asked for at all; what comes later is counted together, so that a
+/// policy of thousands costs no more.
+const MOST_LIMITS: usize = 128;
 
 /// Under which name: no limit can have it, since it has a space.
 pub const OTHER_LIMITS: &str = "other limits";
@@ -79,6 +80,9 @@ impl History {
     pub fn add<'a>(&mut self, at_ms: u64, totals: impl IntoIterator<Item = (&'a str, Counts)>) {
         let mut counts = vec![Counts::default(); self.series.len()];
         for (name, total) in totals {
+            if total == Counts::default() {
+                continue;
+            }
             let place = self.place(name);
             if counts.len() <= place {
                 counts.resize(place + 1, Counts::default());
@@ -148,10 +152,17 @@ mod tests {
         }
     }
 
+    fn admitted(admitted: u64) -> Counts {
+        Counts {
+            admitted,
+            ..Counts::default()
+        }
+    }
+
     #[test]
     fn denials_without_a_pause_are_one_run_since_the_first_of_them() {
         let mut history = History::default();
-        history.add(0, [("a", denied(0)), ("b", denied(0))]);
+        history.add(0, [("a", admitted(1)), ("b", admitted(1))]);
         assert_eq!(history.series()[0].denying, None);
         history.add(1_000, [("a", denied(3)), ("b", denied(0))]);
         history.add(1_000 + PAUSE_MS, [("a", denied(4)), ("b", denied(0))]);
@@ -195,7 +206,7 @@ mod tests {
     fn neither_time_nor_a_policy_of_thousands_makes_it_grow() {
         let mut history = History::default();
         let names: Vec<_> = (0..1_000).map(|n| format!("limit-{n}")).collect();
-        for now in 0..1_000 {
+        for now in 1..=1_000 {
             history.add(now, names.iter().map(|name| (name.as_str(), denied(now))));
         }
         assert_eq!(history.samples().count(), MOST_SAMPLES);
@@ -203,6 +214,6 @@ mod tests {
         let newest = history.samples().next_back().unwrap();
         // Nothing is lost: the rest is counted together.
         let rest = 1_000 - u64::try_from(MOST_LIMITS).unwrap();
-        assert_eq!(newest.counts[MOST_LIMITS], denied(999 * rest));
+        assert_eq!(newest.counts[MOST_LIMITS], denied(1_000 * rest));
     }
 }

@@ -85,19 +85,24 @@ struct State {
     /// Calls that have failed since the last that did not, and when the first of them did.
     failures: u32,
     failing_since_ms: u64,
+    /// When the policy in force was loaded.
+    policy_since_ms: u64,
     events: VecDeque<Event>,
     told: u64,
 }
 
 impl Incidents {
-    /// The sidecar has started.
+    /// The sidecar has started, with its first policy.
     pub fn started(&self, now_ms: u64, version: &str) {
-        self.state().add(now_ms, Kind::Started, version.to_owned());
+        let mut state = self.state();
+        state.policy_since_ms = now_ms;
+        state.add(now_ms, Kind::Started, version.to_owned());
     }
 
     /// The policy of `epoch` is in force from now on.
     pub fn policy_loaded(&self, now_ms: u64, epoch: u64) {
         let mut state = self.state();
+        state.policy_since_ms = now_ms;
         state.add(now_ms, Kind::PolicyLoaded, format!("epoch {epoch}"));
     }
 
@@ -145,6 +150,11 @@ impl Incidents {
     /// Whether the store answers.
     pub fn store(&self) -> Store {
         self.state().store.clone()
+    }
+
+    /// When the policy in force was loaded.
+    pub fn policy_since_ms(&self) -> u64 {
+        self.state().policy_since_ms
     }
 
     /// The events that are kept, the newest first.

@@ -85,7 +85,8 @@ fn file(kind: &'static str, text: &'static str) -> Response {
 
 async fn stream(State(service): State<Arc<Service>>) -> Response {
     match service.feed.view() {
-        Some(events) => Sse::new(events).into_response(),
+        // Proxies that know this header pass each event on as it comes.
+        Some(events) => ([("x-accel-buffering", "no")], Sse::new(events)).into_response(),
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
             "as many viewers as may look at once are looking\n",

@@ -91,7 +91,8 @@ def who(page, folder, witness):
 
 def views(page, folder, witness):
     """on a screen and on a phone, light and dark, nothing is cut off, too pale or out of reach"""
-    within(10, "the outage is over", lambda: text(page, "#chip") == "Clients over a limit")
+    within(10, "the outage is over", lambda: text(page, "#now-unavailable") == "0/s")
+    assert text(page, "#chip") == "Clients over a limit"
     page.evaluate("document.activeElement.blur()")
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)

@@ -50,7 +50,9 @@ function limits(now) {
       runs: track.runs(name),
     }))
     .filter((limit) => limit.windows || limit.runs.some((run) => run.some((point) => requests(point) > 0)))
-    .map((limit) => ({ ...limit, denies: limit.last !== undefined && now - limit.last < 2 * NOW_MS }));
+    .map((limit) => ({ ...limit, denies: limit.last !== undefined && now - limit.last < 2 * NOW_MS }))
+    // Those that deny come first; otherwise rows keep their places.
+    .sort((a, b) => b.denies - a.denies);
 }
 
 function show_status(said) {
@@ -202,14 +204,12 @@ function show_store(now) {
 }
 
 function show_policy(now) {
-  const { policy, events } = snapshot;
-  const loaded = events.find((event) => event.kind === "policy_loaded" && event.detail === `epoch ${policy.epoch}`);
-  const since = loaded?.at_ms ?? (policy.epoch === 1 ? snapshot.started_ms : undefined);
+  const { policy } = snapshot;
   the("policy-state").dataset.tone = policy.refused ? "us" : "calm";
   put(the("policy-state"), policy.refused ? `Epoch ${policy.epoch} in force; the file is refused` : `Epoch ${policy.epoch} in force`);
   const count = policy.limits.length;
   put(the("policy-detail"), [
-    since === undefined ? "" : `Loaded ${clock(since, now)}.`,
+    `Loaded ${clock(policy.since_ms, now)}.`,
     `${count} limit${count === 1 ? "" : "s"}. Denials are held for at most ${policy.denial_ttl_ms} ms.`,
     policy.refused ?? "",
   ].filter(Boolean).join(" "));

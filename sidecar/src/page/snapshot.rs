@@ -39,6 +39,7 @@ pub struct Past {
 #[derive(Debug, Serialize)]
 struct PolicyTold {
     epoch: u64,
+    since_ms: u64,
     /// What is wrong with the file as it stands now.
     refused: Option<String>,
     store_timeout_ms: u64,
@@ -116,7 +117,7 @@ impl Snapshot {
             now_ms,
             started_ms,
             version: env!("CARGO_PKG_VERSION"),
-            policy: PolicyTold::new(&epoch, live.refusal()),
+            policy: PolicyTold::new(&epoch, incidents.policy_since_ms(), live.refusal()),
             store: StoreTold {
                 name: store,
                 state: incidents.store().into(),
@@ -149,12 +150,13 @@ impl Past {
 }
 
 impl PolicyTold {
-    fn new(epoch: &Epoch, refused: Option<String>) -> Self {
+    fn new(epoch: &Epoch, since_ms: u64, refused: Option<String>) -> Self {
         let policy = &epoch.policy;
         let ms =
             |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             epoch: epoch.number,
+            since_ms,
             refused,
             store_timeout_ms: ms(policy.store_timeout),
             denial_ttl_ms: ms(policy.denial_ttl),
