@@ -42,7 +42,7 @@ SENTENCES = [
      "429s: 120/s on a for 3 min, 12/s on b for 40 s and 2 more limits.", "100 % of 133 requests/s are denied."),
     (view(store=LOST, total=rates(unavailable=35)), "us", "Redis does not answer since 22:12:20.",
      "35 requests/s get no verdict: each rule's when_unavailable lets them pass unmetered, or answers 503."),
-    (view(store=LOST), "us", "Redis does not answer since 22:12:20.", "No answer from the store within 20ms."),
+    (view(store=LOST), "us", "Redis does not answer since 22:12:20.", "No answer from the store within 20ms. The sidecar tries again by itself."),
     # Both: that it is us comes first.
     (view(store=LOST, limits=A, total=rates(denied=120)), "us", "Redis does not answer since 22:12:20.", "429s: 120/s on a for 3 min."),
     (view(total=rates(unavailable=2)), "us", "2 requests/s get no verdict in time.", None),

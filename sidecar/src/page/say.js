@@ -113,7 +113,7 @@ export function say(view) {
     tone = "us";
     chip = "Trouble on our side";
     headline = `${capital(view.store.name)} does not answer since ${clock(view.store.since_ms, view.now)}.`;
-    notes.push(`${capital(view.store.why)}.`);
+    notes.push(`${capital(view.store.why)}. The sidecar tries again by itself.`);
     notes.push(
       total.unavailable > 0
         ? `${rate(total.unavailable)} requests/s get no verdict: each rule's when_unavailable lets them pass unmetered, or answers 503.`
