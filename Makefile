@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain page-test bench bench-engine soak picture clean
+.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards bench bench-engine soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -9,9 +9,9 @@ demo: ## install what is missing, build, run the whole chain, show 200s and 429s
 	@$(MAKE) --no-print-directory build filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy, the live page in a real browser
+test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy, the live page in a real browser, what Prometheus sees
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit build filter engine chain page-test
+	@$(MAKE) --no-print-directory lint unit build filter engine chain page-test observe
 
 build: ## the sidecar: target/debug/sluicegate
 	@echo "build: the sidecar (the first build takes a minute or two)"
@@ -41,6 +41,13 @@ chain: build filter ## end to end, with a real Envoy and a real Redis
 page-test: build filter ## the live page in a real Chromium, under traffic; screenshots in target/page/
 	@echo "page-test: the live page in a real Chromium"
 	@cargo test --quiet --locked -p sluicegate-tests --test page
+
+observe: build filter ## rules, alerts and dashboards against a real Prometheus; draws target/dashboards/*.svg
+	@echo "observe: rules, alerts and dashboards against a real Prometheus"
+	@cargo test --quiet --locked -p sluicegate-tests --test observe
+
+dashboards: ## deploy/grafana/dashboards/*.json anew, from deploy/grafana/dashboards.yaml
+	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test observe -- the_dashboards_in_the_repository
 
 bench: filter ## the whole chain against Envoy without it: a table, a chart and target/bench/end_to_end.json (six minutes)
 	@tests/setup bench

@@ -9,6 +9,7 @@
 //! | `recorder.rs` | a sidecar that admits all and tells what it was asked |
 //! | `identity.rs` | client certificates and signed tokens |
 //! | `envoy.rs` | an Envoy with the filter |
+//! | `prometheus.rs` | a Prometheus |
 //! | `upstream.rs` | what is behind Envoy |
 //! | `report.rs` | a bench's table, goals and file |
 //! | `edge.rs` | the edge of the window, for a test and for README's picture |
@@ -23,6 +24,7 @@ pub mod envoy;
 pub mod identity;
 pub mod noise;
 pub mod process;
+pub mod prometheus;
 pub mod recorder;
 pub mod redis;
 pub mod report;

@@ -1,0 +1,123 @@
+//! One scene of less than a minute: many 429s, a reload, a policy that is refused, Redis away, the sidecar away.
+//! The alerts fire and cease; then every panel of both dashboards has something to show, and is drawn.
+
+use sluicegate_tests::process::eventually;
+
+use crate::committed::metrics;
+use crate::description::Description;
+use crate::draw::draw;
+use crate::grafana::files;
+use crate::panels::{View, described, fault};
+use crate::runbook::every_command_works;
+use crate::scene::{PLENTY, Scene, now, policy};
+
+impl Scene {
+    /// What is about to break has not broken yet.
+    async fn is_well(&self) {
+        let outages = [
+            "SluicegateUnmetered",
+            "SluicegateRefusedWithoutVerdict",
+            "SluicegateSidecarMissing",
+            "SluicegateStoreFailing",
+            "SluicegatePolicyRefused",
+            "SluicegateManyDenials",
+        ];
+        for alert in outages {
+            self.ceases(alert).await;
+        }
+    }
+
+    async fn fires(&self, alert: &str) {
+        eventually(&format!("{alert} fires"), async || {
+            self.prometheus.firing().await.contains(&alert.to_owned())
+        })
+        .await;
+    }
+
+    async fn ceases(&self, alert: &str) {
+        eventually(&format!("{alert} ceases"), async || {
+            !self.prometheus.firing().await.contains(&alert.to_owned())
+        })
+        .await;
+    }
+}
+
+/// What happens; returns when it began and ended.
+async fn play(scene: &mut Scene) -> (f64, f64) {
+    let from = now();
+    let store = scene.redis.url();
+    scene.fires("SluicegateManyDenials").await;
+    scene.write_policy(&policy(&store, PLENTY * 2));
+    eventually("the policy is reloaded", async || {
+        scene.sidecar.metric("sluicegate_policy_epoch").await == 2.0
+    })
+    .await;
+    scene.write_policy("limits: {");
+    scene.fires("SluicegatePolicyRefused").await;
+    scene.write_policy(&policy(&store, PLENTY));
+    scene.noise(false);
+    scene.is_well().await;
+
+    scene.redis.kill();
+    scene.fires("SluicegateStoreFailing").await;
+    scene.fires("SluicegateRefusedWithoutVerdict").await;
+    scene.redis.restart().await;
+    scene.is_well().await;
+
+    scene.sidecar.kill();
+    scene.fires("SluicegateUnmetered").await;
+    scene.fires("SluicegateSidecarMissing").await;
+    scene.sidecar.restart().await;
+    scene.is_well().await;
+    // What is shown as it is now wants something to show.
+    scene.noise(true);
+    scene.fires("SluicegateManyDenials").await;
+    (from, now())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_and_cease_and_every_panel_has_something_to_show() {
+    let mut scene = Scene::start().await;
+    let (from, to) = play(&mut scene).await;
+    let description = Description::read();
+    let mut faults = Vec::new();
+    for ((path, page), dashboard) in files(&description).iter().zip(&description.dashboards) {
+        let view = View::all(&scene.prometheus, page, from, to);
+        let shown = view.of(page).await;
+        draw(&dashboard.name, page, &shown, &view);
+        let each = View::all(&scene.prometheus, page, from, to)
+            .each(page)
+            .await;
+        // There is no namespace on this machine; sidecar, limit and Envoy there are.
+        assert_eq!(each.choices(), 3);
+        let again = each.of(page).await;
+        let panels = described(&description, &dashboard.name);
+        assert_eq!((panels.len(), again.len()), (shown.len(), shown.len()));
+        for (what, shown) in [("All", shown), ("each", again)] {
+            for (shown, panel) in shown.iter().zip(&panels) {
+                if let Some(fault) = fault(shown, panel) {
+                    faults.push(format!("{path}: {}, {what} chosen: {fault}", panel.title));
+                }
+            }
+        }
+        for annotation in page["annotations"]["list"].as_array().unwrap() {
+            let query = annotation["expr"].as_str().unwrap();
+            let marks = view.ask(query, false).await;
+            assert!(!marks.is_empty(), "{path}: nothing is marked by {query}");
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    every_metric_of_the_rules_is_there(&scene).await;
+    every_command_works(&scene);
+}
+
+/// A rule over a metric that does not exist is silent for ever.
+async fn every_metric_of_the_rules_is_there(scene: &Scene) {
+    let there = scene.prometheus.names().await;
+    for file in ["recording.yml", "alerts.yml"] {
+        let path = sluicegate_tests::process::repository("deploy/prometheus").join(file);
+        for name in metrics(&std::fs::read_to_string(path).unwrap()) {
+            assert!(there.contains(&name), "{file}: there is no {name}");
+        }
+    }
+}

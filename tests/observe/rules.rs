@@ -1,0 +1,117 @@
+//! The rules by Prometheus's own tool, and what every alert must have.
+
+use std::process::Command;
+
+use serde_json::Value;
+use sluicegate_tests::process::repository;
+
+use crate::description::Description;
+use crate::grafana::files;
+
+const FILES: [&str; 2] = ["recording.yml", "alerts.yml"];
+
+fn promtool(arguments: &[&str]) {
+    let output = Command::new("promtool")
+        .args(arguments)
+        .current_dir(repository("deploy/prometheus"))
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start promtool: {error}; install it: tests/setup"));
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "promtool {arguments:?}:\n{said}");
+}
+
+fn read(file: &str) -> Value {
+    let text = std::fs::read_to_string(repository("deploy/prometheus").join(file)).unwrap();
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Every rule of a file.
+fn rules(file: &str) -> Vec<Value> {
+    let groups = read(file)["groups"].take();
+    let groups = groups.as_array().unwrap().iter();
+    groups
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .collect()
+}
+
+fn alerts() -> Vec<Value> {
+    let alerts = rules("alerts.yml");
+    assert!(alerts.iter().all(|rule| rule["alert"].is_string()));
+    alerts
+}
+
+#[test]
+fn prometheus_finds_no_fault_in_configuration_and_rules() {
+    promtool(&["check", "config", "prometheus.yml"]);
+    promtool(&[
+        "check",
+        "rules",
+        "--lint=all",
+        "--lint-fatal",
+        FILES[0],
+        FILES[1],
+    ]);
+}
+
+#[test]
+fn alerts_fire_when_they_should_and_only_then() {
+    promtool(&["test", "rules", "alerts_test.yml"]);
+}
+
+#[test]
+fn every_alert_has_a_case_of_firing_and_one_of_silence() {
+    let tests = read("alerts_test.yml");
+    let tests = tests["tests"].as_array().unwrap().iter();
+    let cases: Vec<_> = tests
+        .flat_map(|test| test["alert_rule_test"].as_array().unwrap())
+        .collect();
+    for alert in alerts() {
+        let name = &alert["alert"];
+        let fires = |case: &&&Value| case["exp_alerts"].is_array();
+        let of_it = || cases.iter().filter(|case| case["alertname"] == *name);
+        assert!(of_it().any(|case| fires(&case)), "{name} never fires");
+        assert!(of_it().any(|case| !fires(&case)), "{name} is never silent");
+    }
+}
+
+#[test]
+fn every_alert_says_what_to_do() {
+    let runbook = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        let severity = alert["labels"]["severity"].as_str();
+        assert!(matches!(severity, Some("critical" | "warning")), "{name}");
+        for text in ["summary", "description"] {
+            assert!(alert["annotations"][text].is_string(), "{name}: {text}");
+        }
+        let link = format!("docs/runbook.md#{}", name.to_lowercase());
+        assert_eq!(alert["annotations"]["runbook_url"], link);
+        let (_, section) = runbook
+            .split_once(&format!("\n## {name}\n"))
+            .unwrap_or_else(|| panic!("docs/runbook.md has no section {name}"));
+        let section = section.split("\n## ").next().unwrap();
+        for part in ["**What it means.**", "**Look at.**", "**Do.**"] {
+            assert!(section.contains(part), "docs/runbook.md: {name}: {part}");
+        }
+    }
+    let sections = runbook.matches("\n## Sluicegate").count();
+    assert_eq!(sections, alerts().len(), "sections of alerts that are gone");
+}
+
+#[test]
+fn every_recording_rule_is_used() {
+    let alerts = alerts();
+    let recorded = rules("recording.yml");
+    let dashboards = files(&Description::read());
+    for rule in &recorded {
+        let name = rule["record"].as_str().unwrap();
+        let users = alerts.iter().chain(&recorded);
+        let used = users
+            .map(|user| user["expr"].as_str().unwrap())
+            .any(|expr| expr.contains(name));
+        let shown = dashboards
+            .iter()
+            .any(|(_, page)| page.to_string().contains(name));
+        assert!(used || shown, "nobody uses {name}");
+    }
+}

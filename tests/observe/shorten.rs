@@ -1,0 +1,56 @@
+//! Rules whose minutes are seconds: the same file with other durations, so that a test need not wait for them.
+
+/// Stands for every range, such as `[5m]`.
+const RANGE: &str = "6s";
+/// Stands for every time that an alert waits.
+const WAIT: &str = "1s";
+
+/// A file of rules with short durations.
+pub fn shorten(rules: &str) -> String {
+    let short = with_durations(rules, RANGE, WAIT);
+    // Nothing but durations has changed.
+    assert_eq!(
+        with_durations(&short, "*", "*"),
+        with_durations(rules, "*", "*")
+    );
+    assert_ne!(short, rules);
+    short
+}
+
+/// The text with this for every range in brackets and this for every `for:`.
+fn with_durations(rules: &str, range: &str, wait: &str) -> String {
+    let lines = rules.lines().map(|line| match line.split_once("for: ") {
+        Some((indent, _)) if indent.trim().is_empty() => format!("{indent}for: {wait}\n"),
+        _ => with_ranges(line, range) + "\n",
+    });
+    lines.collect()
+}
+
+fn with_ranges(line: &str, range: &str) -> String {
+    let mut parts = line.split('[');
+    let mut made = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(']') {
+            Some((inside, rest)) if is_duration(inside) => made += &format!("[{range}]{rest}"),
+            _ => made += &format!("[{part}"),
+        }
+    }
+    made
+}
+
+/// Whether it is a number and a unit; also the mark that stands for one.
+fn is_duration(text: &str) -> bool {
+    text == "*"
+        || text
+            .strip_suffix(['s', 'm', 'h'])
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+#[test]
+fn only_durations_change() {
+    let rules =
+        "- alert: A\n  expr: rate(x[5m]) > 3 and y:rate5m[1h]\n  for: 10m\n  annotations: [a, b]\n";
+    let short =
+        "- alert: A\n  expr: rate(x[6s]) > 3 and y:rate5m[6s]\n  for: 1s\n  annotations: [a, b]\n";
+    assert_eq!(shorten(rules), short);
+}
