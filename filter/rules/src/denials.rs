@@ -20,6 +20,8 @@ const REPORTED_KEYS: usize = 128;
 pub struct Denials {
     /// The policy's epoch that all of them are of.
     epoch: u64,
+    /// When the first answer of that epoch was here.
+    since_us: u64,
     certificates: Certificates,
     /// Denied here and not reported yet, by key. Denials for shadows and of too many keys are under the empty key, which
     /// no check has.
@@ -39,6 +41,7 @@ impl Default for Denials {
     fn default() -> Self {
         Self {
             epoch: 0,
+            since_us: 0,
             certificates: Certificates::new(CAPACITY),
             unreported: BTreeMap::new(),
         }
@@ -116,13 +119,15 @@ impl Denials {
         verdicts: &[Verdict<'_>],
         asked: Asked,
     ) {
-        if epoch < self.epoch {
-            // A slow answer of a policy that has been replaced.
+        if epoch < self.epoch && asked.sent_us <= self.since_us {
+            // A slow answer of a policy that has been replaced. Asked later, it would be of a sidecar that has started
+            // again, and counts from 1.
             return;
         }
-        if epoch > self.epoch {
+        if epoch != self.epoch {
             self.certificates.clear();
             self.epoch = epoch;
+            self.since_us = asked.answered_us;
         }
         for (checks, verdict) in decisions(question).zip(verdicts) {
             if let Verdict::Denied(standing) = verdict {
@@ -345,5 +350,23 @@ mod tests {
                 .is_none(),
             "a late answer of an old policy"
         );
+    }
+
+    #[test]
+    fn a_sidecar_that_started_again_is_believed_though_it_counts_from_1() {
+        let (rules, mut denials) = (rules(), Denials::default());
+        denials.learn(&rules, &question("a", false), 3, &[denied(1_000)], ASKED);
+        let later = Asked {
+            sent_us: 1_001,
+            answered_us: 1_500,
+        };
+        denials.learn(&rules, &question("b", false), 1, &[denied(1_000)], later);
+        let mut held = |key| {
+            denials
+                .covering(&rules, &question(key, false), 2_000)
+                .is_some()
+        };
+        assert!(held("b"));
+        assert!(!held("a"), "a certificate of the policy before the restart");
     }
 }
