@@ -72,6 +72,13 @@ async fn play(scene: &mut Scene) -> (f64, f64) {
     // What is shown as it is now wants something to show.
     scene.noise(true);
     scene.fires("SluicegateManyDenials").await;
+    // The restarted sidecar counts its policies from 1 again, which must not keep the filter from believing it.
+    eventually("the filter denies by itself again", async || {
+        let here =
+            r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="denied"}"#;
+        scene.sidecar.metric(here).await > 0.0
+    })
+    .await;
     (from, now())
 }
 
