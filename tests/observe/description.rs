@@ -58,6 +58,11 @@ const fn eight() -> u32 {
     8
 }
 
+/// Grafana's name for no unit.
+fn none() -> String {
+    "none".to_owned()
+}
+
 /// One picture.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,8 +70,12 @@ pub struct Panel {
     pub title: String,
     pub says: String,
     pub kind: Kind,
-    pub unit: Option<String>,
+    #[serde(default = "none")]
+    pub unit: String,
     pub max: Option<f64>,
+    /// Powers of ten at even distances: for what spans several of them.
+    #[serde(default)]
+    pub log: bool,
     #[serde(default)]
     pub thresholds: BTreeMap<String, f64>,
     #[serde(default)]

@@ -131,7 +131,21 @@ fn lines(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
             .fold(0.0, f64::max)
     };
     all.sort_by(|one, other| most(other.1).total_cmp(&most(one.1)));
-    let top = all.first().map_or(0.0, |(_, series)| most(series));
+    let top = all.first().map_or(0.0, |(_, series)| most(series)) * 1.05;
+    let log =
+        shown.panel["fieldConfig"]["defaults"]["custom"]["scaleDistribution"]["type"] == "log";
+    let points = || {
+        all.iter()
+            .flat_map(|(_, series)| &series.points)
+            .map(|point| point.1)
+    };
+    let least = points().filter(|y| *y > 0.0).fold(top, f64::min);
+    let height_of = |y: f64| if log { y.max(least).log10() } else { y };
+    let heights = if log {
+        height_of(least)..height_of(top)
+    } else {
+        0.0..top.max(1e-6)
+    };
     let legend = LINE * all.len().min(MOST) as i32;
     let height = area.dim_in_pixel().1 as i32 - legend;
     let (plot, below) = area.split_vertically(height);
@@ -139,20 +153,22 @@ fn lines(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
         .x_label_area_size(20)
         .y_label_area_size(70)
         .margin_right(8)
-        .build_cartesian_2d(0.0..view.to - view.from, 0.0..(top * 1.05).max(1e-6))?;
+        .build_cartesian_2d(0.0..view.to - view.from, heights)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .x_labels(6)
         .y_labels(5)
         .x_label_formatter(&|x| format!("{x:.0} s"))
-        .y_label_formatter(&|y| spelt(unit, *y, view.to))
+        .y_label_formatter(&|y| spelt(unit, if log { 10_f64.powf(*y) } else { *y }, view.to))
         .draw()?;
     for (n, (name, series)) in all.iter().enumerate() {
         let color = Palette99::pick(n).mix(1.0);
         // A gap where there was nothing, as in Grafana.
         for run in series.points.chunk_by(|one, next| next.0 - one.0 < 1.5) {
-            let points = run.iter().map(|point| (point.0 - view.from, point.1));
+            let points = run
+                .iter()
+                .map(|point| (point.0 - view.from, height_of(point.1)));
             chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
         }
         if n < MOST {

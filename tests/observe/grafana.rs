@@ -46,7 +46,7 @@ fn page(description: &Description, dashboard: &Dashboard) -> Value {
         .map(|one| annotation(description, one))
         .collect();
     let mut variables = vec![json!({
-        "name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus",
+        "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
         "refresh": 1, "hide": 0, "includeAll": false, "multi": false, "current": {},
     })];
     variables.extend(description.variables.iter().map(variable));
@@ -175,19 +175,23 @@ fn target(description: &Description, panel: &Panel, query: &Query, letter: char)
 }
 
 fn defaults(panel: &Panel) -> Value {
-    let mut defaults = json!({ "color": color(panel), "thresholds": thresholds(panel), "mappings": mappings(panel) });
-    if let Some(unit) = &panel.unit {
-        defaults["unit"] = json!(unit);
-    }
+    let mut defaults = json!({ "color": color(panel), "thresholds": thresholds(panel), "mappings": mappings(panel), "unit": panel.unit });
     if let Some(max) = panel.max {
         defaults["max"] = json!(max);
     }
-    if panel.kind == Kind::Timeseries || panel.kind == Kind::Bars {
+    // A logarithmic axis has no zero.
+    if !panel.log && matches!(panel.kind, Kind::Timeseries | Kind::Bars) {
         defaults["min"] = json!(0);
     }
     if panel.kind == Kind::Timeseries {
+        let scale = if panel.log {
+            json!({ "type": "log", "log": 10 })
+        } else {
+            json!({ "type": "linear" })
+        };
         defaults["custom"] = json!({
-            "drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "showPoints": "never", "spanNulls": false,
+            "drawStyle": "line", "lineWidth": 1, "fillOpacity": if panel.log { 0 } else { 10 },
+            "showPoints": "never", "spanNulls": false, "scaleDistribution": scale,
         });
     }
     defaults

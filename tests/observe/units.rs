@@ -11,7 +11,7 @@ pub fn spelt(unit: &str, value: f64, now: f64) -> String {
         "s" if value < 1.0 => format!("{} ms", short(value * 1e3)),
         "s" => format!("{} s", short(value)),
         "dateTimeFromNow" => format!("{:.0} s ago", now - value / 1e3),
-        "" | "short" => scaled(value, 1000.0, &["", "K", "Mil", "Bil"]),
+        "" | "none" | "short" => scaled(value, 1000.0, &["", "K", "Mil", "Bil"]),
         other => panic!("no spelling for the unit {other}"),
     }
 }
@@ -32,6 +32,7 @@ fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
 fn short(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
+        size if size < 0.1 => 4,
         size if size < 10.0 => 2,
         size if size < 100.0 => 1,
         _ => 0,
@@ -51,6 +52,7 @@ fn values_have_their_units() {
     assert_eq!(spelt("s", 0.0125), "12.5 ms");
     assert_eq!(spelt("bytes", 3.0 * 1024.0 * 1024.0), "3 MiB");
     assert_eq!(spelt("short", 1234.0), "1.23 K");
+    assert_eq!(spelt("short", 0.0125), "0.0125");
     assert_eq!(spelt("reqps", 0.0), "0 req/s");
     assert_eq!(spelt("reqps", 10.0), "10 req/s");
 }
