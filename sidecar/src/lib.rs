@@ -16,6 +16,7 @@
 //! | `document.rs`, `review.rs`, `review/` | plugin configurations in YAML files, and what is wrong with them |
 //! | `metrics.rs`, `metrics/` | what Prometheus is told |
 //! | `top.rs`, `subject.rs` | who is denied most and who is near a limit; how subjects are shown; pure |
+//! | `listen.rs` | addresses and Unix sockets |
 //! | `server.rs` | runs it all on listeners that the caller owns |
 //!
 //! `main.rs` owns arguments, ports, signals and the exit code; nothing in here does.
@@ -27,6 +28,7 @@ pub mod flight;
 pub mod history;
 pub mod http;
 pub mod incidents;
+pub mod listen;
 pub mod live;
 pub mod metrics;
 pub mod page;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::http::{self, Access};
+use crate::listen::Listener;
 use crate::service::Service;
 
 /// How often what has expired is freed, and an idle store is looked after.
@@ -31,8 +31,8 @@ async fn reload(service: &Service, changed: &Notify) {
 /// A listener failed.
 pub async fn run(
     service: Arc<Service>,
-    decisions: TcpListener,
-    admin: TcpListener,
+    decisions: Listener,
+    admin: Listener,
     access: Access,
     changed: Arc<Notify>,
     shutdown: impl Future<Output = ()>,
@@ -42,10 +42,9 @@ pub async fn run(
         // An error means that the sender is gone, which says the same.
         let _ = stopped.changed().await;
     };
-    let decisions = axum::serve(decisions, http::decisions(Arc::clone(&service)))
-        .with_graceful_shutdown(wait(stopped.clone()));
-    let admin = axum::serve(admin, http::admin(Arc::clone(&service), access))
-        .with_graceful_shutdown(wait(stopped));
+    let router = http::decisions(Arc::clone(&service));
+    let decisions = decisions.serve(router, wait(stopped.clone()));
+    let admin = admin.serve(http::admin(Arc::clone(&service), access), wait(stopped));
     let shutdown = async {
         tokio::select! {
             () = shutdown => {}
@@ -58,7 +57,7 @@ pub async fn run(
         service.feed.end();
         Ok(())
     };
-    tokio::try_join!(decisions.into_future(), admin.into_future(), shutdown)?;
+    tokio::try_join!(decisions, admin, shutdown)?;
     Ok(())
 }
 

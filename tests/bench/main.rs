@@ -23,7 +23,7 @@ use variant::Variant;
 
 /// How often each variant is measured, and for how many seconds; `SLUICEGATE_BENCH=quick` is for trying the bench out.
 const ROUNDS: (usize, u32) = (5, 4);
-const QUICK: (usize, u32) = (1, 1);
+const QUICK: (usize, u32) = (1, 2);
 /// Connections.
 const MANY: u32 = 64;
 const CONNECTIONS: [u32; 2] = [MANY, 1];

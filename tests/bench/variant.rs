@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::envoy::{Envoy, MANAGER, SIDECAR, at};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
@@ -13,6 +13,7 @@ pub const NONE: &str = "no filter";
 pub const NOTHING: &str = "a wasm filter that does nothing";
 pub const ADMITTING: &str = "admitting, on Redis";
 pub const EMBEDDED: &str = "admitting, on the embedded store";
+pub const SOCKET: &str = "admitting, over a Unix socket";
 pub const EACH: &str = "admitting, a callout each";
 pub const DENYING: &str = "denying";
 pub const LOCAL: &str = "local_ratelimit denying";
@@ -80,7 +81,9 @@ const DOES_NOTHING: &str = r#"(module
 pub async fn started(wanted: &[String]) -> Vec<Variant> {
     let upstream = upstream::start().await;
     let mut variants = Vec::new();
-    for name in [NONE, NOTHING, ADMITTING, EMBEDDED, EACH, DENYING, LOCAL] {
+    for name in [
+        NONE, NOTHING, ADMITTING, SOCKET, EMBEDDED, EACH, DENYING, LOCAL,
+    ] {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part)) {
             variants.push(start(name, upstream).await);
         }
@@ -90,25 +93,25 @@ pub async fn started(wanted: &[String]) -> Vec<Variant> {
 
 async fn start(name: &'static str, upstream: u16) -> Variant {
     let folder = tempfile::tempdir().expect("a folder");
-    let metered = [ADMITTING, EMBEDDED, EACH, DENYING].contains(&name);
+    let metered = [ADMITTING, SOCKET, EMBEDDED, EACH, DENYING].contains(&name);
     let redis = if metered && name != EMBEDDED {
         Some(Redis::start().await)
     } else {
         None
     };
+    let socket = folder.path().join("decisions.sock");
     let quota = if name == DENYING { 1 } else { 1_000_000_000 };
     let sidecar = if metered {
         let store = redis.as_ref().map_or("memory".to_owned(), Redis::url);
         let window = format!("{{ quota: {quota}, per: 10s }}");
         let limits =
             format!("limits:\n  per-key:\n    algorithm: sliding_log\n    windows: [{window}]\n");
-        Some(
-            Sidecar::start(
-                &format!("store: {store}\nstore_timeout: 1s\n{limits}"),
-                folder.path(),
-            )
-            .await,
-        )
+        let policy = format!("store: {store}\nstore_timeout: 1s\n{limits}");
+        Some(if name == SOCKET {
+            Sidecar::start_on_socket(&policy, folder.path(), &socket).await
+        } else {
+            Sidecar::start(&policy, folder.path()).await
+        })
     } else {
         None
     };
@@ -116,6 +119,9 @@ async fn start(name: &'static str, upstream: u16) -> Variant {
     let nothing = folder.path().join("nothing.wasm");
     std::fs::write(&nothing, wat::parse_str(DOES_NOTHING).expect("a module")).expect("a file");
     let edit = |config: &mut Value| {
+        if name == SOCKET {
+            *at(config, SIDECAR) = json!({ "pipe": { "path": socket } });
+        }
         let filters = at(config, &format!("{MANAGER}/http_filters"));
         match name {
             NONE => drop(filters.as_array_mut().expect("a list").remove(0)),

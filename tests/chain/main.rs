@@ -9,6 +9,7 @@
 //! | `certificates` | denials that are given again without asking |
 //! | `cluster` | the sidecar on a Redis Cluster |
 //! | `metrics` | the page of metrics, and Prometheus's own check of them |
+//! | `socket` | the sidecar behind a Unix socket |
 //! | `top` | who is being denied, by page and command |
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
@@ -39,6 +40,7 @@ mod outages;
 mod redis_store;
 mod reload;
 mod replies;
+mod socket;
 mod sources;
 mod support;
 mod together;

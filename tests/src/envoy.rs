@@ -128,6 +128,9 @@ impl Envoy {
 pub const LISTENER: &str = "/static_resources/listeners/0";
 /// Its HTTP connection manager.
 pub const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+/// Where the sidecar is.
+pub const SIDECAR: &str =
+    "/static_resources/clusters/1/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
 const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
 
 /// What stands at a JSON pointer.

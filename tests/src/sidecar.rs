@@ -13,7 +13,7 @@ pub struct Sidecar {
     log: std::path::PathBuf,
     /// Its policy.
     pub policy: std::path::PathBuf,
-    /// Where decisions are asked for.
+    /// Where decisions are asked for; 0 where that is a Unix socket.
     pub port: u16,
     /// Where metrics are.
     pub admin_port: u16,
@@ -30,19 +30,39 @@ impl Sidecar {
     /// # Panics
     /// It does not become ready.
     pub async fn start_on(policy: &str, store: Option<&str>, folder: &Path) -> Self {
-        let (port, admin_port) = (free_port(), free_port());
+        let port = free_port();
+        Self::start_at(policy, store, folder, port, &format!("127.0.0.1:{port}")).await
+    }
+
+    /// Starts one that is asked for decisions on a Unix socket, by its path.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_on_socket(policy: &str, folder: &Path, socket: &Path) -> Self {
+        let listen = format!("unix:{}", socket.display());
+        Self::start_at(policy, None, folder, 0, &listen).await
+    }
+
+    async fn start_at(
+        policy: &str,
+        store: Option<&str>,
+        folder: &Path,
+        port: u16,
+        listen: &str,
+    ) -> Self {
+        let admin_port = free_port();
         // In a folder of its own, as it is watched.
-        let file = folder.join(port.to_string()).join("policy.yaml");
+        let file = folder.join(admin_port.to_string()).join("policy.yaml");
         std::fs::create_dir(file.with_file_name("")).expect("a folder for the policy");
         std::fs::write(&file, policy).expect("a policy file");
         let mut command = Command::new(binary());
         command.args(["serve", "--policy"]).arg(&file);
-        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.args(["--listen", listen]);
         command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
         if let Some(store) = store {
             command.env("SLUICEGATE_STORE", store);
         }
-        let log = folder.join(format!("sidecar-{port}.log"));
+        let log = folder.join(format!("sidecar-{admin_port}.log"));
         let process = launch(&mut command, &log, admin_port).await;
         Self {
             process,

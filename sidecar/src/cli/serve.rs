@@ -1,17 +1,16 @@
 //! `sluicegate serve`: ports, signals and the log.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use sluicegate::http::Access;
+use sluicegate::listen::{Address, Listener};
 use sluicegate::live::Live;
 use sluicegate::metrics::Metrics;
 use sluicegate::policy::StoreAddress;
 use sluicegate::service::Service;
 use sluicegate::store::Store;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::info;
@@ -24,12 +23,12 @@ pub struct Serve {
     /// The policy (YAML): limits by name, and where the state is kept.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Where decisions are asked for.
+    /// Where decisions are asked for: an address and port, or `unix:` and a path.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9180")]
-    listen: SocketAddr,
+    listen: Address,
     /// Where the live page, /metrics, /healthz, /readyz, /v1/top and /v1/reset are.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9181")]
-    admin_listen: SocketAddr,
+    admin_listen: Address,
     /// Used instead of the policy's `store`: `memory` or a Redis URL. The environment keeps a password out of files.
     // Parsed here and not by clap, whose error would show the value.
     #[arg(
@@ -72,11 +71,11 @@ impl Serve {
                 return Err(Failure::usage("the admin token is empty"));
             }
             Some(token) => Access::Token(token),
-            None if self.admin_listen.ip().is_loopback() => Access::Anyone,
+            None if self.admin_listen.is_local() => Access::Anyone,
             None => Access::Nobody,
         };
-        let decisions = bind("--listen", self.listen).await?;
-        let admin = bind("--admin-listen", self.admin_listen).await?;
+        let decisions = bind("--listen", &self.listen).await?;
+        let admin = bind("--admin-listen", &self.admin_listen).await?;
         let mut terminate = signal(SignalKind::terminate()).map_err(Failure::system)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::system)?;
         let changed = Arc::new(Notify::new());
@@ -107,8 +106,8 @@ impl Serve {
     }
 }
 
-async fn bind(argument: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
+async fn bind(argument: &str, address: &Address) -> Result<Listener, Failure> {
+    address.bind().await.map_err(|error| {
         Failure::system(format!(
             "{argument} {address}: {error}; choose another address"
         ))

@@ -1,0 +1,154 @@
+//! Where the sidecar listens: an address and a port, or a Unix socket.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use axum::Router;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+const UNIX: &str = "unix:";
+
+/// What `--listen` and `--admin-listen` name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `127.0.0.1:9180`.
+    Tcp(SocketAddr),
+    /// `unix:/run/sluicegate/decisions.sock`. Who may connect is the affair of the folder's permissions.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix(UNIX) {
+            Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(_) => Err("a Unix socket is named by a whole path: unix:/run/sluicegate.sock".to_owned()),
+            None => text.parse().map(Self::Tcp).map_err(|_| {
+                "neither an address with a port (127.0.0.1:9180, [::1]:9180) nor a Unix socket (unix:/run/sluicegate.sock)"
+                    .to_owned()
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Whether only this machine can reach it.
+    pub const fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+
+    /// Begins to listen. A socket that a dead process has left is replaced.
+    ///
+    /// # Errors
+    /// It is in use, or may not be used.
+    pub async fn bind(&self) -> io::Result<Listener> {
+        match self {
+            Self::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
+            Self::Unix(path) => {
+                if is_socket(path) && UnixStream::connect(path).await.is_err() {
+                    std::fs::remove_file(path)?;
+                }
+                let socket = UnixListener::bind(path)?;
+                Ok(Listener::Unix(socket, Leftover(path.clone())))
+            }
+        }
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
+/// The file of a Unix socket, which outlives the socket unless somebody removes it.
+#[derive(Debug)]
+pub struct Leftover(PathBuf);
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        // If it cannot be removed, the next to bind will.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// An open door.
+#[derive(Debug)]
+pub enum Listener {
+    /// On an address.
+    Tcp(TcpListener),
+    /// On a Unix socket.
+    Unix(UnixListener, Leftover),
+}
+
+impl Listener {
+    /// Serves until `shutdown` completes and requests under way are finished.
+    pub(crate) async fn serve(
+        self,
+        router: Router,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => {
+                axum::serve(listener, router)
+                    .with_graceful_shutdown(shutdown)
+                    .await
+            }
+            Self::Unix(listener, _leftover) => {
+                axum::serve(listener, router)
+                    .with_graceful_shutdown(shutdown)
+                    .await
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_what_is_none_is_refused_with_an_example() {
+        for text in ["127.0.0.1:9180", "[::1]:1", "unix:/run/s.sock"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["9180", "localhost:9180", "unix:s.sock", "/run/s.sock", ""] {
+            let why = text.parse::<Address>().unwrap_err();
+            assert!(why.contains("unix:/run/"), "{why}");
+        }
+        assert!("[::1]:1".parse::<Address>().unwrap().is_local());
+        assert!(!"0.0.0.0:1".parse::<Address>().unwrap().is_local());
+    }
+
+    #[tokio::test]
+    async fn a_dead_sockets_file_is_replaced_and_a_living_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.sock");
+        let address = Address::Unix(path.clone());
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "its file is left");
+        let living = address.bind().await.unwrap();
+        let refused = address.bind().await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+        drop(living);
+        assert!(!path.exists());
+        std::fs::write(&path, "not a socket").unwrap();
+        assert!(address.bind().await.is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "not a socket");
+    }
+}

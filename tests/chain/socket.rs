@@ -1,0 +1,48 @@
+//! The sidecar behind a Unix socket.
+
+use serde_json::json;
+use sluicegate_tests::client::client;
+use sluicegate_tests::envoy::{Envoy, SIDECAR, at};
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::wire;
+
+use crate::support::{per_key, plugin, policy};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_on_a_unix_socket_is_asked_there_and_can_be_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("decisions.sock");
+    let policy = policy("memory", "fixed_window", 3, "1h");
+    let mut sidecar = Sidecar::start_on_socket(&policy, folder.path(), &socket).await;
+    let envoy = Envoy::start_with(
+        folder.path(),
+        0,
+        wire::upstream().await,
+        Some(plugin(per_key("deny"))),
+        |config| *at(config, SIDECAR) = json!({ "pipe": { "path": socket } }),
+    )
+    .await;
+    for status in [200, 200, 200, 429] {
+        let answer = client()
+            .get(envoy.url("/"))
+            .header("x-api-key", "k")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), status);
+    }
+    // Killed, it leaves the socket's file behind; the next one takes its place.
+    sidecar.kill();
+    assert!(socket.exists());
+    sidecar.restart().await;
+    eventually("it is asked again", async || {
+        let answer = client()
+            .get(envoy.url("/"))
+            .header("x-api-key", "other")
+            .send()
+            .await;
+        answer.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
+}
