@@ -1,0 +1,18 @@
+# The sidecar: docker build -f deploy/docker/sidecar.Dockerfile -t sluicegate/sidecar .
+# Empty, as compose passes them on where nobody has set them, they are what stands below.
+ARG RUST_IMAGE
+ARG DEBIAN_IMAGE
+
+FROM ${RUST_IMAGE:-rust:1.95.0-bookworm} AS build
+WORKDIR /src
+COPY . .
+RUN deploy/docker/compile sidecar
+
+FROM ${DEBIAN_IMAGE:-debian:12.12-slim}
+COPY deploy/docker/answers /usr/local/bin/
+COPY --from=build /out/sluicegate /usr/local/bin/
+USER 65532:65532
+EXPOSE 9180 9181
+ENTRYPOINT ["sluicegate"]
+# In a container loopback reaches nobody, so it listens on all addresses. Publish 9180 to its Envoys only.
+CMD ["serve", "--policy", "/etc/sluicegate/policy.yaml", "--listen", "0.0.0.0:9180", "--admin-listen", "0.0.0.0:9181"]
