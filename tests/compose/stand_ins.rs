@@ -1,0 +1,86 @@
+//! Images that stand for those which `docker compose up` pulls: no image can be had here, packages can.
+//!
+//! | stands for | made of |
+//! |---|---|
+//! | Debian | `tests/compose/images`: debootstrap |
+//! | Redis, Prometheus | Debian's packages, by the same |
+//! | Envoy | the Envoy that the other tests run |
+//! | Rust | **no compiler**: the sidecar and the filter that were just built here, see `deploy/docker/compile` |
+
+use std::path::{Path, PathBuf};
+
+use sluicegate_tests::process::repository;
+use sluicegate_tests::sidecar;
+
+use crate::engine::Engine;
+
+const DEBIAN: &str = "stand-in/debian";
+const RUST: &str = "stand-in/rust";
+const ENVOY: &str = "stand-in/envoy";
+const REDIS: &str = "stand-in/redis";
+const PROMETHEUS: &str = "stand-in/prometheus";
+
+/// What docker-compose.yml and the Dockerfiles ask the environment for.
+pub const SETTINGS: [(&str, &str); 5] = [
+    ("DEBIAN_IMAGE", DEBIAN),
+    ("RUST_IMAGE", RUST),
+    ("ENVOY_IMAGE", ENVOY),
+    ("REDIS_IMAGE", REDIS),
+    ("PROMETHEUS_IMAGE", PROMETHEUS),
+];
+
+/// Makes them.
+pub fn make(engine: &Engine, folder: &Path) {
+    engine.docker(&["import", &text(&packed("debian")), DEBIAN]);
+    let on_debian = |image: &str, files: &[PathBuf], lines: &str| {
+        let context = folder.join(image);
+        std::fs::create_dir_all(&context).expect("a folder of our own");
+        for file in files {
+            let name = file.file_name().expect("a file");
+            std::fs::copy(file, context.join(name)).unwrap_or_else(|error| {
+                panic!("{}: {error}; make it: make build filter", file.display())
+            });
+        }
+        std::fs::write(
+            context.join("Dockerfile"),
+            format!("FROM {DEBIAN}\n{lines}"),
+        )
+        .expect("a file of our own");
+        engine.docker(&["build", "--quiet", "--tag", image, &text(&context)]);
+    };
+    let binaries = [
+        sidecar::binary(),
+        repository("target/filter/sluicegate.wasm"),
+    ];
+    on_debian(
+        RUST,
+        &binaries,
+        "COPY sluicegate sluicegate.wasm /prebuilt/\n",
+    );
+    on_debian(
+        ENVOY,
+        &[repository(".tools/envoy")],
+        "COPY envoy /usr/local/bin/\n",
+    );
+    on_debian(REDIS, &[packed("redis")], "ADD redis.tar /\n");
+    // As in Prometheus's own image: who runs it may write there, and it is what a command's arguments go to.
+    on_debian(
+        PROMETHEUS,
+        &[packed("prometheus")],
+        "ADD prometheus.tar /\nRUN install -d -o 65534 -g 65534 /prometheus\nENTRYPOINT [\"prometheus\"]\n",
+    );
+}
+
+fn packed(name: &str) -> PathBuf {
+    let path = repository(&format!(".tools/images/{name}.tar"));
+    assert!(
+        path.exists(),
+        "no {}; make it: tests/setup compose",
+        path.display()
+    );
+    path
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}

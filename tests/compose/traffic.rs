@@ -1,0 +1,161 @@
+//! Clients at the published port, and the exact counts of what they were answered.
+
+use std::time::{Duration, Instant};
+
+use sluicegate_tests::client::client;
+use sluicegate_tests::process::POLL;
+
+use crate::config::{CLOSED, OPEN};
+
+/// Where docker-compose.yml publishes Envoy.
+const INGRESS: &str = "http://127.0.0.1:10000";
+
+/// The smaller of the policy's windows: so many requests of a key in so long.
+const QUOTA: u64 = 5;
+const PER: Duration = Duration::from_secs(2);
+
+/// Requests of a burst.
+const BURST: u64 = 12;
+
+/// Bursts that may be slower than the window, before the machine is called too slow.
+const ATTEMPTS: usize = 10;
+
+/// The deadline of the filter, and what a machine that stands still may add.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+
+/// Envoy looks for a container's new address every 5 s.
+const BACK_WITHIN: Duration = Duration::from_secs(30);
+
+/// How many answers of each status were seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub ok: u64,
+    pub denied: u64,
+    pub unavailable: u64,
+}
+
+impl Counts {
+    fn add(&mut self, status: u16) {
+        match status {
+            200 => self.ok += 1,
+            429 => self.denied += 1,
+            503 => self.unavailable += 1,
+            other => panic!("status {other}"),
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.ok + self.denied + self.unavailable
+    }
+}
+
+/// Sends requests and remembers what came back.
+#[derive(Debug)]
+pub struct Clients {
+    client: reqwest::Client,
+    /// Since the last call of [`Clients::take`].
+    counts: Counts,
+    keys: u64,
+}
+
+impl Clients {
+    pub fn new() -> Self {
+        Self {
+            client: client(),
+            counts: Counts::default(),
+            keys: 0,
+        }
+    }
+
+    /// What was seen since the last call.
+    pub fn take(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// The limit is in force for keys that nobody has used yet: of each burst exactly the quota is admitted.
+    pub async fn limits_hold(&mut self, keys: usize) {
+        let (mut in_time, mut attempts) = (0, 0);
+        while in_time < keys {
+            let key = self.new_key();
+            let started = Instant::now();
+            let burst = self.burst(&key).await;
+            if started.elapsed() < PER {
+                let exact = Counts {
+                    ok: QUOTA,
+                    denied: BURST - QUOTA,
+                    unavailable: 0,
+                };
+                assert_eq!(burst, exact, "a burst of {BURST} with one key");
+                in_time += 1;
+            }
+            attempts += 1;
+            assert!(
+                attempts < keys + ATTEMPTS,
+                "no burst is faster than {PER:?} on this machine"
+            );
+        }
+        // What the filter denies by itself it reports with its next question, so there is to be one.
+        let key = self.new_key();
+        assert_eq!(self.ask(OPEN, &key).await, 200);
+    }
+
+    /// Each rule gives its own answer while there is no verdict, at once.
+    pub async fn no_verdict_is_to_be_had(&mut self, requests: u64) {
+        let key = self.new_key();
+        for _ in 0..requests {
+            for (path, expected) in [(OPEN, 200), (CLOSED, 503)] {
+                let started = Instant::now();
+                assert_eq!(self.ask(path, &key).await, expected, "{path}");
+                let took = started.elapsed();
+                assert!(took < ANSWERED_WITHIN, "{path} took {took:?}");
+            }
+        }
+    }
+
+    /// Waits for a verdict where its absence would be told.
+    pub async fn a_verdict_comes_again(&mut self) {
+        let deadline = Instant::now() + BACK_WITHIN;
+        loop {
+            let key = self.new_key();
+            if self.ask(CLOSED, &key).await != 503 {
+                return;
+            }
+            assert!(Instant::now() < deadline, "no verdict comes again");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn burst(&mut self, key: &str) -> Counts {
+        let mut requests = tokio::task::JoinSet::new();
+        for _ in 0..BURST {
+            let (client, key) = (self.client.clone(), key.to_owned());
+            requests.spawn(async move { ask(&client, OPEN, &key).await });
+        }
+        let mut burst = Counts::default();
+        for status in requests.join_all().await {
+            burst.add(status);
+            self.counts.add(status);
+        }
+        burst
+    }
+
+    async fn ask(&mut self, path: &str, key: &str) -> u16 {
+        let status = ask(&self.client, path, key).await;
+        self.counts.add(status);
+        status
+    }
+
+    fn new_key(&mut self) -> String {
+        self.keys += 1;
+        format!("key-{}", self.keys)
+    }
+}
+
+async fn ask(client: &reqwest::Client, path: &str, key: &str) -> u16 {
+    let request = client
+        .get(format!("{INGRESS}{path}"))
+        .header("x-api-key", key);
+    let answer = request.send().await.expect("an answer of Envoy's");
+    answer.status().as_u16()
+}
