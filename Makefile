@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards bench bench-engine soak picture clean
+.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards compose bench bench-engine soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -9,9 +9,9 @@ demo: ## install what is missing, build, run the whole chain, show 200s and 429s
 	@$(MAKE) --no-print-directory build filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy, the live page in a real browser, what Prometheus sees
+test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy, the live page in a real browser, what Prometheus sees, all of it in containers
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit build filter engine chain page-test observe
+	@$(MAKE) --no-print-directory lint unit build filter engine chain page-test observe compose
 
 build: ## the sidecar: target/debug/sluicegate
 	@echo "build: the sidecar (the first build takes a minute or two)"
@@ -48,6 +48,11 @@ observe: build filter ## rules, alerts and dashboards against a real Prometheus;
 
 dashboards: ## deploy/grafana/dashboards/*.json anew, from deploy/grafana/dashboards.yaml
 	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test observe -- the_dashboards_in_the_repository
+
+compose: build filter ## docker-compose.yml for real, in a Docker engine of its own (two minutes, as root)
+	@tests/setup compose
+	@echo "compose: docker-compose.yml in a Docker engine of its own"
+	@cargo run --quiet --locked -p sluicegate-tests --bin compose
 
 bench: filter ## the whole chain against Envoy without it: a table, a chart and target/bench/end_to_end.json (six minutes)
 	@tests/setup bench

@@ -1,7 +1,8 @@
 //! envoy/envoy.yaml and envoy/policy.yaml as they are, with three changes.
 //!
-//! The deadlines are longer, since a machine that stands still for a moment must not make exact counts inexact. And
-//! there is a second rule, which denies what it cannot meter: the example's only rule allows it.
+//! The deadlines are longer, since a machine that stands still for a moment must not make exact counts inexact; the
+//! filter's more than twice the store's, so that the sidecar's answer is in time. And there is a second rule, which
+//! denies what it cannot meter: the example's only rule allows it.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +34,7 @@ fn envoy(given: &str) -> String {
     let patient = replaced(
         given,
         SIDECAR,
-        "sidecar: { cluster: sluicegate, timeout: 1s }",
+        "sidecar: { cluster: sluicegate, timeout: 2s }",
     );
     let indentation: String = patient
         .lines()

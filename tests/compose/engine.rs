@@ -87,7 +87,9 @@ impl Engine {
 
     /// The container of a service.
     pub fn container(&self, service: &str) -> String {
-        let id = self.compose(&["ps", "-q", service]);
+        // Compose could tell too, but takes half a second for it.
+        let label = format!("label=com.docker.compose.service={service}");
+        let id = self.docker(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &label]);
         assert!(!id.is_empty(), "{service} has no container");
         id
     }
@@ -118,8 +120,11 @@ fn prepared(settings: &[(&str, String)], program: &str, arguments: &[&str]) -> C
     command
 }
 
-/// Its output.
-fn run(command: &mut Command) -> String {
+/// What a command prints.
+///
+/// # Panics
+/// It fails; with what it has said.
+pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| {
         let program = command.get_program().display();
         panic!("cannot start {program}: {error}; {INSTALL}")

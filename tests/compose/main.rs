@@ -7,7 +7,9 @@
 //! | module | for |
 //! |---|---|
 //! | `outside.rs` | the namespaces, and what has to be removed by hand afterwards |
-//! | `inside.rs` | the order of things in there |
+//! | `inside.rs` | the namespaces from within: an engine, the scenario, the end of both |
+//! | `scenario.rs` | what is tried, in which order |
+//! | `report.rs` | what is printed |
 //! | `engine.rs` | a Docker engine and the commands that speak to it |
 //! | `stand_ins.rs` | images that stand for those which `docker compose up` pulls |
 //! | `config.rs` | envoy/envoy.yaml and envoy/policy.yaml with what the test needs besides |
@@ -22,6 +24,8 @@ mod grafana;
 mod hardening;
 mod inside;
 mod outside;
+mod report;
+mod scenario;
 mod seen;
 mod stand_ins;
 mod traffic;

@@ -5,14 +5,16 @@
 //! | Debian | `tests/compose/images`: debootstrap |
 //! | Redis, Prometheus | Debian's packages, by the same |
 //! | Envoy | the Envoy that the other tests run |
+//! | Grafana | nothing: a bare Debian looks around in its place, see `grafana.rs` |
 //! | Rust | **no compiler**: the sidecar and the filter that were just built here, see `deploy/docker/compile` |
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, run};
 
 const DEBIAN: &str = "stand-in/debian";
 const RUST: &str = "stand-in/rust";
@@ -21,12 +23,14 @@ const REDIS: &str = "stand-in/redis";
 const PROMETHEUS: &str = "stand-in/prometheus";
 
 /// What docker-compose.yml and the Dockerfiles ask the environment for.
-pub const SETTINGS: [(&str, &str); 5] = [
+pub const SETTINGS: [(&str, &str); 6] = [
     ("DEBIAN_IMAGE", DEBIAN),
     ("RUST_IMAGE", RUST),
     ("ENVOY_IMAGE", ENVOY),
     ("REDIS_IMAGE", REDIS),
     ("PROMETHEUS_IMAGE", PROMETHEUS),
+    // No Grafana: a shell that looks around in its place, see `grafana.rs`.
+    ("GRAFANA_IMAGE", DEBIAN),
 ];
 
 /// Makes them.
@@ -49,7 +53,7 @@ pub fn make(engine: &Engine, folder: &Path) {
         engine.docker(&["build", "--quiet", "--tag", image, &text(&context)]);
     };
     let binaries = [
-        sidecar::binary(),
+        stripped(&sidecar::binary(), folder),
         repository("target/filter/sluicegate.wasm"),
     ];
     on_debian(
@@ -69,6 +73,13 @@ pub fn make(engine: &Engine, folder: &Path) {
         &[packed("prometheus")],
         "ADD prometheus.tar /\nRUN install -d -o 65534 -g 65534 /prometheus\nENTRYPOINT [\"prometheus\"]\n",
     );
+}
+
+/// Without the debugger's part, which is six sevenths of it and would be copied five times.
+fn stripped(program: &Path, folder: &Path) -> PathBuf {
+    let copy = folder.join(program.file_name().expect("a program"));
+    run(Command::new("strip").arg("-o").arg(&copy).arg(program));
+    copy
 }
 
 fn packed(name: &str) -> PathBuf {

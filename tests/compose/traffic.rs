@@ -1,5 +1,6 @@
 //! Clients at the published port, and the exact counts of what they were answered.
 
+use std::ops::Add;
 use std::time::{Duration, Instant};
 
 use sluicegate_tests::client::client;
@@ -21,7 +22,7 @@ const BURST: u64 = 12;
 const ATTEMPTS: usize = 10;
 
 /// The deadline of the filter, and what a machine that stands still may add.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Envoy looks for a container's new address every 5 s.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
@@ -35,7 +36,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, status: u16) {
+    fn count(&mut self, status: u16) {
         match status {
             200 => self.ok += 1,
             429 => self.denied += 1,
@@ -47,6 +48,18 @@ impl Counts {
     /// All of them.
     pub fn total(&self) -> u64 {
         self.ok + self.denied + self.unavailable
+    }
+}
+
+impl Add for Counts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            ok: self.ok + other.ok,
+            denied: self.denied + other.denied,
+            unavailable: self.unavailable + other.unavailable,
+        }
     }
 }
 
@@ -79,7 +92,7 @@ impl Clients {
         while in_time < keys {
             let key = self.new_key();
             let started = Instant::now();
-            let burst = self.burst(&key).await;
+            let burst = self.burst(OPEN, &key).await;
             if started.elapsed() < PER {
                 let exact = Counts {
                     ok: QUOTA,
@@ -100,13 +113,22 @@ impl Clients {
         assert_eq!(self.ask(OPEN, &key).await, 200);
     }
 
-    /// Each rule gives its own answer while there is no verdict, at once.
-    pub async fn no_verdict_is_to_be_had(&mut self, requests: u64) {
+    /// Each rule gives its own answer while there is no verdict, within the deadline.
+    pub async fn no_verdict_is_to_be_had(&mut self) {
         let key = self.new_key();
-        for _ in 0..requests {
-            for (path, expected) in [(OPEN, 200), (CLOSED, 503)] {
+        let allowed = Counts {
+            ok: BURST,
+            ..Counts::default()
+        };
+        let refused = Counts {
+            unavailable: BURST,
+            ..Counts::default()
+        };
+        // Twice: what was learnt from the first answers must not change the next.
+        for _ in 0..2 {
+            for (path, expected) in [(OPEN, allowed), (CLOSED, refused)] {
                 let started = Instant::now();
-                assert_eq!(self.ask(path, &key).await, expected, "{path}");
+                assert_eq!(self.burst(path, &key).await, expected, "{path}");
                 let took = started.elapsed();
                 assert!(took < ANSWERED_WITHIN, "{path} took {took:?}");
             }
@@ -126,23 +148,23 @@ impl Clients {
         }
     }
 
-    async fn burst(&mut self, key: &str) -> Counts {
+    async fn burst(&mut self, path: &'static str, key: &str) -> Counts {
         let mut requests = tokio::task::JoinSet::new();
         for _ in 0..BURST {
             let (client, key) = (self.client.clone(), key.to_owned());
-            requests.spawn(async move { ask(&client, OPEN, &key).await });
+            requests.spawn(async move { ask(&client, path, &key).await });
         }
         let mut burst = Counts::default();
         for status in requests.join_all().await {
-            burst.add(status);
-            self.counts.add(status);
+            burst.count(status);
+            self.counts.count(status);
         }
         burst
     }
 
     async fn ask(&mut self, path: &str, key: &str) -> u16 {
         let status = ask(&self.client, path, key).await;
-        self.counts.add(status);
+        self.counts.count(status);
         status
     }
 
