@@ -49,8 +49,9 @@ observe: build filter ## rules, alerts and dashboards against a real Prometheus;
 dashboards: ## deploy/grafana/dashboards/*.json anew, from deploy/grafana/dashboards.yaml
 	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test observe -- the_dashboards_in_the_repository
 
-compose: build filter ## docker-compose.yml for real, in a Docker engine of its own (two minutes, as root)
+compose: ## docker-compose.yml for real, in a Docker engine of its own (two minutes, as root)
 	@tests/setup compose
+	@$(MAKE) --no-print-directory build filter
 	@echo "compose: docker-compose.yml in a Docker engine of its own"
 	@cargo run --quiet --locked -p sluicegate-tests --bin compose
 
