@@ -129,9 +129,16 @@ pub fn run(command: &mut Command) -> String {
         let program = command.get_program().display();
         panic!("cannot start {program}: {error}; {INSTALL}")
     });
+    // Not the command as it is: its environment says nothing new.
+    let arguments: Vec<_> = command
+        .get_args()
+        .map(|part| part.to_string_lossy())
+        .collect();
     assert!(
         output.status.success(),
-        "{command:?}: {}\n{}{}",
+        "{} {}: {}\n{}{}",
+        command.get_program().display(),
+        arguments.join(" "),
         output.status,
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)

@@ -35,11 +35,13 @@ pub async fn run() -> ExitCode {
     let parent = repository("target/compose");
     std::fs::create_dir_all(&parent).expect("a folder under target");
     let parent = parent.canonicalize().expect("a folder that exists");
+    remove_what_the_killed_left(&parent).await;
+    let id = std::process::id();
     let folder = tempfile::Builder::new()
-        .prefix("run-")
+        .prefix(&format!("{id}-"))
         .tempdir_in(parent)
         .expect("a folder under target");
-    let group = format!("sluicegate-compose-{}", std::process::id());
+    let group = group_of(&id.to_string());
     let containerd_was_there = Path::new(CONTAINERD).exists();
 
     let passed = in_namespaces(folder.path(), &group).await;
@@ -100,7 +102,27 @@ async fn in_namespaces(folder: &Path, group: &str) -> bool {
     false
 }
 
-/// Control groups of this run that cannot be removed.
+/// The name of a run's control groups, by the process that this file runs in.
+fn group_of(id: &str) -> String {
+    format!("sluicegate-compose-{id}")
+}
+
+/// A process that was killed could not clean up after itself, so the next one does.
+async fn remove_what_the_killed_left(parent: &Path) {
+    for folder in folders(parent) {
+        let name = folder.file_name().and_then(|name| name.to_str());
+        let Some((id, _)) = name.and_then(|name| name.split_once('-')) else {
+            continue;
+        };
+        if !Path::new("/proc").join(id).exists() {
+            groups_that_stay(&group_of(id)).await;
+            // What cannot be removed now stays for the next.
+            let _ = std::fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+/// Control groups of a run that cannot be removed.
 async fn groups_that_stay(group: &str) -> Vec<String> {
     let deadline = std::time::Instant::now() + GONE_WITHIN;
     loop {
