@@ -24,13 +24,14 @@ impl Report {
     pub fn containers(&self, containers: &[Container]) {
         println!("\n  service        user    memory   published on 127.0.0.1");
         for container in containers {
-            println!(
+            let line = format!(
                 "  {:12} {:>6} {:>5} MiB   {}",
                 container.service,
                 container.user,
                 container.memory >> 20,
                 container.ports.join(" "),
             );
+            println!("{}", line.trim_end());
         }
         println!("  each: healthy, no capability, no new privileges, its image read only\n");
     }
