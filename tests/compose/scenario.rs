@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sluicegate_tests::client::{answers, get};
+use sluicegate_tests::client::{answers, get, post};
 use sluicegate_tests::process::eventually;
 
 use crate::engine::Engine;
@@ -14,7 +14,12 @@ use crate::{grafana, hardening, seen, stand_ins};
 const SERVICES: [&str; 5] = ["envoy", "sidecar", "redis", "upstream", "prometheus"];
 
 /// Where docker-compose.yml publishes the sidecar's admin port.
+const PAGE: &str = "http://127.0.0.1:9181/";
 const READY: &str = "http://127.0.0.1:9181/readyz";
+const RESET: &str = "http://127.0.0.1:9181/v1/reset";
+/// And Envoy's.
+const STATS: &str = "http://127.0.0.1:9901/stats";
+const CONFIGURATION: &str = "http://127.0.0.1:9901/config_dump";
 
 /// Builds, brings up, and has parts go and come back.
 ///
@@ -36,6 +41,8 @@ pub async fn run(engine: &Engine, folder: &Path, report: &Report) {
     grafana::check(engine);
     report
         .note("Grafana, of which there is no package: its service has what its provisioning names");
+    the_admin_ports_only_show().await;
+    report.note("the live page and Envoy's statistics answer; a reset and Envoy's configuration are refused");
     report.answers_follow();
 
     let mut clients = Clients::new();
@@ -50,6 +57,15 @@ pub async fn run(engine: &Engine, folder: &Path, report: &Report) {
     seen::comes_to("sum(sluicegate_unavailable_denied)", all.unavailable).await;
     report.answers("in all", all, "Envoy counts the same 429s and 503s");
     println!();
+}
+
+/// Whoever reaches them may look, and change nothing: no token is set.
+async fn the_admin_ports_only_show() {
+    for (url, expected) in [(PAGE, 200), (STATS, 200), (CONFIGURATION, 403)] {
+        assert_eq!(get(url).await.0, expected, "{url}");
+    }
+    let reset = r#"{"resets":[{"limit":"per-key","key":"anyone"}]}"#;
+    assert_eq!(post(RESET, reset).await.0, 403, "{RESET}");
 }
 
 async fn all_is_well(clients: &mut Clients, report: &Report) -> Counts {
