@@ -1,19 +1,23 @@
 //! Flies: one store call at a time for all that wait, and answers each caller. What goes together is in `flight.rs`.
+//! On a Redis Cluster there are many queues, each with its own call under way; who waits in which is in `lanes.rs`.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use sluicegate_engine::Batch;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use crate::flight::Queue;
 use crate::incidents::{Incidents, now_ms};
+use crate::lanes::{LANES, Party, split};
 use crate::metrics::Metrics;
-use crate::store::{Settled, Store};
+use crate::store::{Settled, Settlement, Store};
 
-/// Callers that may wait. A filter asks for all its waiting requests at once, so this is a matter of Envoy workers
-/// and clients, not of requests.
+/// Callers that may wait in a lane. A filter asks for all its waiting requests at once, so this is a matter of Envoy
+/// workers and clients, not of requests. Not one bound over all lanes: those that wait for a dead node would use it up.
 const MOST_CALLERS: usize = 4_096;
 /// Reasons for which decisions are not made before they reach the store; values of a metric's label.
 const OVERLOADED: &str = "overloaded";
@@ -26,31 +30,45 @@ struct Waiting {
     answer: oneshot::Sender<Vec<Option<Settled>>>,
 }
 
-/// A queue before a store.
+/// The queues before a store: one, or as many as there are lanes.
 #[derive(Debug)]
 pub struct Batcher {
-    callers: mpsc::Sender<(Arc<Batch>, Waiting)>,
+    lanes: Vec<mpsc::Sender<(Party, Waiting)>>,
+    sky: Arc<Sky>,
+    patience: Duration,
+}
+
+/// What all lanes share.
+#[derive(Debug)]
+struct Sky {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
-    patience: Duration,
+    incidents: Arc<Incidents>,
+    /// Lanes whose last call failed. The store is up when there are none: a lane whose calls succeed says nothing of
+    /// the others.
+    failing: Mutex<BTreeSet<usize>>,
 }
 
 impl Batcher {
     /// Starts flying, in the current runtime, until this is dropped.
     pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, incidents: Arc<Incidents>) -> Self {
-        let (callers, arrivals) = mpsc::channel(MOST_CALLERS);
+        let lanes = if store.has_parts() { LANES } else { 1 };
         // At most: once for the call under way, once for its own.
         let patience = store.timeout() * 2;
-        tokio::spawn(fly(
-            Arc::clone(&store),
-            Arc::clone(&metrics),
-            incidents,
-            arrivals,
-        ));
-        Self {
-            callers,
+        let sky = Arc::new(Sky {
             store,
             metrics,
+            incidents,
+            failing: Mutex::default(),
+        });
+        let start = |lane| {
+            let (callers, arrivals) = mpsc::channel(MOST_CALLERS);
+            tokio::spawn(fly(Arc::clone(&sky), lane, arrivals));
+            callers
+        };
+        Self {
+            lanes: (0..lanes).map(start).collect(),
+            sky,
             patience,
         }
     }
@@ -61,67 +79,116 @@ impl Batcher {
         if decisions == 0 {
             return Vec::new();
         }
-        if let Some(settlement) = self.store.decide_at_once(&batch) {
+        if let Some(settlement) = self.sky.store.decide_at_once(&batch) {
             return settlement.decisions;
         }
+        if let [lane] = self.lanes.as_slice() {
+            return self.decide_in(lane, batch.into()).await;
+        }
+        let parties = split(&batch);
+        let go = |(lane, party): &(usize, Party)| {
+            let (lane, party) = (self.lanes.get(*lane), party.clone());
+            async move { Some(self.decide_in(lane?, party).await) }
+        };
+        let answers = join_all(parties.iter().map(go)).await;
+        let mut whole = vec![None; decisions];
+        for ((_, party), settled) in parties.iter().zip(answers) {
+            party.put_back(settled.unwrap_or_default(), &mut whole);
+        }
+        whole
+    }
+
+    async fn decide_in(
+        &self,
+        lane: &mpsc::Sender<(Party, Waiting)>,
+        party: Party,
+    ) -> Vec<Option<Settled>> {
+        let decisions = party.len();
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             since: Instant::now(),
             answer,
         };
-        if self.callers.try_send((batch, waiting)).is_err() {
-            self.metrics.store_failed(OVERLOADED);
+        if lane.try_send((party, waiting)).is_err() {
+            self.sky.metrics.store_failed(OVERLOADED);
             return vec![None; decisions];
         }
         match tokio::time::timeout(self.patience, answered).await {
             Ok(Ok(settled)) => settled,
             // Its place in the queue is given up by the answer's being dropped.
             _ => {
-                self.metrics.store_failed(LATE);
+                self.sky.metrics.store_failed(LATE);
                 vec![None; decisions]
             }
         }
     }
+
+    /// The last call of some lane failed. It may have no other for long.
+    pub fn is_failing(&self) -> bool {
+        !self.sky.failing().is_empty()
+    }
+
+    /// All of the store has been seen to answer.
+    pub fn store_answers(&self) {
+        self.sky.failing().clear();
+    }
 }
 
-async fn fly(
-    store: Arc<Store>,
-    metrics: Arc<Metrics>,
-    incidents: Arc<Incidents>,
-    mut arrivals: mpsc::Receiver<(Arc<Batch>, Waiting)>,
-) {
+impl Sky {
+    fn failing(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        // Nothing that is done under it panics.
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how a lane's call ended.
+    fn landed(&self, lane: usize, settlement: &Settlement) {
+        let all_answer = {
+            let mut failing = self.failing();
+            if settlement.errors.is_empty() {
+                failing.remove(&lane);
+            } else {
+                failing.insert(lane);
+            }
+            failing.is_empty()
+        };
+        self.metrics.store_is_up(all_answer);
+        if all_answer {
+            self.incidents.store_answered(now_ms());
+        }
+        for error in &settlement.errors {
+            self.incidents.store_failed(now_ms(), error);
+            self.metrics.store_failed(error.kind());
+            warn!(kind = error.kind(), "store call failed: {error}");
+        }
+    }
+}
+
+async fn fly(sky: Arc<Sky>, lane: usize, mut arrivals: mpsc::Receiver<(Party, Waiting)>) {
     let mut queue: Queue<Waiting> = Queue::default();
     loop {
         if queue.is_empty() {
-            let Some((batch, caller)) = arrivals.recv().await else {
+            let Some((party, caller)) = arrivals.recv().await else {
                 return;
             };
-            queue.push(batch, caller);
+            queue.push(party, caller);
         }
-        while let Ok((batch, caller)) = arrivals.try_recv() {
-            queue.push(batch, caller);
+        while let Ok((party, caller)) = arrivals.try_recv() {
+            queue.push(party, caller);
         }
         queue.retain(|caller| !caller.answer.is_closed());
         if queue.is_empty() {
             continue;
         }
         let flight = queue.board();
-        metrics.batch_flies(flight.batch.decisions.len());
+        sky.metrics.batch_flies(flight.batch.decisions.len());
         let started = Instant::now();
         for caller in queue.first_boarding(&flight) {
-            metrics.queued_for(started.saturating_duration_since(caller.since));
+            let waited = started.saturating_duration_since(caller.since);
+            sky.metrics.queued_for(waited);
         }
-        let settlement = store.decide(&flight.batch).await;
-        metrics.store_took(started.elapsed());
-        metrics.store_is_up(settlement.errors.is_empty());
-        if settlement.errors.is_empty() {
-            incidents.store_answered(now_ms());
-        }
-        for error in &settlement.errors {
-            incidents.store_failed(now_ms(), error);
-            metrics.store_failed(error.kind());
-            warn!(kind = error.kind(), "store call failed: {error}");
-        }
+        let settlement = sky.store.decide(&flight.batch).await;
+        sky.metrics.store_took(started.elapsed());
+        sky.landed(lane, &settlement);
         for (caller, settled) in queue.land(&flight, settlement.decisions) {
             // Whoever has left in the meantime does not hear it.
             let _ = caller.answer.send(settled);

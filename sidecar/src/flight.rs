@@ -4,10 +4,10 @@
 //! thousand decisions does not hold up one with a single decision; and within a caller the order stays.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
 use sluicegate_engine::{Batch, Decision, Take};
 
+use crate::lanes::Party;
 use crate::store::Settled;
 
 /// Decisions of one flight: Redis is held for a millisecond or two by so many.
@@ -23,7 +23,7 @@ pub struct Queue<A> {
 
 #[derive(Debug)]
 struct Caller<A> {
-    batch: Arc<Batch>,
+    party: Party,
     /// One for each decision that has flown.
     settled: Vec<Option<Settled>>,
     answer: A,
@@ -31,7 +31,7 @@ struct Caller<A> {
 
 impl<A> Caller<A> {
     fn done(&self) -> bool {
-        self.settled.len() == self.batch.decisions.len()
+        self.settled.len() == self.party.len()
     }
 }
 
@@ -57,10 +57,11 @@ impl<A> Default for Queue<A> {
 
 impl<A> Queue<A> {
     /// Adds a caller at the end.
-    pub fn push(&mut self, batch: Arc<Batch>, answer: A) {
+    pub fn push(&mut self, party: impl Into<Party>, answer: A) {
+        let party = party.into();
         self.callers.push_back(Caller {
-            settled: Vec::with_capacity(batch.decisions.len()),
-            batch,
+            settled: Vec::with_capacity(party.len()),
+            party,
             answer,
         });
     }
@@ -84,13 +85,10 @@ impl<A> Queue<A> {
         while flight.owners.len() < MOST && flight.owners.len() != before {
             before = flight.owners.len();
             for (place, (caller, boarded)) in self.callers.iter().zip(&mut boarded).enumerate() {
-                let waiting = caller
-                    .batch
-                    .decisions
-                    .iter()
-                    .skip(caller.settled.len() + *boarded);
+                let first = caller.settled.len() + *boarded;
+                let waiting = (first..).map_while(|number| caller.party.get(number));
                 for decision in waiting.take(SHARE.min(MOST - flight.owners.len())) {
-                    if !flight.add(&caller.batch, decision, place) {
+                    if !flight.add(caller.party.batch(), decision, place) {
                         break;
                     }
                     *boarded += 1;
@@ -177,6 +175,8 @@ impl Flight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory};
 

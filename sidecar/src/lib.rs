@@ -7,6 +7,7 @@
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
 //! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
 //! | `flight.rs`, `batcher.rs` | one store call for all that wait; the pure part and the flying |
+//! | `lanes.rs` | on a Cluster, who waits with whom; pure |
 //! | `store.rs`, `store/` | where the state is: in this process, in Redis, in a Redis Cluster |
 //! | `split.rs` | a batch for a Cluster: into parts and together again; pure |
 //! | `service.rs` | decides: reads, asks the store within its deadline, counts, answers |
@@ -28,6 +29,7 @@ pub mod flight;
 pub mod history;
 pub mod http;
 pub mod incidents;
+pub mod lanes;
 pub mod listen;
 pub mod live;
 pub mod metrics;

@@ -182,9 +182,12 @@ impl Service {
     /// every second or so.
     pub async fn tick(&self) {
         self.store.sweep();
-        if self.store_asked.swap(false, Ordering::Relaxed) {
+        let asked = self.store_asked.swap(false, Ordering::Relaxed);
+        if asked {
             self.look_at_samples().await;
-        } else {
+        }
+        // On a Cluster what failed may not be what is asked for now.
+        if !asked || self.batcher.is_failing() {
             // Whoever needs it hears why; here a gauge says so.
             let _ = self.store_answers().await;
         }
@@ -236,7 +239,10 @@ impl Service {
         let answered = self.store.ping().await;
         self.metrics.store_is_up(answered.is_ok());
         match &answered {
-            Ok(()) => self.incidents.store_answered(now_ms()),
+            Ok(()) => {
+                self.batcher.store_answers();
+                self.incidents.store_answered(now_ms());
+            }
             Err(error) => self.incidents.store_failed(now_ms(), error),
         }
         answered

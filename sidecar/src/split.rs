@@ -73,6 +73,14 @@ fn tag(key: &str) -> &str {
         .map_or(key, |(tag, _)| tag)
 }
 
+/// Slots of a Redis Cluster.
+pub const SLOTS: u16 = 16_384;
+
+/// The slot of a key.
+pub fn slot(key: &str) -> u16 {
+    crc16::State::<crc16::XMODEM>::calculate(tag(key).as_bytes()) % SLOTS
+}
+
 /// Puts the parts' answers together; `None` where a part was not answered.
 pub fn combine<'a>(
     batch: &'a Batch,
@@ -217,6 +225,14 @@ mod tests {
             reset_us: 7,
             retry_after_us,
             at_us,
+        }
+    }
+
+    #[test]
+    fn a_slot_is_what_the_redis_client_thinks_it_is() {
+        for key in ["sg:{alice}:l:log:1ms", "sg:{%}:l", "untagged"] {
+            let theirs = redis::cluster_routing::Slot::for_key(key);
+            assert_eq!(Some(theirs), redis::cluster_routing::Slot::new(slot(key)));
         }
     }
 

@@ -135,6 +135,11 @@ impl Store {
         }
     }
 
+    /// Whether parts of it may be away while others answer.
+    pub const fn has_parts(&self) -> bool {
+        matches!(self.kind, Kind::Cluster(_))
+    }
+
     /// The deadline of every call.
     pub const fn timeout(&self) -> Duration {
         self.timeout

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::client;
+use sluicegate_tests::client::{client, post};
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
+
+const PATIENCE: &str = "store_timeout: 3s";
 
 /// `narrow` and `wide`, each of two windows; the subjects below are in different slots.
 fn policy(cluster: &Cluster, narrow: u64, wide: u64) -> String {
@@ -18,10 +20,7 @@ fn policy(cluster: &Cluster, narrow: u64, wide: u64) -> String {
         )
     };
     let limits = limit("narrow", narrow) + &limit("wide", wide);
-    format!(
-        "store: {}\nstore_timeout: 3s\nlimits:\n{limits}",
-        cluster.url()
-    )
+    format!("store: {}\n{PATIENCE}\nlimits:\n{limits}", cluster.url())
 }
 
 fn check(limit: &str, key: &str) -> Value {
@@ -183,4 +182,117 @@ async fn a_slot_that_moves_loses_nothing() {
             .unwrap_or_else(|error| panic!("{error}: {}", sidecar.log()));
     }
     assert_eq!(admitted.load(Ordering::Relaxed), LIMIT);
+}
+
+/// Subjects by the node that they are on, so many on each.
+async fn subjects_by_node(cluster: &Cluster, each: usize) -> Vec<Vec<String>> {
+    let mut by_node = vec![Vec::new(); 3];
+    for n in 0.. {
+        if by_node.iter().all(|subjects| subjects.len() == each) {
+            break;
+        }
+        let subject = format!("subject-{n}");
+        let owner = cluster.owner(cluster.slot(&subject).await).await;
+        if by_node[owner].len() < each {
+            by_node[owner].push(subject);
+        }
+    }
+    by_node
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    const NEVER: u64 = 1_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let policy = policy(&cluster, NEVER, NEVER).replace(PATIENCE, "store_timeout: 1s");
+    let sidecar = sidecar(&policy, folder.path()).await;
+    let mut by_node = subjects_by_node(&cluster, 3).await;
+    let still = by_node.pop().unwrap();
+    let well = by_node.concat();
+    for subject in well.iter().chain(&still) {
+        let checks = json!([check("wide", subject)]);
+        let verdict = decide(&client(), sidecar.port, checks, false).await;
+        assert_eq!(verdict["outcome"], "admitted");
+    }
+    cluster.pause(2);
+    // Who waits for the node: its own subjects, and one that needs it and another.
+    let mut waiting: Vec<_> = still.iter().map(|s| json!([check("wide", s)])).collect();
+    waiting.push(json!([check("wide", &well[0]), check("wide", &still[0])]));
+    let go_on = Arc::new(AtomicBool::new(true));
+    let start = |checks: Value, expected: &'static str| {
+        let (client, port, go_on) = (client(), sidecar.port, Arc::clone(&go_on));
+        tokio::spawn(async move {
+            let mut took = Vec::new();
+            while go_on.load(Ordering::Relaxed) {
+                let asked = Instant::now();
+                let verdict = decide(&client, port, checks.clone(), false).await;
+                took.push(asked.elapsed());
+                assert_eq!(verdict["outcome"], expected, "{checks}");
+            }
+            took
+        })
+    };
+    let waiting: Vec<_> = waiting
+        .into_iter()
+        .map(|c| start(c, "unavailable"))
+        .collect();
+    let others: Vec<_> = well
+        .iter()
+        .map(|s| start(json!([check("wide", s)]), "admitted"))
+        .collect();
+    eventually("the page of metrics says so", async || {
+        sidecar.metric("sluicegate_store_up").await == 0.0
+    })
+    .await;
+    // Long enough for each that waits to wait a few times.
+    tokio::time::sleep(TIMEOUT * 4).await;
+    // The lanes that succeed do not hide the one that does not.
+    assert_eq!(sidecar.metric("sluicegate_store_up").await, 0.0);
+    // One caller's decisions for all nodes: the answers are in the caller's order.
+    let asked: Vec<_> = [&still[1], &well[0], &still[2], &well[5]]
+        .iter()
+        .map(|subject| json!({ "checks": [check("wide", subject)] }))
+        .collect();
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (_, answer) = post(&url, json!({ "decisions": asked }).to_string()).await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let outcomes: Vec<_> = answer["verdicts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| &v["outcome"])
+        .collect();
+    assert_eq!(
+        outcomes,
+        ["unavailable", "admitted", "unavailable", "admitted"]
+    );
+    go_on.store(false, Ordering::Relaxed);
+    for worker in waiting {
+        let took = worker.await.unwrap();
+        // Once for the call under way, once for its own, and this machine's stalls.
+        assert!(took.iter().all(|took| *took < TIMEOUT * 3), "{took:?}");
+    }
+    for worker in others {
+        let mut took = worker.await.unwrap();
+        took.sort();
+        let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+        println!(
+            "{} decisions, median {median:?}, longest {longest:?}",
+            took.len()
+        );
+        assert!(median < TIMEOUT / 4, "{median:?}");
+    }
+    cluster.resume(2);
+    // Nobody asks for the subjects of that node, and yet it is seen to be back.
+    eventually("the store is up", async || {
+        sidecar.metric("sluicegate_store_up").await == 1.0
+    })
+    .await;
+    for subject in well.iter().chain(&still) {
+        let checks = json!([check("wide", subject)]);
+        let verdict = decide(&client(), sidecar.port, checks, false).await;
+        assert_eq!(verdict["outcome"], "admitted", "{subject}");
+    }
 }

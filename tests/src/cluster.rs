@@ -78,6 +78,17 @@ impl Cluster {
         format!("redis+cluster://{}", nodes.join(","))
     }
 
+    /// Lets a node stand still: connections stay open and nothing is answered. For less than the 15 seconds after
+    /// which the others would give the cluster up.
+    pub fn pause(&self, node: usize) {
+        self.nodes[node].0.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self, node: usize) {
+        self.nodes[node].0.signal("CONT");
+    }
+
     /// All keys on all nodes.
     ///
     /// # Panics
