@@ -7,6 +7,7 @@
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
 //! | `flood` | hostile requests by the thousand |
 //! | `certificates` | denials that are given again without asking |
+//! | `changes` | when clients feel what an operator changes |
 //! | `cluster` | the sidecar on a Redis Cluster |
 //! | `metrics` | the page of metrics, and Prometheus's own check of them |
 //! | `socket` | the sidecar behind a Unix socket |
@@ -26,6 +27,7 @@
 
 mod apart;
 mod certificates;
+mod changes;
 mod cluster;
 mod edge;
 mod fleet;

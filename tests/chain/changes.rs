@@ -1,0 +1,167 @@
+//! An operator raises a limit or resets a key: when clients behind two Envoys feel it, each with a sidecar of its own.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, post};
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::{POLL, eventually};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::upstream;
+
+use crate::support::{plugin, policy};
+
+/// The policy's `denial_ttl`.
+const TTL: Duration = Duration::from_secs(2);
+/// For a machine that stands still. Less than a second `denial_ttl`, which a certificate made of one would last.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// An Envoy and its sidecar.
+struct Side {
+    sidecar: Sidecar,
+    envoy: Envoy,
+}
+
+impl Side {
+    async fn start(policy: &str, upstream_port: u16, folder: &std::path::Path) -> Self {
+        // Plain, so that the test can spell the key that it resets.
+        let rules = json!([{
+            "name": "per-key",
+            "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key", "plain": true }] }],
+            "when_unavailable": "deny",
+        }]);
+        let sidecar = Sidecar::start(policy, folder).await;
+        let plugin = Some(plugin(rules));
+        let envoy = Envoy::start(folder, sidecar.port, upstream_port, plugin).await;
+        Self { sidecar, envoy }
+    }
+
+    async fn status(&self, key: &str) -> u16 {
+        let request = client().get(self.envoy.url("/")).header("x-api-key", key);
+        request.send().await.unwrap().status().as_u16()
+    }
+
+    /// Asks its sidecar itself, past Envoy; takes nothing.
+    async fn outcome(&self, key: &str) -> Value {
+        let check = json!({ "limit": "per-key", "key": format!("x-api-key={key}") });
+        let body = json!({ "decisions": [{ "checks": [check], "peek": true }] });
+        let url = format!("http://127.0.0.1:{}/v1/decide", self.sidecar.port);
+        let (_, answer) = post(&url, body.to_string()).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answer["verdicts"][0]["outcome"].clone()
+    }
+
+    /// Changes its policy; when that is in force.
+    async fn told(&self, policy: &str) -> Instant {
+        let epoch = async || self.sidecar.metric("sluicegate_policy_epoch").await;
+        let before = epoch().await;
+        std::fs::write(&self.sidecar.policy, policy).unwrap();
+        eventually("the policy is in force", async || epoch().await > before).await;
+        Instant::now()
+    }
+
+    async fn reset(&self, key: &str) -> Instant {
+        let reset = json!({ "limit": "per-key", "key": format!("x-api-key={key}") });
+        let url = format!("http://127.0.0.1:{}/v1/reset", self.sidecar.admin_port);
+        let (status, answer) = post(&url, json!({ "resets": [reset] }).to_string()).await;
+        assert_eq!(status, 200, "{answer}");
+        assert!(answer.contains("\"held\":true"), "{answer}");
+        Instant::now()
+    }
+
+    /// How long after `changed` a client is first admitted that asks again and again, and how often it was denied.
+    async fn admitted_after(&self, key: &str, changed: Instant) -> (Duration, u32) {
+        let mut denials = 0;
+        loop {
+            match self.status(key).await {
+                200 => return (changed.elapsed(), denials),
+                429 => denials += 1,
+                other => panic!("{other}"),
+            }
+            let waited = changed.elapsed();
+            assert!(
+                waited < TTL + SLACK,
+                "denied for {waited:?} after the change"
+            );
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Denials that the filter gave by itself. It tells of them with its next question, or after a while by itself.
+    async fn denied_in_envoy(&self) -> f64 {
+        let name =
+            "sluicegate_decisions_total{limit=\"per-key\",source=\"filter\",verdict=\"denied\"}";
+        self.sidecar.metric(name).await
+    }
+}
+
+/// Takes what is left, until both sides have only just denied the client.
+async fn exhaust(sides: &[Side; 2], key: &str, left: u64) {
+    for _ in 0..left {
+        assert_eq!(sides[0].status(key).await, 200);
+    }
+    for side in sides {
+        assert_eq!(side.status(key).await, 429);
+        assert_eq!(side.status(key).await, 429);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_feel_a_change_at_once_or_within_denial_ttl() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let text = policy(&redis.url(), "sliding_log", 5, "1h") + "denial_ttl: 2s\n";
+    let upstream = upstream::start().await;
+    let sides = [
+        Side::start(&text, upstream, folder.path()).await,
+        Side::start(&text, upstream, folder.path()).await,
+    ];
+    let [told, other] = &sides;
+    let raised = text.replace("quota: 5,", "quota: 9,");
+
+    // A raised limit, where others ask too: their first answer tells the filter of it.
+    exhaust(&sides, "alice", 5).await;
+    let changed = told.told(&raised).await;
+    assert_eq!(told.outcome("alice").await, "admitted", "at once");
+    assert_eq!(told.status("bystander").await, 200);
+    assert_eq!(told.status("alice").await, 200, "at once");
+    // The other has not been told, and nothing has been reset.
+    assert_eq!(other.status("alice").await, 429);
+    println!("raised, with others asking: {:?}", changed.elapsed());
+
+    // A raised limit, where nobody else asks: the filter's own certificate has to end.
+    let (after, denials) = {
+        let changed = other.told(&raised).await;
+        assert_eq!(other.outcome("alice").await, "admitted", "at once");
+        other.admitted_after("alice", changed).await
+    };
+    println!("raised, with nobody else asking: {after:?}, after {denials} denials");
+
+    // A reset, told to one. Two of nine are left.
+    exhaust(&sides, "alice", 2).await;
+    let changed = told.reset("alice").await;
+    assert_eq!(told.outcome("alice").await, "admitted", "at once");
+    let (here, there) = tokio::join!(
+        told.admitted_after("alice", changed),
+        other.admitted_after("alice", changed)
+    );
+    println!("reset: {here:?} at the one that was told, {there:?} at the other");
+
+    // A client that comes late is denied by what the other sidecar holds, and by its filter no longer than that.
+    for _ in 0..7 {
+        assert_eq!(told.status("alice").await, 200);
+    }
+    assert_eq!(other.outcome("alice").await, "denied");
+    let changed = told.reset("alice").await;
+    tokio::time::sleep(TTL * 3 / 4).await;
+    let (after, denials) = other.admitted_after("alice", changed).await;
+    println!("reset, and asked late: {after:?}, after {denials} denials");
+
+    for side in &sides {
+        eventually("the filter has given denials by itself", async || {
+            side.denied_in_envoy().await > 0.0
+        })
+        .await;
+    }
+}
