@@ -14,7 +14,7 @@ use crate::support::{plugin, policy};
 
 /// The policy's `denial_ttl`.
 const TTL: Duration = Duration::from_secs(2);
-/// For a machine that stands still. Less than a second `denial_ttl`, which a certificate made of one would last.
+/// For a machine that stands still. Shorter than [`TTL`], or a certificate that lasts twice as long would pass.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// An Envoy and its sidecar.
