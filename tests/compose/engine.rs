@@ -104,6 +104,16 @@ impl Engine {
         self.docker(&["start", &self.container(service)]);
     }
 
+    /// What the health checks of all containers have said last.
+    pub fn health_checks(&self) -> String {
+        let format = "{{.Name}} {{with .State.Health}}{{json .Log}}{{end}}";
+        let containers = self.docker(&["ps", "--all", "--quiet"]);
+        let said = containers
+            .lines()
+            .map(|id| self.docker(&["inspect", "--format", format, id]));
+        said.collect::<Vec<_>>().join("\n")
+    }
+
     /// What a service's health check says: `healthy`, `unhealthy` or `starting`.
     pub fn health(&self, service: &str) -> String {
         let format = "{{.State.Health.Status}}";

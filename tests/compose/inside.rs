@@ -29,6 +29,7 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
     let passed = tokio::spawn(scenario).await.is_ok();
     if !passed {
         eprintln!("{}", engine.compose(&["ps"]));
+        eprintln!("{}", engine.health_checks());
         let logs = ["logs", "--no-color", "--tail", LOG_LINES];
         eprintln!("{}", engine.compose(&logs));
     }

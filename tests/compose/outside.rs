@@ -22,6 +22,18 @@ const CONTAINERD: &str = "/opt/containerd";
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
+/// Makes this process's root the root of its mount namespace, which in a chroot it is not. `docker exec`, and so every
+/// health check, begins at the namespace's root: from a chroot it would not run in its container, but on the machine.
+/// So whoever joins the namespace anew looks whether it comes out elsewhere, and lays our root over that place.
+const OWN_ROOT: [&str; 6] = [
+    "nsenter",
+    "--mount=/proc/self/ns/mnt",
+    "--wd=/",
+    "sh",
+    "-c",
+    r#"if ! [ . -ef / ]; then mount --move . / || exit 1; fi; exec chroot . "$0" "$@""#,
+];
+
 /// How long processes that were killed may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -87,6 +99,7 @@ async fn in_namespaces(folder: &Path, group: &str) -> bool {
             "--pid",
         ])
         .args(["--fork", "--kill-child", "--mount-proc"])
+        .args(OWN_ROOT)
         .arg(myself)
         .args([INSIDE.as_ref(), folder.as_os_str(), group.as_ref()])
         .spawn()
