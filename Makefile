@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards compose bench bench-engine soak picture clean
+.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards compose bench bench-scale bench-engine soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -59,6 +59,11 @@ bench: filter ## the whole chain against Envoy without it: a table, a chart and 
 	@tests/setup bench
 	@cargo build --quiet --locked --release -p sluicegate
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench
+
+bench-scale: filter ## 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys: a table, a chart and target/bench/scale.json (six minutes)
+	@tests/setup bench
+	@cargo build --quiet --locked --release -p sluicegate
+	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench -- scale
 
 bench-engine: ## the script against what articles teach, on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine

@@ -83,3 +83,64 @@ fn plot(
     root.present()?;
     Ok(())
 }
+
+/// A line of a chart.
+pub struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Draws charts one below the other, each with a title and lines, over a logarithmic axis.
+///
+/// # Panics
+/// They cannot be written.
+pub fn lines(path: &str, charts: &[(&str, &Vec<Line>)]) {
+    plot_lines(&repository(path), charts).expect("a chart under target");
+    println!("drawn in {path}");
+}
+
+fn plot_lines(
+    path: &std::path::Path,
+    charts: &[(&str, &Vec<Line>)],
+) -> Result<(), Box<dyn std::error::Error>> {
+    const COLORS: [RGBColor; 2] = [RGBColor(30, 120, 170), RGBColor(200, 90, 30)];
+    let rows = charts.len();
+    let root = SVGBackend::new(path, (860, 280 * u32::try_from(rows)?)).into_drawing_area();
+    root.fill(&WHITE)?;
+    for (area, (title, lines)) in root.split_evenly((rows, 1)).iter().zip(charts) {
+        let points = || lines.iter().flat_map(|line| &line.points);
+        let right = points().map(|(x, _)| *x).fold(1.0, f64::max);
+        let top = points().map(|(_, y)| *y).fold(0.0, f64::max) * 1.1;
+        let mut chart = ChartBuilder::on(area)
+            .margin(12)
+            .caption(title, ("sans-serif", 16))
+            .x_label_area_size(24)
+            .y_label_area_size(50)
+            .build_cartesian_2d((1.0..right).log_scale().base(2.0), 0.0..top)?;
+        chart
+            .configure_mesh()
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .y_label_formatter(&|y| format!("{y:.0}"))
+            .draw()?;
+        for (line, color) in lines.iter().zip(COLORS) {
+            chart
+                .draw_series(LineSeries::new(
+                    line.points.iter().copied(),
+                    color.stroke_width(2),
+                ))?
+                .label(&line.name)
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))
+                });
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperMiddle)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .label_font(("sans-serif", 13))
+            .draw()?;
+    }
+    root.present()?;
+    Ok(())
+}

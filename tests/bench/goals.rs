@@ -28,6 +28,11 @@ pub fn judge(report: &mut Report, samples: &Samples) {
         over(variant::DENYING, variant::LOCAL),
     );
     report.at_least(&name, value, 0.70);
+    let (value, name) = named(
+        "denying over a filter that denies always the same",
+        over(variant::DENYING, variant::FLOOR),
+    );
+    report.figure(&name, value, "");
     let alone = |name| median(samples[&(name, 1)].iter().map(|s| s.median_us));
     let added = |name| alone(name) - alone(variant::NONE);
     let value = added(variant::ADMITTING) / added(variant::EACH);

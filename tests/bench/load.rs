@@ -98,7 +98,8 @@ fn cpu_seconds(process: Option<u32>) -> f64 {
     ticks.sum::<f64>() / TICKS
 }
 
-fn peak_mb(process: Option<u32>) -> f64 {
+/// A process's largest resident size so far.
+pub fn peak_mb(process: Option<u32>) -> f64 {
     let Some(process) = process else { return 0.0 };
     let status =
         std::fs::read_to_string(format!("/proc/{process}/status")).expect("a running process");

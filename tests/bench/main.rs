@@ -8,11 +8,15 @@
 //! | `variant.rs` | what is measured: Envoys with and without the filter |
 //! | `load.rs` | one measurement: wrk, and what each process used meanwhile |
 //! | `goals.rs` | ratios, held against what was promised |
+//! | `module.rs` | wasm modules to compare with |
+//! | `scale.rs` | `make bench-scale` |
 //! | `chart.rs` | target/bench/end_to_end.svg |
 
 mod chart;
 mod goals;
 mod load;
+mod module;
+mod scale;
 mod variant;
 
 use std::collections::BTreeMap;
@@ -34,12 +38,15 @@ type Samples = BTreeMap<(&'static str, u32), Vec<Sample>>;
 #[tokio::main]
 async fn main() {
     let quick = std::env::var("SLUICEGATE_BENCH").is_ok_and(|size| size == "quick");
+    // Whoever works on one variant measures it and what it is held against: `cargo run ... --bin bench -- denying`.
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted == ["scale"] {
+        return scale::run(quick).await;
+    }
     let (rounds, seconds) = if quick { QUICK } else { ROUNDS };
     println!(
         "bench: {rounds} rounds of {seconds} s for each variant, with 1 and {MANY} connections"
     );
-    // Whoever works on one variant measures it and what it is held against: `cargo run ... --bin bench -- denying`.
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
     let variants = variant::started(&wanted).await;
     let mut samples = Samples::new();
     for round in 0..=rounds {

@@ -9,6 +9,8 @@ use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 use tempfile::TempDir;
 
+use crate::module;
+
 pub const NONE: &str = "no filter";
 pub const NOTHING: &str = "a wasm filter that does nothing";
 pub const ADMITTING: &str = "admitting, on Redis";
@@ -16,6 +18,7 @@ pub const EMBEDDED: &str = "admitting, on the embedded store";
 pub const SOCKET: &str = "admitting, over a Unix socket";
 pub const EACH: &str = "admitting, a callout each";
 pub const DENYING: &str = "denying";
+pub const FLOOR: &str = "a wasm filter that denies, always the same";
 pub const LOCAL: &str = "local_ratelimit denying";
 
 /// One thing to be measured.
@@ -62,36 +65,59 @@ impl Variant {
     }
 }
 
-/// A proxy-wasm module of which Envoy calls everything and which does nothing.
-const DOES_NOTHING: &str = r#"(module
-  (memory (export "memory") 1)
-  (func (export "proxy_abi_version_0_2_1"))
-  (func (export "_initialize"))
-  (func (export "proxy_on_memory_allocate") (param i32) (result i32) (i32.const 1024))
-  (func (export "proxy_on_context_create") (param i32 i32))
-  (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (i32.const 1))
-  (func (export "proxy_on_configure") (param i32 i32) (result i32) (i32.const 1))
-  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (i32.const 0))
-  (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 0))
-  (func (export "proxy_on_done") (param i32) (result i32) (i32.const 1))
-  (func (export "proxy_on_log") (param i32))
-  (func (export "proxy_on_delete") (param i32)))"#;
-
 /// Those whose names contain one of `wanted`, or all if none is wanted, running.
 pub async fn started(wanted: &[String]) -> Vec<Variant> {
     let upstream = upstream::start().await;
     let mut variants = Vec::new();
     for name in [
-        NONE, NOTHING, ADMITTING, SOCKET, EMBEDDED, EACH, DENYING, LOCAL,
+        NONE, NOTHING, ADMITTING, SOCKET, EMBEDDED, EACH, DENYING, FLOOR, LOCAL,
     ] {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part)) {
-            variants.push(start(name, upstream).await);
+            variants.push(start(name, upstream, Scale::DEFAULT).await);
         }
     }
     variants
 }
 
-async fn start(name: &'static str, upstream: u16) -> Variant {
+/// Subjects that ask.
+#[derive(Clone, Copy, Debug)]
+pub enum Keys {
+    /// So many, each as often as the others.
+    Uniform(u32),
+    /// So many, the n-th as often as 1/n says.
+    Zipf(u32),
+}
+
+impl std::fmt::Display for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Uniform(keys) => write!(f, "{keys} keys, uniform"),
+            Self::Zipf(keys) => write!(f, "{keys} keys, Zipf"),
+        }
+    }
+}
+
+/// How large it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Envoy's.
+    pub workers: u32,
+    pub keys: Keys,
+}
+
+impl Scale {
+    const DEFAULT: Self = Self {
+        workers: 1,
+        keys: Keys::Uniform(1_000),
+    };
+}
+
+/// The admitting chain on Redis, of another size.
+pub async fn scale(scale: Scale) -> Variant {
+    start(ADMITTING, upstream::start().await, scale).await
+}
+
+async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     let folder = tempfile::tempdir().expect("a folder");
     let metered = [ADMITTING, SOCKET, EMBEDDED, EACH, DENYING].contains(&name);
     let redis = if metered && name != EMBEDDED {
@@ -116,8 +142,13 @@ async fn start(name: &'static str, upstream: u16) -> Variant {
         None
     };
     let port = sidecar.as_ref().map_or(upstream, |sidecar| sidecar.port);
-    let nothing = folder.path().join("nothing.wasm");
-    std::fs::write(&nothing, wat::parse_str(DOES_NOTHING).expect("a module")).expect("a file");
+    let other = folder.path().join("other.wasm");
+    let written = if name == FLOOR {
+        module::denies()
+    } else {
+        module::does_nothing()
+    };
+    std::fs::write(&other, written).expect("a file");
     let edit = |config: &mut Value| {
         if name == SOCKET {
             *at(config, SIDECAR) = json!({ "pipe": { "path": socket } });
@@ -125,21 +156,33 @@ async fn start(name: &'static str, upstream: u16) -> Variant {
         let filters = at(config, &format!("{MANAGER}/http_filters"));
         match name {
             NONE => drop(filters.as_array_mut().expect("a list").remove(0)),
-            NOTHING => {
+            NOTHING | FLOOR => {
                 *at(
                     &mut filters[0],
                     "/typed_config/config/vm_config/code/local/filename",
-                ) = json!(nothing)
+                ) = json!(other)
             }
             LOCAL => filters[0] = local_ratelimit(),
             _ => {}
         }
     };
-    let envoy = Envoy::start_with(folder.path(), port, upstream, Some(plugin(name)), edit).await;
-    let denying = name == DENYING || name == LOCAL;
-    let (status, subjects) = if denying { (429, 1) } else { (200, 1_000) };
+    let envoy = Envoy::start_workers(
+        folder.path(),
+        scale.workers,
+        port,
+        upstream,
+        Some(plugin(name)),
+        edit,
+    )
+    .await;
+    let denying = [DENYING, FLOOR, LOCAL].contains(&name);
+    let (status, keys) = if denying {
+        (429, Keys::Uniform(1))
+    } else {
+        (200, scale.keys)
+    };
     let script = folder.path().join("wrk.lua");
-    std::fs::write(&script, wrk(status, subjects)).expect("a script");
+    std::fs::write(&script, wrk(status, keys)).expect("a script");
     Variant {
         name,
         envoy,
@@ -179,17 +222,22 @@ fn local_ratelimit() -> Value {
     })
 }
 
-/// Requests of so many subjects, chosen at random; counts answers with another status than expected.
-fn wrk(status: u16, subjects: u32) -> String {
+/// Requests of subjects chosen at random; counts answers with another status than expected.
+fn wrk(status: u16, keys: Keys) -> String {
+    // The logarithm of a Zipf rank is spread evenly.
+    let chosen = match keys {
+        Keys::Uniform(keys) => format!("math.random({keys})"),
+        Keys::Zipf(keys) => format!("math.floor(math.exp(math.random() * math.log({keys} + 1)))"),
+    };
     format!(
         r#"local threads = {{}}
 function setup(thread) table.insert(threads, thread) end
 function init(args)
   unexpected = 0
-  requests = {{}}
-  for n = 1, {subjects} do requests[n] = wrk.format('GET', '/', {{ ['x-api-key'] = 'key-' .. n }}) end
+  local before, after = wrk.format('GET', '/', {{ ['x-api-key'] = 'key-@' }}):match('^(.*)@(.*)$')
+  head, tail = before, after
 end
-function request() return requests[math.random({subjects})] end
+function request() return head .. {chosen} .. tail end
 function response(status) if status ~= {status} then unexpected = unexpected + 1 end end
 function done(summary, latency)
   local unexpected = summary.errors.connect + summary.errors.read + summary.errors.timeout

@@ -38,10 +38,22 @@ impl Envoy {
         plugin: Option<Value>,
         patch: impl FnOnce(&mut Value),
     ) -> Self {
+        Self::start_workers(folder, 1, sidecar_port, upstream_port, plugin, patch).await
+    }
+
+    /// Likewise, with so many workers.
+    pub async fn start_workers(
+        folder: &Path,
+        workers: u32,
+        sidecar_port: u16,
+        upstream_port: u16,
+        plugin: Option<Value>,
+        patch: impl FnOnce(&mut Value),
+    ) -> Self {
         let (port, admin_port) = (free_port(), free_port());
         let mut config = config(port, admin_port, sidecar_port, upstream_port, plugin);
         patch(&mut config);
-        let mut process = launch(folder, port, &config);
+        let mut process = launch(folder, port, workers, &config);
         let ready = format!("http://127.0.0.1:{admin_port}/ready");
         process
             .wait_until("envoy", async || crate::client::answers(&ready).await)
@@ -149,7 +161,7 @@ fn binary() -> std::path::PathBuf {
     repository(".tools/envoy")
 }
 
-fn launch(folder: &Path, port: u16, config: &Value) -> Process {
+fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
     let file = folder.join(format!("envoy-{port}.json"));
     std::fs::write(&file, config.to_string()).expect("a configuration file");
     let mut command = Command::new(binary());
@@ -158,7 +170,7 @@ fn launch(folder: &Path, port: u16, config: &Value) -> Process {
         .args([
             "--disable-hot-restart",
             "--concurrency",
-            "1",
+            &workers.to_string(),
             // How long a listener that was replaced lives on: Envoy's ten minutes are longer than a test.
             "--drain-time-s",
             "1",

@@ -20,9 +20,9 @@ pub struct Request<'a> {
     pub denied: Vec<DeniedHere<'a>>,
 }
 
-/// Denials that the filter gave without asking.
+/// Denials that the filter gave without asking. What a newer filter may say more of them is passed over: a report that
+/// were refused would be refused again with every question that it goes with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct DeniedHere<'a> {
     /// The limit that denied.
     #[serde(borrow)]
