@@ -29,7 +29,7 @@ pub fn judge(report: &mut Report, samples: &Samples) {
     );
     report.at_least(&name, value, 0.70);
     let (value, name) = named(
-        "denying over a filter that denies always the same",
+        "denying over a wasm filter that always denies",
         over(variant::DENYING, variant::FLOOR),
     );
     report.figure(&name, value, "");

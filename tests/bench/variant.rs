@@ -18,7 +18,7 @@ pub const EMBEDDED: &str = "admitting, on the embedded store";
 pub const SOCKET: &str = "admitting, over a Unix socket";
 pub const EACH: &str = "admitting, a callout each";
 pub const DENYING: &str = "denying";
-pub const FLOOR: &str = "a wasm filter that denies, always the same";
+pub const FLOOR: &str = "a wasm filter that always denies";
 pub const LOCAL: &str = "local_ratelimit denying";
 
 /// One thing to be measured.
