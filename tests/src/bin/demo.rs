@@ -80,7 +80,7 @@ async fn main() {
         .metrics()
         .await
         .lines()
-        .filter(|line| line.starts_with("sluicegate_decisions_total"))
+        .filter(|line| line.starts_with("sluicegate_decisions_total") && !line.ends_with(" 0"))
     {
         println!("    {line}");
     }
