@@ -172,7 +172,7 @@ pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusabl
     Ok(body.unwrap_or_default())
 }
 
-/// Posts `body` to a cluster; the answer comes to the current context, under the number returned. `None` when Envoy
+/// Posts `body` to a cluster; the answer comes to the root context, under the number returned. `None` when Envoy
 /// refuses, for example because it has no such cluster.
 pub fn post(cluster: &str, path: &str, body: &[u8], timeout: Duration) -> Option<u32> {
     let headers = pairs(|| {

@@ -3,14 +3,11 @@
 //! that wait together, since a callout belongs to the context that made it, and a request's own may vanish.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sluicegate_rules::Unusable;
-
 use crate::host::{self, Bell};
-use crate::shared::{Call, Shared, Waiter, deliver};
+use crate::shared::Shared;
 use crate::stream::Stream;
 
 /// How often Envoy is told what was counted, and the sidecar what was denied without asking if no callout took it along.
@@ -26,21 +23,15 @@ thread_local! {
 pub struct Root {
     id: u32,
     shared: Option<Rc<Shared>>,
-    /// Callouts under way, by Envoy's numbers.
-    calls: BTreeMap<u32, (Call, Vec<Rc<Waiter>>)>,
 }
 
 impl Root {
     pub const fn new(id: u32) -> Self {
-        Self {
-            id,
-            shared: None,
-            calls: BTreeMap::new(),
-        }
+        Self { id, shared: None }
     }
 
     /// Makes a callout for all that wait; more, if Envoy refuses one.
-    fn board(&mut self, shared: &Shared) {
+    fn board(&self, shared: &Shared) {
         loop {
             let boarding = shared
                 .lobby
@@ -51,12 +42,8 @@ impl Root {
             if boarding.passengers.is_empty() {
                 return;
             }
-            if let Ok((token, call)) = shared.ask(
-                &boarding.passengers,
-                Some(boarding.flight),
-                boarding.timeout_us,
-            ) {
-                self.calls.insert(token, (call, boarding.passengers));
+            let passengers = boarding.passengers.clone();
+            if shared.ask(passengers, Some(boarding.flight), boarding.timeout_us) {
                 return;
             }
             shared.fail(&boarding.passengers);
@@ -103,46 +90,34 @@ impl Root {
     }
 
     /// A bell was rung.
-    pub fn queue_ready(&mut self, queue: u32) {
-        if let Some(shared) = self.shared.clone()
+    pub fn queue_ready(&self, queue: u32) {
+        if let Some(shared) = &self.shared
             && let Some(bell) = shared.bell.as_ref().filter(|bell| bell.is(queue))
         {
             bell.silence();
-            self.board(&shared);
+            self.board(shared);
         }
     }
 
     /// `REPORT_EVERY` has passed.
-    pub fn tick(&mut self) {
-        let Some(shared) = self.shared.clone() else {
+    pub fn tick(&self) {
+        let Some(shared) = &self.shared else {
             return;
         };
         shared.tell_counts();
         // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
         let has_report = shared.denials.borrow().has_report();
-        if has_report && let Ok((token, call)) = shared.ask(&[], None, shared.timeout_us()) {
-            self.calls.insert(token, (call, Vec::new()));
+        if has_report {
+            shared.ask(Vec::new(), None, shared.timeout_us());
         }
-    }
-
-    /// Which request made the callout with this number for itself, if one did and still waits.
-    pub fn asker(&self, token: u32) -> Option<u32> {
-        self.shared.as_ref()?.askers.borrow_mut().remove(&token)
     }
 
     /// The callout with this number is over.
-    pub fn answered(&mut self, token: u32, headers: usize, body_size: usize) {
-        let (Some(shared), Some((call, waiters))) =
-            (self.shared.clone(), self.calls.remove(&token))
-        else {
-            return;
-        };
-        let body = host::callout_body(headers, body_size);
-        let answer = body.as_deref().map_err(Unusable::clone);
-        for (waiter, conclusion) in waiters.iter().zip(shared.conclude(call, &waiters, answer)) {
-            deliver(waiter, conclusion);
+    pub fn answered(&self, token: u32, headers: usize, body_size: usize) {
+        if let Some(shared) = &self.shared {
+            shared.answered(token, headers, body_size);
+            host::become_context(self.id);
         }
-        host::become_context(self.id);
     }
 
     /// A request to it.

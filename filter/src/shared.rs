@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use sluicegate_protocol::{Asked, DeniedHere, Verdict};
 use sluicegate_rules::{
-    Conclusion, Denials, Fields, Flight, Lobby, Question, Reply, Rules, Unusable, read_answer,
+    Conclusion, Denials, Fields, Flight, Lobby, Question, Rules, Unusable, read_answer,
 };
 
 use crate::host::{self, Bell, Counter};
@@ -23,9 +23,11 @@ pub struct Waiter {
 }
 
 /// A call to the sidecar that is under way.
-pub struct Call {
+struct Call {
     /// `None` for one that carries a report and nobody.
-    pub flight: Option<Flight>,
+    flight: Option<Flight>,
+    /// Whom it asks for, in the order in which it does.
+    waiters: Vec<Rc<Waiter>>,
     sent_us: u64,
     report: Vec<DeniedHere<'static>>,
 }
@@ -35,8 +37,9 @@ pub struct Shared {
     pub rules: Rules,
     pub lobby: RefCell<Lobby<Rc<Waiter>>>,
     pub denials: RefCell<Denials>,
-    /// Requests that have made a callout for themselves, by Envoy's numbers of callouts.
-    pub askers: RefCell<BTreeMap<u32, u32>>,
+    /// Under way, by Envoy's numbers. Envoy brings every answer to the root, also one that a request has asked for by
+    /// itself, and also when that request is gone.
+    calls: RefCell<BTreeMap<u32, Call>>,
     /// Without one every request makes a callout of its own.
     pub bell: Option<Bell>,
     /// In the places that the rules know them by, each with what Envoy has not been told yet: a call to the host for
@@ -55,12 +58,11 @@ impl Shared {
             &plugin
         };
         let counter = |name: &String| (Counter::new(&format!("{plugin}.{name}")), Cell::new(0));
-        let timeout_us = u64::try_from(rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX);
         Self {
             counters: rules.counters().names().iter().map(counter).collect(),
-            lobby: RefCell::new(Lobby::new(timeout_us)),
+            lobby: RefCell::new(Lobby::new(timeout_us(&rules))),
             denials: RefCell::default(),
-            askers: RefCell::default(),
+            calls: RefCell::default(),
             bell,
             rules,
             unavailable: Cell::new(false),
@@ -69,7 +71,7 @@ impl Shared {
 
     /// How long a request waits for its verdict.
     pub fn timeout_us(&self) -> u64 {
-        u64::try_from(self.rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX)
+        timeout_us(&self.rules)
     }
 
     /// Counts one under the counter in this place.
@@ -88,41 +90,30 @@ impl Shared {
         }
     }
 
-    /// Asks for these requests; the answer comes to the current context, under the number returned.
-    pub fn ask(
-        &self,
-        waiters: &[Rc<Waiter>],
-        flight: Option<Flight>,
-        timeout_us: u64,
-    ) -> Result<(u32, Call), ()> {
+    /// Asks for these requests, or reports if there are none. False when Envoy refuses the call.
+    pub fn ask(&self, waiters: Vec<Rc<Waiter>>, flight: Option<Flight>, timeout_us: u64) -> bool {
         let report = self.denials.borrow_mut().report();
         let questions = waiters.iter().map(|waiter| &waiter.question);
         let body = self.rules.question_body(questions, &report);
         let call = Call {
             flight,
+            waiters,
             sent_us: host::monotonic_us(),
             report,
         };
         // Envoy's timeouts are whole milliseconds, and 0 is none at all.
         let timeout = std::time::Duration::from_millis((timeout_us / 1_000).max(1));
-        match host::post(
+        let token = host::post(
             &self.rules.sidecar.cluster,
             sluicegate_protocol::DECIDE_PATH,
             &body,
             timeout,
-        ) {
-            Some(token) => Ok((token, call)),
-            None => {
-                self.denials.borrow_mut().put_back(call.report);
-                Err(())
-            }
+        );
+        match token {
+            Some(token) => drop(self.calls.borrow_mut().insert(token, call)),
+            None => self.denials.borrow_mut().put_back(call.report),
         }
-    }
-
-    /// A call did not come back, and never will: its request is gone.
-    pub fn lose(&self, call: Call) {
-        self.denials.borrow_mut().put_back(call.report);
-        self.land(call.flight);
+        token.is_some()
     }
 
     /// Says that a call is over, and has those boarded who have come in the meantime.
@@ -141,30 +132,29 @@ impl Shared {
         }
     }
 
-    /// A call is over: what becomes of each of its requests, which are in the order in which they were asked for.
-    pub fn conclude(
-        &self,
-        call: Call,
-        waiters: &[Rc<Waiter>],
-        answer: Result<&[u8], Unusable>,
-    ) -> Vec<Conclusion> {
+    /// The call of this number is over: its requests are told what becomes of them. The current context is then another:
+    /// the caller's own has to be put back.
+    pub fn answered(&self, token: u32, headers: usize, body_size: usize) {
+        // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
+        let call = self.calls.borrow_mut().remove(&token);
+        let Some(call) = call else { return };
+        let body = host::callout_body(headers, body_size);
         let asked = Asked {
             sent_us: call.sent_us,
             answered_us: host::monotonic_us(),
         };
         self.land(call.flight);
-        let decisions = waiters
-            .iter()
-            .map(|waiter| waiter.question.decisions())
-            .sum();
-        let answer = answer.and_then(|body| read_answer(body, decisions));
+        let decisions = |waiter: &Rc<Waiter>| waiter.question.decisions();
+        let answer = body
+            .as_deref()
+            .map_err(Unusable::clone)
+            .and_then(|body| read_answer(body, call.waiters.iter().map(decisions).sum()));
         if answer.is_err() {
             self.denials.borrow_mut().put_back(call.report);
         }
         let mut from = 0;
-        let mut conclusions = Vec::with_capacity(waiters.len());
-        for waiter in waiters {
-            let to = from + waiter.question.decisions();
+        for waiter in &call.waiters {
+            let to = from + decisions(waiter);
             let verdicts = match &answer {
                 Ok(answer) => {
                     let verdicts = answer.verdicts.get(from..to).unwrap_or_default();
@@ -179,10 +169,9 @@ impl Shared {
                 }
                 Err(why) => Err(why.clone()),
             };
-            conclusions.push(self.judge(&waiter.question, verdicts));
+            deliver(waiter, self.judge(&waiter.question, verdicts));
             from = to;
         }
-        conclusions
     }
 
     /// What becomes of a request, counted and, where verdicts cease to come or come again, logged.
@@ -218,7 +207,7 @@ impl Drop for Shared {
 }
 
 /// Does to a request what was concluded. The current context is then another: the caller's own has to be put back.
-pub fn deliver(waiter: &Waiter, conclusion: Conclusion) {
+fn deliver(waiter: &Waiter, conclusion: Conclusion) {
     // A client that hung up is not told; its stream may be gone already, and its number with it.
     if waiter.gone.get() || !host::become_context(waiter.id) {
         return;
@@ -228,11 +217,10 @@ pub fn deliver(waiter: &Waiter, conclusion: Conclusion) {
             waiter.tell.replace(tell);
             host::resume();
         }
-        Conclusion::Answer(reply) => answer(&reply),
+        Conclusion::Answer(reply) => host::reply(&reply),
     }
 }
 
-/// Answers the current request in the upstream's place.
-pub fn answer(reply: &Reply) {
-    host::reply(reply);
+fn timeout_us(rules: &Rules) -> u64 {
+    u64::try_from(rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use sluicegate_rules::{Conclusion, Evaluation, Flight, OURS, Question, Unusable, Way};
 
 use crate::host::{self, CurrentRequest};
-use crate::shared::{Call, Shared, Waiter, answer, deliver};
+use crate::shared::{Shared, Waiter};
 
 /// What Envoy does next with a request or an answer; the ABI's numbers.
 #[repr(u32)]
@@ -22,8 +22,6 @@ pub struct Stream {
     // Without one when Envoy runs a filter whose configuration it has refused: then nothing is metered.
     shared: Option<Rc<Shared>>,
     waiter: Option<Rc<Waiter>>,
-    /// Its own callout, if it makes one, and Envoy's number of that.
-    call: Option<(u32, Call)>,
 }
 
 impl Stream {
@@ -32,7 +30,6 @@ impl Stream {
             id,
             shared,
             waiter: None,
-            call: None,
         }
     }
 
@@ -76,33 +73,27 @@ impl Stream {
     }
 
     fn ask_alone(
-        &mut self,
+        &self,
         shared: &Rc<Shared>,
         waiter: &Rc<Waiter>,
         flight: Option<Flight>,
     ) -> Action {
-        match shared.ask(std::slice::from_ref(waiter), flight, shared.timeout_us()) {
-            Ok((token, call)) => {
-                shared.askers.borrow_mut().insert(token, self.id);
-                self.call = Some((token, call));
-                Action::Pause
-            }
-            Err(()) => {
-                // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
-                let landed = |flight| {
-                    shared
-                        .lobby
-                        .borrow_mut()
-                        .landed(flight, host::monotonic_us())
-                };
-                if flight.is_some_and(landed) {
-                    shared.ring();
-                    host::become_context(self.id);
-                }
-                let conclusion = shared.judge(&waiter.question, Err(Unusable::NoAnswer));
-                self.act(conclusion)
-            }
+        if shared.ask(vec![Rc::clone(waiter)], flight, shared.timeout_us()) {
+            return Action::Pause;
         }
+        // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
+        let landed = |flight| {
+            shared
+                .lobby
+                .borrow_mut()
+                .landed(flight, host::monotonic_us())
+        };
+        if flight.is_some_and(landed) {
+            shared.ring();
+            host::become_context(self.id);
+        }
+        let conclusion = shared.judge(&waiter.question, Err(Unusable::NoAnswer));
+        self.act(conclusion)
     }
 
     /// Does to this request what was concluded before it had to wait.
@@ -115,14 +106,12 @@ impl Stream {
                 Action::Continue
             }
             Conclusion::Answer(reply) => {
-                answer(&reply);
+                host::reply(&reply);
                 Action::Pause
             }
         }
     }
-}
 
-impl Stream {
     /// Its headers are here.
     pub fn request_headers(&mut self) -> Action {
         let Some(shared) = self.shared.clone() else {
@@ -136,7 +125,7 @@ impl Stream {
         match evaluation {
             Evaluation::Pass => Action::Continue,
             Evaluation::Refuse(reply) => {
-                answer(&reply);
+                host::reply(&reply);
                 Action::Pause
             }
             Evaluation::Ask(question) => self.ask(&shared, question),
@@ -151,31 +140,12 @@ impl Stream {
             }
         }
     }
-
-    /// Its own callout is over.
-    pub fn answered(&mut self, headers: usize, body_size: usize) {
-        let (Some(shared), Some(waiter), Some((_, call))) =
-            (&self.shared, &self.waiter, self.call.take())
-        else {
-            return;
-        };
-        let body = host::callout_body(headers, body_size);
-        let answer = body.as_deref().map_err(Unusable::clone);
-        for conclusion in shared.conclude(call, std::slice::from_ref(waiter), answer) {
-            deliver(waiter, conclusion);
-        }
-    }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(waiter) = &self.waiter {
             waiter.gone.set(true);
-        }
-        // Nobody waits for the answer of the callout any more.
-        if let (Some(shared), Some((token, call))) = (&self.shared, self.call.take()) {
-            shared.askers.borrow_mut().remove(&token);
-            shared.lose(call);
         }
     }
 }

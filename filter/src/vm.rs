@@ -13,35 +13,14 @@
 )]
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 
 use crate::host;
 use crate::root::Root;
 use crate::stream::{Action, Stream};
 
-/// Envoy's numbers of contexts are all different already, and no client chooses them.
-#[derive(Default)]
-struct Number(u64);
-
-impl Hasher for Number {
-    fn finish(&self) -> u64 {
-        // The table takes its place from the low bits and a tag from the high ones.
-        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 << 8) | u64::from(*byte);
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.0 = u64::from(number);
-    }
-}
-
-type Contexts<T> = RefCell<HashMap<u32, T, BuildHasherDefault<Number>>>;
+/// By Envoy's numbers of them.
+type Contexts<T> = RefCell<BTreeMap<u32, T>>;
 
 thread_local! {
     static ROOTS: Contexts<Root> = RefCell::default();
@@ -102,7 +81,7 @@ extern "C" fn proxy_on_configure(id: u32, size: usize) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_tick(id: u32) {
-    with_root(id, Root::tick);
+    with_root(id, |root| root.tick());
 }
 
 #[unsafe(no_mangle)]
@@ -129,24 +108,14 @@ extern "C" fn proxy_on_http_call_response(
     body_size: usize,
     _: usize,
 ) {
-    // Envoy brings every answer to the root; which may have asked for a single request, in that one's name.
-    match with_root(id, |root| root.asker(token)).flatten() {
-        None => drop(with_root(id, |root| {
-            root.answered(token, headers, body_size)
-        })),
-        Some(asker) => drop(with_stream(asker, |stream| {
-            stream.answered(headers, body_size)
-        })),
-    }
+    with_root(id, |root| root.answered(token, headers, body_size));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_delete(id: u32) {
-    let take = |id| STREAMS.with(|streams| streams.try_borrow_mut().ok()?.remove(&id));
-    // Dropped when no table is borrowed any more.
-    let stream: Option<Stream> = take(id);
+    // Bound to names, so that what is dropped is dropped when no table is borrowed any more.
+    let stream = STREAMS.with(|streams| streams.try_borrow_mut().ok()?.remove(&id));
     if stream.is_none() {
-        let root = ROOTS.with(|roots| roots.try_borrow_mut().ok()?.remove(&id));
-        drop(root);
+        let _root = ROOTS.with(|roots| roots.try_borrow_mut().ok()?.remove(&id));
     }
 }

@@ -175,6 +175,7 @@ impl Flight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_batches;
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -194,20 +195,7 @@ mod tests {
             key: format!("sg:{{k{n}}}:l"),
             spec: spec(n + 2),
         };
-        let decision = |takes: &Vec<usize>| Decision {
-            takes: takes
-                .iter()
-                .map(|bucket| Take {
-                    bucket: *bucket,
-                    cost: 1,
-                })
-                .collect(),
-            peek: false,
-        };
-        Batch {
-            buckets: (0..4).map(bucket).collect(),
-            decisions: decisions.iter().map(decision).collect(),
-        }
+        test_batches::batch((0..4).map(bucket).collect(), decisions)
     }
 
     /// Lets the engine decide a flight.

@@ -160,8 +160,9 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_batches;
     use proptest::prelude::*;
-    use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Outcome, Take, bucket_key};
+    use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Outcome, bucket_key};
 
     const SPEC: BucketSpec = BucketSpec {
         algorithm: Algorithm::SlidingLog,
@@ -175,20 +176,10 @@ mod tests {
             key: bucket_key(subject, "l", &SPEC),
             spec: SPEC,
         };
-        let decision = |takes: &Vec<usize>| Decision {
-            takes: takes
-                .iter()
-                .map(|bucket| Take {
-                    bucket: *bucket,
-                    cost: 1,
-                })
-                .collect(),
-            peek: false,
-        };
-        Arc::new(Batch {
-            buckets: subjects.iter().map(bucket).collect(),
-            decisions: decisions.iter().map(decision).collect(),
-        })
+        Arc::new(test_batches::batch(
+            subjects.iter().map(bucket).collect(),
+            decisions,
+        ))
     }
 
     /// The lanes of a batch's decisions.

@@ -42,4 +42,6 @@ pub mod service;
 pub mod split;
 pub mod store;
 pub mod subject;
+#[cfg(test)]
+mod test_batches;
 pub mod top;

@@ -187,6 +187,7 @@ fn taken<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_batches;
     use sluicegate_engine::{Algorithm, Bucket, BucketSpec};
 
     const SPEC: BucketSpec = BucketSpec {
@@ -201,20 +202,7 @@ mod tests {
             key: (*key).to_owned(),
             spec: SPEC,
         };
-        let decision = |takes: &&[usize]| Decision {
-            takes: takes
-                .iter()
-                .map(|bucket| Take {
-                    bucket: *bucket,
-                    cost: 1,
-                })
-                .collect(),
-            peek: false,
-        };
-        Batch {
-            buckets: keys.iter().map(bucket).collect(),
-            decisions: decisions.iter().map(decision).collect(),
-        }
+        test_batches::batch(keys.iter().map(bucket).collect(), decisions)
     }
 
     fn outcome(admitted: bool, remaining: u64, retry_after_us: u64, at_us: u64) -> Outcome {

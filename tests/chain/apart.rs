@@ -33,14 +33,13 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
         [200, 200, 200, 200, 429],
         "the shadow takes nothing from the enforced rule"
     );
-    for (name, count) in [
-        ("rule.stricter.limit.per-key.shadow_admitted", 2),
-        ("rule.stricter.limit.per-key.shadow_denied", 3),
-        ("rule.r.limit.per-key.denied", 1),
-        ("denied", 1),
-    ] {
-        assert_eq!(chain.envoy.counted(name).await, count, "{name}");
-    }
+    let names = [
+        "rule.stricter.limit.per-key.shadow_admitted",
+        "rule.stricter.limit.per-key.shadow_denied",
+        "rule.r.limit.per-key.denied",
+        "denied",
+    ];
+    assert_eq!(chain.envoy.counts(names).await, [2, 3, 1, 1], "{names:?}");
     let metrics = chain.sidecar.metrics().await;
     let sum = |metric: &str, labels: &[&str]| -> f64 {
         let of_metric = metrics.lines().filter(|line| line.starts_with(metric));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
+use sluicegate_tests::client::{client, post, status_for};
 use sluicegate_tests::envoy::{Envoy, at};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::recorder::Recorder;
@@ -220,12 +220,7 @@ async fn streams_that_are_reset_while_they_wait_leave_nothing_behind() {
 /// Whoever comes afterwards is served.
 async fn serves(envoy: &Envoy) {
     eventually("a request is served", async || {
-        let answer = client()
-            .get(envoy.url("/"))
-            .header("x-api-key", "after")
-            .send()
-            .await;
-        answer.is_ok_and(|answer| answer.status() == 200)
+        status_for(&client(), &envoy.url("/"), "after").await == Some(200)
     })
     .await;
 }

@@ -9,6 +9,7 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
+use tempfile::TempDir;
 
 use crate::support::policy;
 
@@ -25,6 +26,16 @@ fn decision(limit: &str, key: &str) -> Value {
 
 fn shadow(limit: &str, key: &str) -> Value {
     json!({ "checks": [{ "limit": limit, "key": key }], "shadow": "trial" })
+}
+
+/// A sidecar to which everything has happened, and what it lives on.
+async fn experienced() -> (Sidecar, Redis, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redis = Redis::start().await;
+    let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    live_through_everything(&sidecar, &mut redis).await;
+    (sidecar, redis, folder)
 }
 
 /// Everything that can happen to a sidecar.
@@ -135,11 +146,7 @@ fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
 
 #[tokio::test]
 async fn the_page_of_metrics_is_what_a_sidecar_serves_that_has_lived_through_everything() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut redis = Redis::start().await;
-    let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
-    let sidecar = Sidecar::start(&text, folder.path()).await;
-    live_through_everything(&sidecar, &mut redis).await;
+    let (sidecar, _redis, _folder) = experienced().await;
     let text = sidecar.metrics().await;
     let (served, values) = served(&text);
 
@@ -270,11 +277,7 @@ async fn how_near_a_limit_is_is_known_where_a_tighter_one_always_decides() {
 
 #[tokio::test]
 async fn promtool_finds_nothing_wrong() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut redis = Redis::start().await;
-    let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
-    let sidecar = Sidecar::start(&text, folder.path()).await;
-    live_through_everything(&sidecar, &mut redis).await;
+    let (sidecar, _redis, _folder) = experienced().await;
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())

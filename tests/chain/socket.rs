@@ -1,7 +1,7 @@
 //! The sidecar behind a Unix socket.
 
 use serde_json::json;
-use sluicegate_tests::client::client;
+use sluicegate_tests::client::{client, status_for};
 use sluicegate_tests::envoy::{Envoy, SIDECAR, at};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
@@ -24,25 +24,15 @@ async fn a_sidecar_on_a_unix_socket_is_asked_there_and_can_be_started_again() {
     )
     .await;
     for status in [200, 200, 200, 429] {
-        let answer = client()
-            .get(envoy.url("/"))
-            .header("x-api-key", "k")
-            .send()
-            .await
-            .unwrap();
-        assert_eq!(answer.status(), status);
+        let told = status_for(&client(), &envoy.url("/"), "k").await;
+        assert_eq!(told, Some(status));
     }
     // Killed, it leaves the socket's file behind; the next one takes its place.
     sidecar.kill();
     assert!(socket.exists());
     sidecar.restart().await;
     eventually("it is asked again", async || {
-        let answer = client()
-            .get(envoy.url("/"))
-            .header("x-api-key", "other")
-            .send()
-            .await;
-        answer.is_ok_and(|answer| answer.status() == 200)
+        status_for(&client(), &envoy.url("/"), "other").await == Some(200)
     })
     .await;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate_tests::client::client;
+use sluicegate_tests::client::{client, status_for};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
 use tokio::io::AsyncWriteExt;
@@ -25,13 +25,7 @@ async fn storm(envoy: &Envoy, connections: usize, each: usize, key: &str) -> (u6
         );
         tasks.push(tokio::spawn(async move {
             for _ in 0..each {
-                let answer = client
-                    .get(&url)
-                    .header("x-api-key", &key)
-                    .send()
-                    .await
-                    .unwrap();
-                let place = match answer.status().as_u16() {
+                let place = match status_for(&client, &url, &key).await.unwrap() {
                     200 => 0,
                     429 => 1,
                     other => panic!("status {other}"),
@@ -84,6 +78,48 @@ async fn the_metrics_tell_every_429_that_clients_saw_wherever_it_came_from() {
         asked < denied / 4,
         "of {denied} denials {asked} were asked for"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_that_rides_with_a_client_that_hangs_up_is_counted_once() {
+    let chain = Chain::start(
+        |url| policy(url, "sliding_log", 1, "1h"),
+        plugin(per_key("deny")),
+    )
+    .await;
+    let (_, mut denied) = storm(&chain.envoy, 1, 2, "alice").await;
+    // Ten times, since the report may have left with the filter's tick.
+    for hangup in 0..10 {
+        denied += storm(&chain.envoy, 1, 20, "alice").await.1;
+        chain.redis.pause();
+        let mut bob = TcpStream::connect(("127.0.0.1", chain.envoy.port))
+            .await
+            .unwrap();
+        let request = format!("GET / HTTP/1.1\r\nhost: h\r\nx-api-key: bob-{hangup}\r\n\r\n");
+        bob.write_all(request.as_bytes()).await.unwrap();
+        eventually("bob's question is under way", async || {
+            let active = chain
+                .envoy
+                .stat("cluster.sluicegate.upstream_rq_active")
+                .await;
+            active > 0
+        })
+        .await;
+        drop(bob);
+        eventually("bob is gone", async || {
+            let active = chain.envoy.stat("http.ingress.downstream_rq_active").await;
+            active == 0
+        })
+        .await;
+        chain.redis.resume();
+    }
+    eventually("every 429 is counted", async || {
+        counted(&chain, "denied", &SOURCES).await >= denied
+    })
+    .await;
+    // What is reported twice comes within two of the filter's ticks.
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    assert_eq!(counted(&chain, "denied", &SOURCES).await, denied);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, post};
+use sluicegate_tests::client::{client, get, post, status_for};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
@@ -58,13 +58,8 @@ fn subject_of(key: &str) -> String {
 async fn denials(url: String, key: String, requests: u64) -> u64 {
     let (client, mut denied) = (client(), 0);
     for _ in 0..requests {
-        let answer = client
-            .get(&url)
-            .header("x-api-key", &key)
-            .send()
-            .await
-            .unwrap();
-        denied += u64::from(answer.status() == 429);
+        let status = status_for(&client, &url, &key).await.unwrap();
+        denied += u64::from(status == 429);
     }
     denied
 }

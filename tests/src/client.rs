@@ -65,6 +65,12 @@ pub async fn post(url: &str, body: impl Into<reqwest::Body>) -> (u16, String) {
     )
 }
 
+/// The status of a GET by whoever has this API key; `None` when there is no answer.
+pub async fn status_for(client: &reqwest::Client, url: &str, key: &str) -> Option<u16> {
+    let answer = client.get(url).header("x-api-key", key).send().await;
+    answer.ok().map(|answer| answer.status().as_u16())
+}
+
 /// Whether a GET is answered with 200.
 pub async fn answers(url: &str) -> bool {
     SHARED

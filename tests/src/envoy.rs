@@ -98,9 +98,18 @@ impl Envoy {
 
     /// What was counted up to now by the plugin named `sluicegate`, by its name in `docs/filter.md`.
     pub async fn counted(&self, name: &str) -> u64 {
-        // The filter tells Envoy once a second.
+        self.counts([name]).await[0]
+    }
+
+    /// Likewise, for several.
+    pub async fn counts<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
+        // The filter tells Envoy once a second, and nothing shows that it has.
         tokio::time::sleep(Duration::from_millis(1_200)).await;
-        self.stat(&format!("wasmcustom.sluicegate.{name}")).await
+        let mut counts = [0; N];
+        for (count, name) in counts.iter_mut().zip(names) {
+            *count = self.stat(&format!("wasmcustom.sluicegate.{name}")).await;
+        }
+        counts
     }
 
     /// Times that it had to start the filter's VM again, or a request met a dead one.
