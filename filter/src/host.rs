@@ -1,64 +1,49 @@
-//! Every call to Envoy stands here, and none can panic.
+//! Every call to Envoy stands here, and none can panic: a panic kills the VM for every later request of the worker.
 //!
-//! A panic kills the VM for every later request of the worker, and the SDK's wrappers panic on a status that they do
-//! not expect, some on bytes that are not UTF-8. So its functions are declared anew (`imports.rs`), and here
-//! any status but *ok* is "not there".
+//! The calls are those of the `proxy-wasm` crate's `hostcalls`, which return a `Result`. By hand stays what the crate does
+//! not have, or cannot do without a panic; each import below says which. `proxy_http_call` must never be among them,
+//! since the crate's dispatcher panics on the answer of a callout that it did not make.
 #![expect(unsafe_code, reason = "the ABI passes pointers")]
 
-use std::alloc::Layout;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use proxy_wasm::hostcalls;
+pub use proxy_wasm::types::LogLevel as Level;
+use proxy_wasm::types::{BufferType, MapType, MetricType};
 use sluicegate_rules::{Headers, Reply, Request, Unusable};
-
-use crate::imports::*;
 
 const OK: u32 = 0;
 
-// proxy-wasm ABI: numbers of maps and buffers.
-const REQUEST_HEADERS: u32 = 0;
-const RESPONSE_HEADERS: u32 = 2;
-const CALL_RESPONSE_HEADERS: u32 = 6;
-const CALL_RESPONSE_BODY: u32 = 4;
-const PLUGIN_CONFIGURATION: u32 = 7;
-const REQUEST_STREAM: u32 = 0;
-const COUNTER: u32 = 0;
-/// Levels of Envoy's log.
-pub const WARN: u32 = 3;
-pub const CRITICAL: u32 = 5;
-
-/// Memory for Envoy to write `size` bytes into, which `received` will own.
-pub fn memory(size: usize) -> *mut u8 {
-    match Layout::array::<u8>(size) {
-        // SAFETY: the layout has a size.
-        Ok(layout) if size > 0 => unsafe { std::alloc::alloc(layout) },
-        _ => std::ptr::null_mut(),
-    }
+#[link(wasm_import_module = "env")]
+unsafe extern "C" {
+    // The crate's `get_map_bytes` panics on a header name that is not UTF-8, and allocates twice for each header.
+    fn proxy_get_header_map_pairs(map: MapType, bytes: *mut *mut u8, size: *mut usize) -> u32;
+    // The crate sends either a gRPC status or an HTTP status, and no response code details.
+    fn proxy_send_local_response(
+        status: u32,
+        details: *const u8,
+        details_size: usize,
+        body: *const u8,
+        body_size: usize,
+        headers: *const u8,
+        headers_size: usize,
+        grpc_status: i32,
+    ) -> u32;
+    // The crate's `set_property` panics for a stream that is gone.
+    fn proxy_set_property(
+        path: *const u8,
+        path_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
 }
 
-/// What Envoy has allocated in this VM for us, or `None` when it said anything but *ok*.
-fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8>> {
-    let mut bytes = std::ptr::null_mut();
-    let mut size = 0;
-    if call(&raw mut bytes, &raw mut size) != OK {
-        return None;
-    }
-    if bytes.is_null() {
-        return Some(Vec::new());
-    }
-    // SAFETY: Envoy got this memory from `memory`, of just this size, has written all of it, and gives it to us for good.
-    Some(unsafe { Vec::from_raw_parts(bytes, size, size) })
-}
-
-fn map_value(map: u32, name: &str) -> Option<Vec<u8>> {
-    // SAFETY: `name` is readable for its length during the call, and the out-pointers come from `received`.
-    received(|value, size| unsafe {
-        proxy_get_header_map_value(map, name.as_ptr(), name.len(), value, size)
-    })
-}
-
-fn buffer(buffer: u32, most: usize) -> Option<Vec<u8>> {
-    // SAFETY: the out-pointers come from `received`.
-    received(|bytes, size| unsafe { proxy_get_buffer_bytes(buffer, 0, most, bytes, size) })
+// Two functions of WASI that Envoy provides and the crate does not have.
+#[link(wasm_import_module = "wasi_snapshot_preview1")]
+unsafe extern "C" {
+    fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
+    fn random_get(bytes: *mut u8, size: usize) -> u32;
 }
 
 /// The request that the current call is about.
@@ -69,24 +54,20 @@ pub struct CurrentRequest {
 impl CurrentRequest {
     /// Reads all its headers, in one call.
     pub fn read() -> Self {
-        // SAFETY: the out-pointers come from `received`.
-        let pairs = received(|bytes, size| unsafe {
-            proxy_get_header_map_pairs(REQUEST_HEADERS, bytes, size)
-        });
+        let mut bytes = std::ptr::null_mut();
+        let mut size = 0;
+        // SAFETY: both out-pointers are writable.
+        let status = unsafe {
+            proxy_get_header_map_pairs(MapType::HttpRequestHeaders, &raw mut bytes, &raw mut size)
+        };
+        let pairs = if status == OK && !bytes.is_null() {
+            // SAFETY: Envoy has had the crate allocate just this size in this VM, has written all of it, and gives it up.
+            unsafe { Vec::from_raw_parts(bytes, size, size) }
+        } else {
+            Vec::new()
+        };
         Self {
-            headers: Headers::from_pairs(pairs.unwrap_or_default()),
-        }
-    }
-
-    /// Takes headers out that only we may write.
-    pub fn remove(&self, names: &[&str]) {
-        for name in names {
-            if self.headers.all(name).next().is_some() {
-                // SAFETY: `name` is readable for its length during the call. What is not there need not be removed.
-                let _ = unsafe {
-                    proxy_remove_header_map_value(REQUEST_HEADERS, name.as_ptr(), name.len())
-                };
-            }
+            headers: Headers::from_pairs(pairs),
         }
     }
 }
@@ -102,14 +83,19 @@ impl Request for CurrentRequest {
 }
 
 fn property(path: &[&str]) -> Option<Vec<u8>> {
-    let path = path.join("\0");
-    // SAFETY: `path` is readable for its length during the call, and the out-pointers come from `received`.
-    received(|value, size| unsafe { proxy_get_property(path.as_ptr(), path.len(), value, size) })
+    hostcalls::get_property(path.to_vec()).ok().flatten()
 }
 
-/// What the plugin is called in Envoy's configuration.
+/// The plugin's name in Envoy's configuration.
 pub fn plugin_name() -> String {
     String::from_utf8_lossy(&property(&["plugin_name"]).unwrap_or_default()).into_owned()
+}
+
+/// The plugin's configuration, of so many bytes.
+pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
+    hostcalls::get_buffer(BufferType::PluginConfiguration, 0, size)
+        .ok()
+        .flatten()
 }
 
 /// A counter in Envoy's statistics, as `wasmcustom.NAME`.
@@ -117,91 +103,50 @@ pub fn plugin_name() -> String {
 pub struct Counter(u32);
 
 impl Counter {
-    /// Makes it; one of the same name is the same counter.
-    pub fn new(name: &str) -> Option<Self> {
-        let mut id = 0;
-        // SAFETY: `name` is readable for its length during the call, `id` is writable.
-        let status =
-            unsafe { proxy_define_metric(COUNTER, name.as_ptr(), name.len(), &raw mut id) };
-        (status == OK).then_some(Self(id))
+    /// Defines it; one of the same name is the same counter.
+    pub fn define(name: &str) -> Option<Self> {
+        let id = hostcalls::define_metric(MetricType::Counter, name).ok();
+        id.map(Self)
     }
 
-    /// Adds to it.
+    /// Adds to it. What cannot be counted is lost.
     pub fn add(self, count: i64) {
-        // SAFETY: no pointers. What cannot be counted is lost.
-        let _ = unsafe { proxy_increment_metric(self.0, count) };
+        let _ = hostcalls::increment_metric(self.0, count);
     }
 }
 
-/// Writes a header into the upstream's answer, in place of those of its name.
+/// Sets a header of the upstream's answer, in place of those of its name.
 pub fn set_response_header(name: &str, value: &str) {
-    // SAFETY: both are readable for their lengths during the call, and Envoy copies them.
-    let _ = unsafe {
-        proxy_replace_header_map_value(
-            RESPONSE_HEADERS,
-            name.as_ptr(),
-            name.len(),
-            value.as_ptr(),
-            value.len(),
-        )
-    };
-}
-
-/// The plugin's configuration as JSON.
-pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
-    buffer(PLUGIN_CONFIGURATION, size)
+    let _ = hostcalls::set_map_value(MapType::HttpResponseHeaders, name, Some(value));
 }
 
 /// The body of a callout's answer, or why there is none.
 pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusable> {
-    // Without headers there is no answer, and asking for one would be answered by a trap.
+    // Without headers there is no answer, and the crate panics where one is asked for.
     if headers == 0 {
         return Err(Unusable::NoAnswer);
     }
-    let status = map_value(CALL_RESPONSE_HEADERS, ":status").unwrap_or_default();
+    let status = hostcalls::get_map_value_bytes(MapType::HttpCallResponseHeaders, ":status");
+    let status = status.ok().flatten().unwrap_or_default();
     if status != b"200" {
         return Err(Unusable::Status(
             String::from_utf8_lossy(&status).into_owned(),
         ));
     }
-    let body = if body_size == 0 {
-        None
-    } else {
-        buffer(CALL_RESPONSE_BODY, body_size)
-    };
-    Ok(body.unwrap_or_default())
+    let body = hostcalls::get_buffer(BufferType::HttpCallResponseBody, 0, body_size);
+    Ok(body.ok().flatten().unwrap_or_default())
 }
 
-/// Posts `body` to a cluster; the answer comes to the root context, under the number returned. `None` when Envoy
-/// refuses, for example because it has no such cluster.
-pub fn post(cluster: &str, path: &str, body: &[u8], timeout: Duration) -> Option<u32> {
-    let headers = pairs(|| {
-        [
-            (":method", "POST"),
-            (":path", path),
-            (":authority", cluster),
-            ("content-type", "application/json"),
-        ]
-        .into_iter()
-    });
-    let trailers = pairs(std::iter::empty);
-    let mut token = 0;
-    // SAFETY: all slices are readable for their lengths during the call, Envoy copies them, and `token` is writable.
-    let status = unsafe {
-        proxy_http_call(
-            cluster.as_ptr(),
-            cluster.len(),
-            headers.as_ptr(),
-            headers.len(),
-            body.as_ptr(),
-            body.len(),
-            trailers.as_ptr(),
-            trailers.len(),
-            u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
-            &raw mut token,
-        )
-    };
-    (status == OK).then_some(token)
+/// Posts decisions to a cluster in the name of the current root context, which gets the answer under the token
+/// returned. `None` when Envoy refuses, for example because it has no such cluster.
+pub fn post(cluster: &str, body: &[u8], timeout: Duration) -> Option<u32> {
+    let headers = vec![
+        (":method", "POST"),
+        (":path", sluicegate_protocol::DECIDE_PATH),
+        (":authority", cluster),
+        ("content-type", "application/json"),
+    ];
+    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).ok()
 }
 
 /// Microseconds of a clock that does not step; it begins anywhere.
@@ -213,86 +158,90 @@ pub fn monotonic_us() -> u64 {
     nanoseconds / 1_000
 }
 
-/// A bell that a request can ring to have the root context called in the next turn of Envoy's event loop: a shared
-/// queue, of which nothing but the ringing is used.
-#[derive(Clone)]
-pub struct Bell {
-    name: String,
-    queue: u32,
+thread_local! {
+    /// Names of queues whose configurations are gone. The one thing that is the VM's and not a configuration's: a shared
+    /// queue cannot be unregistered, and each reload would leave another.
+    static UNUSED_QUEUES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Bell {
-    /// Hangs one up for the current root context. Queues cannot be taken down, so the name of one that is not used any
-    /// more is used again: the queue then calls its new root.
-    pub fn hang(used: Option<String>) -> Option<Self> {
-        let name = match used {
-            Some(name) => name,
-            None => {
-                // Queues are shared by all workers, and each has to have its own.
-                let mut random = [0; 16];
-                // SAFETY: `random` is writable for its length.
-                if unsafe { random_get(random.as_mut_ptr(), random.len()) } != OK {
-                    return None;
-                }
-                format!("sluicegate-{:032x}", u128::from_le_bytes(random))
-            }
-        };
-        let mut queue = 0;
-        // SAFETY: `name` is readable for its length during the call, `queue` is writable.
-        let status =
-            unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &raw mut queue) };
-        (status == OK).then_some(Self { name, queue })
+/// Wakes a root context in the next turn of Envoy's event loop: a shared queue of which only the notification is used.
+pub struct Wakeup {
+    name: String,
+    queue: u32,
+    /// Notifications sent and not taken out yet.
+    sent: Cell<u32>,
+}
+
+impl Wakeup {
+    /// For the current root context. Without one, if Envoy gives none, its timer does what there is to do, later.
+    pub fn register() -> Self {
+        let unused = UNUSED_QUEUES.with_borrow_mut(Vec::pop);
+        let name = unused.unwrap_or_else(|| {
+            // Workers share all queues, and each has to have its own.
+            let mut random = [0; 16];
+            // SAFETY: `random` is writable for its length.
+            let _ = unsafe { random_get(random.as_mut_ptr(), random.len()) };
+            format!("sluicegate-{:032x}", u128::from_le_bytes(random))
+        });
+        // A queue of this name that another root had registered then wakes this one.
+        let queue = hostcalls::register_shared_queue(&name).unwrap_or(0);
+        Self {
+            name,
+            queue,
+            sent: Cell::new(0),
+        }
     }
 
-    /// Its name, to be used again when its root is gone.
-    pub fn into_name(self) -> String {
-        self.name
-    }
-
-    /// Whether the call is this bell's.
+    /// Whether a notification is this one's.
     pub const fn is(&self, queue: u32) -> bool {
         self.queue == queue
     }
 
-    /// Rings; false when nobody will hear it.
-    pub fn ring(&self) -> bool {
-        // SAFETY: an empty message; its pointer is not read.
-        (unsafe { proxy_enqueue_shared_queue(self.queue, self.name.as_ptr(), 0) }) == OK
+    /// Sends the notification.
+    pub fn notify(&self) {
+        if hostcalls::enqueue_shared_queue(self.queue, None).is_ok() {
+            self.sent.set(self.sent.get().saturating_add(1));
+        }
     }
 
-    /// Takes out what the rings have left, or the queue would grow.
-    pub fn silence(&self) {
-        // SAFETY: the out-pointers come from `received`.
-        while received(|bytes, size| unsafe { proxy_dequeue_shared_queue(self.queue, bytes, size) })
-            .is_some()
-        {}
+    /// Takes out what the notifications have left, or the queue would grow.
+    pub fn drain(&self) {
+        // Counted, because the crate does not tell an empty message from none.
+        for _ in 0..self.sent.take() {
+            let _ = hostcalls::dequeue_shared_queue(self.queue);
+        }
     }
 }
 
-/// Makes what follows be about another context. False when it is gone.
-pub fn become_context(id: u32) -> bool {
-    // SAFETY: no pointers.
-    (unsafe { proxy_set_effective_context(id) }) == OK
+impl Drop for Wakeup {
+    fn drop(&mut self) {
+        UNUSED_QUEUES.with_borrow_mut(|unused| unused.push(std::mem::take(&mut self.name)));
+    }
+}
+
+/// Does something to another context, if it is still there, and puts the current one back.
+pub fn in_context(id: u32, current: u32, action: impl FnOnce()) {
+    if hostcalls::set_effective_context(id).is_ok() {
+        action();
+    }
+    let _ = hostcalls::set_effective_context(current);
 }
 
 /// Has the current root context called every so often.
 pub fn tick_every(period: Duration) {
-    let milliseconds = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
-    // SAFETY: no pointers.
-    let _ = unsafe { proxy_set_tick_period_milliseconds(milliseconds) };
+    let _ = hostcalls::set_tick_period(period);
 }
 
 /// Lets the current request go on.
 pub fn resume() {
-    // SAFETY: no pointers. A request that is gone cannot be resumed, and need not be.
-    let _ = unsafe { proxy_continue_stream(REQUEST_STREAM) };
+    let _ = hostcalls::resume_http_request();
 }
 
 /// Answers the current request in the upstream's place.
 pub fn reply(reply: &Reply) {
     let headers = pairs(|| reply.headers.iter());
     let body = reply.body.as_slice();
-    // `details` appears in Envoy's access log as the response code's details.
+    // Appears in Envoy's access log as the response code details.
     let details = "sluicegate";
     // SAFETY: all slices are readable for their lengths during the call, and Envoy copies them.
     // A request that is gone cannot be answered, and need not be.
@@ -331,7 +280,6 @@ fn pairs<'a, I: Iterator<Item = (&'a str, &'a str)>>(headers: impl Fn() -> I) ->
 }
 
 /// Writes to Envoy's log.
-pub fn log(level: u32, text: &str) {
-    // SAFETY: `text` is readable for its length during the call. What cannot be logged is lost.
-    let _ = unsafe { proxy_log(level, text.as_ptr(), text.len()) };
+pub fn log(level: Level, text: &str) {
+    let _ = hostcalls::log(level, text);
 }

@@ -2,18 +2,24 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `vm.rs` | every call from Envoy |
+//! | `root.rs` | one per plugin configuration: reads it, and passes on what Envoy tells it |
+//! | `stream.rs` | one per request: derives what to ask, waits, and does what the verdict says |
+//! | `callouts.rs` | the queue of waiting requests, callouts in flight, wake-ups and delivery |
+//! | `plugin.rs` | what the requests of a configuration share: rules, cached denials, counters |
 //! | `host.rs` | every call to Envoy; none can panic |
-//! | `imports.rs` | its functions, declared |
-//! | `root.rs` | one per plugin configuration: reads it, and asks for requests that wait together |
-//! | `shared.rs` | what the requests of a configuration share |
-//! | `stream.rs` | one per request: asks the sidecar and does what the verdict says |
 //!
 //! What is decided here is decided in `rules/`, which knows nothing of Envoy.
 
+mod callouts;
 mod host;
-mod imports;
+mod plugin;
 mod root;
-mod shared;
 mod stream;
-mod vm;
+
+proxy_wasm::main! {{
+    // A panic is a defect and ends the VM; Envoy's log should say which.
+    std::panic::set_hook(Box::new(|panic| {
+        host::log(host::Level::Critical, &format!("sluicegate: {panic}"));
+    }));
+    proxy_wasm::set_root_context(|id| Box::new(root::Root::new(id)));
+}}

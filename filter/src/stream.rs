@@ -1,107 +1,74 @@
-//! One request: asks the sidecar, alone or with others, waits, and does what the verdict says.
+//! One request: derives what to ask, waits for its verdict, and does what the verdict says.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use sluicegate_rules::{Conclusion, Evaluation, Flight, OURS, Question, Unusable, Way};
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+use sluicegate_rules::{Conclusion, Evaluation, Question, Unusable};
 
+use crate::callouts::{Callouts, Waiter};
 use crate::host::{self, CurrentRequest};
-use crate::shared::{Shared, Waiter};
 
-/// What Envoy does next with a request or an answer; the ABI's numbers.
-#[repr(u32)]
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    Continue = 0,
-    Pause = 1,
-}
-
-/// A request, and what it is waiting for.
+/// A request's context.
 pub struct Stream {
     id: u32,
     // Without one when Envoy runs a filter whose configuration it has refused: then nothing is metered.
-    shared: Option<Rc<Shared>>,
+    callouts: Option<Rc<Callouts>>,
+    /// What it waits for or has waited for.
     waiter: Option<Rc<Waiter>>,
+    /// It was answered here, or waits: its body and trailers must not pass.
+    held: bool,
 }
 
 impl Stream {
-    pub const fn new(id: u32, shared: Option<Rc<Shared>>) -> Self {
+    pub const fn new(id: u32, callouts: Option<Rc<Callouts>>) -> Self {
         Self {
             id,
-            shared,
+            callouts,
             waiter: None,
+            held: false,
         }
     }
 
-    /// Asks for a verdict, or has one already.
-    fn ask(&mut self, shared: &Rc<Shared>, question: Question) -> Action {
+    fn decide(&mut self) -> Action {
+        let Some(callouts) = self.callouts.clone() else {
+            return Action::Continue;
+        };
+        let plugin = &callouts.plugin;
+        let evaluation = plugin
+            .rules
+            .evaluate(&CurrentRequest::read(), &mut |index| plugin.count(index));
+        match evaluation {
+            Evaluation::Pass => Action::Continue,
+            Evaluation::Refuse(reply) => self.apply(Conclusion::Answer(reply)),
+            Evaluation::Ask(question) => self.ask(&callouts, question),
+        }
+    }
+
+    fn ask(&mut self, callouts: &Rc<Callouts>, question: Question) -> Action {
+        let plugin = &callouts.plugin;
         let now_us = host::monotonic_us();
-        let covered = shared
+        let cached = plugin
             .denials
             .borrow_mut()
-            .covering(&shared.rules, &question, now_us);
-        if let Some(verdicts) = covered {
-            let conclusion = shared.judge(&question, Ok(&verdicts));
-            return self.act(conclusion);
+            .covering(&plugin.rules, &question, now_us);
+        if let Some(verdicts) = cached {
+            return self.apply(plugin.conclude(&question, Ok(&verdicts)));
         }
-        let waiter = Rc::new(Waiter {
-            id: self.id,
-            question,
-            gone: Cell::new(false),
-            tell: RefCell::default(),
-        });
+        let waiter = Rc::new(Waiter::new(self.id, question));
         self.waiter = Some(Rc::clone(&waiter));
-        if shared.bell.is_none() {
-            return self.ask_alone(shared, &waiter, None);
-        }
-        let (way, _) = shared.lobby.borrow_mut().arrive(now_us, Rc::clone(&waiter));
-        match way {
-            Way::Alone(flight) => self.ask_alone(shared, &waiter, Some(flight)),
-            Way::Full => {
-                let conclusion = shared.judge(&waiter.question, Err(Unusable::Full));
-                self.act(conclusion)
-            }
-            Way::Wait { ring } => {
-                if ring {
-                    // If nobody can be called, this answers all that wait, this one included.
-                    shared.ring();
-                    host::become_context(self.id);
-                }
-                Action::Pause
-            }
-        }
-    }
-
-    fn ask_alone(
-        &self,
-        shared: &Rc<Shared>,
-        waiter: &Rc<Waiter>,
-        flight: Option<Flight>,
-    ) -> Action {
-        if shared.ask(vec![Rc::clone(waiter)], flight, shared.timeout_us()) {
+        if callouts.submit(now_us, &waiter) {
             return Action::Pause;
         }
-        // Bound to a name, so that the borrow is over before the next: a second one at the same time would panic.
-        let landed = |flight| {
-            shared
-                .lobby
-                .borrow_mut()
-                .landed(flight, host::monotonic_us())
-        };
-        if flight.is_some_and(landed) {
-            shared.ring();
-            host::become_context(self.id);
-        }
-        let conclusion = shared.judge(&waiter.question, Err(Unusable::NoAnswer));
-        self.act(conclusion)
+        self.apply(plugin.conclude(&waiter.question, Err(Unusable::Full)))
     }
 
-    /// Does to this request what was concluded before it had to wait.
-    fn act(&self, conclusion: Conclusion) -> Action {
+    /// Does to this request what was concluded without waiting.
+    fn apply(&self, conclusion: Conclusion) -> Action {
         match conclusion {
-            Conclusion::Continue(tell) => {
+            Conclusion::Continue(headers) => {
                 if let Some(waiter) = &self.waiter {
-                    waiter.tell.replace(tell);
+                    waiter.response_headers.replace(headers);
                 }
                 Action::Continue
             }
@@ -112,40 +79,49 @@ impl Stream {
         }
     }
 
-    /// Its headers are here.
-    pub fn request_headers(&mut self) -> Action {
-        let Some(shared) = self.shared.clone() else {
-            return Action::Continue;
-        };
-        let request = CurrentRequest::read();
-        let evaluation = shared
-            .rules
-            .evaluate(&request, &mut |place| shared.count(place));
-        request.remove(&OURS);
-        match evaluation {
-            Evaluation::Pass => Action::Continue,
-            Evaluation::Refuse(reply) => {
-                host::reply(&reply);
-                Action::Pause
-            }
-            Evaluation::Ask(question) => self.ask(&shared, question),
-        }
-    }
-
-    /// The upstream's answer is here, or ours.
-    pub fn response_headers(&mut self) {
-        if let Some(waiter) = &self.waiter {
-            for (name, value) in waiter.tell.take().iter() {
-                host::set_response_header(name, value);
-            }
+    fn hold(&self) -> Action {
+        let passed = self.waiter.as_ref().is_some_and(|waiter| waiter.passed());
+        if self.held && !passed {
+            Action::Pause
+        } else {
+            Action::Continue
         }
     }
 }
 
+impl HttpContext for Stream {
+    fn on_http_request_headers(&mut self, _: usize, _: bool) -> Action {
+        let action = self.decide();
+        self.held = action == Action::Pause;
+        action
+    }
+
+    // Envoy calls these two for a request that waits only where `allow_on_headers_stop_iteration` is set; without them
+    // its body would go to the upstream before there is a verdict.
+    fn on_http_request_body(&mut self, _: usize, _: bool) -> Action {
+        self.hold()
+    }
+
+    fn on_http_request_trailers(&mut self, _: usize) -> Action {
+        self.hold()
+    }
+
+    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+        if let Some(waiter) = &self.waiter {
+            for (name, value) in waiter.response_headers.take().iter() {
+                host::set_response_header(name, value);
+            }
+        }
+        Action::Continue
+    }
+}
+
+impl Context for Stream {}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(waiter) = &self.waiter {
-            waiter.gone.set(true);
+            waiter.end();
         }
     }
 }

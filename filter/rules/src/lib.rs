@@ -11,7 +11,7 @@
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
 //! | `denials.rs` | what is denied again without asking |
-//! | `lobby.rs` | who goes alone, who waits, and when the next callout leaves |
+//! | `queue.rs` | who waits for a verdict, and when the next callout leaves |
 //! | `wire.rs` | the question to the sidecar and its answer |
 //! | `reply.rs`, `reply/fields.rs` | what a client is told |
 //! | `stats.rs` | what is counted |
@@ -23,10 +23,11 @@ mod cost;
 mod denials;
 mod fields;
 mod key;
-mod lobby;
+
 mod matcher;
 mod part;
 mod path;
+mod queue;
 mod reply;
 mod request;
 mod rule;
@@ -37,7 +38,7 @@ mod wire;
 pub use claims::metadata;
 pub use config::{ConfigError, Sidecar, parse};
 pub use denials::Denials;
-pub use lobby::{Boarding, Flight, Lobby, Way};
+pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
 pub use reply::{Fields, OURS, Reply};
 pub use request::{Headers, Request};
 pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};

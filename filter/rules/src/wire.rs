@@ -4,6 +4,7 @@
 
 use sluicegate_protocol::{Answer, Code, Decision, DeniedHere, Request, Standing, Verdict};
 
+use crate::queue::Load;
 use crate::reply::{self, Fields, Reply};
 use crate::rule::{Check, Question, Rules, WhenUnavailable};
 use crate::stats::Counters;
@@ -106,6 +107,24 @@ impl Rules {
             denied: denied.to_vec(),
         })
         .unwrap_or_default()
+    }
+
+    /// What a question adds to a callout.
+    pub fn load(&self, question: &Question) -> Load {
+        /// Of a check's and of a decision's JSON, beside names and keys.
+        const AROUND: usize = 64;
+        let shadows = question.shadows.iter().flat_map(|shadow| &shadow.checks);
+        let mut load = Load {
+            decisions: question.decisions(),
+            checks: 0,
+            bytes: question.decisions() * 2 * AROUND,
+        };
+        for check in question.checks.iter().chain(shadows) {
+            load.checks += 1;
+            let limit = self.limit_name(check.rule, check.limit);
+            load.bytes += AROUND + limit.len() + check.key.len();
+        }
+        load
     }
 
     fn decision<'a>(&'a self, checks: &'a [Check], shadow: Option<&'a str>) -> Decision<'a> {

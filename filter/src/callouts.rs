@@ -1,0 +1,326 @@
+//! The queue of waiting requests, callouts in flight, wake-ups and delivery.
+//!
+//! Only the root context makes callouts. A request joins the queue and, if no wake-up is pending, has the root woken in
+//! the next turn of Envoy's event loop, when everyone who arrived in this turn waits too. The root's timer looks after
+//! those whose time is up, callouts that are slow, and wake-ups that were lost.
+//!
+//! What was concluded goes through an outbox: Envoy carries out what a call into the VM asked for when the call is over,
+//! nested: each local reply calls `on_http_response_headers`, whose end carries out the next one. About 270 of them
+//! exhaust the VM's stack.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use sluicegate_protocol::{Asked, DeniedHere};
+use sluicegate_rules::{
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, Fields, Question, Submitted, Unusable,
+    read_answer,
+};
+
+use crate::host::{self, Wakeup};
+use crate::plugin::Plugin;
+
+/// Conclusions that one call into the VM delivers; the rest after a wake-up.
+const MAX_DELIVERED: usize = 64;
+/// How often Envoy is told what was counted, and the sidecar what was denied from the cache if no callout took it along.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// A request that waits for its verdict, known to its stream and to the root.
+pub struct Waiter {
+    /// Its stream's context.
+    stream: u32,
+    pub question: Question,
+    state: Cell<State>,
+    /// To be put into the upstream's answer.
+    pub response_headers: RefCell<Fields>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waits,
+    /// Its conclusion is in the outbox.
+    Concluded,
+    /// It was let through.
+    Passed,
+    /// It was answered, or its client has hung up: Envoy may know its context no more, or still, for a while.
+    Over,
+}
+
+impl Waiter {
+    pub fn new(stream: u32, question: Question) -> Self {
+        Self {
+            stream,
+            question,
+            state: Cell::new(State::Waits),
+            response_headers: RefCell::default(),
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.state.get() == State::Waits
+    }
+
+    /// It was let through after it had waited.
+    pub fn passed(&self) -> bool {
+        self.state.get() == State::Passed
+    }
+
+    /// Nothing is to be done for it any more.
+    pub fn end(&self) {
+        self.state.set(State::Over);
+    }
+}
+
+/// A callout in flight, by Envoy's token.
+struct Sent {
+    /// `None` for one that carries a report and nobody.
+    callout: Option<CalloutId>,
+    sent_us: u64,
+    report: Vec<DeniedHere<'static>>,
+}
+
+/// One configuration's.
+pub struct Callouts {
+    root: u32,
+    pub plugin: Plugin,
+    queue: RefCell<CalloutQueue<Rc<Waiter>>>,
+    sent: RefCell<BTreeMap<u32, Sent>>,
+    /// What was concluded and not delivered yet.
+    outbox: RefCell<VecDeque<(Rc<Waiter>, Conclusion)>>,
+    wakeup: Wakeup,
+    /// The period of the root's timer.
+    tick_us: Cell<u64>,
+    reported_us: Cell<u64>,
+}
+
+// No two borrows of a `RefCell` overlap: each is over before another begins, since a second one would panic.
+impl Callouts {
+    /// For the current root context.
+    pub fn new(root: u32, plugin: Plugin) -> Self {
+        let limits = if plugin.rules.sidecar.together {
+            BatchLimits::SHARED
+        } else {
+            BatchLimits::SINGLE
+        };
+        host::tick_every(REPORT_EVERY);
+        Self {
+            root,
+            queue: RefCell::new(CalloutQueue::new(plugin.timeout_us(), limits)),
+            plugin,
+            sent: RefCell::default(),
+            outbox: RefCell::default(),
+            wakeup: Wakeup::register(),
+            tick_us: Cell::new(as_us(REPORT_EVERY)),
+            reported_us: Cell::new(0),
+        }
+    }
+
+    /// Adds the current request to the queue; false where there is no room.
+    pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> bool {
+        let load = self.plugin.rules.load(&waiter.question);
+        let submitted = self
+            .queue
+            .borrow_mut()
+            .submit(now_us, load, Rc::clone(waiter));
+        let Submitted::Waits { wake } = submitted else {
+            return false;
+        };
+        if wake {
+            self.wakeup.notify();
+        }
+        // Only the timer itself makes its period longer again, or every request would change it twice.
+        if self.tick_us.get() == as_us(REPORT_EVERY) {
+            self.adjust_tick();
+        }
+        true
+    }
+
+    /// The root was woken, by this queue's number.
+    pub fn on_wakeup(&self, queue: u32) {
+        if self.wakeup.is(queue) {
+            self.wakeup.drain();
+            self.send_batches(host::monotonic_us());
+            self.deliver();
+        }
+    }
+
+    /// The root's timer has fired.
+    pub fn on_tick(&self) {
+        let now_us = host::monotonic_us();
+        let expired = self.queue.borrow_mut().expired(now_us);
+        for waiter in &expired {
+            self.conclude(waiter, |question| {
+                self.plugin.conclude(question, Err(Unusable::NoAnswer))
+            });
+        }
+        self.send_batches(now_us);
+        if now_us.saturating_sub(self.reported_us.get()) >= as_us(REPORT_EVERY) {
+            self.reported_us.set(now_us);
+            self.plugin.flush_counters();
+            self.report(now_us);
+        }
+        self.deliver();
+        self.adjust_tick();
+    }
+
+    /// The callout of this token is over.
+    pub fn on_response(&self, token: u32, headers: usize, body_size: usize) {
+        let Some(sent) = self.sent.borrow_mut().remove(&token) else {
+            return;
+        };
+        let body = host::callout_body(headers, body_size);
+        self.finish_callout(sent, body.as_deref().map_err(Unusable::clone));
+        if self.queue.borrow_mut().wants_wakeup(host::monotonic_us()) {
+            self.wakeup.notify();
+        }
+        self.deliver();
+    }
+
+    /// Sends callouts for those that wait, as many as may leave now.
+    fn send_batches(&self, now_us: u64) {
+        self.queue.borrow_mut().woken();
+        loop {
+            let batch = self
+                .queue
+                .borrow_mut()
+                .next_batch(now_us, |waiter| !waiter.waits());
+            let Some(batch) = batch else { return };
+            let questions = batch.waiters.iter().map(|waiter| &waiter.question);
+            self.post(now_us, Some(batch.id), questions, batch.timeout_us);
+        }
+    }
+
+    /// Sends what was denied from the cache, if anything was.
+    fn report(&self, now_us: u64) {
+        // Bound to a name, so that the borrow is over before the next.
+        let has_report = self.plugin.denials.borrow().has_report();
+        if has_report {
+            self.post(now_us, None, std::iter::empty(), self.plugin.timeout_us());
+        }
+    }
+
+    fn post<'q>(
+        &self,
+        now_us: u64,
+        callout: Option<CalloutId>,
+        questions: impl Iterator<Item = &'q Question>,
+        timeout_us: u64,
+    ) {
+        let report = self.plugin.denials.borrow_mut().report();
+        let body = self.plugin.rules.question_body(questions, &report);
+        let sent = Sent {
+            callout,
+            sent_us: now_us,
+            report,
+        };
+        // Envoy's timeouts are whole milliseconds, and 0 is none at all.
+        let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
+        match host::post(&self.plugin.rules.sidecar.cluster, &body, timeout) {
+            Some(token) => drop(self.sent.borrow_mut().insert(token, sent)),
+            None => self.finish_callout(sent, Err(Unusable::NoAnswer)),
+        }
+    }
+
+    /// Concludes for everyone a callout asked for.
+    fn finish_callout(&self, sent: Sent, body: Result<&[u8], Unusable>) {
+        let waiters = match sent.callout {
+            Some(callout) => self.queue.borrow_mut().complete(callout),
+            None => Vec::new(),
+        };
+        let decisions = |waiter: &Rc<Waiter>| waiter.question.decisions();
+        let asked = Asked {
+            sent_us: sent.sent_us,
+            answered_us: host::monotonic_us(),
+        };
+        let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
+        if answer.is_err() {
+            self.plugin.denials.borrow_mut().put_back(sent.report);
+        }
+        let mut from = 0;
+        for waiter in &waiters {
+            let to = from + decisions(waiter);
+            let verdicts = match &answer {
+                Ok(answer) => Ok(answer.verdicts.get(from..to).unwrap_or_default()),
+                Err(why) => Err(why.clone()),
+            };
+            if let (Ok(answer), Ok(verdicts)) = (&answer, &verdicts) {
+                self.plugin.denials.borrow_mut().learn(
+                    &self.plugin.rules,
+                    &waiter.question,
+                    answer.epoch,
+                    verdicts,
+                    asked,
+                );
+            }
+            self.conclude(waiter, |question| self.plugin.conclude(question, verdicts));
+            from = to;
+        }
+    }
+
+    /// Puts a conclusion into the outbox, unless there was one before or the client has hung up.
+    fn conclude(&self, waiter: &Rc<Waiter>, conclusion: impl FnOnce(&Question) -> Conclusion) {
+        if waiter.waits() {
+            waiter.state.set(State::Concluded);
+            let conclusion = conclusion(&waiter.question);
+            self.outbox
+                .borrow_mut()
+                .push_back((Rc::clone(waiter), conclusion));
+        }
+    }
+
+    /// Delivers what was concluded, as far as one call into the VM may, and has the root woken for the rest.
+    fn deliver(&self) {
+        for _ in 0..MAX_DELIVERED {
+            // Bound to a name, so that the borrow is over before the next.
+            let next = self.outbox.borrow_mut().pop_front();
+            let Some((waiter, conclusion)) = next else {
+                return;
+            };
+            // Who hung up meanwhile is not told.
+            if waiter.state.get() == State::Concluded {
+                host::in_context(waiter.stream, self.root, || apply(&waiter, conclusion));
+            }
+        }
+        // Bound to a name likewise.
+        let more = !self.outbox.borrow().is_empty();
+        if more {
+            self.wakeup.notify();
+        }
+    }
+
+    /// Sets the timer's period to what those who wait need.
+    fn adjust_tick(&self) {
+        let look_again_us = self.queue.borrow().look_again_us();
+        let idle = look_again_us.is_none() && self.outbox.borrow().is_empty();
+        let tick_us = match look_again_us {
+            Some(tick_us) => tick_us,
+            None if idle => as_us(REPORT_EVERY),
+            // A wake-up delivers what is left; this makes up for one that is lost.
+            None => self.tick_us.get(),
+        };
+        if self.tick_us.replace(tick_us) != tick_us {
+            host::tick_every(Duration::from_micros(tick_us));
+        }
+    }
+}
+
+/// Does to the current request, which has waited, what was concluded.
+fn apply(waiter: &Waiter, conclusion: Conclusion) {
+    match conclusion {
+        Conclusion::Continue(headers) => {
+            waiter.response_headers.replace(headers);
+            waiter.state.set(State::Passed);
+            host::resume();
+        }
+        Conclusion::Answer(reply) => {
+            waiter.end();
+            host::reply(&reply);
+        }
+    }
+}
+
+fn as_us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
