@@ -226,7 +226,7 @@ async fn serves(envoy: &Envoy) {
 }
 
 /// Takes the listener out of a configuration and has Envoy read it from a file, which can be replaced.
-fn from_file(config: &mut Value, folder: &std::path::Path) -> Value {
+pub fn from_file(config: &mut Value, folder: &std::path::Path) -> Value {
     let mut listener = at(config, "/static_resources/listeners/0").take();
     listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
     write_listener(folder, &listener);
@@ -241,7 +241,7 @@ fn from_file(config: &mut Value, folder: &std::path::Path) -> Value {
 }
 
 /// Puts it in place by renaming, which is what Envoy watches for.
-fn write_listener(folder: &std::path::Path, listener: &Value) {
+pub fn write_listener(folder: &std::path::Path, listener: &Value) {
     let file = folder.join("lds.new");
     std::fs::write(&file, json!({ "resources": [listener] }).to_string()).unwrap();
     std::fs::rename(file, folder.join("lds.json")).unwrap();

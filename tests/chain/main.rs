@@ -2,6 +2,7 @@
 //!
 //! | module | what belongs there |
 //! |---|---|
+//! | `stall` | thousands of requests that wait while the sidecar stalls |
 //! | `lifecycle` | clients that hang up, sidecars that break off, Envoys that reload or drain |
 //! | `limits` | who is admitted and who is denied, and what they are told |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
@@ -44,6 +45,7 @@ mod reload;
 mod replies;
 mod socket;
 mod sources;
+mod stall;
 mod support;
 mod together;
 mod top;

@@ -9,6 +9,15 @@ use tokio::net::{TcpListener, TcpStream};
 /// Longest wait for an answer: what takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// Its status.
+    pub status: u16,
+    /// Its body.
+    pub body: String,
+}
+
 /// A client with one connection, which it makes anew when it has been closed.
 #[derive(Debug)]
 pub struct Wire {
@@ -29,16 +38,32 @@ impl Wire {
     pub async fn exchange(&mut self, request: &[u8]) -> Option<u16> {
         // A kept connection may have been closed meanwhile: then a new one is tried, once.
         let kept = self.stream.is_some();
-        let answer = tokio::time::timeout(DEADLINE, self.try_exchange(request));
-        match answer.await.expect("an answer within the deadline") {
-            None if kept => tokio::time::timeout(DEADLINE, self.try_exchange(request))
-                .await
-                .expect("an answer within the deadline"),
+        let answer = match self.once(request).await {
+            None if kept => self.once(request).await,
             answer => answer,
-        }
+        };
+        answer.map(|answer| answer.status)
     }
 
-    async fn try_exchange(&mut self, request: &[u8]) -> Option<u16> {
+    /// Makes its connection, so that the first request need not wait for it.
+    ///
+    /// # Panics
+    /// Nobody listens.
+    pub async fn connect(&mut self) {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await;
+        self.stream = Some(stream.expect("a connection"));
+    }
+
+    /// Like `exchange`, with the body and without a second try: `None` where the peer closed first.
+    ///
+    /// # Panics
+    /// The answer takes too long.
+    pub async fn once(&mut self, request: &[u8]) -> Option<Exchange> {
+        let answer = tokio::time::timeout(DEADLINE, self.try_exchange(request));
+        answer.await.expect("an answer within the deadline")
+    }
+
+    async fn try_exchange(&mut self, request: &[u8]) -> Option<Exchange> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => TcpStream::connect(("127.0.0.1", self.port)).await.ok()?,
@@ -54,13 +79,15 @@ impl Wire {
         let whole = head + length?;
         while answer.len() < whole {
             if stream.read_buf(&mut answer).await.ok()? == 0 {
-                return Some(status);
+                break;
             }
         }
-        if !text.contains("connection: close") {
+        if answer.len() >= whole && !text.contains("connection: close") {
             self.stream = Some(stream);
         }
-        Some(status)
+        let body = answer.get(head..).unwrap_or_default();
+        let body = String::from_utf8_lossy(body).into_owned();
+        Some(Exchange { status, body })
     }
 }
 

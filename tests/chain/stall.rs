@@ -1,0 +1,243 @@
+//! F1: thousands of requests wait while the sidecar stalls. None hangs, none is broken off, each gets its proper answer
+//! by its deadline, and the VM lives on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::post;
+use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::wire::{self, Exchange, Wire};
+use tokio::net::TcpListener;
+use tokio::sync::Barrier;
+
+use crate::lifecycle::{from_file, write_listener};
+use crate::support::{per_key, plugin, policy};
+
+/// Requests that wait at once: near the most that the filter's queue holds.
+const WAITING: usize = 4_000;
+const TIMEOUT: Duration = Duration::from_millis(700);
+/// The filter's own lateness, at most (its timer looks every 25 ms), and what a machine with two busy cores takes to
+/// read and answer thousands of requests.
+const LATE: Duration = Duration::from_millis(50);
+const STALL: Duration = Duration::from_millis(1_500);
+
+/// A sidecar that accepts connections and says nothing.
+async fn silent() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            held.push(stream);
+        }
+    });
+    port
+}
+
+fn patient(when_unavailable: &str) -> Value {
+    let mut plugin = plugin(per_key(when_unavailable));
+    plugin["sidecar"]["timeout"] = json!(format!("{}ms", TIMEOUT.as_millis()));
+    plugin
+}
+
+/// Sends so many requests at the same time, each on a connection of its own, and calls `meanwhile` when they wait.
+/// What each got, and when.
+async fn all_at_once(
+    envoy: &Envoy,
+    requests: usize,
+    meanwhile: impl AsyncFnOnce(),
+) -> Vec<(Option<Exchange>, Duration)> {
+    let barrier = Arc::new(Barrier::new(requests));
+    let mut clients = Vec::new();
+    for n in 0..requests {
+        let (barrier, port) = (Arc::clone(&barrier), envoy.port);
+        clients.push(tokio::spawn(async move {
+            let mut wire = Wire::new(port);
+            wire.connect().await;
+            barrier.wait().await;
+            let request = format!("GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k{n}\r\n\r\n");
+            let started = Instant::now();
+            let answer = wire.once(request.as_bytes()).await;
+            (answer, started.elapsed())
+        }));
+    }
+    eventually("they wait", async || {
+        envoy.stat("http.ingress.downstream_rq_active").await >= requests as u64 / 2
+    })
+    .await;
+    meanwhile().await;
+    let mut answers = Vec::new();
+    for client in clients {
+        answers.push(client.await.unwrap());
+    }
+    answers
+}
+
+/// Each got this answer, by its deadline; and the worker is as well as before.
+async fn each_got(
+    envoy: &Envoy,
+    answers: &[(Option<Exchange>, Duration)],
+    status: u16,
+    body: &str,
+) {
+    let slowest = answers.iter().map(|(_, took)| *took).max().unwrap();
+    println!("{} answers, the slowest after {slowest:?}", answers.len());
+    for (answer, _) in answers {
+        let answer = answer.as_ref().expect("no connection is broken");
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.body.contains(body), "{}", answer.body);
+    }
+    assert!(slowest < TIMEOUT + LATE + STALL, "{slowest:?}");
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    assert_eq!(envoy.stat("http.ingress.downstream_rq_active").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_thousands_that_wait_for_a_silent_sidecar_are_denied_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = wire::upstream().await;
+    let envoy = Envoy::start(
+        folder.path(),
+        silent().await,
+        upstream,
+        Some(patient("deny")),
+    )
+    .await;
+    let answers = all_at_once(&envoy, WAITING, async || {}).await;
+    each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_thousands_that_are_let_through_to_no_upstream_at_all_are_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = Envoy::start_with(
+        folder.path(),
+        silent().await,
+        wire::upstream().await,
+        Some(patient("allow")),
+        |config| {
+            let upstream = "/static_resources/clusters/0/load_assignment/endpoints";
+            *at(config, upstream) = json!([]);
+        },
+    )
+    .await;
+    let answers = all_at_once(&envoy, WAITING, async || {}).await;
+    each_got(&envoy, &answers, 503, "no healthy upstream").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_an_envoy_that_drains_answers_the_thousands_that_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = wire::upstream().await;
+    let envoy = Envoy::start(
+        folder.path(),
+        silent().await,
+        upstream,
+        Some(patient("deny")),
+    )
+    .await;
+    let drain = format!(
+        "http://127.0.0.1:{}/drain_listeners?graceful",
+        envoy.admin_port
+    );
+    let answers = all_at_once(&envoy, WAITING, async || {
+        assert_eq!(post(&drain, "").await.0, 200);
+    })
+    .await;
+    each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_thousands_that_wait_are_answered_though_their_configuration_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut listener = Value::Null;
+    let envoy = Envoy::start_with(
+        folder.path(),
+        silent().await,
+        wire::upstream().await,
+        Some(patient("deny")),
+        |config| listener = from_file(config, folder.path()),
+    )
+    .await;
+    eventually("the listener is there", async || {
+        sluicegate_tests::client::raw(envoy.port, b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+            .await
+            .is_some()
+    })
+    .await;
+    // Envoy gives the connections of the old listener a second: see `--drain-time-s` in `envoy.rs`.
+    let answers = all_at_once(&envoy, WAITING, async || {
+        *at(&mut listener, "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value") =
+            patient("allow");
+        write_listener(folder.path(), &listener);
+    })
+    .await;
+    each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_hundreds_of_keep_alive_clients_get_through_ten_stalls_of_the_sidecar() {
+    const CLIENTS: usize = 700;
+    let folder = tempfile::tempdir().unwrap();
+    let policy = policy("memory", "fixed_window", 2_000_000_000, "1h");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    // With the default timeout.
+    let plugin = json!({ "sidecar": { "cluster": "sluicegate" }, "rules": per_key("deny") });
+    let upstream = wire::upstream().await;
+    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (admitted, unavailable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut clients = Vec::new();
+    for n in 0..CLIENTS {
+        let (stop, port) = (Arc::clone(&stop), envoy.port);
+        let (admitted, unavailable) = (Arc::clone(&admitted), Arc::clone(&unavailable));
+        clients.push(tokio::spawn(async move {
+            let mut wire = Wire::new(port);
+            wire.connect().await;
+            let request = format!("GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k{n}\r\n\r\n");
+            let mut slowest = Duration::ZERO;
+            while !stop.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                let answer = wire.once(request.as_bytes()).await;
+                let answer = answer.expect("no connection is broken");
+                slowest = slowest.max(started.elapsed());
+                match answer.status {
+                    200 => &admitted,
+                    503 if answer.body.contains("rate limiter did not answer") => &unavailable,
+                    other => panic!("{other}: {}", answer.body),
+                }
+                .fetch_add(1, Ordering::Relaxed);
+            }
+            slowest
+        }));
+    }
+    for _ in 0..10 {
+        let before = admitted.load(Ordering::Relaxed);
+        eventually("verdicts come", async || {
+            admitted.load(Ordering::Relaxed) > before + 700
+        })
+        .await;
+        sidecar.signal("STOP");
+        // The length of the stall is what is tested.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        sidecar.signal("CONT");
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut slowest = Duration::ZERO;
+    for client in clients {
+        slowest = slowest.max(client.await.unwrap());
+    }
+    let (admitted, unavailable) = (
+        admitted.load(Ordering::Relaxed),
+        unavailable.load(Ordering::Relaxed),
+    );
+    println!("{admitted} admitted, {unavailable} answered with 503, the slowest after {slowest:?}");
+    assert!(unavailable > 0, "no stall was felt");
+    assert!(slowest < LATE + STALL, "{slowest:?}");
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    assert_eq!(envoy.stat("http.ingress.downstream_rq_active").await, 0);
+}
