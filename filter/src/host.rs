@@ -115,10 +115,19 @@ impl Counter {
     }
 }
 
+/// Whether the current response is the reply of another Sluicegate filter in the chain, whose fields tell why.
+pub fn is_denied_by_another_filter() -> bool {
+    let details = property(&["response", "code_details"]);
+    details.is_some_and(|details| details.starts_with(b"sluicegate"))
+}
+
 /// Sets a header of the upstream's answer, in place of those of its name.
 pub fn set_response_header(name: &str, value: &str) {
     let _ = hostcalls::set_map_value(MapType::HttpResponseHeaders, name, Some(value));
 }
+
+/// Longer answers are not read: the longest that the sidecar gives has a few hundred bytes for each decision.
+const MAX_ANSWER_BYTES: usize = sluicegate_protocol::MAX_BODY_BYTES;
 
 /// The body of a callout's answer, or why there is none.
 pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusable> {
@@ -132,6 +141,11 @@ pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusabl
         return Err(Unusable::Status(
             String::from_utf8_lossy(&status).into_owned(),
         ));
+    }
+    if body_size > MAX_ANSWER_BYTES {
+        return Err(Unusable::Body(format!(
+            "it has {body_size} bytes, more than {MAX_ANSWER_BYTES}"
+        )));
     }
     let body = hostcalls::get_buffer(BufferType::HttpCallResponseBody, 0, body_size);
     Ok(body.ok().flatten().unwrap_or_default())

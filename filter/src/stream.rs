@@ -107,8 +107,14 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
-        if let Some(waiter) = &self.waiter {
-            for (name, value) in waiter.response_headers.take().iter() {
+        let headers = self
+            .waiter
+            .as_ref()
+            .map(|waiter| waiter.response_headers.take());
+        if let Some(headers) = headers.filter(|headers| !headers.is_empty())
+            && !host::is_denied_by_another_filter()
+        {
+            for (name, value) in headers.iter() {
                 host::set_response_header(name, value);
             }
         }

@@ -41,6 +41,23 @@ pub fn judge(report: &mut Report, samples: &Samples) {
         value,
         1.3,
     );
+    if variant::before().is_some() {
+        let (value, name) = named(
+            "admitting over the filter before",
+            over(variant::ADMITTING, variant::ADMITTING_BEFORE),
+        );
+        report.at_least(&name, value, 0.97);
+        let (value, name) = named(
+            "denying over the filter before",
+            over(variant::DENYING, variant::DENYING_BEFORE),
+        );
+        report.at_least(&name, value, 0.93);
+        report.at_most(
+            "added latency over the filter before, 1 connection",
+            added(variant::ADMITTING) / added(variant::ADMITTING_BEFORE),
+            1.05,
+        );
+    }
     let (value, name) = named(
         "callouts per 1,000 denials",
         spread(&samples[&(variant::DENYING, MANY)], |s| s.callouts),

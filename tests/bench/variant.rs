@@ -20,6 +20,14 @@ pub const EACH: &str = "admitting, a callout each";
 pub const DENYING: &str = "denying";
 pub const FLOOR: &str = "a wasm filter that always denies";
 pub const LOCAL: &str = "local_ratelimit denying";
+/// With the filter that `SLUICEGATE_BEFORE` names: an earlier build to compare with, in the same run.
+pub const ADMITTING_BEFORE: &str = "admitting, on Redis, the filter before";
+pub const DENYING_BEFORE: &str = "denying, the filter before";
+
+/// The earlier build's file, if one is to be compared with.
+pub fn before() -> Option<PathBuf> {
+    std::env::var_os("SLUICEGATE_BEFORE").map(PathBuf::from)
+}
 
 /// One thing to be measured.
 pub struct Variant {
@@ -69,9 +77,13 @@ impl Variant {
 pub async fn started(wanted: &[String]) -> Vec<Variant> {
     let upstream = upstream::start().await;
     let mut variants = Vec::new();
-    for name in [
+    let mut names = vec![
         NONE, NOTHING, ADMITTING, SOCKET, EMBEDDED, EACH, DENYING, FLOOR, LOCAL,
-    ] {
+    ];
+    if before().is_some() {
+        names.extend([ADMITTING_BEFORE, DENYING_BEFORE]);
+    }
+    for name in names {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part)) {
             variants.push(start(name, upstream, Scale::DEFAULT).await);
         }
@@ -119,14 +131,15 @@ pub async fn scale(scale: Scale) -> Variant {
 
 async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     let folder = tempfile::tempdir().expect("a folder");
-    let metered = [ADMITTING, SOCKET, EMBEDDED, EACH, DENYING].contains(&name);
+    let metered = ![NONE, NOTHING, FLOOR, LOCAL].contains(&name);
     let redis = if metered && name != EMBEDDED {
         Some(Redis::start().await)
     } else {
         None
     };
     let socket = folder.path().join("decisions.sock");
-    let quota = if name == DENYING { 1 } else { 1_000_000_000 };
+    let denying = [DENYING, DENYING_BEFORE, FLOOR, LOCAL].contains(&name);
+    let quota = if denying { 1 } else { 1_000_000_000 };
     let sidecar = if metered {
         let store = redis.as_ref().map_or("memory".to_owned(), Redis::url);
         let window = format!("{{ quota: {quota}, per: 10s }}");
@@ -143,10 +156,10 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     };
     let port = sidecar.as_ref().map_or(upstream, |sidecar| sidecar.port);
     let other = folder.path().join("other.wasm");
-    let written = if name == FLOOR {
-        module::denies()
-    } else {
-        module::does_nothing()
+    let written = match before().filter(|_| [ADMITTING_BEFORE, DENYING_BEFORE].contains(&name)) {
+        Some(before) => std::fs::read(before).expect("SLUICEGATE_BEFORE names a file"),
+        None if name == FLOOR => module::denies(),
+        None => module::does_nothing(),
     };
     std::fs::write(&other, written).expect("a file");
     let edit = |config: &mut Value| {
@@ -156,7 +169,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         let filters = at(config, &format!("{MANAGER}/http_filters"));
         match name {
             NONE => drop(filters.as_array_mut().expect("a list").remove(0)),
-            NOTHING | FLOOR => {
+            NOTHING | FLOOR | ADMITTING_BEFORE | DENYING_BEFORE => {
                 *at(
                     &mut filters[0],
                     "/typed_config/config/vm_config/code/local/filename",
@@ -175,7 +188,6 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         edit,
     )
     .await;
-    let denying = [DENYING, FLOOR, LOCAL].contains(&name);
     let (status, keys) = if denying {
         (429, Keys::Uniform(1))
     } else {

@@ -5,6 +5,7 @@
 //! | `stall` | thousands of requests that wait while the sidecar stalls |
 //! | `lifecycle` | clients that hang up, sidecars that break off, Envoys that reload or drain |
 //! | `limits` | who is admitted and who is denied, and what they are told |
+//! | `filter_chain` | other filters and options of Envoy's beside the filter |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
 //! | `flood` | hostile requests by the thousand |
 //! | `certificates` | denials that are given again without asking |
@@ -31,6 +32,7 @@ mod certificates;
 mod changes;
 mod cluster;
 mod edge;
+mod filter_chain;
 mod fleet;
 mod flood;
 mod hostile;

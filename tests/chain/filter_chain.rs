@@ -1,0 +1,203 @@
+//! Other filters and options of Envoy's beside the filter: what it must not disturb, and what must not disturb it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::body::Bytes;
+use serde_json::{Value, json};
+use sluicegate_tests::client::client;
+use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::wire;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use crate::support::{per_key, plugin, policy};
+
+async fn sidecar(folder: &TempDir) -> Sidecar {
+    let mut limits = policy("memory", "sliding_log", 1, "1h");
+    limits += "  wide:\n    algorithm: sliding_log\n    windows: [{ quota: 1000, per: 1h }]\n";
+    Sidecar::start(&limits, folder.path()).await
+}
+
+/// An upstream that counts requests and answers with the length of each one's body.
+async fn measuring() -> (u16, Arc<AtomicU64>) {
+    let requests = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&requests);
+    let app = Router::new().fallback(async move |body: Bytes| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        body.len().to_string()
+    });
+    let app = app.layer(axum::extract::DefaultBodyLimit::disable());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (port, requests)
+}
+
+/// F14: with this option Envoy lets a body pass although the filter has stopped the headers.
+#[tokio::test]
+async fn f14_a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it_whole() {
+    for stop_iteration in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (upstream, reached) = measuring().await;
+        let sidecar = sidecar(&folder).await;
+        let envoy = Envoy::start_with(
+            folder.path(),
+            sidecar.port,
+            upstream,
+            Some(plugin(per_key("deny"))),
+            |config| {
+                at(
+                    config,
+                    &format!("{MANAGER}/http_filters/0/typed_config/config"),
+                )["allow_on_headers_stop_iteration"] = json!(stop_iteration);
+            },
+        )
+        .await;
+        let body = "x".repeat(300_000);
+        for (n, status) in [200, 429, 429].into_iter().enumerate() {
+            let request = client().post(envoy.url("/")).header("x-api-key", "k");
+            let answer = request.body(body.clone()).send().await.unwrap();
+            assert_eq!(answer.status(), status, "{n}, {stop_iteration}");
+            if status == 200 {
+                assert_eq!(answer.text().await.unwrap(), body.len().to_string());
+            }
+        }
+        assert_eq!(reached.load(Ordering::SeqCst), 1, "{stop_iteration}");
+        assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    }
+}
+
+/// F19: taking a header out of a request makes Envoy select its route anew, so the filter leaves requests as they are.
+#[tokio::test]
+async fn f19_a_client_cannot_have_its_route_selected_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = sidecar(&folder).await;
+    let envoy = Envoy::start_with(
+        folder.path(),
+        sidecar.port,
+        wire::upstream().await,
+        Some(plugin(json!([{
+            "name": "wide", "checks": [{ "limit": "wide", "key": [{ "constant": "c" }] }], "when_unavailable": "deny",
+        }]))),
+        |config| {
+            let answer = |text: &str| json!({ "status": 200, "body": { "inline_string": text } });
+            let routes = "route_config/virtual_hosts/0/routes";
+            *at(config, &format!("{MANAGER}/{routes}")) = json!([
+                { "match": { "prefix": "/", "headers": [{ "name": "x-internal", "present_match": true }] },
+                  "direct_response": answer("internal") },
+                { "match": { "prefix": "/" }, "direct_response": answer("public") },
+            ]);
+            // A filter before ours that changes what routes are selected by, and does not select anew.
+            let header = json!({ "key": "x-internal", "value": "1" });
+            at(config, &format!("{MANAGER}/http_filters")).as_array_mut().unwrap().insert(0, json!({
+                "name": "envoy.filters.http.header_mutation",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+                    "mutations": { "request_mutations": [{ "append": { "header": header } }] },
+                },
+            }));
+        },
+    )
+    .await;
+    for name in [
+        "x-harmless",
+        "ratelimit",
+        "x-ratelimit-limit",
+        "retry-after-ms",
+    ] {
+        let answer = client().get(envoy.url("/")).header(name, "1").send().await;
+        assert_eq!(answer.unwrap().text().await.unwrap(), "public", "{name}");
+    }
+}
+
+/// F20: the outer filter's fields tell of a limit that admitted the request, which is not what denied it.
+#[tokio::test]
+async fn f20_a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = sidecar(&folder).await;
+    let wide = json!([{
+        "name": "wide", "checks": [{ "limit": "wide", "key": [{ "constant": "c" }] }], "when_unavailable": "deny",
+        "reply": { "on_admitted": true },
+    }]);
+    let envoy = Envoy::start_with(
+        folder.path(),
+        sidecar.port,
+        wire::upstream().await,
+        Some(plugin(wide)),
+        |config| {
+            let filters = at(config, &format!("{MANAGER}/http_filters"))
+                .as_array_mut()
+                .unwrap();
+            let mut inner = filters[0].clone();
+            inner["name"] = json!("inner");
+            *at(&mut inner, "/typed_config/config/configuration/value") = plugin(per_key("deny"));
+            *at(&mut inner, "/typed_config/config/name") = json!("inner");
+            filters.insert(1, inner);
+        },
+    )
+    .await;
+    for (status, named) in [(200, "wide"), (429, "per-key"), (429, "per-key")] {
+        let request = client().get(envoy.url("/")).header("x-api-key", "k");
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), status);
+        for field in ["ratelimit", "ratelimit-policy"] {
+            let values: Vec<_> = answer.headers().get_all(field).iter().collect();
+            let [value] = values.as_slice() else {
+                panic!("{field}: {values:?}")
+            };
+            assert!(
+                value.to_str().unwrap().contains(named),
+                "{field}: {value:?}"
+            );
+        }
+    }
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+}
+
+/// F5: what requests ask together is more than one body may hold, in decisions, in checks or in bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn f5_however_much_requests_ask_each_gets_its_verdict() {
+    let shadow = |n: usize| {
+        json!({ "name": format!("shadow-{n}"), "shadow": true,
+                "checks": [{ "limit": "wide", "key": [{ "header": "x-api-key" }] }] })
+    };
+    let check = || json!({ "limit": "wide", "key": [{ "path": true }, { "header": "x-long", "plain": true }] });
+    let enforced = |checks: usize| json!({ "name": "r", "checks": (0..checks).map(|_| check()).collect::<Vec<_>>(), "when_unavailable": "deny" });
+    let of_shadows: Value = (0..4).map(shadow).chain([enforced(1)]).collect();
+    for (rules, long) in [(of_shadows, 10), (json!([enforced(8)]), 240)] {
+        let folder = tempfile::tempdir().unwrap();
+        let sidecar = sidecar(&folder).await;
+        let port = sidecar.port;
+        let envoy = Envoy::start(
+            folder.path(),
+            port,
+            wire::upstream().await,
+            Some(plugin(rules)),
+        )
+        .await;
+        // While the sidecar stands still, they gather.
+        sidecar.signal("STOP");
+        let mut clients = Vec::new();
+        for n in 0..300 {
+            let request = client()
+                .get(envoy.url(&format!("/{n}")))
+                .header("x-api-key", "k");
+            let request = request.header("x-long", "l".repeat(long));
+            clients.push(tokio::spawn(async move {
+                request.send().await.unwrap().status()
+            }));
+        }
+        sluicegate_tests::process::eventually("they wait", async || {
+            envoy.stat("http.ingress.downstream_rq_active").await == 300
+        })
+        .await;
+        sidecar.signal("CONT");
+        for client in clients {
+            assert_eq!(client.await.unwrap(), 200);
+        }
+        assert_eq!(envoy.counts(["admitted", "error_status"]).await, [300, 0]);
+    }
+}
