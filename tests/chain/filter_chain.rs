@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::extract::Request;
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
@@ -25,11 +25,12 @@ async fn sidecar(folder: &TempDir) -> Sidecar {
 async fn measuring() -> (u16, Arc<AtomicU64>) {
     let requests = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&requests);
-    let app = Router::new().fallback(async move |body: Bytes| {
+    let app = Router::new().fallback(async move |request: Request| {
+        // As soon as its headers are here: a request that is broken off has reached it too.
         counted.fetch_add(1, Ordering::SeqCst);
-        body.len().to_string()
+        let body = axum::body::to_bytes(request.into_body(), usize::MAX).await;
+        body.map_or(0, |body| body.len()).to_string()
     });
-    let app = app.layer(axum::extract::DefaultBodyLimit::disable());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move { axum::serve(listener, app).await });
