@@ -8,7 +8,7 @@
 use std::alloc::Layout;
 use std::time::Duration;
 
-use sluicegate_rules::{Headers, Reply, Request, Unusable};
+use sluicegate_rules::{Headers, Reply, Request, Unusable, callout_outcome};
 
 use crate::imports::*;
 
@@ -156,14 +156,10 @@ pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
 pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusable> {
     // Without headers there is no answer, and asking for one would be answered by a trap.
     if headers == 0 {
-        return Err(Unusable::NoAnswer);
+        callout_outcome(None)?;
     }
     let status = map_value(CALL_RESPONSE_HEADERS, ":status").unwrap_or_default();
-    if status != b"200" {
-        return Err(Unusable::Status(
-            String::from_utf8_lossy(&status).into_owned(),
-        ));
-    }
+    callout_outcome(Some(&status))?;
     let body = if body_size == 0 {
         None
     } else {
@@ -292,8 +288,8 @@ pub fn resume() {
 pub fn reply(reply: &Reply) {
     let headers = pairs(|| reply.headers.iter());
     let body = reply.body.as_slice();
-    // `details` appears in Envoy's access log as the response code's details.
-    let details = "sluicegate";
+    // Appears in Envoy's access log as the response code's details.
+    let details = reply.details.as_ref();
     // SAFETY: all slices are readable for their lengths during the call, and Envoy copies them.
     // A request that is gone cannot be answered, and need not be.
     let _ = unsafe {

@@ -161,7 +161,7 @@ impl Shared {
                     self.denials.borrow_mut().learn(
                         &self.rules,
                         &waiter.question,
-                        answer.epoch,
+                        answer.version(),
                         verdicts,
                         asked,
                     );
@@ -194,7 +194,7 @@ impl Shared {
     /// Answers requests that no call can be made for.
     pub fn fail(&self, waiters: &[Rc<Waiter>]) {
         for waiter in waiters {
-            let conclusion = self.judge(&waiter.question, Err(Unusable::NoAnswer));
+            let conclusion = self.judge(&waiter.question, Err(Unusable::Timeout));
             deliver(waiter, conclusion);
         }
     }
@@ -217,6 +217,7 @@ fn deliver(waiter: &Waiter, conclusion: Conclusion) {
             waiter.tell.replace(tell);
             host::resume();
         }
+        Conclusion::Unmetered(_) => host::resume(),
         Conclusion::Answer(reply) => host::reply(&reply),
     }
 }

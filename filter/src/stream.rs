@@ -92,7 +92,7 @@ impl Stream {
             shared.ring();
             host::become_context(self.id);
         }
-        let conclusion = shared.judge(&waiter.question, Err(Unusable::NoAnswer));
+        let conclusion = shared.judge(&waiter.question, Err(Unusable::Unreachable));
         self.act(conclusion)
     }
 
@@ -105,6 +105,7 @@ impl Stream {
                 }
                 Action::Continue
             }
+            Conclusion::Unmetered(_) => Action::Continue,
             Conclusion::Answer(reply) => {
                 host::reply(&reply);
                 Action::Pause

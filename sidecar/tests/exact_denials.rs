@@ -100,7 +100,7 @@ proptest! {
             // The store decides somewhere between the question and its answer.
             let (decided_us, answered_us) = (sent_us + step.2 / 2, sent_us + step.2);
             let without = ask(&mut plain, &policy, &decision, decided_us);
-            let held = certificates.covering(&print(&decision), sent_us).map(|standing| standing.into_owned());
+            let held = certificates.covering(&print(&decision), sent_us);
             match held {
                 Some(_) => prop_assert!(matches!(&without, Verdict::Denied(_)), "denied here, there {without:?}"),
                 None => {

@@ -13,7 +13,9 @@
 //! | `denials.rs` | what is denied again without asking |
 //! | `lobby.rs` | who goes alone, who waits, and when the next callout leaves |
 //! | `wire.rs` | the question to the sidecar and its answer |
+//! | `outage_log.rs` | how often the log says that verdicts are missing |
 //! | `reply.rs`, `reply/fields.rs` | what a client is told |
+//! | `reply/details.rs` | what Envoy's access log is told |
 //! | `stats.rs` | what is counted |
 
 mod address;
@@ -25,6 +27,7 @@ mod fields;
 mod key;
 mod lobby;
 mod matcher;
+mod outage_log;
 mod part;
 mod path;
 mod reply;
@@ -38,11 +41,12 @@ pub use claims::metadata;
 pub use config::{ConfigError, Sidecar, parse};
 pub use denials::Denials;
 pub use lobby::{Boarding, Flight, Lobby, Way};
-pub use reply::{Fields, OURS, Reply};
+pub use outage_log::OutageLog;
+pub use reply::{DETAILS_PREFIX, Fields, OURS, Reply, is_reply_of_ours};
 pub use request::{Headers, Request};
 pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};
 pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};
-pub use wire::{Conclusion, Unusable, read_answer};
+pub use wire::{Conclusion, Unusable, callout_outcome, read_answer};
 
 impl Rules {
     /// What is counted, by name.

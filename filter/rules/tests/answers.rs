@@ -8,7 +8,10 @@
 
 mod support;
 
-use sluicegate_rules::{Conclusion, Fields, Question, Reply, Rules, Unusable, read_answer};
+use sluicegate_rules::{
+    Conclusion, DETAILS_PREFIX, Evaluation, Fields, Question, Reply, Rules, Unusable,
+    callout_outcome, read_answer,
+};
 use support::{get, question, request, rules};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
@@ -63,8 +66,8 @@ fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers(
         ("x-ratelimit-limit", "10"),
         ("x-ratelimit-remaining", "2"),
         ("x-ratelimit-reset", "60"),
-        ("ratelimit", "\"per-key\";r=2;t=60"),
-        ("ratelimit-policy", "\"per-key\";q=10;w=60"),
+        ("ratelimit", "\"per-key/60s\";r=2;t=2"),
+        ("ratelimit-policy", "\"per-key/60s\";q=10;w=60"),
         ("content-type", "application/problem+json"),
     ] {
         assert_eq!(reply.headers.get(name), Some(value), "{name}");
@@ -199,16 +202,17 @@ fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kin
     {
         let allow = rule(r#","when_unavailable":"allow""#);
         let (conclusion, counted) = answered(&allow, &question(&allow, &get("/", &[])), body);
-        assert_eq!(
-            conclusion,
-            Conclusion::Continue(Fields::default()),
-            "{body}"
-        );
+        let reason = kind.strip_prefix("error_").unwrap();
+        let why = format!("{{rule=r,reason={reason}}}");
+        let unmetered = Conclusion::Unmetered(format!("sluicegate_unmetered{why}"));
+        assert_eq!(conclusion, unmetered, "{body}");
         let of_rule = "rule.r.unavailable_allowed";
         assert_eq!(counted, [kind, "unavailable_allowed", of_rule], "{body}");
         let deny = rule(r#","when_unavailable":"deny""#);
         let (conclusion, counted) = answered(&deny, &question(&deny, &get("/", &[])), body);
-        assert_eq!(reply(conclusion).status, 503, "{body}");
+        let reply = reply(conclusion);
+        assert_eq!(reply.status, 503, "{body}");
+        assert_eq!(*reply.details, format!("sluicegate_unavailable{why}"));
         let of_rule = "rule.r.unavailable_denied";
         assert_eq!(counted, [kind, "unavailable_denied", of_rule], "{body}");
     }
@@ -251,7 +255,7 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
         let body = answer(&[verdict(first), verdict(second)]);
         let (conclusion, given) = answered(&both, &asked, &body);
         let given_status = match conclusion {
-            Conclusion::Continue(_) => 0,
+            Conclusion::Continue(_) | Conclusion::Unmetered(_) => 0,
             Conclusion::Answer(reply) => reply.status,
         };
         assert_eq!(
@@ -268,4 +272,219 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let (conclusion, counted) = answered(&alone, &asked, "");
     assert_eq!(conclusion, Conclusion::Continue(Fields::default()));
     assert_eq!(counted, ["error_body"]);
+}
+
+/// What a denied client is told of how its limit stands.
+fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Reply {
+    let rules = rule(r#","when_unavailable":"allow""#);
+    let headers: &[(&str, &[u8])] = if grpc { &[GRPC] } else { &[] };
+    let question = question(&rules, &request("POST", "/a.B/C", headers));
+    let verdict = verdict("denied")
+        .replace("59001", &reset_ms.to_string())
+        .replace("1001", &retry_after_ms.to_string())
+        .replace("60000", &window_ms.to_string());
+    reply(answered(&rules, &question, &answer(&[verdict])).0)
+}
+
+#[test]
+fn f10_a_denied_client_is_told_by_t_to_wait_for_just_as_long_as_by_retry_after() {
+    // A `sliding_log` that is full for a minute, and whose oldest entry leaves in a second.
+    let reply = denied(1_000, 60_000, 60_000, false);
+    let told = |name| reply.headers.get(name).unwrap();
+    assert_eq!(told("retry-after"), "1");
+    assert_eq!(told("ratelimit"), "\"per-key/60s\";r=2;t=1");
+    assert_eq!(told("x-ratelimit-reset"), "60", "its meaning is another");
+    for retry_after_ms in [0, 1, 999, 1_000, 1_001, 59_999, 86_400_000] {
+        let reply = denied(retry_after_ms, 86_400_000, 60_000, false);
+        let told = |name| reply.headers.get(name).unwrap();
+        let (_, t) = told("ratelimit").split_once(";t=").unwrap();
+        assert_eq!(t, told("retry-after"), "{retry_after_ms}");
+    }
+}
+
+#[test]
+fn f10_an_admitted_client_is_told_by_t_when_its_quota_is_whole() {
+    let rules = rule(r#","when_unavailable":"allow","reply":{"on_admitted":true}"#);
+    let question = question(&rules, &get("/", &[]));
+    let admitted = verdict("admitted").replace("1001", "0");
+    let (conclusion, _) = answered(&rules, &question, &answer(&[admitted]));
+    let Conclusion::Continue(headers) = conclusion else {
+        panic!("{conclusion:?}")
+    };
+    let told = headers.get("ratelimit").unwrap();
+    assert_eq!(told, "\"per-key/60s\";r=2;t=60");
+}
+
+#[test]
+fn f20_the_windows_of_one_limit_have_policy_names_of_their_own() {
+    for (window_ms, name, w) in [
+        (60_000, "\"per-key/60s\"", ";w=60"),
+        (3_600_000, "\"per-key/3600s\"", ";w=3600"),
+        (1_500, "\"per-key/1500ms\"", ""),
+    ] {
+        let reply = denied(1_000, 60_000, window_ms, false);
+        let told = |field| reply.headers.get(field).unwrap();
+        assert_eq!(told("ratelimit"), format!("{name};r=2;t=1"));
+        assert_eq!(told("ratelimit-policy"), format!("{name};q=10{w}"));
+    }
+}
+
+#[test]
+fn f20_a_grpc_denial_pushes_back_by_the_millisecond_and_no_other_reply_does() {
+    let pushback = "grpc-retry-pushback-ms";
+    assert_eq!(
+        denied(1_001, 60_000, 60_000, true).headers.get(pushback),
+        Some("1001")
+    );
+    assert_eq!(
+        denied(1_001, 60_000, 60_000, false).headers.get(pushback),
+        None
+    );
+    let rules = rule(r#","when_unavailable":"deny""#);
+    let question = question(&rules, &request("POST", "/a.B/C", &[GRPC]));
+    let over = r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#;
+    for other in [over, r#"{"outcome":"unavailable"}"#] {
+        let body = answer(&[other.to_owned()]);
+        let reply = reply(answered(&rules, &question, &body).0);
+        assert_eq!(reply.headers.get(pushback), None, "{other}");
+    }
+}
+
+#[test]
+fn f15_a_denial_names_rule_and_limit_for_the_access_log() {
+    let all = rules(
+        r#"{"name":"first","checks":[{"limit":"a","key":[{"constant":"c"}]}],"when_unavailable":"allow"},
+        {"name":"second","checks":[{"limit":"a","key":[{"constant":"c"}]},{"limit":"b.c","key":[{"constant":"c"}]}],
+         "when_unavailable":"allow"}"#,
+    );
+    let question = question(&all, &get("/", &[]));
+    for (check, details) in [
+        (0, "sluicegate_denied{rule=first,limit=a}"),
+        (1, "sluicegate_denied{rule=second,limit=a}"),
+        (2, "sluicegate_denied{rule=second,limit=b.c}"),
+    ] {
+        let decided = format!(r#""check":{check}"#);
+        let body = answer(&[verdict("denied").replace(r#""check":0"#, &decided)]);
+        let reply = reply(answered(&all, &question, &body).0);
+        assert_eq!(&*reply.details, details);
+        assert!(reply.details.starts_with(DETAILS_PREFIX));
+    }
+}
+
+#[test]
+fn f15_every_other_refusal_names_what_is_known_of_rule_and_limit_and_nothing_of_an_answer() {
+    let check = |limit: &str| format!(r#"{{"limit":"{limit}","key":[{{"constant":"c"}}]}}"#);
+    let rule = |name: &str, checks: &[String], unavailable: &str| {
+        format!(
+            r#"{{"name":"{name}","checks":[{}],"when_unavailable":"{unavailable}"}}"#,
+            checks.join(",")
+        )
+    };
+    let over =
+        r#"{"outcome":"error","code":"cost_over_limit","message":"`checks[0].cost` of l\n x"}"#;
+    for (configured, details) in [
+        (rule("r", &[check("l")], "allow"), "{rule=r,limit=l}"),
+        (
+            rule("r", &[check("l"), check("l")], "allow"),
+            "{rule=r,limit=l}",
+        ),
+        (rule("r", &[check("l"), check("m")], "allow"), "{rule=r}"),
+        (
+            [
+                rule("r", &[check("l")], "allow"),
+                rule("s", &[check("l")], "allow"),
+            ]
+            .join(","),
+            "",
+        ),
+    ] {
+        let rules = rules(&configured);
+        let question = question(&rules, &get("/", &[]));
+        let reply = reply(answered(&rules, &question, &answer(&[over.to_owned()])).0);
+        assert_eq!(
+            *reply.details,
+            format!("sluicegate_cost_over_limit{details}")
+        );
+    }
+    // Of several rules without a verdict, the first that refuses for want of it.
+    let rules = rules(
+        &[
+            rule("open", &[check("l")], "allow"),
+            rule("closed", &[check("l")], "deny"),
+        ]
+        .join(","),
+    );
+    let question = question(&rules, &get("/", &[]));
+    for (why, reason) in [
+        (Unusable::Timeout, "timeout"),
+        (Unusable::Unreachable, "unreachable"),
+        (Unusable::Status("<b> 418".to_owned()), "status"),
+        (Unusable::Full, "full"),
+        (Unusable::Refused("a key".to_owned()), "decision"),
+    ] {
+        let (conclusion, _) = rules.conclude(&question, Err(why), &mut |_| {});
+        let details = format!("sluicegate_unavailable{{rule=closed,reason={reason}}}");
+        assert_eq!(*reply(conclusion).details, details);
+    }
+}
+
+#[test]
+fn f15_a_request_that_lacks_or_doubles_a_part_is_refused_by_rule_and_limit() {
+    let rules = rules(
+        r#"{"name":"r","checks":[{"limit":"l","key":[{"header":"x-key"}],"when_missing":"deny"}],"when_unavailable":"allow"}"#,
+    );
+    let twice: &[(&str, &[u8])] = &[("x-key", b"secret"), ("x-key", b"other")];
+    for (headers, details) in [
+        (&[][..], "sluicegate_missing_part{rule=r,limit=l}"),
+        (twice, "sluicegate_ambiguous_part{rule=r,limit=l}"),
+    ] {
+        match rules.evaluate(&get("/", headers), &mut |_| {}) {
+            Evaluation::Refuse(reply) => assert_eq!(&*reply.details, details),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn f11_what_envoy_answers_in_the_sidecars_place_is_told_from_what_the_sidecar_answers() {
+    for (status, outcome, counter, says) in [
+        (Some("200"), Ok(()), "", ""),
+        (None, Err(Unusable::Timeout), "error_no_answer", "in time"),
+        (
+            Some("504"),
+            Err(Unusable::Timeout),
+            "error_no_answer",
+            "in time",
+        ),
+        (
+            Some("503"),
+            Err(Unusable::Unreachable),
+            "error_unreachable",
+            "Envoy cannot reach the sidecar: no such cluster, no healthy endpoint or connection refused",
+        ),
+        (
+            Some("413"),
+            Err(Unusable::Status("413".to_owned())),
+            "error_status",
+            "413",
+        ),
+        (
+            Some(""),
+            Err(Unusable::Status(String::new())),
+            "error_status",
+            "status",
+        ),
+    ] {
+        let given = callout_outcome(status.map(str::as_bytes));
+        assert_eq!(given, outcome, "{status:?}");
+        let Err(why) = given else { continue };
+        assert!(why.to_string().contains(says), "{why}");
+        let rules = rule(r#","when_unavailable":"allow""#);
+        let question = question(&rules, &get("/", &[]));
+        let mut counted = Vec::new();
+        rules.conclude(&question, Err(why), &mut |place| {
+            counted.push(rules.counters().names()[place].clone());
+        });
+        assert_eq!(counted[0], counter, "{status:?}");
+    }
 }

@@ -25,6 +25,15 @@ fn an_answer_is_read_and_written_again_unchanged() {
 }
 
 #[test]
+fn f15_an_older_sidecar_does_not_name_its_instance() {
+    let older = ANSWER.replace("\"instance\":5629499534213120,", "");
+    assert_ne!(older, ANSWER);
+    let answer: Answer<'_> = serde_json::from_str(&older).unwrap();
+    assert_eq!((answer.instance, answer.epoch), (0, 3));
+    assert_eq!(serde_json::to_string(&answer).unwrap(), older.trim_end());
+}
+
+#[test]
 fn a_newer_sidecar_may_add_fields_to_an_answer() {
     let newer = ANSWER.replace("\"quota\"", "\"lease\":{\"units\":5},\"quota\"");
     let answer: Answer<'_> = serde_json::from_str(&newer).unwrap();
