@@ -96,6 +96,23 @@ pub struct Standing<'a> {
     pub receipt: Vec<u64>,
 }
 
+impl Standing<'_> {
+    /// The same, borrowing nothing.
+    pub fn into_owned(self) -> Standing<'static> {
+        Standing {
+            check: self.check,
+            limit: self.limit.into_owned().into(),
+            quota: self.quota,
+            window_ms: self.window_ms,
+            remaining: self.remaining,
+            reset_ms: self.reset_ms,
+            retry_after_ms: self.retry_after_ms,
+            hold_ms: self.hold_ms,
+            receipt: self.receipt,
+        }
+    }
+}
+
 const fn is_zero(number: &u64) -> bool {
     *number == 0
 }

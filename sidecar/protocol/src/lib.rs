@@ -10,11 +10,13 @@
 //! | `request.rs` | decisions and checks, and reading them one by one |
 //! | `answer.rs` | verdicts |
 //! | `certificate.rs` | denials that are remembered, in the filter and in the sidecar |
+//! | `fault.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | what can be wrong, each with a code of its own |
 //! | `top.rs` | who is being denied |
 
 mod answer;
 mod certificate;
+mod fault;
 mod problem;
 mod request;
 mod top;
