@@ -3,17 +3,15 @@
 //! A question is answered here only if every decision of it is covered, its shadows too: those have to be counted
 //! as if they were enforced.
 
-use std::collections::BTreeMap;
+mod unreported;
 
 use sluicegate_protocol::{Asked, Certificates, DeniedHere, PolicyVersion, Verdict, fingerprint};
 
 use crate::rule::{Check, Question, Rules};
+use unreported::Unreported;
 
 /// Denials held by one VM for one configuration; about a quarter of a kilobyte each.
 const CAPACITY: usize = 4_096;
-/// Keys told apart in one report; denials of others are reported without theirs. Reports go with nearly every callout,
-/// so that there are few in each; and a key is at most half a kilobyte.
-const REPORTED_KEYS: usize = 128;
 
 /// Certificates of the sidecar's policy, and what they have denied.
 #[derive(Debug)]
@@ -23,18 +21,7 @@ pub struct Denials {
     /// When the first answer of that policy was here.
     since_us: u64,
     certificates: Certificates,
-    /// Denied here and not reported yet, by key. Denials for shadows and of too many keys are under the empty key, which
-    /// no check has.
-    unreported: BTreeMap<String, Vec<Count>>,
-}
-
-/// Denials of one key.
-#[derive(Debug)]
-struct Count {
-    limit: String,
-    /// The rule, where nobody heeded them.
-    shadow: Option<String>,
-    count: u64,
+    unreported: Unreported,
 }
 
 impl Default for Denials {
@@ -43,7 +30,7 @@ impl Default for Denials {
             version: PolicyVersion::default(),
             since_us: 0,
             certificates: Certificates::new(CAPACITY),
-            unreported: BTreeMap::new(),
+            unreported: Unreported::default(),
         }
     }
 }
@@ -74,37 +61,11 @@ impl Denials {
                 // Shadows deny nobody, so nobody asks whom.
                 let key = shadow.map_or(check.key.as_str(), |_| "");
                 let limit = rules.limit_name(check.rule, check.limit);
-                self.count(key, limit, shadow.map(|rule| rules.rule_name(rule)), 1);
+                let shadow = shadow.map(|rule| rules.rule_name(rule));
+                self.unreported.count(key, limit, shadow, 1);
             }
         }
         Some(verdicts)
-    }
-
-    /// Counts for the next report; without an allocation where the same was counted before.
-    fn count(&mut self, key: &str, limit: &str, shadow: Option<&str>, count: u64) {
-        let full = self.unreported.len() >= REPORTED_KEYS;
-        let key = if full && !self.unreported.contains_key(key) {
-            ""
-        } else {
-            key
-        };
-        if !self.unreported.contains_key(key) {
-            self.unreported.insert(key.to_owned(), Vec::new());
-        }
-        let Some(counts) = self.unreported.get_mut(key) else {
-            return;
-        };
-        let known = counts
-            .iter_mut()
-            .find(|known| known.limit == limit && known.shadow.as_deref() == shadow);
-        match known {
-            Some(known) => known.count = known.count.saturating_add(count),
-            None => counts.push(Count {
-                limit: limit.to_owned(),
-                shadow: shadow.map(str::to_owned),
-                count,
-            }),
-        }
     }
 
     /// Remembers the denials among a question's verdicts.
@@ -149,30 +110,13 @@ impl Denials {
 
     /// What has been denied here since the last report, to be sent along.
     pub fn report(&mut self) -> Vec<DeniedHere<'static>> {
-        let mut report = Vec::new();
-        for (key, counts) in std::mem::take(&mut self.unreported) {
-            let denied = |count: Count| DeniedHere {
-                limit: count.limit.into(),
-                shadow: count.shadow.map(Into::into),
-                key: (!key.is_empty()).then(|| key.clone().into()),
-                count: count.count,
-            };
-            report.extend(counts.into_iter().map(denied));
-        }
-        report
+        self.unreported.report()
     }
 
     /// A report did not arrive: it goes with the next. (If it did arrive and only its answer was lost, it is counted
     /// twice; the other way it would be lost.)
     pub fn put_back(&mut self, report: Vec<DeniedHere<'static>>) {
-        for denied in report {
-            self.count(
-                denied.key.as_deref().unwrap_or_default(),
-                &denied.limit,
-                denied.shadow.as_deref(),
-                denied.count,
-            );
-        }
+        self.unreported.put_back(report);
     }
 
     /// Something waits to be reported.
@@ -311,28 +255,6 @@ mod tests {
         denials.put_back(report.clone());
         assert!(denials.has_report());
         assert_eq!(denials.report(), report);
-    }
-
-    #[test]
-    fn a_report_tells_a_bounded_number_of_keys_apart_and_counts_all_denials() {
-        let (rules, mut denials) = (rules(), Denials::default());
-        for name in 0..300 {
-            let question = question(&format!("k{name}"), false);
-            denials.learn(&rules, &question, version(1, 1), &[denied(1_000)], ASKED);
-            for _ in 0..2 {
-                assert!(denials.covering(&rules, &question, 500_000).is_some());
-            }
-        }
-        let report = denials.report();
-        assert_eq!(report.iter().map(|denied| denied.count).sum::<u64>(), 600);
-        let (named, rest): (Vec<_>, Vec<_>) =
-            report.iter().partition(|denied| denied.key.is_some());
-        assert_eq!(
-            (named.len(), rest.len()),
-            (REPORTED_KEYS, 1),
-            "those without a key are together"
-        );
-        assert!(named.iter().all(|denied| denied.count == 2));
     }
 
     #[test]

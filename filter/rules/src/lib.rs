@@ -10,7 +10,7 @@
 //! | `part.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
-//! | `denials.rs` | what is denied again without asking |
+//! | `denials.rs`, `denials/unreported.rs` | what is denied again without asking, and told later |
 //! | `lobby.rs` | who goes alone, who waits, and when the next callout leaves |
 //! | `wire.rs` | the question to the sidecar and its answer |
 //! | `outage_log.rs` | how often the log says that verdicts are missing |
