@@ -30,6 +30,9 @@ fn f15_an_older_sidecar_does_not_name_its_instance() {
     assert_ne!(older, ANSWER);
     let answer: Answer<'_> = serde_json::from_str(&older).unwrap();
     assert_eq!((answer.instance, answer.epoch), (0, 3));
+    let newer: Answer<'_> = serde_json::from_str(ANSWER).unwrap();
+    assert_ne!(newer.version(), answer.version());
+    assert_eq!(newer.version().instance, 5_629_499_534_213_120);
     assert_eq!(serde_json::to_string(&answer).unwrap(), older.trim_end());
 }
 
