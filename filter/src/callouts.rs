@@ -152,7 +152,7 @@ impl Callouts {
         let expired = self.queue.borrow_mut().expired(now_us);
         for waiter in &expired {
             self.conclude(waiter, |question| {
-                self.plugin.conclude(question, Err(Unusable::NoAnswer))
+                self.plugin.conclude(question, Err(Unusable::Timeout))
             });
         }
         self.send_batches(now_us);
@@ -219,7 +219,7 @@ impl Callouts {
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
         match host::post(&self.plugin.rules.sidecar.cluster, &body, timeout) {
             Some(token) => drop(self.sent.borrow_mut().insert(token, sent)),
-            None => self.finish_callout(sent, Err(Unusable::NoAnswer)),
+            None => self.finish_callout(sent, Err(Unusable::Unreachable)),
         }
     }
 
@@ -249,7 +249,7 @@ impl Callouts {
                 self.plugin.denials.borrow_mut().learn(
                     &self.plugin.rules,
                     &waiter.question,
-                    answer.epoch,
+                    answer.version(),
                     verdicts,
                     asked,
                 );
@@ -311,6 +311,11 @@ fn apply(waiter: &Waiter, conclusion: Conclusion) {
     match conclusion {
         Conclusion::Continue(headers) => {
             waiter.response_headers.replace(headers);
+            waiter.state.set(State::Passed);
+            host::resume();
+        }
+        Conclusion::Unmetered(why) => {
+            host::set_filter_state(&why);
             waiter.state.set(State::Passed);
             host::resume();
         }

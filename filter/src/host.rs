@@ -11,7 +11,7 @@ use std::time::Duration;
 use proxy_wasm::hostcalls;
 pub use proxy_wasm::types::LogLevel as Level;
 use proxy_wasm::types::{BufferType, MapType, MetricType};
-use sluicegate_rules::{Headers, Reply, Request, Unusable};
+use sluicegate_rules::{Headers, Reply, Request, Unusable, callout_outcome, is_reply_of_ours};
 
 const OK: u32 = 0;
 
@@ -116,9 +116,17 @@ impl Counter {
 }
 
 /// Whether the current response is the reply of another Sluicegate filter in the chain, whose fields tell why.
-pub fn is_denied_by_another_filter() -> bool {
+pub fn is_reply_of_another_filter() -> bool {
     let details = property(&["response", "code_details"]);
-    details.is_some_and(|details| details.starts_with(b"sluicegate"))
+    details.is_some_and(|details| is_reply_of_ours(&details))
+}
+
+/// Puts a text into the current stream's filter state, for the access log: `%FILTER_STATE(wasm.sluicegate:PLAIN)%`.
+pub fn set_filter_state(text: &str) {
+    // Envoy prefixes the name with `wasm.`.
+    let path = "sluicegate";
+    // SAFETY: both are readable for their lengths during the call, and Envoy copies them.
+    let _ = unsafe { proxy_set_property(path.as_ptr(), path.len(), text.as_ptr(), text.len()) };
 }
 
 /// Sets a header of the upstream's answer, in place of those of its name.
@@ -133,15 +141,10 @@ const MAX_ANSWER_BYTES: usize = sluicegate_protocol::MAX_BODY_BYTES;
 pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusable> {
     // Without headers there is no answer, and the crate panics where one is asked for.
     if headers == 0 {
-        return Err(Unusable::NoAnswer);
+        callout_outcome(None)?;
     }
     let status = hostcalls::get_map_value_bytes(MapType::HttpCallResponseHeaders, ":status");
-    let status = status.ok().flatten().unwrap_or_default();
-    if status != b"200" {
-        return Err(Unusable::Status(
-            String::from_utf8_lossy(&status).into_owned(),
-        ));
-    }
+    callout_outcome(Some(&status.ok().flatten().unwrap_or_default()))?;
     if body_size > MAX_ANSWER_BYTES {
         return Err(Unusable::Body(format!(
             "it has {body_size} bytes, more than {MAX_ANSWER_BYTES}"
@@ -255,8 +258,8 @@ pub fn resume() {
 pub fn reply(reply: &Reply) {
     let headers = pairs(|| reply.headers.iter());
     let body = reply.body.as_slice();
-    // Appears in Envoy's access log as the response code details.
-    let details = "sluicegate";
+    // Appears in Envoy's access log as the response code's details.
+    let details = reply.details.as_ref();
     // SAFETY: all slices are readable for their lengths during the call, and Envoy copies them.
     // A request that is gone cannot be answered, and need not be.
     let _ = unsafe {

@@ -16,10 +16,15 @@ mod plugin;
 mod root;
 mod stream;
 
-proxy_wasm::main! {{
-    // A panic is a defect and ends the VM; Envoy's log should say which.
-    std::panic::set_hook(Box::new(|panic| {
-        host::log(host::Level::Critical, &format!("sluicegate: {panic}"));
-    }));
-    proxy_wasm::set_root_context(|id| Box::new(root::Root::new(id)));
-}}
+#[expect(missing_docs, reason = "the macro's function takes no comment")]
+mod start {
+    use crate::{host, root};
+
+    proxy_wasm::main! {{
+        // A panic is a defect and ends the VM; Envoy's log should say which.
+        std::panic::set_hook(Box::new(|panic| {
+            host::log(host::Level::Critical, &format!("sluicegate: {panic}"));
+        }));
+        proxy_wasm::set_root_context(|id| Box::new(root::Root::new(id)));
+    }}
+}

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use sluicegate_protocol::Verdict;
-use sluicegate_rules::{Conclusion, Denials, Question, Rules, Unusable};
+use sluicegate_rules::{Conclusion, Denials, OutageLog, Question, Rules, Unusable};
 
 use crate::host::{self, Counter};
 
@@ -13,8 +13,7 @@ pub struct Plugin {
     /// By the index that the rules know them by, each with what Envoy has not been told yet: a hostcall for every count
     /// would be three for a denial.
     counters: Vec<(Counter, Cell<i64>)>,
-    /// The last decision had no verdict. Kept to say so in the log once and not for each request.
-    unavailable: Cell<bool>,
+    outages: RefCell<OutageLog>,
 }
 
 impl Plugin {
@@ -34,7 +33,7 @@ impl Plugin {
                 .collect(),
             denials: RefCell::default(),
             rules,
-            unavailable: Cell::new(false),
+            outages: RefCell::default(),
         }
     }
 
@@ -59,7 +58,7 @@ impl Plugin {
         }
     }
 
-    /// What becomes of a request, counted and, where verdicts cease to come or come again, logged.
+    /// What becomes of a request, counted and, where verdicts are missing, logged.
     pub fn conclude(
         &self,
         question: &Question,
@@ -68,12 +67,16 @@ impl Plugin {
         let (conclusion, why) = self
             .rules
             .conclude(question, verdicts, &mut |index| self.count(index));
-        match (self.unavailable.replace(why.is_some()), why) {
-            (false, Some(why)) => {
-                host::log(host::Level::Warn, &format!("sluicegate: no verdict: {why}"))
+        // Bound to names, so that each borrow is over before the next. The clock is read only where it matters.
+        let outage = self.outages.borrow().is_open();
+        if outage || why.is_some() {
+            let line = self
+                .outages
+                .borrow_mut()
+                .note(host::monotonic_us(), why.as_ref());
+            if let Some(line) = line {
+                host::log(host::Level::Warn, &line);
             }
-            (true, None) => host::log(host::Level::Warn, "sluicegate: verdicts come again"),
-            _ => {}
         }
         conclusion
     }

@@ -72,6 +72,7 @@ impl Stream {
                 }
                 Action::Continue
             }
+            Conclusion::Unmetered(_) => Action::Continue,
             Conclusion::Answer(reply) => {
                 host::reply(&reply);
                 Action::Pause
@@ -112,7 +113,7 @@ impl HttpContext for Stream {
             .as_ref()
             .map(|waiter| waiter.response_headers.take());
         if let Some(headers) = headers.filter(|headers| !headers.is_empty())
-            && !host::is_denied_by_another_filter()
+            && !host::is_reply_of_another_filter()
         {
             for (name, value) in headers.iter() {
                 host::set_response_header(name, value);

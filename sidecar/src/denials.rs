@@ -65,7 +65,11 @@ impl Denials {
         let standing = held
             .certificates
             .covering(&print(decision), self.now_us())?;
-        Some(standing.into_owned())
+        let limit = decision.checks.get(standing.check)?.limit.as_ref();
+        Some(Standing {
+            limit: limit.to_owned().into(),
+            ..standing
+        })
     }
 
     /// Remembers a verdict of the store's if it is a denial that may be held.
@@ -161,7 +165,8 @@ mod tests {
     fn a_denial_covers_the_same_decision_of_the_same_epoch_only() {
         let denials = Denials::default();
         denials.hold(denials.moment(1), &decision(), &denied());
-        assert!(denials.covering(denials.moment(1), &decision()).is_some());
+        let held = denials.covering(denials.moment(1), &decision()).unwrap();
+        assert_eq!(held.limit, "l");
         assert!(
             denials.covering(denials.moment(2), &decision()).is_none(),
             "the policy was reloaded"

@@ -10,15 +10,20 @@
 //! | admin | `GET /metrics` | Prometheus's text format |
 //! | admin | `GET /healthz` | 200 while the process serves |
 //! | admin | `GET /readyz` | 200 when a policy is loaded and the store answers, else 503 and why |
+//!
+//! Neither answers a request without a Host, or with several (RFC 9112, 3.2: 400). A line that ends with a bare LF is read:
+//! RFC 9112, 2.2 lets a server do so, and hyper's parser cannot be told not to.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, Version, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use http_body_util::LengthLimitError;
 use sluicegate_protocol::{
     Code, DECIDE_PATH, GIVE_BACK_PATH, MAX_BODY_BYTES, Problem, RESET_PATH, TOP_PATH,
 };
@@ -41,6 +46,7 @@ pub fn decisions(service: Arc<Service>) -> Router {
     Router::new()
         .route(DECIDE_PATH, post(decide))
         .route(GIVE_BACK_PATH, post(give_back))
+        .layer(from_fn(with_one_host))
         .with_state(service)
 }
 
@@ -93,14 +99,34 @@ pub fn admin(service: Arc<Service>, access: Access) -> Router {
         .route(RESET_PATH, post(reset))
         .route(TOP_PATH, get(top))
         .merge(page::routes())
+        .layer(from_fn(with_one_host))
         .with_state(service)
 }
 
+/// hyper leaves it to its users to refuse what RFC 9112, 3.2 wants refused.
+async fn with_one_host(request: Request, next: Next) -> Response {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    // Before HTTP/1.1 there need not be one.
+    let needed = request.version() >= Version::HTTP_11;
+    if hosts > 1 || (hosts == 0 && needed) {
+        let why = "a request has one Host header: see RFC 9112, 3.2\n";
+        return (StatusCode::BAD_REQUEST, why).into_response();
+    }
+    next.run(request).await
+}
+
 async fn whole(body: Body) -> Result<Bytes, Problem> {
-    to_bytes(body, MAX_BODY_BYTES).await.map_err(|_| {
+    to_bytes(body, MAX_BODY_BYTES).await.map_err(|error| {
+        let cause = std::error::Error::source(&error);
+        if cause.is_some_and(|cause| cause.is::<LengthLimitError>()) {
+            let why = format_args!(
+                "the body may have {MAX_BODY_BYTES} bytes: send fewer entries at a time"
+            );
+            return Problem::new(Code::BodyTooLarge, why);
+        }
         Problem::new(
-            Code::BodyTooLarge,
-            format_args!("the body may have {MAX_BODY_BYTES} bytes: send fewer entries at a time"),
+            Code::BrokenBody,
+            "the body broke off, or its chunks are not framed as HTTP wants it",
         )
     })
 }

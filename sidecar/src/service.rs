@@ -1,5 +1,6 @@
 //! Decides, gives back, resets: reads a request, asks the store, counts and answers.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -24,6 +25,8 @@ use crate::store::{Store, StoreError};
 /// Everything a sidecar knows.
 #[derive(Debug)]
 pub struct Service {
+    /// Tells this process from the one before, which counted its epochs from 1 too: see [`Answer::instance`].
+    instance: u64,
     /// The policy in force.
     pub live: Live,
     store: Arc<Store>,
@@ -52,6 +55,7 @@ impl Service {
             Arc::clone(&incidents),
         );
         Self {
+            instance: random_instance(),
             live,
             store,
             batcher,
@@ -100,6 +104,7 @@ impl Service {
         }
         let answer = Answer {
             epoch: epoch.number,
+            instance: self.instance,
             verdicts: told.into_iter().map(|told| told.verdict).collect(),
         };
         Ok(json(&answer))
@@ -267,6 +272,13 @@ impl Service {
             }
         }
     }
+}
+
+/// A number from 1 to 2^53 - 1. The standard library's hasher is the one source of randomness that it has: its keys are the
+/// operating system's.
+fn random_instance() -> u64 {
+    let random = RandomState::new().build_hasher().finish();
+    (random >> 11).max(1)
 }
 
 /// Strings and integers always can be written as JSON; an empty body would be read as no answer.

@@ -13,8 +13,8 @@ pub fn denies() -> Vec<u8> {
     const HEADERS: [(&str, &str); 8] = [
         ("retry-after", "9"),
         ("retry-after-ms", "8913"),
-        ("ratelimit-policy", "\"per-key\";q=1;w=10"),
-        ("ratelimit", "\"per-key\";r=0;t=9"),
+        ("ratelimit-policy", "\"per-key/10s\";q=1;w=10"),
+        ("ratelimit", "\"per-key/10s\";r=0;t=9"),
         ("x-ratelimit-limit", "1"),
         ("x-ratelimit-remaining", "0"),
         ("x-ratelimit-reset", "9"),

@@ -123,13 +123,14 @@ async fn hostile_requests_by_the_thousand_leave_the_worker_alive_and_its_memory_
     assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
     let kinds = [
         "error_no_answer",
+        "error_unreachable",
         "error_status",
         "error_body",
         "error_store",
         "error_decision",
     ];
     let counts = envoy.counts(kinds).await;
-    assert_eq!(counts, [0; 5], "{kinds:?}: {}", envoy.log());
+    assert_eq!(counts, [0; 6], "{kinds:?}: {}", envoy.log());
     // Envoy's own pools settle during the first few thousand requests; a leak of a hundred bytes a request shows.
     let allowed = 8_000_000.max(requests * 100);
     assert!(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 use tempfile::TempDir;
@@ -77,9 +78,9 @@ async fn admitted_and_denied_clients_are_told_how_the_limit_stands() {
         assert_eq!(number(&admitted, "x-ratelimit-remaining"), remaining);
         assert_eq!(number(&admitted, "x-ratelimit-limit"), 2);
         let told = ours(&admitted);
-        assert_eq!(told["ratelimit-policy"], "\"per-key\";q=2;w=3600");
+        assert_eq!(told["ratelimit-policy"], "\"per-key/3600s\";q=2;w=3600");
         assert!(
-            told["ratelimit"].starts_with(&format!("\"per-key\";r={remaining};t=")),
+            told["ratelimit"].starts_with(&format!("\"per-key/3600s\";r={remaining};t=")),
             "{told:?}"
         );
         assert!(!told.contains_key("retry-after"));
@@ -88,7 +89,8 @@ async fn admitted_and_denied_clients_are_told_how_the_limit_stands() {
     assert_eq!(denied.status(), 429);
     let told = ours(&denied);
     assert_eq!(told.len(), 7, "{told:?}");
-    assert!(told["ratelimit"].starts_with("\"per-key\";r=0;t="));
+    let t = told["retry-after"].clone();
+    assert_eq!(told["ratelimit"], format!("\"per-key/3600s\";r=0;t={t}"));
     assert_eq!(
         number(&denied, "retry-after"),
         number(&denied, "retry-after-ms").div_ceil(1_000)
@@ -232,7 +234,9 @@ async fn grpc_clients_get_resource_exhausted_in_trailers_only() {
     );
     assert_eq!(headers["content-type"], "application/grpc");
     assert!(headers["grpc-message"].contains("per-key"), "{headers:?}");
-    assert!(headers.contains_key("retry-after-ms"), "{headers:?}");
+    // F20: to the millisecond.
+    let pushback = &headers["grpc-retry-pushback-ms"];
+    assert_eq!(pushback, &headers["retry-after-ms"], "{headers:?}");
 }
 
 #[tokio::test]
@@ -251,6 +255,62 @@ async fn a_grpc_client_without_a_verdict_gets_unavailable() {
         (200, "14"),
         "{headers:?}"
     );
+    assert!(!headers.contains_key("grpc-retry-pushback-ms"));
+}
+
+/// The lines of Envoy's access log that have come so far.
+fn access_log(envoy: &Envoy) -> Vec<Value> {
+    let log = envoy.log();
+    let lines = log.lines().filter(|line| line.starts_with('{'));
+    lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+/// F15: it said only `sluicegate`. F11: a sidecar that hangs was told like one that is away.
+#[tokio::test]
+async fn envoys_access_log_says_who_was_denied_and_why() {
+    let rules = everyone(&json!({ "name": "per-team", "checks": [
+        { "limit": "per-key", "key": [{ "header": "x-team" }], "when_missing": "deny" }] }));
+    let mut chain = Chain::start(1, rules, upstream::start().await, |_| {}).await;
+    let ask = async |team: &str| {
+        let request = client().get(chain.envoy.url("/private?token=secret"));
+        let request = if team.is_empty() {
+            request
+        } else {
+            request.header("x-team", team)
+        };
+        request.send().await.unwrap().status().as_u16()
+    };
+    let mut statuses = vec![ask("a").await, ask("a").await, ask("").await];
+    chain.sidecar.signal("STOP");
+    statuses.push(ask("b").await);
+    chain.sidecar.signal("CONT");
+    chain.sidecar.kill();
+    statuses.push(ask("c").await);
+    assert_eq!(statuses, [200, 429, 403, 503, 503]);
+    eventually("five lines", async || access_log(&chain.envoy).len() == 5).await;
+    let lines = access_log(&chain.envoy);
+    let details: Vec<_> = lines
+        .iter()
+        .map(|line| line["details"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        details,
+        [
+            "via_upstream",
+            "sluicegate_denied{rule=per-team,limit=per-key}",
+            "sluicegate_missing_part{rule=per-team,limit=per-key}",
+            "sluicegate_unavailable{rule=per-team,reason=timeout}",
+            "sluicegate_unavailable{rule=per-team,reason=unreachable}",
+        ]
+    );
+    assert!(
+        lines.iter().all(|line| line["path"] == "/private"),
+        "{lines:?}"
+    );
+    let counters = ["error_no_answer", "error_unreachable", "error_status"];
+    assert_eq!(chain.envoy.counts(counters).await, [1, 1, 0]);
 }
 
 #[tokio::test]

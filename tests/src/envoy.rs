@@ -183,6 +183,9 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
             // How long a listener that was replaced lives on: Envoy's ten minutes are longer than a test.
             "--drain-time-s",
             "1",
+            // Likewise of its access log, which goes to standard output.
+            "--file-flush-interval-msec",
+            "100",
             "-l",
             "warning",
             "-c",

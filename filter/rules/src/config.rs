@@ -26,6 +26,7 @@ use std::time::Duration;
 pub use fault::{ConfigError, nearest};
 
 use crate::key::Hasher;
+use crate::reply::DenialDetails;
 use crate::rule::{Rule, Rules, WhenUnavailable};
 use crate::stats::Counters;
 use fault::{fault, misread};
@@ -118,6 +119,7 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
         sidecar,
         hasher: Hasher::new(&file.pepper),
         counters: Counters::new(&rules),
+        denial_details: DenialDetails::new(&rules),
         rules,
     })
 }

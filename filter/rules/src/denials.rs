@@ -3,47 +3,34 @@
 //! A question is answered here only if every decision of it is covered, its shadows too: those have to be counted
 //! as if they were enforced.
 
-use std::collections::BTreeMap;
+mod unreported;
 
-use sluicegate_protocol::{Asked, Certificates, DeniedHere, Verdict, fingerprint};
+use sluicegate_protocol::{Asked, Certificates, DeniedHere, PolicyVersion, Verdict, fingerprint};
 
 use crate::rule::{Check, Question, Rules};
+use unreported::Unreported;
 
-/// Denials held by one VM for one configuration; about half a kilobyte each.
+/// Denials held by one VM for one configuration; about a quarter of a kilobyte each.
 const CAPACITY: usize = 4_096;
-/// Keys told apart in one report; denials of others are reported without theirs. Reports go with nearly every callout,
-/// so that there are few in each; and a key is at most half a kilobyte.
-const REPORTED_KEYS: usize = 128;
 
 /// Certificates of the sidecar's policy, and what they have denied.
 #[derive(Debug)]
 pub struct Denials {
-    /// The policy's epoch that all of them are of.
-    epoch: u64,
-    /// When the first answer of that epoch was here.
+    /// The policy that all of them are of.
+    version: PolicyVersion,
+    /// When the first answer of that policy was here.
     since_us: u64,
     certificates: Certificates,
-    /// Denied here and not reported yet, by key. Denials for shadows and of too many keys are under the empty key, which
-    /// no check has.
-    unreported: BTreeMap<String, Vec<Count>>,
-}
-
-/// Denials of one key.
-#[derive(Debug)]
-struct Count {
-    limit: String,
-    /// The rule, where nobody heeded them.
-    shadow: Option<String>,
-    count: u64,
+    unreported: Unreported,
 }
 
 impl Default for Denials {
     fn default() -> Self {
         Self {
-            epoch: 0,
+            version: PolicyVersion::default(),
             since_us: 0,
             certificates: Certificates::new(CAPACITY),
-            unreported: BTreeMap::new(),
+            unreported: Unreported::default(),
         }
     }
 }
@@ -62,52 +49,23 @@ impl Denials {
         let mut verdicts = Vec::with_capacity(question.decisions());
         for checks in decisions(question) {
             let standing = self.certificates.covering(&print(rules, checks), now_us)?;
-            verdicts.push(Verdict::Denied(standing.into_owned()));
+            verdicts.push(Verdict::Denied(standing));
         }
         let enforced = (!question.checks.is_empty()).then_some(None);
-        let shadows = question
-            .shadows
-            .iter()
-            .map(|shadow| Some(rules.rule_name(shadow.rule)));
-        for (verdict, shadow) in verdicts.iter().zip(enforced.into_iter().chain(shadows)) {
-            if let Verdict::Denied(standing) = verdict {
+        let shadows = question.shadows.iter().map(|shadow| Some(shadow.rule));
+        let decisions = decisions(question).zip(enforced.into_iter().chain(shadows));
+        for (verdict, (checks, shadow)) in verdicts.iter().zip(decisions) {
+            if let Verdict::Denied(standing) = verdict
+                && let Some(check) = checks.get(standing.check)
+            {
                 // Shadows deny nobody, so nobody asks whom.
-                let check = match shadow {
-                    None => question.checks.get(standing.check),
-                    Some(_) => None,
-                };
-                let key = check.map_or("", |check| check.key.as_str());
-                self.count(key, &standing.limit, shadow, 1);
+                let key = shadow.map_or(check.key.as_str(), |_| "");
+                let limit = rules.limit_name(check.rule, check.limit);
+                let shadow = shadow.map(|rule| rules.rule_name(rule));
+                self.unreported.count(key, limit, shadow, 1);
             }
         }
         Some(verdicts)
-    }
-
-    /// Counts for the next report; without an allocation where the same was counted before.
-    fn count(&mut self, key: &str, limit: &str, shadow: Option<&str>, count: u64) {
-        let full = self.unreported.len() >= REPORTED_KEYS;
-        let key = if full && !self.unreported.contains_key(key) {
-            ""
-        } else {
-            key
-        };
-        if !self.unreported.contains_key(key) {
-            self.unreported.insert(key.to_owned(), Vec::new());
-        }
-        let Some(counts) = self.unreported.get_mut(key) else {
-            return;
-        };
-        let known = counts
-            .iter_mut()
-            .find(|known| known.limit == limit && known.shadow.as_deref() == shadow);
-        match known {
-            Some(known) => known.count = known.count.saturating_add(count),
-            None => counts.push(Count {
-                limit: limit.to_owned(),
-                shadow: shadow.map(str::to_owned),
-                count,
-            }),
-        }
     }
 
     /// Remembers the denials among a question's verdicts.
@@ -115,54 +73,50 @@ impl Denials {
         &mut self,
         rules: &Rules,
         question: &Question,
-        epoch: u64,
+        version: PolicyVersion,
         verdicts: &[Verdict<'_>],
         asked: Asked,
     ) {
-        if epoch < self.epoch && asked.sent_us <= self.since_us {
-            // A slow answer of a policy that has been replaced. Asked later, it would be of a sidecar that has started
-            // again, and counts from 1.
-            return;
-        }
-        if epoch != self.epoch {
+        if version != self.version {
+            if self.has_replaced(version, asked) {
+                return;
+            }
             self.certificates.clear();
-            self.epoch = epoch;
+            self.version = version;
             self.since_us = asked.answered_us;
         }
         for (checks, verdict) in decisions(question).zip(verdicts) {
-            if let Verdict::Denied(standing) = verdict {
+            if let Verdict::Denied(standing) = verdict
+                && standing.check < checks.len()
+            {
                 self.certificates
                     .hold(&print(rules, checks), standing, asked);
             }
         }
     }
 
+    /// A slow answer of a policy that the one in force has replaced: its denials may not be true any more.
+    const fn has_replaced(&self, version: PolicyVersion, asked: Asked) -> bool {
+        if version.instance == self.version.instance && version.instance != 0 {
+            // One process only counts up.
+            return version.epoch < self.version.epoch;
+        }
+        // Of the process before, or of another sidecar of the same cluster: it was asked before the newest one answered.
+        // Of a sidecar that does not name its process, an answer asked for later is of one that has started again.
+        let asked_before = asked.sent_us < self.since_us;
+        asked_before
+            && (version.instance != self.version.instance || version.epoch < self.version.epoch)
+    }
+
     /// What has been denied here since the last report, to be sent along.
     pub fn report(&mut self) -> Vec<DeniedHere<'static>> {
-        let mut report = Vec::new();
-        for (key, counts) in std::mem::take(&mut self.unreported) {
-            let denied = |count: Count| DeniedHere {
-                limit: count.limit.into(),
-                shadow: count.shadow.map(Into::into),
-                key: (!key.is_empty()).then(|| key.clone().into()),
-                count: count.count,
-            };
-            report.extend(counts.into_iter().map(denied));
-        }
-        report
+        self.unreported.report()
     }
 
     /// A report did not arrive: it goes with the next. (If it did arrive and only its answer was lost, it is counted
     /// twice; the other way it would be lost.)
     pub fn put_back(&mut self, report: Vec<DeniedHere<'static>>) {
-        for denied in report {
-            self.count(
-                denied.key.as_deref().unwrap_or_default(),
-                &denied.limit,
-                denied.shadow.as_deref(),
-                denied.count,
-            );
-        }
+        self.unreported.put_back(report);
     }
 
     /// Something waits to be reported.
@@ -255,10 +209,20 @@ mod tests {
         answered_us: 1_000,
     };
 
+    const fn version(instance: u64, epoch: u64) -> PolicyVersion {
+        PolicyVersion { instance, epoch }
+    }
+
     #[test]
     fn a_denial_is_given_again_and_reported_once() {
         let (rules, mut denials) = (rules(), Denials::default());
-        denials.learn(&rules, &question("a", false), 1, &[denied(1_000)], ASKED);
+        denials.learn(
+            &rules,
+            &question("a", false),
+            version(1, 1),
+            &[denied(1_000)],
+            ASKED,
+        );
         for _ in 0..3 {
             assert!(
                 denials
@@ -294,36 +258,26 @@ mod tests {
     }
 
     #[test]
-    fn a_report_tells_a_bounded_number_of_keys_apart_and_counts_all_denials() {
-        let (rules, mut denials) = (rules(), Denials::default());
-        for name in 0..300 {
-            let question = question(&format!("k{name}"), false);
-            denials.learn(&rules, &question, 1, &[denied(1_000)], ASKED);
-            for _ in 0..2 {
-                assert!(denials.covering(&rules, &question, 500_000).is_some());
-            }
-        }
-        let report = denials.report();
-        assert_eq!(report.iter().map(|denied| denied.count).sum::<u64>(), 600);
-        let (named, rest): (Vec<_>, Vec<_>) =
-            report.iter().partition(|denied| denied.key.is_some());
-        assert_eq!(
-            (named.len(), rest.len()),
-            (REPORTED_KEYS, 1),
-            "those without a key are together"
-        );
-        assert!(named.iter().all(|denied| denied.count == 2));
-    }
-
-    #[test]
     fn a_question_with_a_shadow_is_answered_here_only_if_both_are_covered() {
         let (rules, mut denials) = (rules(), Denials::default());
         let mut other = question("b", true);
         other.checks.clear();
-        denials.learn(&rules, &question("a", false), 1, &[denied(1_000)], ASKED);
+        denials.learn(
+            &rules,
+            &question("a", false),
+            version(1, 1),
+            &[denied(1_000)],
+            ASKED,
+        );
         assert!(denials.covering(&rules, &other, 2_000).is_none());
         let both = question("b", true);
-        denials.learn(&rules, &both, 1, &[denied(1_000), denied(1_000)], ASKED);
+        denials.learn(
+            &rules,
+            &both,
+            version(1, 1),
+            &[denied(1_000), denied(1_000)],
+            ASKED,
+        );
         assert_eq!(denials.covering(&rules, &both, 2_000).unwrap().len(), 2);
         let shadows: Vec<_> = denials
             .report()
@@ -333,40 +287,73 @@ mod tests {
         assert_eq!(shadows, [Some("trial".into()), None]);
     }
 
-    #[test]
-    fn a_certificate_dies_with_its_epoch() {
+    /// Whether a denial of this key is held after an answer of each of these versions, asked for at this time, has denied a
+    /// key of its own: `k0`, `k1` and so on.
+    fn held(answers: &[(PolicyVersion, u64)]) -> Vec<bool> {
         let (rules, mut denials) = (rules(), Denials::default());
-        denials.learn(&rules, &question("a", false), 1, &[denied(1_000)], ASKED);
-        denials.learn(&rules, &question("b", false), 2, &[denied(1_000)], ASKED);
-        assert!(
-            denials
-                .covering(&rules, &question("a", false), 2_000)
-                .is_none()
-        );
-        denials.learn(&rules, &question("a", false), 1, &[denied(1_000)], ASKED);
-        assert!(
-            denials
-                .covering(&rules, &question("a", false), 2_000)
-                .is_none(),
-            "a late answer of an old policy"
-        );
+        let asks = |index: usize| question(&format!("k{index}"), false);
+        for (index, (version, sent_us)) in answers.iter().enumerate() {
+            let asked = Asked {
+                sent_us: *sent_us,
+                answered_us: 1_000.max(sent_us + 100),
+            };
+            let verdicts = [denied(1_000)];
+            denials.learn(&rules, &asks(index), *version, &verdicts, asked);
+        }
+        let mut held = |index| denials.covering(&rules, &asks(index), 5_000).is_some();
+        (0..answers.len()).map(&mut held).collect()
     }
 
     #[test]
-    fn a_sidecar_that_started_again_is_believed_though_it_counts_from_1() {
+    fn a_certificate_dies_with_its_epoch() {
+        let (old, new) = (version(1, 1), version(1, 2));
+        assert_eq!(held(&[(old, 0), (new, 0)]), [false, true]);
+        // An answer of the policy before is late whenever it was asked for: one process only counts up.
+        for sent_us in [0, 2_000] {
+            let late = held(&[(old, 0), (new, 0), (old, sent_us)]);
+            assert_eq!(late, [false, true, false]);
+        }
+    }
+
+    #[test]
+    fn f15_another_instance_is_another_policy_though_its_epoch_is_the_same() {
+        for epoch in [1, 3] {
+            let (before, after) = (version(8, epoch), version(3, 1));
+            assert_eq!(held(&[(before, 0), (after, 2_000)]), [false, true]);
+            // What the process before answers late is not held, and spoils nothing.
+            let late = held(&[(before, 0), (after, 2_000), (before, 1_500)]);
+            assert_eq!(late, [false, true, false]);
+        }
+    }
+
+    #[test]
+    fn f15_a_sidecar_that_does_not_name_its_instance_is_understood_as_before() {
+        let (first, third) = (version(0, 1), version(0, 3));
+        assert_eq!(held(&[(first, 0), (third, 0)]), [false, true]);
+        assert_eq!(held(&[(third, 0), (first, 0)]), [true, false], "late");
+        assert_eq!(held(&[(third, 0), (first, 2_000)]), [false, true]);
+    }
+
+    #[test]
+    fn f15_a_denial_is_counted_by_the_configured_limit_and_one_of_no_check_is_not_held() {
         let (rules, mut denials) = (rules(), Denials::default());
-        denials.learn(&rules, &question("a", false), 3, &[denied(1_000)], ASKED);
-        let later = Asked {
-            sent_us: 1_001,
-            answered_us: 1_500,
+        let asked = question("a", false);
+        let answered = |check, limit: &'static str| {
+            let Verdict::Denied(standing) = denied(u64::MAX) else {
+                panic!("a denial")
+            };
+            let limit = limit.into();
+            Verdict::Denied(Standing {
+                check,
+                limit,
+                ..standing
+            })
         };
-        denials.learn(&rules, &question("b", false), 1, &[denied(1_000)], later);
-        let mut held = |key| {
-            denials
-                .covering(&rules, &question(key, false), 2_000)
-                .is_some()
-        };
-        assert!(held("b"));
-        assert!(!held("a"), "a certificate of the policy before the restart");
+        denials.learn(&rules, &asked, version(1, 1), &[answered(1, "l")], ASKED);
+        assert!(denials.covering(&rules, &asked, 2_000).is_none());
+        denials.learn(&rules, &asked, version(1, 1), &[answered(0, "<b>")], ASKED);
+        assert!(denials.covering(&rules, &asked, 59_999_999).is_some());
+        assert_eq!(denials.report()[0].limit, "l");
+        assert!(denials.covering(&rules, &asked, 60_000_000).is_none());
     }
 }

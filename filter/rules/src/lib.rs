@@ -10,10 +10,12 @@
 //! | `part.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
-//! | `denials.rs` | what is denied again without asking |
+//! | `denials.rs`, `denials/unreported.rs` | cached denials, and those that the sidecar is told of later |
 //! | `queue.rs` | who waits for a verdict, and when the next callout leaves |
 //! | `wire.rs` | the question to the sidecar and its answer |
+//! | `outage_log.rs` | how often the log says that verdicts are missing |
 //! | `reply.rs`, `reply/fields.rs` | what a client is told |
+//! | `reply/details.rs` | what Envoy's access log is told |
 //! | `stats.rs` | what is counted |
 
 mod address;
@@ -23,8 +25,8 @@ mod cost;
 mod denials;
 mod fields;
 mod key;
-
 mod matcher;
+mod outage_log;
 mod part;
 mod path;
 mod queue;
@@ -38,12 +40,13 @@ mod wire;
 pub use claims::metadata;
 pub use config::{ConfigError, Sidecar, parse};
 pub use denials::Denials;
+pub use outage_log::OutageLog;
 pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
-pub use reply::{Fields, OURS, Reply};
+pub use reply::{DETAILS_PREFIX, Fields, OURS, Reply, is_reply_of_ours};
 pub use request::{Headers, Request};
 pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};
 pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};
-pub use wire::{Conclusion, Unusable, read_answer};
+pub use wire::{Conclusion, Unusable, callout_outcome, read_answer};
 
 impl Rules {
     /// What is counted, by name.

@@ -1,11 +1,16 @@
 //! What a client is told. Names the limit, never the key.
 
+mod details;
 mod fields;
 mod text;
 
+pub use details::{DETAILS_PREFIX, is_reply_of_ours};
+pub(crate) use details::{DenialDetails, details};
 pub(crate) use fields::HeaderStyle;
 pub use fields::OURS;
 pub use text::Fields;
+
+use std::sync::Arc;
 
 use serde::Serialize;
 use sluicegate_protocol::Standing;
@@ -29,6 +34,8 @@ pub struct Reply {
     pub headers: Fields,
     /// Body; to a gRPC request Envoy says it as `grpc-message`.
     pub body: Vec<u8>,
+    /// Response code details, for Envoy's access log: who was refused and why.
+    pub details: Arc<str>,
 }
 
 /// How a rule tells clients about its limits.
@@ -66,7 +73,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    fn reply(self, grpc_status: i32, grpc: bool, mut headers: Fields) -> Reply {
+    fn reply(self, grpc_status: i32, grpc: bool, mut headers: Fields, details: Arc<str>) -> Reply {
         let body = if grpc {
             // It becomes `grpc-message`, and Envoy gives the answer gRPC's own content type.
             self.detail.into_bytes()
@@ -84,6 +91,7 @@ impl<'a> Problem<'a> {
             grpc_status,
             headers,
             body,
+            details,
         }
     }
 }
@@ -95,6 +103,7 @@ impl Reply {
         standing: &Standing<'_>,
         style: &ReplyStyle,
         grpc: bool,
+        details: Arc<str>,
     ) -> Self {
         let mut detail = String::with_capacity(128);
         detail.push_str("limit `");
@@ -118,7 +127,12 @@ impl Reply {
         // Whole seconds, rounded up, or the retry would be early; the milliseconds travel beside it.
         headers.add_number("retry-after", fields::seconds(standing.retry_after_ms));
         headers.add_number("retry-after-ms", standing.retry_after_ms);
-        style.headers.write(limit, standing, &mut headers);
+        if grpc {
+            // What gRPC clients with a retry policy heed (gRFC A6); a denial is the one answer of ours to be retried.
+            headers.add_number("grpc-retry-pushback-ms", standing.retry_after_ms);
+        }
+        let until_ms = standing.retry_after_ms;
+        style.headers.write(limit, standing, until_ms, &mut headers);
         match &style.body {
             Some((content_type, body)) if !grpc => {
                 headers.add("content-type", |text| text.push_str(content_type));
@@ -127,51 +141,60 @@ impl Reply {
                     grpc_status: grpc::RESOURCE_EXHAUSTED,
                     headers,
                     body: body.clone().into_bytes(),
+                    details,
                 }
             }
-            _ => problem.reply(grpc::RESOURCE_EXHAUSTED, grpc, headers),
+            _ => problem.reply(grpc::RESOURCE_EXHAUSTED, grpc, headers, details),
         }
     }
 
     /// The request costs more than a limit ever holds: it would be denied whenever it came, so it is not told to wait.
-    pub(crate) fn cost_over_limit(grpc: bool) -> Self {
+    pub(crate) fn cost_over_limit(rule: Option<&str>, limit: Option<&str>, grpc: bool) -> Self {
+        let labels = [("rule", rule), ("limit", limit)];
         let detail = "the request costs more than its limit ever holds: waiting cannot help, ask for less at a time";
         Problem::new(422, "Unprocessable Content", detail.to_owned(), None).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
             Fields::default(),
+            details("cost_over_limit", &labels).into(),
         )
     }
 
     /// No verdict is to be had, and the rule says that the request may not pass without.
-    pub(crate) fn unavailable(grpc: bool) -> Self {
+    pub(crate) fn unavailable(rule: Option<&str>, reason: &str, grpc: bool) -> Self {
+        let labels = [("rule", rule), ("reason", Some(reason))];
         let detail = "the rate limiter did not answer, and this route is not served without it";
         Problem::new(503, "Service Unavailable", detail.to_owned(), None).reply(
             grpc::UNAVAILABLE,
             grpc,
             Fields::default(),
+            details("unavailable", &labels).into(),
         )
     }
 
     /// The request lacks what a limit's key is made of, and the rule says that it may not pass without.
-    pub(crate) fn missing_part(limit: &str, grpc: bool) -> Self {
+    pub(crate) fn missing_part(rule: &str, limit: &str, grpc: bool) -> Self {
+        let labels = [("rule", Some(rule)), ("limit", Some(limit))];
         let detail = format!("the request does not say whom to count for limit `{limit}`");
         Problem::new(403, "Forbidden", detail, Some(limit)).reply(
             grpc::PERMISSION_DENIED,
             grpc,
             Fields::default(),
+            details("missing_part", &labels).into(),
         )
     }
 
     /// The request says in several ways whom it is to be counted for. The upstream might believe another than the
     /// filter, so whichever were counted, the other would have been let through uncounted.
-    pub(crate) fn ambiguous_part(limit: &str, grpc: bool) -> Self {
+    pub(crate) fn ambiguous_part(rule: &str, limit: &str, grpc: bool) -> Self {
+        let labels = [("rule", Some(rule)), ("limit", Some(limit))];
         let detail =
             format!("the request says in several different ways whom to count for limit `{limit}`");
         Problem::new(400, "Bad Request", detail, Some(limit)).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
             Fields::default(),
+            details("ambiguous_part", &labels).into(),
         )
     }
 }
@@ -179,6 +202,6 @@ impl Reply {
 /// What an admitted client is told.
 pub(crate) fn admitted(limit: &str, standing: &Standing<'_>, style: HeaderStyle) -> Fields {
     let mut headers = Fields::default();
-    style.write(limit, standing, &mut headers);
+    style.write(limit, standing, standing.reset_ms, &mut headers);
     headers
 }

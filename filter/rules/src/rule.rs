@@ -5,7 +5,7 @@ use crate::cost::Cost;
 use crate::key::{Hasher, Key};
 use crate::matcher::{Matcher, Seen};
 use crate::part::{Found, Part};
-use crate::reply::{Reply, ReplyStyle};
+use crate::reply::{DenialDetails, Reply, ReplyStyle};
 use crate::request::Request;
 use crate::stats::Counters;
 use crate::template::Capture;
@@ -18,6 +18,7 @@ pub struct Rules {
     pub(crate) hasher: Hasher,
     pub(crate) rules: Vec<Rule>,
     pub(crate) counters: Counters,
+    pub(crate) denial_details: DenialDetails,
 }
 
 /// Which requests, and the checks to make for them.
@@ -203,11 +204,11 @@ impl Rules {
         let reply = match obstacle {
             Obstacle::Ambiguous(limit) => {
                 count(Counters::REFUSED_AMBIGUOUS);
-                Reply::ambiguous_part(self.limit_name(rule, *limit), grpc)
+                Reply::ambiguous_part(self.rule_name(rule), self.limit_name(rule, *limit), grpc)
             }
             Obstacle::Missing(limit) => {
                 count(Counters::REFUSED_MISSING);
-                Reply::missing_part(self.limit_name(rule, *limit), grpc)
+                Reply::missing_part(self.rule_name(rule), self.limit_name(rule, *limit), grpc)
             }
             Obstacle::Skip => return Evaluation::Pass,
         };

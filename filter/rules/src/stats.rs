@@ -24,7 +24,7 @@ pub const OF_RULE: [(&str, &str); 3] = [
 ];
 
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
-pub const FIXED: [(&str, &str); 14] = [
+pub const FIXED: [(&str, &str); 15] = [
     ("decisions", "requests that a rule had a check for"),
     ("admitted", "of those, let through by a verdict"),
     ("denied", "of those, answered with 429"),
@@ -50,11 +50,15 @@ pub const FIXED: [(&str, &str); 14] = [
     ),
     (
         "error_no_answer",
-        "questions without an answer in time: the sidecar is away or slow",
+        "questions without an answer in time: the sidecar is slow or hangs",
+    ),
+    (
+        "error_unreachable",
+        "questions that Envoy could not bring to a sidecar: no such cluster, no healthy endpoint or connection refused",
     ),
     (
         "error_status",
-        "questions answered with another status than 200",
+        "questions that the sidecar refused: answered with another status than 200",
     ),
     (
         "error_body",
@@ -84,11 +88,12 @@ impl Counters {
     pub(crate) const REFUSED_MISSING: usize = 6;
     pub(crate) const REFUSED_AMBIGUOUS: usize = 7;
     pub(crate) const ERROR_NO_ANSWER: usize = 8;
-    pub(crate) const ERROR_STATUS: usize = 9;
-    pub(crate) const ERROR_BODY: usize = 10;
-    pub(crate) const ERROR_STORE: usize = 11;
-    pub(crate) const ERROR_DECISION: usize = 12;
-    pub(crate) const ERROR_FULL: usize = 13;
+    pub(crate) const ERROR_UNREACHABLE: usize = 9;
+    pub(crate) const ERROR_STATUS: usize = 10;
+    pub(crate) const ERROR_BODY: usize = 11;
+    pub(crate) const ERROR_STORE: usize = 12;
+    pub(crate) const ERROR_DECISION: usize = 13;
+    pub(crate) const ERROR_FULL: usize = 14;
 
     /// For each rule and each of its limits: one counter of denials, or two of what a shadow rule would have done.
     pub(crate) fn new(rules: &[Rule]) -> Self {

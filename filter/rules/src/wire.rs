@@ -14,6 +14,9 @@ use crate::stats::Counters;
 pub enum Conclusion {
     /// It goes on to the upstream, and these headers are put into the upstream's answer.
     Continue(Fields),
+    /// It goes on to the upstream without a verdict, as its rules say; the text names rule and reason, for Envoy's filter
+    /// state and so for its access log: `sluicegate_unmetered{rule=per-key,reason=timeout}`.
+    Unmetered(String),
     /// The client gets this.
     Answer(Reply),
 }
@@ -21,11 +24,13 @@ pub enum Conclusion {
 /// Why an answer, or its absence, gave no verdict. For the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// No answer: the callout could not be made, timed out or broke.
-    NoAnswer,
+    /// No answer in time.
+    Timeout,
+    /// Envoy could not bring the question to a sidecar.
+    Unreachable,
     /// More requests wait than may.
     Full,
-    /// The sidecar answered with another status than 200.
+    /// The sidecar refused: another status than 200.
     Status(String),
     /// The body cannot be read, or does not fit the question.
     Body(String),
@@ -38,7 +43,10 @@ pub enum Unusable {
 impl std::fmt::Display for Unusable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NoAnswer => f.write_str("the sidecar did not answer in time"),
+            Self::Timeout => f.write_str("the sidecar did not answer in time"),
+            Self::Unreachable => f.write_str(
+                "Envoy cannot reach the sidecar: no such cluster, no healthy endpoint or connection refused",
+            ),
             Self::Full => f.write_str("too many requests wait for the sidecar"),
             Self::Status(status) => write!(f, "the sidecar answered with status {status}"),
             Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
@@ -51,13 +59,44 @@ impl std::fmt::Display for Unusable {
 impl Unusable {
     const fn counter(&self) -> usize {
         match self {
-            Self::NoAnswer => Counters::ERROR_NO_ANSWER,
+            Self::Timeout => Counters::ERROR_NO_ANSWER,
+            Self::Unreachable => Counters::ERROR_UNREACHABLE,
             Self::Full => Counters::ERROR_FULL,
             Self::Status(_) => Counters::ERROR_STATUS,
             Self::Body(_) => Counters::ERROR_BODY,
             Self::StoreUnavailable => Counters::ERROR_STORE,
             Self::Refused(_) => Counters::ERROR_DECISION,
         }
+    }
+
+    /// One word for the access log, of a fixed set: nothing of what was answered.
+    const fn reason(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unreachable => "unreachable",
+            Self::Full => "full",
+            Self::Status(_) => "status",
+            Self::Body(_) => "body",
+            Self::StoreUnavailable => "store",
+            Self::Refused(_) => "decision",
+        }
+    }
+}
+
+/// What the status of a callout's answer means. Envoy answers in the sidecar's place with a 504 when the callout times
+/// out, and with a 503 when it has no endpoint to ask or cannot connect; the sidecar itself says neither on this port.
+/// Without a status (`None`) the callout broke off after it had begun.
+///
+/// # Errors
+/// Why there is no body to be read.
+pub fn callout_outcome(status: Option<&[u8]>) -> Result<(), Unusable> {
+    match status {
+        Some(b"200") => Ok(()),
+        None | Some(b"504") => Err(Unusable::Timeout),
+        Some(b"503") => Err(Unusable::Unreachable),
+        Some(other) => Err(Unusable::Status(
+            String::from_utf8_lossy(other).into_owned(),
+        )),
     }
 }
 
@@ -153,7 +192,7 @@ impl Rules {
             Ok(verdicts) => verdicts.iter(),
             Err(why) => {
                 count(why.counter());
-                return (self.without_verdict(question, count), Some(why));
+                return (self.without_verdict(question, &why, count), Some(why));
             }
         };
         let (conclusion, mut why) = if question.checks.is_empty() {
@@ -194,14 +233,14 @@ impl Rules {
                 ..
             }) => {
                 count(Counters::REFUSED_COST);
-                let reply = Reply::cost_over_limit(question.grpc);
+                let reply = self.cost_over_limit(question);
                 return (Conclusion::Answer(reply), None);
             }
             Some(other) => no_verdict(other),
             None => Unusable::Body("it holds no verdict".to_owned()),
         };
         count(why.counter());
-        (self.without_verdict(question, count), Some(why))
+        (self.without_verdict(question, &why, count), Some(why))
     }
 
     fn admitted(&self, question: &Question, check: &Check, standing: &Standing<'_>) -> Conclusion {
@@ -224,30 +263,57 @@ impl Rules {
                 standing,
                 &rule.reply,
                 question.grpc,
+                self.denial_details.of(check.rule, check.limit),
             )),
-            None => Conclusion::Answer(Reply::unavailable(question.grpc)),
+            // Every check of a question is of one of its rules.
+            None => Conclusion::Answer(Reply::unavailable(None, "decision", question.grpc)),
         }
     }
 
-    fn without_verdict(&self, question: &Question, count: &mut dyn FnMut(usize)) -> Conclusion {
+    /// The answer does not say which check costs too much: where several could be meant, none is named.
+    fn cost_over_limit(&self, question: &Question) -> Reply {
+        let checks = question.checks.as_slice();
+        let first = checks
+            .first()
+            .filter(|first| checks.iter().all(|check| check.rule == first.rule));
+        let limit = first
+            .filter(|first| checks.iter().all(|check| check.limit == first.limit))
+            .map(|check| self.limit_name(check.rule, check.limit));
+        let rule = first.map(|check| self.rule_name(check.rule));
+        Reply::cost_over_limit(rule, limit, question.grpc)
+    }
+
+    fn without_verdict(
+        &self,
+        question: &Question,
+        why: &Unusable,
+        count: &mut dyn FnMut(usize),
+    ) -> Conclusion {
         // A rule's checks stand together.
         let checks = question.checks.as_slice();
         let rules = checks
             .chunk_by(|a, b| a.rule == b.rule)
             .filter_map(<[Check]>::first)
             .map(|check| check.rule);
+        // Of several rules the first whose own `when_unavailable` this is.
+        let rule = rules
+            .clone()
+            .filter_map(|rule| self.rules.get(rule))
+            .find(|rule| rule.when_unavailable == question.when_unavailable)
+            .map(|rule| rule.name.as_str());
         match question.when_unavailable {
             // A request that only shadow rules match never depended on a verdict.
             _ if question.checks.is_empty() => Conclusion::Continue(Fields::default()),
             WhenUnavailable::Allow => {
                 count(Counters::UNAVAILABLE_ALLOWED);
                 rules.for_each(|rule| count(self.counters.unavailable_allowed(rule)));
-                Conclusion::Continue(Fields::default())
+                let labels = [("rule", rule), ("reason", Some(why.reason()))];
+                Conclusion::Unmetered(reply::details("unmetered", &labels))
             }
             WhenUnavailable::Deny => {
                 count(Counters::UNAVAILABLE_DENIED);
                 rules.for_each(|rule| count(self.counters.unavailable_denied(rule)));
-                Conclusion::Answer(Reply::unavailable(question.grpc))
+                Conclusion::Answer(Reply::unavailable(rule, why.reason(), question.grpc))
             }
         }
     }

@@ -8,47 +8,11 @@
 
 mod support;
 
-use sluicegate_rules::{Conclusion, Fields, Question, Reply, Rules, Unusable, read_answer};
+use sluicegate_rules::{Conclusion, Fields, Reply};
+use support::answered::{answer, answered, reply, rule, verdict};
 use support::{get, question, request, rules};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
-
-fn rule(more: &str) -> Rules {
-    rules(&format!(
-        r#"{{"name":"r","checks":[{{"limit":"per-key","key":[{{"constant":"c"}}]}}]{more}}}"#
-    ))
-}
-
-/// Asks, is answered with this body, and tells what was counted.
-fn answered(rules: &Rules, question: &Question, body: &str) -> (Conclusion, Vec<String>) {
-    let verdicts = read_answer(body.as_bytes(), question.decisions());
-    let verdicts = verdicts
-        .as_ref()
-        .map(|answer| answer.verdicts.as_slice())
-        .map_err(Unusable::clone);
-    let mut counted = Vec::new();
-    let (conclusion, _) = rules.conclude(question, verdicts, &mut |place| {
-        counted.push(rules.counters().names()[place].clone());
-    });
-    (conclusion, counted)
-}
-
-fn verdict(outcome: &str) -> String {
-    format!(
-        r#"{{"outcome":"{outcome}","check":0,"limit":"<b>\r\nx: y","quota":10,"window_ms":60000,"remaining":2,"reset_ms":59001,"retry_after_ms":1001}}"#
-    )
-}
-
-fn answer(verdicts: &[String]) -> String {
-    format!(r#"{{"epoch":1,"verdicts":[{}]}}"#, verdicts.join(","))
-}
-
-fn reply(conclusion: Conclusion) -> Reply {
-    match conclusion {
-        Conclusion::Answer(reply) => reply,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers() {
@@ -63,8 +27,8 @@ fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers(
         ("x-ratelimit-limit", "10"),
         ("x-ratelimit-remaining", "2"),
         ("x-ratelimit-reset", "60"),
-        ("ratelimit", "\"per-key\";r=2;t=60"),
-        ("ratelimit-policy", "\"per-key\";q=10;w=60"),
+        ("ratelimit", "\"per-key/60s\";r=2;t=2"),
+        ("ratelimit-policy", "\"per-key/60s\";q=10;w=60"),
         ("content-type", "application/problem+json"),
     ] {
         assert_eq!(reply.headers.get(name), Some(value), "{name}");
@@ -199,16 +163,17 @@ fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kin
     {
         let allow = rule(r#","when_unavailable":"allow""#);
         let (conclusion, counted) = answered(&allow, &question(&allow, &get("/", &[])), body);
-        assert_eq!(
-            conclusion,
-            Conclusion::Continue(Fields::default()),
-            "{body}"
-        );
+        let reason = kind.strip_prefix("error_").unwrap();
+        let why = format!("{{rule=r,reason={reason}}}");
+        let unmetered = Conclusion::Unmetered(format!("sluicegate_unmetered{why}"));
+        assert_eq!(conclusion, unmetered, "{body}");
         let of_rule = "rule.r.unavailable_allowed";
         assert_eq!(counted, [kind, "unavailable_allowed", of_rule], "{body}");
         let deny = rule(r#","when_unavailable":"deny""#);
         let (conclusion, counted) = answered(&deny, &question(&deny, &get("/", &[])), body);
-        assert_eq!(reply(conclusion).status, 503, "{body}");
+        let reply = reply(conclusion);
+        assert_eq!(reply.status, 503, "{body}");
+        assert_eq!(*reply.details, format!("sluicegate_unavailable{why}"));
         let of_rule = "rule.r.unavailable_denied";
         assert_eq!(counted, [kind, "unavailable_denied", of_rule], "{body}");
     }
@@ -251,7 +216,7 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
         let body = answer(&[verdict(first), verdict(second)]);
         let (conclusion, given) = answered(&both, &asked, &body);
         let given_status = match conclusion {
-            Conclusion::Continue(_) => 0,
+            Conclusion::Continue(_) | Conclusion::Unmetered(_) => 0,
             Conclusion::Answer(reply) => reply.status,
         };
         assert_eq!(
@@ -268,4 +233,80 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let (conclusion, counted) = answered(&alone, &asked, "");
     assert_eq!(conclusion, Conclusion::Continue(Fields::default()));
     assert_eq!(counted, ["error_body"]);
+}
+
+/// What a denied client is told of how its limit stands.
+fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Reply {
+    let rules = rule(r#","when_unavailable":"allow""#);
+    let headers: &[(&str, &[u8])] = if grpc { &[GRPC] } else { &[] };
+    let question = question(&rules, &request("POST", "/a.B/C", headers));
+    let verdict = verdict("denied")
+        .replace("59001", &reset_ms.to_string())
+        .replace("1001", &retry_after_ms.to_string())
+        .replace("60000", &window_ms.to_string());
+    reply(answered(&rules, &question, &answer(&[verdict])).0)
+}
+
+#[test]
+fn f10_a_denied_client_is_told_by_t_to_wait_for_just_as_long_as_by_retry_after() {
+    // A `sliding_log` that is full for a minute, and whose oldest entry leaves in a second.
+    let reply = denied(1_000, 60_000, 60_000, false);
+    let told = |name| reply.headers.get(name).unwrap();
+    assert_eq!(told("retry-after"), "1");
+    assert_eq!(told("ratelimit"), "\"per-key/60s\";r=2;t=1");
+    assert_eq!(told("x-ratelimit-reset"), "60", "its meaning is another");
+    for retry_after_ms in [0, 1, 999, 1_000, 1_001, 59_999, 86_400_000] {
+        let reply = denied(retry_after_ms, 86_400_000, 60_000, false);
+        let told = |name| reply.headers.get(name).unwrap();
+        let (_, t) = told("ratelimit").split_once(";t=").unwrap();
+        assert_eq!(t, told("retry-after"), "{retry_after_ms}");
+    }
+}
+
+#[test]
+fn f10_an_admitted_client_is_told_by_t_when_its_quota_is_whole() {
+    let rules = rule(r#","when_unavailable":"allow","reply":{"on_admitted":true}"#);
+    let question = question(&rules, &get("/", &[]));
+    let admitted = verdict("admitted").replace("1001", "0");
+    let (conclusion, _) = answered(&rules, &question, &answer(&[admitted]));
+    let Conclusion::Continue(headers) = conclusion else {
+        panic!("{conclusion:?}")
+    };
+    let told = headers.get("ratelimit").unwrap();
+    assert_eq!(told, "\"per-key/60s\";r=2;t=60");
+}
+
+#[test]
+fn f20_the_windows_of_one_limit_have_policy_names_of_their_own() {
+    for (window_ms, name, w) in [
+        (60_000, "\"per-key/60s\"", ";w=60"),
+        (3_600_000, "\"per-key/3600s\"", ";w=3600"),
+        (1_500, "\"per-key/1500ms\"", ""),
+    ] {
+        let reply = denied(1_000, 60_000, window_ms, false);
+        let told = |field| reply.headers.get(field).unwrap();
+        assert_eq!(told("ratelimit"), format!("{name};r=2;t=1"));
+        assert_eq!(told("ratelimit-policy"), format!("{name};q=10{w}"));
+    }
+}
+
+#[test]
+fn f20_a_grpc_denial_pushes_back_by_the_millisecond_and_no_other_reply_does() {
+    let pushback = "grpc-retry-pushback-ms";
+    assert_eq!(
+        denied(1_001, 60_000, 60_000, true).headers.get(pushback),
+        Some("1001")
+    );
+    assert_eq!(
+        denied(1_001, 60_000, 60_000, false).headers.get(pushback),
+        None
+    );
+    let rules = rule(r#","when_unavailable":"deny""#);
+    let question = question(&rules, &request("POST", "/a.B/C", &[GRPC]));
+    let over = r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#;
+    for other in [over, r#"{"outcome":"unavailable"}"#] {
+        let body = answer(&[other.to_owned()]);
+        let reply = reply(answered(&rules, &question, &body).0);
+        assert_eq!(reply.headers.get(pushback), None, "{other}");
+    }
 }

@@ -9,11 +9,35 @@ use crate::{Code, Problem};
 /// The body that answers `POST /v1/decide`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer<'a> {
-    /// Which loaded version of the policy these verdicts are of; grows with each reload.
+    /// Which loaded version of the policy these verdicts are of; counted from 1 by each instance, and grows with each
+    /// reload.
     pub epoch: u64,
+    /// Which sidecar process this is: a number from 1 to 2^53 - 1 (so that every JSON reader keeps it whole), chosen at
+    /// random when it starts. 0 of a sidecar too old to say it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub instance: u64,
     /// One for each decision, in order.
     #[serde(borrow)]
     pub verdicts: Vec<Verdict<'a>>,
+}
+
+/// Which policy of which sidecar process. Two answers with the same version are of the same limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyVersion {
+    /// [`Answer::instance`].
+    pub instance: u64,
+    /// [`Answer::epoch`].
+    pub epoch: u64,
+}
+
+impl Answer<'_> {
+    /// Which policy its verdicts are of.
+    pub const fn version(&self) -> PolicyVersion {
+        PolicyVersion {
+            instance: self.instance,
+            epoch: self.epoch,
+        }
+    }
 }
 
 /// The answer to a decision.

@@ -6,10 +6,11 @@
 //!
 //! Times are microseconds of a clock that does not step, the caller's own.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::Standing;
+use crate::{MAX_HOLD_MS, Standing};
 
 /// Denials held, bounded; the one that ends first goes first.
 #[derive(Debug)]
@@ -23,9 +24,15 @@ pub struct Certificates {
 struct Held {
     /// Not to be used from here on.
     ends_us: u64,
-    /// When the answer was here: what the times in `standing` are counted from.
+    /// When the answer was here: what the times below are counted from.
     answered_us: u64,
-    standing: Standing<'static>,
+    // Numbers only. The limit's name is the asker's own, by `check`; a receipt, which no denial should have, is dropped.
+    check: usize,
+    quota: u64,
+    window_ms: u64,
+    remaining: u64,
+    reset_ms: u64,
+    retry_after_ms: u64,
 }
 
 /// When a denial was asked for and answered.
@@ -47,11 +54,11 @@ impl Certificates {
         }
     }
 
-    /// Remembers a denial for its `hold_ms`, if it has any.
+    /// Remembers a denial for its `hold_ms`, if it has any, and at most for [`MAX_HOLD_MS`].
     pub fn hold(&mut self, fingerprint: &str, standing: &Standing<'_>, asked: Asked) {
         let ends_us = asked
             .sent_us
-            .saturating_add(standing.hold_ms.saturating_mul(1_000));
+            .saturating_add(standing.hold_ms.min(MAX_HOLD_MS) * 1_000);
         if ends_us <= asked.answered_us || self.capacity == 0 {
             return;
         }
@@ -67,23 +74,35 @@ impl Certificates {
         let held = Held {
             ends_us,
             answered_us: asked.answered_us,
-            standing: standing.clone().into_owned(),
+            check: standing.check,
+            quota: standing.quota,
+            window_ms: standing.window_ms,
+            remaining: standing.remaining,
+            reset_ms: standing.reset_ms,
+            retry_after_ms: standing.retry_after_ms,
         };
         self.held.insert(fingerprint, held);
     }
 
-    /// The denial of a decision at `now_us`, as the store would give it then.
-    pub fn covering(&self, fingerprint: &str, now_us: u64) -> Option<Standing<'_>> {
+    /// The denial of a decision at `now_us`, as the store would give it then, but for the limit's name: that is empty, and
+    /// whoever asks knows it as the limit of the check that `check` names.
+    pub fn covering(&self, fingerprint: &str, now_us: u64) -> Option<Standing<'static>> {
         let held = self
             .held
             .get(fingerprint)
             .filter(|held| now_us < held.ends_us)?;
         let passed_ms = now_us.saturating_sub(held.answered_us) / 1_000;
-        let mut standing = held.standing.clone();
-        standing.retry_after_ms = standing.retry_after_ms.saturating_sub(passed_ms).max(1);
-        standing.reset_ms = standing.reset_ms.saturating_sub(passed_ms).max(1);
-        standing.hold_ms = (held.ends_us - now_us) / 1_000;
-        Some(standing)
+        Some(Standing {
+            check: held.check,
+            limit: Cow::Borrowed(""),
+            quota: held.quota,
+            window_ms: held.window_ms,
+            remaining: held.remaining,
+            reset_ms: held.reset_ms.saturating_sub(passed_ms).max(1),
+            retry_after_ms: held.retry_after_ms.saturating_sub(passed_ms).max(1),
+            hold_ms: (held.ends_us - now_us) / 1_000,
+            receipt: Vec::new(),
+        })
     }
 
     /// Forgets everything: what was denied may be admitted now.
@@ -185,6 +204,22 @@ mod tests {
         let mut none = Certificates::new(0);
         none.hold("a", &standing(1_000, 5_000), ASKED);
         assert!(none.is_empty());
+    }
+
+    #[test]
+    fn f15_a_hold_is_clamped_and_neither_limit_text_nor_receipt_is_held() {
+        const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3_600_000;
+        for hold_ms in [TEN_YEARS_MS, u64::MAX] {
+            let mut certificates = Certificates::new(10);
+            let mut denied = standing(hold_ms, hold_ms);
+            denied.limit = "x".repeat(1_000_000).into();
+            denied.receipt = vec![7; 1_000];
+            certificates.hold("a", &denied, ASKED);
+            let ends_us = ASKED.sent_us + MAX_HOLD_MS * 1_000;
+            let held = certificates.covering("a", ends_us - 1).unwrap();
+            assert_eq!((held.limit.as_ref(), held.receipt), ("", vec![]));
+            assert!(certificates.covering("a", ends_us).is_none());
+        }
     }
 
     #[test]

@@ -10,16 +10,18 @@
 //! | `request.rs` | decisions and checks, and reading them one by one |
 //! | `answer.rs` | verdicts |
 //! | `certificate.rs` | denials that are remembered, in the filter and in the sidecar |
+//! | `fault.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | what can be wrong, each with a code of its own |
 //! | `top.rs` | who is being denied |
 
 mod answer;
 mod certificate;
+mod fault;
 mod problem;
 mod request;
 mod top;
 
-pub use answer::{Answer, GivenBack, Listed, Standing, Verdict, WasReset};
+pub use answer::{Answer, GivenBack, Listed, PolicyVersion, Standing, Verdict, WasReset};
 pub use certificate::{Asked, Certificates, fingerprint};
 pub use problem::{Code, Problem};
 pub use request::{
@@ -46,5 +48,8 @@ pub const MAX_ENTRIES: usize = 1024;
 pub const MAX_CHECKS: usize = 32;
 /// Most bytes of a key.
 pub const MAX_KEY_BYTES: usize = 512;
+/// Longest that a denial may be held, in milliseconds: the largest `denial_ttl` of a policy. One held for longer would
+/// outlive what an operator expects of a reset.
+pub const MAX_HOLD_MS: u64 = 60_000;
 /// Largest cost that any limit could admit; larger numbers would not survive arithmetic in Redis.
 pub const MAX_COST: u64 = 1 << 31;

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Code {
     /// The body is not JSON, or not an object with the one list that belongs there.
     MalformedJson,
+    /// The body broke off, or its chunks are not framed as HTTP wants it.
+    BrokenBody,
     /// The body is larger than [`crate::MAX_BODY_BYTES`].
     BodyTooLarge,
     /// More than [`crate::MAX_ENTRIES`] entries in the list.
@@ -38,6 +40,7 @@ impl Code {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MalformedJson => "malformed_json",
+            Self::BrokenBody => "broken_body",
             Self::BodyTooLarge => "body_too_large",
             Self::TooManyEntries => "too_many_entries",
             Self::MalformedEntry => "malformed_entry",

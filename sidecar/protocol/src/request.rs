@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::fault::{self, Fault};
 use crate::{Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_ENTRIES, MAX_KEY_BYTES, Problem};
 
 /// The body of `POST /v1/decide`.
@@ -130,16 +131,16 @@ pub struct Reset<'a> {
 /// # Errors
 /// The body as a whole is of no use: too large, not JSON, no list of decisions, too many of them.
 pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
-    let text = |error: serde_json::Error| error.to_string();
     let (decisions, denied) = read_list(
         body,
         "decisions",
         |body| {
-            let read: Envelope<'_, Decision<'_>> = serde_json::from_slice(body).map_err(text)?;
-            Ok((read.decisions, read.denied))
+            let read: Envelope<'_, Decision<'_>> = serde_json::from_slice(body).ok()?;
+            Some((read.decisions, read.denied))
         },
         |body| {
-            let read: Envelope<'_, &RawValue> = serde_json::from_slice(body).map_err(text)?;
+            let read: Envelope<'_, &RawValue> =
+                fault::read(body).map_err(|fault| fault.within(""))?;
             Ok((read.decisions, read.denied))
         },
     )?;
@@ -161,7 +162,7 @@ pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>
     Ok(read_list(
         body,
         field,
-        |body| only_field(body, field),
+        |body| only_field(body, field).ok(),
         |body| only_field(body, field),
     )?
     .0)
@@ -176,7 +177,7 @@ pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Probl
     Ok(read_list(
         body,
         field,
-        |body| only_field(body, field),
+        |body| only_field(body, field).ok(),
         |body| only_field(body, field),
     )?
     .0)
@@ -186,7 +187,7 @@ pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Probl
 fn read_list<'a, T: Deserialize<'a>, E>(
     body: &'a [u8],
     field: &str,
-    whole: impl Fn(&'a [u8]) -> Result<(Vec<T>, E), String>,
+    whole: impl Fn(&'a [u8]) -> Option<(Vec<T>, E)>,
     raw: impl Fn(&'a [u8]) -> Result<(Vec<&'a RawValue>, E), String>,
 ) -> Result<(Vec<Result<T, Problem>>, E), Problem> {
     if body.len() > MAX_BODY_BYTES {
@@ -200,19 +201,21 @@ fn read_list<'a, T: Deserialize<'a>, E>(
     }
     // Nearly every body is whole, so it is read in one go, and again piece by piece only if that fails.
     let (list, beside): (Vec<_>, E) = match whole(body) {
-        Ok((list, beside)) => (list.into_iter().map(Ok).collect(), beside),
-        Err(_) => {
+        Some((list, beside)) => (list.into_iter().map(Ok).collect(), beside),
+        None => {
             let (list, beside) = raw(body).map_err(|why| {
                 Problem::new(
                     Code::MalformedJson,
                     format_args!("the body is not {{\"{field}\": [...]}}: {why}"),
                 )
             })?;
-            let read = |raw: &'a RawValue| {
-                serde_json::from_str(raw.get())
-                    .map_err(|error| Problem::new(Code::MalformedEntry, error))
+            let read = |(index, raw): (usize, &'a RawValue)| {
+                fault::read(raw.get().as_bytes()).map_err(|fault: Fault| {
+                    let entry = format!("{field}[{index}]");
+                    Problem::new(Code::MalformedEntry, fault.within(&entry))
+                })
             };
-            (list.into_iter().map(read).collect(), beside)
+            (list.into_iter().enumerate().map(read).collect(), beside)
         }
     };
     if list.len() > MAX_ENTRIES {
@@ -229,8 +232,9 @@ fn read_list<'a, T: Deserialize<'a>, E>(
 
 /// An object of one field, and nothing beside it.
 fn only_field<'a, T: Deserialize<'a>>(body: &'a [u8], field: &str) -> Result<(Vec<T>, ()), String> {
-    let mut fields: BTreeMap<Cow<'a, str>, Vec<T>> =
-        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let mut fields: BTreeMap<Cow<'a, str>, Vec<T>> = serde_json::from_slice(body)
+        .or_else(|_| fault::read(body))
+        .map_err(|fault: Fault| fault.within(""))?;
     match fields.pop_first() {
         Some((name, list)) if name == field && fields.is_empty() => Ok((list, ())),
         Some((name, _)) => Err(format!("it has a field `{name}`")),

@@ -25,6 +25,18 @@ fn an_answer_is_read_and_written_again_unchanged() {
 }
 
 #[test]
+fn f15_an_older_sidecar_does_not_name_its_instance() {
+    let older = ANSWER.replace("\"instance\":5629499534213120,", "");
+    assert_ne!(older, ANSWER);
+    let answer: Answer<'_> = serde_json::from_str(&older).unwrap();
+    assert_eq!((answer.instance, answer.epoch), (0, 3));
+    let newer: Answer<'_> = serde_json::from_str(ANSWER).unwrap();
+    assert_ne!(newer.version(), answer.version());
+    assert_eq!(newer.version().instance, 5_629_499_534_213_120);
+    assert_eq!(serde_json::to_string(&answer).unwrap(), older.trim_end());
+}
+
+#[test]
 fn a_newer_sidecar_may_add_fields_to_an_answer() {
     let newer = ANSWER.replace("\"quota\"", "\"lease\":{\"units\":5},\"quota\"");
     let answer: Answer<'_> = serde_json::from_str(&newer).unwrap();
@@ -57,7 +69,11 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
             Code::MalformedEntry,
             "key",
         ),
-        (r#""nonsense""#.to_owned(), Code::MalformedEntry, "nonsense"),
+        (
+            r#""nonsense""#.to_owned(),
+            Code::MalformedEntry,
+            "not an object",
+        ),
         (r#"{"checks":[]}"#.to_owned(), Code::NoChecks, "checks"),
         (
             format!(r#"{{"checks":[{many}]}}"#),
@@ -85,6 +101,90 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
     }
 }
 
+/// The sidecar's own reading; without the feature the field is not known.
+#[cfg(feature = "field-paths")]
+#[test]
+fn f20_a_type_error_names_the_field_and_shows_no_key() {
+    let good = r#"{"limit":"a","key":"k"}"#;
+    for (check, says) in [
+        (
+            r#"{"limit":"a","key":"k","cost":-1}"#,
+            "`decisions[1].checks[1].cost`: -1 is not a whole number, 0 or more",
+        ),
+        (
+            r#"{"limit":"a","key":"k","cost":1.5}"#,
+            "`decisions[1].checks[1].cost`: 1.5 is not a whole number, 0 or more",
+        ),
+        (
+            r#"{"limit":"a","key":"k","cost":"secret"}"#,
+            "`decisions[1].checks[1].cost`: a string is not a whole number, 0 or more",
+        ),
+        (
+            r#"{"limit":"a","key":4711}"#,
+            "`decisions[1].checks[1].key`: a number is not a string",
+        ),
+        (
+            r#"{"limit":null,"key":"k"}"#,
+            "`decisions[1].checks[1].limit`: null is not a string",
+        ),
+        (
+            r#"{"limit":"a"}"#,
+            "`decisions[1].checks[1]`: missing field `key`",
+        ),
+        (
+            r#""secret""#,
+            "`decisions[1].checks[1]`: a string is not an object",
+        ),
+        (
+            r#"{"limit":"a","key":"k","cots":1}"#,
+            "`decisions[1].checks[1].cots`: unknown field `cots`, expected one of `limit`, `key`, `cost`",
+        ),
+    ] {
+        let body =
+            format!(r#"{{"decisions":[{{"checks":[{good}]}},{{"checks":[{good},{check}]}}]}}"#);
+        let read = read_decisions(body.as_bytes()).unwrap().decisions;
+        let problem = read[1].as_ref().unwrap_err();
+        assert_eq!(problem.message, says, "{check}");
+    }
+    for (body, says) in [
+        (
+            r#"{"decisions":[{"checks":7}]}"#,
+            "`decisions[0].checks`: 7 is not a list",
+        ),
+        (
+            r#"{"decisions":["secret"]}"#,
+            "`decisions[0]`: a string is not an object",
+        ),
+        (
+            r#"{"decisions":[{"checks":[],"peek":"secret"}]}"#,
+            "`decisions[0].peek`: a string is not `true` or `false`",
+        ),
+    ] {
+        let read = read_decisions(body.as_bytes()).unwrap().decisions;
+        assert_eq!(read[0].as_ref().unwrap_err().message, says);
+    }
+    for (body, says) in [
+        (
+            r#"{"decisions":[],"denied":[{"limit":"a","count":-1}]}"#,
+            "`denied[0].count`: -1 is not a whole number, 0 or more",
+        ),
+        (r#"{"decisions":7}"#, "`decisions`: 7 is not a list"),
+        (r#"[]"#, "a list is not an object"),
+        (r#""secret""#, "a string is not an object"),
+        (r#"{"decisions":[]"#, "at line 1 column 15"),
+        (r#"{"decisions":[]} x"#, "at line 1 column 18"),
+    ] {
+        let problem = read_decisions(body.as_bytes()).unwrap_err();
+        assert!(problem.message.ends_with(says), "{body}: {problem}");
+    }
+    let body = r#"{"give_backs":[{"limit":"a","key":"k","cost":"x","taken_at_us":1}]}"#;
+    let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
+    assert_eq!(
+        read[0].as_ref().unwrap_err().message,
+        "`give_backs[0].cost`: a string is not a whole number, 0 or more"
+    );
+}
+
 #[test]
 fn a_body_of_no_use_is_refused_as_a_whole() {
     let one = r#"{"checks":[{"limit":"a","key":"k"}]}"#;
@@ -110,6 +210,7 @@ fn a_body_of_no_use_is_refused_as_a_whole() {
 fn a_code_is_spelt_the_same_in_json_and_in_labels() {
     for code in [
         Code::MalformedJson,
+        Code::BrokenBody,
         Code::BodyTooLarge,
         Code::TooManyEntries,
         Code::MalformedEntry,

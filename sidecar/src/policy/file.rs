@@ -12,8 +12,7 @@ use super::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy, StoreAddre
 
 /// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
-/// A denial held for longer would outlive what an operator expects of a reset.
-const MAX_DENIAL_TTL: Duration = Duration::from_secs(60);
+const MAX_DENIAL_TTL: Duration = Duration::from_millis(sluicegate_protocol::MAX_HOLD_MS);
 /// More would make every request pay for windows that nobody can reason about.
 const MAX_WINDOWS: usize = 8;
 

@@ -36,11 +36,11 @@ pub(crate) enum HeaderStyle {
 }
 
 impl HeaderStyle {
-    /// Adds the fields for how a limit stands.
-    pub fn write(self, limit: &str, standing: &Standing<'_>, fields: &mut Fields) {
+    /// Adds the fields for how a limit stands; `until_ms` is what `t` says, see [`available`].
+    pub fn write(self, limit: &str, standing: &Standing<'_>, until_ms: u64, fields: &mut Fields) {
         if matches!(self, Self::Draft | Self::Both) {
             fields.add(RATELIMIT_POLICY, |text| policy(text, limit, standing));
-            fields.add(RATELIMIT, |text| available(text, limit, standing));
+            fields.add(RATELIMIT, |text| available(text, limit, standing, until_ms));
         }
         if matches!(self, Self::Legacy | Self::Both) {
             fields.add_number(LEGACY_LIMIT, standing.quota);
@@ -50,39 +50,52 @@ impl HeaderStyle {
     }
 }
 
-/// `"per-key";q=100;w=60`. The draft's windows are whole seconds; of another window it says nothing, which it may.
+/// `"per-key/60s";q=100;w=60`. The draft's windows are whole seconds; of another window it says nothing, which it may.
 fn policy(text: &mut String, limit: &str, standing: &Standing<'_>) {
-    string(text, limit);
+    name(text, limit, standing.window_ms);
     parameter(text, ";q=", standing.quota);
-    let seconds = standing.window_ms / 1_000;
-    if standing.window_ms.is_multiple_of(1_000) && seconds > 0 {
+    if let Some(seconds) = whole_seconds(standing.window_ms) {
         parameter(text, ";w=", seconds);
     }
 }
 
-/// `"per-key";r=12;t=30`: what is left, and the seconds until the whole quota is there again.
-fn available(text: &mut String, limit: &str, standing: &Standing<'_>) {
-    string(text, limit);
+/// `"per-key/60s";r=12;t=30`: what is left, and for how many seconds no more than that can be counted on. Of an admission
+/// that is the time until the whole quota is there again, of a denial its retry-after: a client must not be told by
+/// `t` to wait for longer than by `Retry-After` (draft-ietf-httpapi-ratelimit-headers, "Server Behavior").
+fn available(text: &mut String, limit: &str, standing: &Standing<'_>, until_ms: u64) {
+    name(text, limit, standing.window_ms);
     parameter(text, ";r=", standing.remaining);
-    parameter(text, ";t=", seconds(standing.reset_ms));
+    parameter(text, ";t=", seconds(until_ms));
 }
 
-fn parameter(text: &mut String, name: &str, value: u64) {
-    text.push_str(name);
-    number(text, value.min(LARGEST));
-}
-
-/// A string as structured fields have it: printable ASCII in quotes.
-fn string(text: &mut String, name: &str) {
+/// `"per-key/60s"`, `"per-key/1500ms"`: one limit may have several windows, and each is a policy of its own. A limit's
+/// name has no slash, so no two policies have the same name.
+fn name(text: &mut String, limit: &str, window_ms: u64) {
     text.push('"');
-    for character in name.chars() {
+    for character in limit.chars() {
         match character {
             '"' | '\\' => text.extend(['\\', character]),
             ' '..='~' => text.push(character),
             _ => text.push('?'),
         }
     }
-    text.push('"');
+    text.push('/');
+    let (length, unit) = match whole_seconds(window_ms) {
+        Some(seconds) => (seconds, "s\""),
+        None => (window_ms, "ms\""),
+    };
+    number(text, length);
+    text.push_str(unit);
+}
+
+/// A time in seconds, if it is a whole number of them.
+fn whole_seconds(milliseconds: u64) -> Option<u64> {
+    (milliseconds > 0 && milliseconds.is_multiple_of(1_000)).then_some(milliseconds / 1_000)
+}
+
+fn parameter(text: &mut String, name: &str, value: u64) {
+    text.push_str(name);
+    number(text, value.min(LARGEST));
 }
 
 /// Whole seconds, rounded up.
@@ -109,14 +122,12 @@ mod tests {
         }
     }
 
-    fn written(
-        write: fn(&mut String, &str, &Standing<'_>),
-        limit: &str,
-        standing: &Standing<'_>,
-    ) -> String {
-        let mut text = String::new();
-        write(&mut text, limit, standing);
-        text
+    /// `RateLimit-Policy` and `RateLimit`.
+    fn written(limit: &str, standing: &Standing<'_>, until_ms: u64) -> (String, String) {
+        let (mut first, mut second) = (String::new(), String::new());
+        policy(&mut first, limit, standing);
+        available(&mut second, limit, standing, until_ms);
+        (first, second)
     }
 
     /// Name and parameters of the one item of a field, as a parser reads them that is not ours.
@@ -142,29 +153,39 @@ mod tests {
     fn the_drafts_fields_are_structured_fields() {
         let standing = standing(100, 60_000, 12, 29_001);
         let named = |name: &str, number| (name.to_owned(), number);
-        assert_eq!(
-            read(&written(policy, "per-key", &standing)),
-            ("per-key".to_owned(), vec![named("q", 100), named("w", 60)])
-        );
-        assert_eq!(
-            read(&written(available, "per-key", &standing)),
-            ("per-key".to_owned(), vec![named("r", 12), named("t", 30)])
-        );
+        let (policy, available) = written("per-key", &standing, 29_001);
+        let name = "per-key/60s".to_owned();
+        let told = (name.clone(), vec![named("q", 100), named("w", 60)]);
+        assert_eq!(read(&policy), told);
+        let told = (name, vec![named("r", 12), named("t", 30)]);
+        assert_eq!(read(&available), told);
     }
 
     #[test]
     fn the_largest_numbers_and_the_strangest_names_are_structured_fields_too() {
         let standing = standing(u64::MAX, u64::MAX, u64::MAX, u64::MAX);
         for name in ["", "a\"b\\c", "gr\u{fc}n\r\nset-cookie: a=b", "\u{7f}"] {
-            read(&written(policy, name, &standing));
-            let (read, _) = read(&written(available, name, &standing));
-            assert!(!read.contains(['\r', '\n']));
+            let (policy, available) = written(name, &standing, u64::MAX);
+            for field in [policy, available] {
+                assert!(!read(&field).0.contains(['\r', '\n']));
+            }
         }
     }
 
     #[test]
-    fn a_window_that_is_not_whole_seconds_is_left_out() {
-        assert_eq!(written(policy, "a", &standing(5, 1_500, 0, 0)), "\"a\";q=5");
-        assert_eq!(written(policy, "a", &standing(5, 0, 0, 0)), "\"a\";q=5");
+    fn a_window_that_is_not_whole_seconds_has_no_w() {
+        let (policy, _) = written("a", &standing(5, 1_500, 0, 0), 0);
+        assert_eq!(policy, "\"a/1500ms\";q=5");
+        let (policy, _) = written("a", &standing(5, 0, 0, 0), 0);
+        assert_eq!(policy, "\"a/0ms\";q=5");
+    }
+
+    #[test]
+    fn f20_each_window_of_a_limit_is_a_policy_of_its_own() {
+        let names: Vec<_> = [1, 1_000, 1_500, 60_000, 3_600_000]
+            .map(|window_ms| read(&written("per-key", &standing(5, window_ms, 0, 0), 0).1).0)
+            .into();
+        let expected = ["1ms", "1s", "1500ms", "60s", "3600s"].map(|of| format!("per-key/{of}"));
+        assert_eq!(names, expected);
     }
 }

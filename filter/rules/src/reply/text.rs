@@ -32,8 +32,8 @@ impl Fields {
     /// Room for those of a denial, which has the most.
     pub(super) fn roomy() -> Self {
         Self {
-            ends: Vec::with_capacity(8),
-            values: String::with_capacity(192),
+            ends: Vec::with_capacity(9),
+            values: String::with_capacity(224),
         }
     }
 

@@ -1,6 +1,8 @@
 //! A request that a test makes up, and what rules ask for it.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod answered;
+
 use std::collections::BTreeMap;
 
 use sluicegate_rules::{Check, Evaluation, Headers, Question, Request, Rules, parse};

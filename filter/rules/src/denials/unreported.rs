@@ -1,0 +1,109 @@
+//! What the filter has denied by certificates and the sidecar does not know of yet.
+
+use std::collections::BTreeMap;
+
+use sluicegate_protocol::DeniedHere;
+
+/// Keys told apart in one report; denials of others are reported without theirs. Reports go with nearly every callout,
+/// so that there are few in each; and a key is at most half a kilobyte.
+const REPORTED_KEYS: usize = 128;
+
+/// Denied here and not reported yet, by key. Denials for shadows and of too many keys are under the empty key, which
+/// no check has.
+#[derive(Debug, Default)]
+pub(super) struct Unreported(BTreeMap<String, Vec<Count>>);
+
+/// Denials of one key.
+#[derive(Debug)]
+struct Count {
+    limit: String,
+    /// The rule, where nobody heeded them.
+    shadow: Option<String>,
+    count: u64,
+}
+
+impl Unreported {
+    /// Counts for the next report; without an allocation where the same was counted before.
+    pub fn count(&mut self, key: &str, limit: &str, shadow: Option<&str>, count: u64) {
+        let full = self.0.len() >= REPORTED_KEYS;
+        let key = if full && !self.0.contains_key(key) {
+            ""
+        } else {
+            key
+        };
+        if !self.0.contains_key(key) {
+            self.0.insert(key.to_owned(), Vec::new());
+        }
+        let Some(counts) = self.0.get_mut(key) else {
+            return;
+        };
+        let known = counts
+            .iter_mut()
+            .find(|known| known.limit == limit && known.shadow.as_deref() == shadow);
+        match known {
+            Some(known) => known.count = known.count.saturating_add(count),
+            None => counts.push(Count {
+                limit: limit.to_owned(),
+                shadow: shadow.map(str::to_owned),
+                count,
+            }),
+        }
+    }
+
+    /// All of it, to be sent along.
+    pub fn report(&mut self) -> Vec<DeniedHere<'static>> {
+        let mut report = Vec::new();
+        for (key, counts) in std::mem::take(&mut self.0) {
+            let denied = |count: Count| DeniedHere {
+                limit: count.limit.into(),
+                shadow: count.shadow.map(Into::into),
+                key: (!key.is_empty()).then(|| key.clone().into()),
+                count: count.count,
+            };
+            report.extend(counts.into_iter().map(denied));
+        }
+        report
+    }
+
+    /// What did not arrive is counted again.
+    pub fn put_back(&mut self, report: Vec<DeniedHere<'static>>) {
+        for denied in report {
+            self.count(
+                denied.key.as_deref().unwrap_or_default(),
+                &denied.limit,
+                denied.shadow.as_deref(),
+                denied.count,
+            );
+        }
+    }
+
+    /// There is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_tells_a_bounded_number_of_keys_apart_and_counts_all_denials() {
+        let mut unreported = Unreported::default();
+        for name in 0..300 {
+            for _ in 0..2 {
+                unreported.count(&format!("k{name}"), "l", None, 1);
+            }
+        }
+        let report = unreported.report();
+        assert_eq!(report.iter().map(|denied| denied.count).sum::<u64>(), 600);
+        let (named, rest): (Vec<_>, Vec<_>) =
+            report.iter().partition(|denied| denied.key.is_some());
+        assert_eq!(
+            (named.len(), rest.len()),
+            (REPORTED_KEYS, 1),
+            "those without a key are together"
+        );
+        assert!(named.iter().all(|denied| denied.count == 2));
+    }
+}

@@ -1,0 +1,89 @@
+//! Response code details: what Envoy's access log says of a reply of ours (`%RESPONSE_CODE_DETAILS%`), and of a request
+//! that was let through unmetered. Only names from the configuration stand in them, so they have no whitespace (which
+//! Envoy does not want there), and nothing of a key or of an answer.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use crate::rule::Rule;
+
+/// What all of ours begin with.
+pub const DETAILS_PREFIX: &str = "sluicegate_";
+
+/// Whether a response with these details (Envoy's attribute `response.code_details`) is the reply of a Sluicegate filter:
+/// of this one, or of another in the same chain.
+pub fn is_reply_of_ours(code_details: &[u8]) -> bool {
+    code_details.starts_with(DETAILS_PREFIX.as_bytes())
+}
+
+/// `sluicegate_denied{rule=per-key,limit=per-key}`. What is not known is left out.
+pub(crate) fn details(what: &str, labels: &[(&str, Option<&str>)]) -> String {
+    let mut text = String::with_capacity(96);
+    text.push_str(DETAILS_PREFIX);
+    text.push_str(what);
+    let known = labels
+        .iter()
+        .filter_map(|(name, value)| Some((name, (*value)?)));
+    let mut before = '{';
+    for (name, value) in known {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{before}{name}={value}");
+        before = ',';
+    }
+    if before == ',' {
+        text.push('}');
+    }
+    text
+}
+
+/// The details of every denial that a configuration can lead to. A denial is written for every request of whoever is
+/// denied, so its details are made once.
+#[derive(Debug)]
+pub(crate) struct DenialDetails {
+    /// By rule, then by the limit's place in the rule's list.
+    of_rules: Vec<Vec<Arc<str>>>,
+}
+
+impl DenialDetails {
+    pub fn new(rules: &[Rule]) -> Self {
+        let of_rule = |rule: &Rule| {
+            let limits = rule.limits.iter().map(|limit| {
+                let labels = [("rule", Some(rule.name.as_str())), ("limit", Some(limit))];
+                details("denied", &labels).into()
+            });
+            limits.collect()
+        };
+        Self {
+            of_rules: rules.iter().map(of_rule).collect(),
+        }
+    }
+
+    /// Those of one rule and limit.
+    pub fn of(&self, rule: usize, limit: usize) -> Arc<str> {
+        let limits = self.of_rules.get(rule);
+        limits
+            .and_then(|limits| limits.get(limit))
+            .map_or_else(|| details("denied", &[]).into(), Arc::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f20_a_reply_of_another_sluicegate_filter_is_told_by_its_details() {
+        assert!(is_reply_of_ours(b"sluicegate_denied{rule=r,limit=l}"));
+        for other in ["", "via_upstream", "sluicegate", "local_rate_limited"] {
+            assert!(!is_reply_of_ours(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let (a, b) = (("a", Some("1")), ("b", Some("2")));
+        assert_eq!(details("x", &[a, b]), "sluicegate_x{a=1,b=2}");
+        assert_eq!(details("x", &[("a", None), b]), "sluicegate_x{b=2}");
+        assert_eq!(details("x", &[("a", None)]), "sluicegate_x");
+    }
+}

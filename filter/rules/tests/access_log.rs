@@ -1,0 +1,152 @@
+//! What Envoy is told of a request that was refused or let through unmetered: rule, limit, reason.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+mod support;
+
+use sluicegate_rules::{DETAILS_PREFIX, Evaluation, Unusable, callout_outcome};
+use support::answered::{answer, answered, reply, rule, verdict};
+use support::{get, question, rules};
+
+#[test]
+fn f15_a_denial_names_rule_and_limit_for_the_access_log() {
+    let all = rules(
+        r#"{"name":"first","checks":[{"limit":"a","key":[{"constant":"c"}]}],"when_unavailable":"allow"},
+        {"name":"second","checks":[{"limit":"a","key":[{"constant":"c"}]},{"limit":"b.c","key":[{"constant":"c"}]}],
+         "when_unavailable":"allow"}"#,
+    );
+    let question = question(&all, &get("/", &[]));
+    for (check, details) in [
+        (0, "sluicegate_denied{rule=first,limit=a}"),
+        (1, "sluicegate_denied{rule=second,limit=a}"),
+        (2, "sluicegate_denied{rule=second,limit=b.c}"),
+    ] {
+        let decided = format!(r#""check":{check}"#);
+        let body = answer(&[verdict("denied").replace(r#""check":0"#, &decided)]);
+        let reply = reply(answered(&all, &question, &body).0);
+        assert_eq!(&*reply.details, details);
+        assert!(reply.details.starts_with(DETAILS_PREFIX));
+    }
+}
+
+#[test]
+fn f15_every_other_refusal_names_what_is_known_of_rule_and_limit_and_nothing_of_an_answer() {
+    let check = |limit: &str| format!(r#"{{"limit":"{limit}","key":[{{"constant":"c"}}]}}"#);
+    let rule = |name: &str, checks: &[String], unavailable: &str| {
+        format!(
+            r#"{{"name":"{name}","checks":[{}],"when_unavailable":"{unavailable}"}}"#,
+            checks.join(",")
+        )
+    };
+    let over =
+        r#"{"outcome":"error","code":"cost_over_limit","message":"`checks[0].cost` of l\n x"}"#;
+    for (configured, details) in [
+        (rule("r", &[check("l")], "allow"), "{rule=r,limit=l}"),
+        (
+            rule("r", &[check("l"), check("l")], "allow"),
+            "{rule=r,limit=l}",
+        ),
+        (rule("r", &[check("l"), check("m")], "allow"), "{rule=r}"),
+        (
+            [
+                rule("r", &[check("l")], "allow"),
+                rule("s", &[check("l")], "allow"),
+            ]
+            .join(","),
+            "",
+        ),
+    ] {
+        let rules = rules(&configured);
+        let question = question(&rules, &get("/", &[]));
+        let reply = reply(answered(&rules, &question, &answer(&[over.to_owned()])).0);
+        assert_eq!(
+            *reply.details,
+            format!("sluicegate_cost_over_limit{details}")
+        );
+    }
+    // Of several rules without a verdict, the first that refuses for want of it.
+    let rules = rules(
+        &[
+            rule("open", &[check("l")], "allow"),
+            rule("closed", &[check("l")], "deny"),
+        ]
+        .join(","),
+    );
+    let question = question(&rules, &get("/", &[]));
+    for (why, reason) in [
+        (Unusable::Timeout, "timeout"),
+        (Unusable::Unreachable, "unreachable"),
+        (Unusable::Status("<b> 418".to_owned()), "status"),
+        (Unusable::Full, "full"),
+        (Unusable::Refused("a key".to_owned()), "decision"),
+    ] {
+        let (conclusion, _) = rules.conclude(&question, Err(why), &mut |_| {});
+        let details = format!("sluicegate_unavailable{{rule=closed,reason={reason}}}");
+        assert_eq!(*reply(conclusion).details, details);
+    }
+}
+
+#[test]
+fn f15_a_request_that_lacks_or_doubles_a_part_is_refused_by_rule_and_limit() {
+    let rules = rules(
+        r#"{"name":"r","checks":[{"limit":"l","key":[{"header":"x-key"}],"when_missing":"deny"}],"when_unavailable":"allow"}"#,
+    );
+    let twice: &[(&str, &[u8])] = &[("x-key", b"secret"), ("x-key", b"other")];
+    for (headers, details) in [
+        (&[][..], "sluicegate_missing_part{rule=r,limit=l}"),
+        (twice, "sluicegate_ambiguous_part{rule=r,limit=l}"),
+    ] {
+        match rules.evaluate(&get("/", headers), &mut |_| {}) {
+            Evaluation::Refuse(reply) => assert_eq!(&*reply.details, details),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn f11_what_envoy_answers_in_the_sidecars_place_is_told_from_what_the_sidecar_answers() {
+    for (status, outcome, counter, says) in [
+        (Some("200"), Ok(()), "", ""),
+        (None, Err(Unusable::Timeout), "error_no_answer", "in time"),
+        (
+            Some("504"),
+            Err(Unusable::Timeout),
+            "error_no_answer",
+            "in time",
+        ),
+        (
+            Some("503"),
+            Err(Unusable::Unreachable),
+            "error_unreachable",
+            "Envoy cannot reach the sidecar: no such cluster, no healthy endpoint or connection refused",
+        ),
+        (
+            Some("413"),
+            Err(Unusable::Status("413".to_owned())),
+            "error_status",
+            "413",
+        ),
+        (
+            Some(""),
+            Err(Unusable::Status(String::new())),
+            "error_status",
+            "status",
+        ),
+    ] {
+        let given = callout_outcome(status.map(str::as_bytes));
+        assert_eq!(given, outcome, "{status:?}");
+        let Err(why) = given else { continue };
+        assert!(why.to_string().contains(says), "{why}");
+        let rules = rule(r#","when_unavailable":"allow""#);
+        let question = question(&rules, &get("/", &[]));
+        let mut counted = Vec::new();
+        rules.conclude(&question, Err(why), &mut |place| {
+            counted.push(rules.counters().names()[place].clone());
+        });
+        assert_eq!(counted[0], counter, "{status:?}");
+    }
+}
