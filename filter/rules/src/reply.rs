@@ -168,6 +168,18 @@ impl Reply {
     pub(crate) fn ambiguous_part(limit: &str, grpc: bool) -> Self {
         let detail =
             format!("the request says in several different ways whom to count for limit `{limit}`");
+        Self::bad_request(detail, limit, grpc)
+    }
+
+    /// The request says whom it is to be counted for, in a way that cannot be read. It is not treated as one that does
+    /// not say it: that might be let through.
+    pub(crate) fn unreadable_part(limit: &str, grpc: bool) -> Self {
+        let detail =
+            format!("what the request says of whom to count for limit `{limit}` cannot be read");
+        Self::bad_request(detail, limit, grpc)
+    }
+
+    fn bad_request(detail: String, limit: &str, grpc: bool) -> Self {
         Problem::new(400, "Bad Request", detail, Some(limit)).reply(
             grpc::INVALID_ARGUMENT,
             grpc,

@@ -2,14 +2,16 @@
 //!
 //! Nothing here knows how many requests one call asks for, or who makes the call.
 
-use sluicegate_protocol::{Answer, Code, Decision, DeniedHere, Request, Standing, Verdict};
+use sluicegate_protocol::{
+    Answer, Code, Decision, DeniedHere, MAX_CHECKS, Request, Standing, Verdict,
+};
 
 use crate::reply::{self, Fields, Reply};
 use crate::rule::{Check, Question, Rules, WhenUnavailable};
 use crate::stats::Counters;
 
 /// What becomes of a request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conclusion {
     /// It goes on to the upstream, and these headers are put into the upstream's answer.
     Continue(Fields),
@@ -32,6 +34,13 @@ pub enum Unusable {
     StoreUnavailable,
     /// The sidecar cannot make this decision: its policy and this configuration do not fit.
     Refused(String),
+    /// Nobody was asked: the checks of these rules together are more than a decision may have.
+    TooManyChecks {
+        /// How many.
+        checks: usize,
+        /// Names, with "`, `" between them.
+        rules: String,
+    },
 }
 
 impl std::fmt::Display for Unusable {
@@ -43,6 +52,10 @@ impl std::fmt::Display for Unusable {
             Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
             Self::StoreUnavailable => f.write_str("the sidecar's store did not answer in time"),
             Self::Refused(why) => write!(f, "the sidecar refused the decision: {why}"),
+            Self::TooManyChecks { checks, rules } => write!(
+                f,
+                "one request has {checks} checks, of the rules `{rules}`, and a decision may have {MAX_CHECKS}"
+            ),
         }
     }
 }
@@ -55,7 +68,7 @@ impl Unusable {
             Self::Status(_) => Counters::ERROR_STATUS,
             Self::Body(_) => Counters::ERROR_BODY,
             Self::StoreUnavailable => Counters::ERROR_STORE,
-            Self::Refused(_) => Counters::ERROR_DECISION,
+            Self::Refused(_) | Self::TooManyChecks { .. } => Counters::ERROR_DECISION,
         }
     }
 }
@@ -210,7 +223,11 @@ impl Rules {
         }
     }
 
-    fn without_verdict(&self, question: &Question, count: &mut dyn FnMut(usize)) -> Conclusion {
+    pub(crate) fn without_verdict(
+        &self,
+        question: &Question,
+        count: &mut dyn FnMut(usize),
+    ) -> Conclusion {
         // A rule's checks stand together.
         let checks = question.checks.as_slice();
         let rules = checks
