@@ -128,6 +128,10 @@ impl Stream {
                 host::reply(&reply);
                 Action::Pause
             }
+            Evaluation::NoVerdict(conclusion, why) => {
+                host::log(host::WARN, &format!("sluicegate: no verdict: {why}"));
+                self.act(conclusion)
+            }
             Evaluation::Ask(question) => self.ask(&shared, question),
         }
     }
