@@ -164,8 +164,20 @@ fn varint(rest: &mut &[u8]) -> Result<u64, Undecodable> {
 /// The attribute `metadata` as it is after `jwt_authn` has verified a token with these claims. For people who want to
 /// know what a request would ask.
 pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
-    let verified = map_entry(payload, &value(claims));
-    map_entry(NAMESPACE, &verified)
+    map_entry(NAMESPACE, &map_entry(payload, &value(claims)))
+}
+
+/// The same of a payload whose claims are these entries of a map.
+pub(crate) fn verified(payload: &str, claims: &[u8]) -> Vec<u8> {
+    map_entry(NAMESPACE, &map_entry(payload, &bytes(5, claims)))
+}
+
+/// An entry with the text `x` under these names.
+pub(crate) fn claim_of_x(path: &[String]) -> Vec<u8> {
+    let mut names = path.iter().rev();
+    let last = names.next().map_or("", String::as_str);
+    let entry = map_entry(last, &bytes(3, b"x"));
+    names.fold(entry, |entry, name| map_entry(name, &bytes(5, &entry)))
 }
 
 /// A `google.protobuf.Value`.
