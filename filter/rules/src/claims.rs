@@ -370,6 +370,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn f18_what_another_decoder_reads_is_read(one in json_value(), other in json_value()) {
             let claims = [json!({ "sub": one, "a": other }), json!({ "sub": other, "a": one }), one];
