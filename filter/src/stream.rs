@@ -41,6 +41,9 @@ impl Stream {
         match evaluation {
             Evaluation::Pass => Action::Continue,
             Evaluation::Refuse(reply) => self.apply(Conclusion::Answer(reply)),
+            Evaluation::NoVerdict(question, why) => {
+                self.apply(plugin.conclude(&question, Err(why)))
+            }
             Evaluation::Ask(question) => self.ask(&callouts, question),
         }
     }

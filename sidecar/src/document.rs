@@ -35,10 +35,23 @@ impl Lined {
 pub struct Plugin {
     /// The configuration.
     pub configuration: Lined,
-    /// Whether the connection manager around it takes the connection's peer for the client; `None` where there is none.
-    pub use_remote_address: Option<bool>,
+    /// The connection manager around it, where there is one.
+    pub manager: Option<Manager>,
+    /// Envoy may then leave a filter in the middle of a request's headers, which holds the body back while they wait.
+    pub allow_on_headers_stop_iteration: bool,
     /// The clusters that the file has; `None` where it has none at all.
     pub clusters: Option<Vec<String>>,
+}
+
+/// What matters of an HTTP connection manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manager {
+    /// It takes the connection's peer for the client.
+    pub use_remote_address: bool,
+    /// No header with `_` in its name gets past it.
+    pub refuses_underscores: bool,
+    /// Tokens are verified after this filter, and not before it.
+    pub jwt_authn_behind: bool,
 }
 
 /// Reads all documents of a text with their lines.
@@ -76,10 +89,11 @@ fn load(text: &str) -> Result<Vec<MarkedYaml<'_>>, String> {
     MarkedYaml::load_from_str(text).map_err(|error| format!("is not YAML: {error}"))
 }
 
-const fn plugin(configuration: Lined, use_remote_address: Option<bool>) -> Plugin {
+const fn plugin(configuration: Lined, manager: Option<Manager>) -> Plugin {
     Plugin {
         configuration,
-        use_remote_address,
+        manager,
+        allow_on_headers_stop_iteration: false,
         clusters: None,
     }
 }
@@ -112,11 +126,41 @@ fn is_called_ours(node: &MarkedYaml<'_>) -> bool {
     name("name").is_some_and(|name| name.contains("sluicegate"))
 }
 
-fn search(node: &MarkedYaml<'_>, use_remote_address: Option<bool>, found: &mut Vec<Plugin>) {
-    let mut use_remote_address = use_remote_address;
-    if get(node, "http_filters").is_some() {
-        let flag = get(node, "use_remote_address").map(|flag| &flag.data);
-        use_remote_address = Some(matches!(flag, Some(YamlData::Value(Scalar::Boolean(true)))));
+fn is_true(node: &MarkedYaml<'_>, field: &str) -> bool {
+    let flag = get(node, field).map(|flag| &flag.data);
+    matches!(flag, Some(YamlData::Value(Scalar::Boolean(true))))
+}
+
+fn manager(node: &MarkedYaml<'_>) -> Manager {
+    let options = get(node, "common_http_protocol_options");
+    let action = options.and_then(|options| get(options, "headers_with_underscores_action"));
+    Manager {
+        use_remote_address: is_true(node, "use_remote_address"),
+        refuses_underscores: action
+            .and_then(text)
+            .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
+        jwt_authn_behind: false,
+    }
+}
+
+fn is_jwt_authn(filter: &MarkedYaml<'_>) -> bool {
+    let kind = get(filter, "typed_config").and_then(|config| get(config, "@type"));
+    let names = [get(filter, "name"), kind].into_iter().flatten();
+    names
+        .filter_map(text)
+        .any(|name| name.contains("jwt_authn"))
+}
+
+fn search(node: &MarkedYaml<'_>, manager: Option<Manager>, found: &mut Vec<Plugin>) {
+    if let Some(YamlData::Sequence(filters)) = get(node, "http_filters").map(|list| &list.data) {
+        let first_jwt = filters.iter().position(is_jwt_authn);
+        for (index, filter) in filters.iter().enumerate() {
+            let manager = Manager {
+                jwt_authn_behind: first_jwt.is_some_and(|first| first > index),
+                ..self::manager(node)
+            };
+            search(filter, Some(manager), found);
+        }
     }
     let mut add = |holder: &MarkedYaml<'_>, configuration: &MarkedYaml<'_>| {
         let configuration = match text(configuration) {
@@ -130,7 +174,9 @@ fn search(node: &MarkedYaml<'_>, use_remote_address: Option<bool>, found: &mut V
             None if is_ours(configuration) || is_called_ours(holder) => lined(configuration, 0),
             None => return,
         };
-        found.push(plugin(configuration, use_remote_address));
+        let mut plugin = plugin(configuration, manager);
+        plugin.allow_on_headers_stop_iteration = is_true(holder, "allow_on_headers_stop_iteration");
+        found.push(plugin);
     };
     // Envoy: PluginConfig.configuration, a Struct or a StringValue.
     if get(node, "vm_config").is_some()
@@ -150,13 +196,17 @@ fn search(node: &MarkedYaml<'_>, use_remote_address: Option<bool>, found: &mut V
     }
     match &node.data {
         YamlData::Mapping(fields) => {
-            for value in fields.values() {
-                search(value, use_remote_address, found);
+            // Filters have been searched above, each with what stands behind it.
+            let others = fields
+                .iter()
+                .filter(|(name, _)| text(name) != Some("http_filters"));
+            for (_, value) in others {
+                search(value, manager, found);
             }
         }
         YamlData::Sequence(list) => {
             for value in list {
-                search(value, use_remote_address, found);
+                search(value, manager, found);
             }
         }
         _ => {}

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `review/limits.rs` | limits that are unknown, too small for a cost, or never reached because another is tighter |
 //! | `review/matching.rs` | which rules cover which others, and those that are never reached |
-//! | `review/keys.rs` | keys that a client can choose |
+//! | `review/keys.rs` | keys that a client can choose or leave out |
+//! | `review/envoy.rs` | what stands around the filter in Envoy's file |
 
+mod envoy;
 mod keys;
 mod limits;
 mod matching;
@@ -71,7 +73,7 @@ pub fn review(plugin: &Plugin, policy: Option<&Policy>) -> Vec<Finding> {
         lined,
         found: Vec::new(),
     };
-    clusters(plugin, &written, &mut findings);
+    envoy::review(plugin, &written, &mut findings);
     matching::review(&written, &mut findings);
     keys::review(plugin, &written, &mut findings);
     if let Some(policy) = policy {
@@ -96,23 +98,6 @@ impl Findings<'_> {
             message,
             remedy: remedy.to_owned(),
         });
-    }
-}
-
-fn clusters(plugin: &Plugin, written: &written::Configuration, findings: &mut Findings<'_>) {
-    let name = &written.sidecar.cluster;
-    if let Some(clusters) = &plugin.clusters
-        && !clusters.contains(name)
-    {
-        findings.add(
-            Severity::Warning,
-            "sidecar.cluster".to_owned(),
-            format!(
-                "this file has no cluster `{name}`, only `{}`",
-                clusters.join("`, `")
-            ),
-            "add it, unless it comes from a control plane: without it no request gets a verdict",
-        );
     }
 }
 

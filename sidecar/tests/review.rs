@@ -38,8 +38,8 @@ const ENVOY: &str = r#"static_resources:
     - name: ingress
       filter_chains:
         - filters:
-            - name: manager
-              typed_config:
+            - typed_config:
+                common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }
                 use_remote_address: true
                 http_filters:
                   - name: sluicegate
@@ -61,6 +61,7 @@ rules:
       - limit: per-key
         key: [{ header: x-api-key }]
         cost: 5
+        when_missing: deny
       - limit: everyone
         key: [{ constant: everyone }]
     when_unavailable: deny
@@ -69,6 +70,7 @@ rules:
       - limit: per-key
         key: [{ address: {} }]
     when_unavailable: allow
+pepper: a-long-random-text
 "#;
 
 fn indented(text: &str, by: usize) -> String {
@@ -137,18 +139,18 @@ type Case = (
     &'static str,
 );
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 22] = [
     (
         "limit: everyone",
         "limit:\n          evryone",
-        28,
+        29,
         "error",
         "no limit `evryone`",
     ),
     (
         "limit: everyone",
         "limit: evryone",
-        28,
+        29,
         "error",
         "did you mean `everyone`",
     ),
@@ -179,7 +181,7 @@ const CASES: [Case; 18] = [
     (
         "limit: per-key\n        key: [{ address: {} }]",
         "limit: per-key\n        key: [{ header: x-api-key }]",
-        34,
+        35,
         "warning",
         "a client can choose every part",
     ),
@@ -214,31 +216,66 @@ const CASES: [Case; 18] = [
     (
         "    match: { path_prefix: /search }",
         "    stop: true",
-        31,
+        32,
         "warning",
         "rule `all` is never reached",
     ),
     (
         "limit: everyone\n        key: [{ constant: everyone }]",
         "limit: loose\n        key: [{ header: x-api-key }, { address: {} }]",
-        28,
+        29,
         "warning",
         "limit `loose` can never deny",
     ),
     (
         "limit: everyone\n        key: [{ constant: everyone }]",
         "limit: loose\n        key: [{ address: {} }, { path: true }]",
-        28,
+        29,
         "warning",
         "limit `per-key` of rule `all` is always tighter",
     ),
-    ("name: all", "name: search", 31, "error", "another rule"),
+    ("name: all", "name: search", 32, "error", "another rule"),
     (
         "path_prefix: /search",
         "path_prefix: search",
         23,
         "error",
         "begin with `/`",
+    ),
+    // F7: what is left out must not mean unmetered without somebody's word.
+    (
+        "        when_missing: deny\n",
+        "",
+        26,
+        "warning",
+        "say `when_missing: deny`",
+    ),
+    (
+        "key: [{ address: {} }]",
+        "key: [{ address: { trusted_hops: 2 } }]",
+        35,
+        "warning",
+        "say `when_missing: deny`",
+    ),
+    // F15
+    (
+        "pepper: a-long-random-text",
+        "version: 1",
+        26,
+        "warning",
+        "without a `pepper`",
+    ),
+    // F5
+    (
+        "checks:\n      - limit: per-key\n        key: [{ address: {} }]",
+        "checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    \
+         when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  \
+         - { name: c, when_unavailable: allow, checks: *eight }\n  \
+         - { name: d, when_unavailable: allow, checks: *eight }\n  \
+         - name: e\n    checks: *eight",
+        21,
+        "error",
+        "one request has 42 checks",
     ),
 ];
 
@@ -262,9 +299,88 @@ fn an_address_that_envoy_takes_from_the_client_is_found() {
     let file = envoy(GOOD).replace("use_remote_address: true", "codec_type: AUTO");
     let (_, said) = run(&["check-config"], false, &file);
     assert!(
-        said.contains("file.yaml:34: warning") && said.contains("use_remote_address"),
+        said.contains("file.yaml:35: warning") && said.contains("use_remote_address"),
         "{said}"
     );
+}
+
+/// A good file with a change around the filter, and what is said of it.
+fn around(from: &str, to: &str, plugin: &str) -> String {
+    let file = envoy(plugin);
+    assert!(file.contains(from), "{from}");
+    run(&["check-config"], false, &file.replacen(from, to, 1)).1
+}
+
+#[test]
+fn f20_headers_with_underscores_that_get_past_the_connection_manager_are_found_once() {
+    let option = "headers_with_underscores_action: REJECT_REQUEST";
+    let two = GOOD.replace(
+        "{ constant: everyone }",
+        "{ header: X-Other, trusted: true }, { address: {} }",
+    );
+    for (action, count) in [("ALLOW", 1), ("DROP_HEADER", 0), ("REJECT_REQUEST", 0)] {
+        let said = around(
+            option,
+            &format!("headers_with_underscores_action: {action}"),
+            &two,
+        );
+        assert_eq!(
+            said.matches("headers_with_underscores_action").count(),
+            count,
+            "{said}"
+        );
+        assert_eq!(said.matches("`x_api_key`").count(), 2 * count, "{said}");
+    }
+    let said = around(
+        option,
+        "idle_timeout: 1s",
+        &GOOD.replace("header: x-api-key", "header: key"),
+    );
+    assert!(!said.contains("underscores"), "{said}");
+    let (_, said) = run(&["check-config"], false, GOOD);
+    assert!(
+        !said.contains("underscores"),
+        "no connection manager is seen: {said}"
+    );
+}
+
+#[test]
+fn f20_a_token_that_is_verified_behind_the_filter_is_found() {
+    let plugin = GOOD.replace(
+        "{ header: x-api-key }",
+        "{ jwt: { payload: p, claim: sub } }",
+    );
+    let jwt = "- name: envoy.filters.http.jwt_authn\n                  ";
+    let filters = "http_filters:\n                  ";
+    let behind = format!("{}                  {jwt}\n", envoy(&plugin));
+    let (_, said) = run(&["check-config"], false, &behind);
+    assert!(
+        said.contains("put `jwt_authn` before this filter"),
+        "{said}"
+    );
+    assert!(
+        said.contains("file.yaml:26: warning: `rules[0].checks[0].key[0].jwt`"),
+        "{said}"
+    );
+    let before = behind.replacen(filters, &format!("{filters}{jwt}"), 1);
+    for fine in [before, envoy(&plugin)] {
+        let (_, said) = run(&["check-config"], false, &fine);
+        assert!(!said.contains("jwt_authn"), "{said}");
+    }
+    let (_, said) = run(
+        &["check-config"],
+        false,
+        &behind.replace("{ jwt: { payload: p, claim: sub } }", "{ header: key }"),
+    );
+    assert!(!said.contains("jwt_authn"), "{said}");
+}
+
+#[test]
+fn f14_the_flag_that_makes_envoy_buffer_bodies_is_found() {
+    let name = "                        name: sluicegate\n";
+    let flag = format!("{name}                        allow_on_headers_stop_iteration: true\n");
+    let said = around(name, &flag, GOOD);
+    assert!(said.contains("this filter does not need it"), "{said}");
 }
 
 #[test]

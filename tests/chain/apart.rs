@@ -1,4 +1,5 @@
-//! Rules that must not notice each other: those in the shadow and those that are enforced, and two plugins in one VM.
+//! Rules that must not notice each other: those in the shadow and those that are enforced, two plugins in one VM, and
+//! a filter for some routes only.
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
@@ -109,4 +110,47 @@ async fn two_plugins_with_different_rules_in_one_vm_do_not_meet() {
     }
     assert_eq!(chain.envoy.counted("denied").await, 1);
     assert_eq!(chain.envoy.stat("wasmcustom.other.denied").await, 1);
+}
+
+/// F20: Envoy refuses a per-route configuration of a Wasm filter; this is what `docs/filter.md` says instead.
+#[tokio::test]
+async fn f20_a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it_on() {
+    let patch = |config: &mut Value| {
+        let manager = at(config, MANAGER);
+        let filters = manager["http_filters"].as_array_mut().unwrap();
+        let mut strict = filters[0].clone();
+        strict["name"] = json!("sluicegate-strict");
+        strict["disabled"] = json!(true);
+        let inner = &mut strict["typed_config"]["config"];
+        inner["name"] = json!("strict");
+        inner["configuration"]["value"] = plugin(json!([{ "name": "r",
+            "checks": [{ "limit": "per-key", "key": [{ "constant": "strict" }], "cost": 2 }],
+            "when_unavailable": "deny" }]));
+        filters.insert(0, strict);
+        let routes = &mut manager["route_config"]["virtual_hosts"][0]["routes"];
+        let mut expensive = routes[0].clone();
+        expensive["match"] = json!({ "prefix": "/expensive/" });
+        expensive["typed_per_filter_config"] = json!({ "sluicegate-strict": {
+            "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {} } });
+        routes.as_array_mut().unwrap().insert(0, expensive);
+    };
+    let chain = Chain::start(4, everyone(&json!({})), upstream::start().await, patch).await;
+    let mut statuses = Vec::new();
+    for path in [
+        "/expensive/a",
+        "/a",
+        "/expensive/a",
+        "/expensive/a",
+        "/a",
+        "/a",
+    ] {
+        let answer = client().get(chain.envoy.url(path)).send().await.unwrap();
+        statuses.push(answer.status().as_u16());
+    }
+    // The strict one admits two; the other has four for what is left, on every route.
+    assert_eq!(statuses, [200, 200, 200, 429, 200, 429]);
+    assert_eq!(chain.envoy.counted("denied").await, 1);
+    let strict = |name: &str| format!("wasmcustom.strict.{name}");
+    assert_eq!(chain.envoy.stat(&strict("decisions")).await, 3);
+    assert_eq!(chain.envoy.stat(&strict("denied")).await, 1);
 }

@@ -291,3 +291,79 @@ async fn our_own_headers_are_taken_out_of_requests() {
         assert!(echoed.contains("x-ratelimit-other: kept"), "{echoed}");
     }
 }
+
+/// What a client sends to hide, or to be several: F6, F7, F18 and F20 through a real Envoy.
+#[tokio::test]
+async fn f6_f7_f18_f20_no_spelling_makes_a_client_another_one_or_nobody() {
+    let part = |part: Value| json!([part]);
+    let skipping = |key: Value| json!({ "limit": "l", "key": key, "when_missing": "skip" });
+    let rules = json!([{ "name": "r", "match": { "path_template": "/v1/{id}/**" }, "when_unavailable": "deny", "checks": [
+        skipping(part(json!({ "cookie": "session", "plain": true }))),
+        skipping(part(json!({ "header": "proxy-authorization", "plain": true }))),
+        skipping(part(json!({ "header": "x-key", "plain": true }))),
+        skipping(part(json!({ "address": { "trusted_hops": 1 } }))),
+        skipping(part(json!({ "jwt": { "payload": "payload", "claim": "sub" }, "plain": true }))),
+    ] }]);
+    let recorded = Recorded::start(rules, |config| {
+        let manager = at(config, MANAGER);
+        manager["use_remote_address"] = json!(false);
+        manager["common_http_protocol_options"] = json!({});
+        let filters = manager["http_filters"].as_array_mut().unwrap();
+        filters.insert(0, jwt_authn());
+        let copy = "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config";
+        filters.insert(0, json!({ "name": "header_to_metadata", "typed_config": { "@type": copy,
+            "request_rules": [{ "header": "x-copied", "on_header_present": { "key": "copied", "type": "STRING" } }] } }));
+    })
+    .await;
+    let mut deep = json!(1);
+    for _ in 0..40 {
+        deep = json!({ "a": deep });
+    }
+    let claims = json!({ "iss": "issuer", "sub": "alice", "deep": deep });
+    let bearer = token(&claims);
+    for (cookie, scheme, forwarded, copied) in [
+        ("session=abc", "Bearer", "2001:db8::1", "a"),
+        ("session=%61bc", "bearer", "[2001:db8::1]", "\u{ff}"),
+        (
+            "session=\"\\141bc\"",
+            "BEARER ",
+            "2001:db8::1%eth0",
+            "\u{ff}\u{ff}",
+        ),
+    ] {
+        let asked = recorded
+            .asked(&[
+                "GET /v1/a HTTP/1.1",
+                "host: a",
+                &format!("cookie: {cookie}"),
+                &format!("authorization: Bearer {bearer}"),
+                &format!("proxy-authorization: {scheme} t"),
+                &format!("x-forwarded-for: {forwarded}"),
+                &format!("x-copied: {copied}"),
+                "x-key: k",
+                "x_key: k",
+            ])
+            .await;
+        assert_eq!(
+            asked,
+            [
+                "l @cookie/session=abc 1",
+                "l proxy-authorization=bearer%20t 1",
+                "l x-key=k 1",
+                "l @address=2001:db8:: 1",
+                "l @jwt/payload/sub=alice 1",
+            ]
+        );
+    }
+    for line in ["x_key: k", "x-forwarded-for: nonsense"] {
+        assert!(
+            recorded
+                .asked(&["GET /v1/a HTTP/1.1", "host: a", line])
+                .await
+                .is_empty(),
+            "{line}"
+        );
+    }
+    let names = ["refused_ambiguous_part", "refused_unreadable_part"];
+    assert_eq!(recorded.envoy.counts(names).await, [1, 1]);
+}

@@ -1,23 +1,26 @@
 //! Claims of a JWT that Envoy's `jwt_authn` filter has verified and put into the request's dynamic metadata.
 //!
-//! The metadata is read whole and decoded here: Envoy hands a single value out without its type, so that the number
-//! 1 and a string of the same eight bytes would be one subject.
+//! The metadata is read whole and walked here: Envoy hands a single value out without its type, so that the number
+//! 1 and a string of the same eight bytes would be one subject. Only what leads to the claim is decoded. So neither
+//! a byte that another filter copied from the client nor another claim of the same token can make this one unreadable.
+//!
+//! | message | its fields |
+//! |---|---|
+//! | `envoy.config.core.v3.Metadata` | 1: map of names to `Struct` |
+//! | `google.protobuf.Struct` | 1: map of names to `Value` |
+//! | `google.protobuf.Value` | one of 1: null, 2: number, 3: text, 4: bool, 5: `Struct`, 6: list |
+//!
+//! A map is a repeated message of 1: the name, and 2: the value; the last of one name is the one that counts.
 
-use prost::Message;
-use prost_types::{Struct, Value, value::Kind};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 
+use crate::part::Found;
 use crate::request::Request;
 
 /// Where `jwt_authn` puts what it has verified.
 const NAMESPACE: &str = "envoy.filters.http.jwt_authn";
-
-/// `envoy.config.core.v3.Metadata`, as far as it is needed.
-#[derive(Clone, PartialEq, Message)]
-struct Metadata {
-    #[prost(btree_map = "string, message", tag = "1")]
-    filter_metadata: BTreeMap<String, Struct>,
-}
+/// JSON's numbers are doubles here: from this size on, several whole numbers are the same one.
+const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
 
 /// Which claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,85 +29,201 @@ pub(crate) struct Claim {
     pub payload: String,
     /// The names that lead to it; at least one.
     pub path: Vec<String>,
-    /// What it is called in a key.
-    pub name: String,
 }
 
 impl Claim {
-    pub fn new(payload: String, path: Vec<String>) -> Self {
-        // Joined so that no other path gives the same name.
-        let mut name = "@jwt".to_owned();
-        for segment in std::iter::once(&payload).chain(&path) {
-            name.push('/');
-            name.push_str(&segment.replace('%', "%25").replace('/', "%2F"));
-        }
-        Self {
-            payload,
-            path,
-            name,
+    /// The claim as text with the kind of value it is. Missing is what names nobody: absent, null, empty, a list or an
+    /// object.
+    pub fn read(&self, request: &dyn Request) -> Found<'static> {
+        let Some(metadata) = request.property(&["metadata"]) else {
+            return Found::Missing;
+        };
+        match self.find(&metadata) {
+            Err(Undecodable) => Found::Unreadable,
+            Ok(Some((3, Wire::Bytes(text)))) => Found::of(text.to_vec()),
+            Ok(Some((4, Wire::Varint(flag)))) => {
+                Found::Value(":bool", Cow::Owned((flag != 0).to_string().into_bytes()))
+            }
+            Ok(Some((2, Wire::Eight(bits)))) => match f64::from_le_bytes(bits) {
+                // Adding 0 makes -0 the same as 0.
+                number if number.abs() < EXACT => Found::Value(
+                    ":number",
+                    Cow::Owned((number + 0.0).to_string().into_bytes()),
+                ),
+                _ => Found::Unreadable,
+            },
+            Ok(Some((2..=4, _))) => Found::Unreadable,
+            Ok(_) => Found::Missing,
         }
     }
 
-    /// The claim as text with the kind of value it is, or `None` where there is none that names somebody:
-    /// absent, null, empty, a list or an object.
-    pub fn read(&self, request: &dyn Request) -> Option<(&'static str, String)> {
-        let metadata = Metadata::decode(&*request.property(&["metadata"])?).ok()?;
-        let payload = metadata
-            .filter_metadata
-            .get(NAMESPACE)?
-            .fields
-            .get(&self.payload)?;
-        let mut value: &Value = payload;
+    /// The field of the claim's `Value` that is set, if there is one.
+    fn find<'a>(&self, metadata: &'a [u8]) -> Result<Option<(u64, Wire<'a>)>, Undecodable> {
+        let verified = entry(metadata, NAMESPACE)?;
+        let Some(payload) = verified.map_or(Ok(None), |fields| entry(fields, &self.payload))?
+        else {
+            return Ok(None);
+        };
+        let mut set = last(payload, 1..=6)?;
         for name in &self.path {
-            let Some(Kind::StructValue(object)) = &value.kind else {
-                return None;
+            let Some((5, Wire::Bytes(fields))) = set else {
+                return Ok(None);
             };
-            value = object.fields.get(name)?;
+            let value = entry(fields, name)?;
+            set = value.map_or(Ok(None), |value| last(value, 1..=6))?;
         }
-        match value.kind.as_ref()? {
-            Kind::StringValue(text) if !text.is_empty() => Some(("", text.clone())),
-            Kind::NumberValue(number) => Some((":number", number.to_string())),
-            Kind::BoolValue(flag) => Some((":bool", flag.to_string())),
-            _ => None,
+        Ok(set)
+    }
+}
+
+/// Bytes that are no protobuf message.
+struct Undecodable;
+
+/// What a field of a message holds, by its wire type.
+#[derive(Clone, Copy)]
+enum Wire<'a> {
+    Varint(u64),
+    Eight([u8; 8]),
+    Bytes(&'a [u8]),
+    Four,
+}
+
+/// The value of the last entry of this name in the map that is field 1 of a message.
+fn entry<'a>(message: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Undecodable> {
+    let mut found = None;
+    let mut rest = message;
+    while let Some((number, value)) = field(&mut rest)? {
+        let (1, Wire::Bytes(entry)) = (number, value) else {
+            continue;
+        };
+        // What is left out is empty.
+        let part = |number| match last(entry, number..=number)? {
+            None => Ok(&[][..]),
+            Some((_, Wire::Bytes(bytes))) => Ok(bytes),
+            Some(_) => Err(Undecodable),
+        };
+        if part(1)? == name.as_bytes() {
+            found = Some(part(2)?);
         }
     }
+    Ok(found)
+}
+
+/// The last field of a message with one of these numbers.
+fn last(
+    message: &[u8],
+    numbers: std::ops::RangeInclusive<u64>,
+) -> Result<Option<(u64, Wire<'_>)>, Undecodable> {
+    let mut found = None;
+    let mut rest = message;
+    while let Some(field) = field(&mut rest)? {
+        if numbers.contains(&field.0) {
+            found = Some(field);
+        }
+    }
+    Ok(found)
+}
+
+/// Takes a field's number and value from the front of a message; `None` at its end.
+fn field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u64, Wire<'a>)>, Undecodable> {
+    if rest.is_empty() {
+        return Ok(None);
+    }
+    let tag = varint(rest)?;
+    let wire = match tag & 7 {
+        0 => Wire::Varint(varint(rest)?),
+        1 => Wire::Eight(
+            *rest
+                .split_off(..8)
+                .and_then(<[u8]>::first_chunk)
+                .ok_or(Undecodable)?,
+        ),
+        2 => {
+            let length = usize::try_from(varint(rest)?).or(Err(Undecodable))?;
+            Wire::Bytes(rest.split_off(..length).ok_or(Undecodable)?)
+        }
+        5 => rest.split_off(..4).map(|_| Wire::Four).ok_or(Undecodable)?,
+        // Groups, which proto3 does not have.
+        _ => return Err(Undecodable),
+    };
+    Ok(Some((tag >> 3, wire)))
+}
+
+fn varint(rest: &mut &[u8]) -> Result<u64, Undecodable> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = rest.split_off_first().ok_or(Undecodable)?;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(Undecodable)
 }
 
 /// The attribute `metadata` as it is after `jwt_authn` has verified a token with these claims. For people who want to
 /// know what a request would ask.
 pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
-    fn value(json: &serde_json::Value) -> Value {
-        use serde_json::Value as Json;
-        let kind = match json {
-            Json::Null => Kind::NullValue(0),
-            Json::Bool(flag) => Kind::BoolValue(*flag),
-            Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-            Json::String(text) => Kind::StringValue(text.clone()),
-            Json::Array(list) => Kind::ListValue(prost_types::ListValue {
-                values: list.iter().map(value).collect(),
-            }),
-            Json::Object(fields) => Kind::StructValue(Struct {
-                fields: fields
-                    .iter()
-                    .map(|(name, field)| (name.clone(), value(field)))
-                    .collect(),
-            }),
-        };
-        Value { kind: Some(kind) }
+    map_entry(NAMESPACE, &map_entry(payload, &value(claims)))
+}
+
+/// The same of a payload whose claims are these entries of a map.
+pub(crate) fn verified(payload: &str, claims: &[u8]) -> Vec<u8> {
+    map_entry(NAMESPACE, &map_entry(payload, &bytes(5, claims)))
+}
+
+/// An entry with the text `x` under these names.
+pub(crate) fn claim_of_x(path: &[String]) -> Vec<u8> {
+    let mut names = path.iter().rev();
+    let last = names.next().map_or("", String::as_str);
+    let entry = map_entry(last, &bytes(3, b"x"));
+    names.fold(entry, |entry, name| map_entry(name, &bytes(5, &entry)))
+}
+
+/// A `google.protobuf.Value`.
+fn value(json: &serde_json::Value) -> Vec<u8> {
+    use serde_json::Value as Json;
+    match json {
+        Json::Null => vec![1 << 3, 0],
+        Json::Number(number) => {
+            let bits = number.as_f64().unwrap_or_default().to_le_bytes();
+            [&[2 << 3 | 1][..], &bits].concat()
+        }
+        Json::String(text) => bytes(3, text.as_bytes()),
+        Json::Bool(flag) => vec![4 << 3, u8::from(*flag)],
+        Json::Object(fields) => {
+            let fields = fields
+                .iter()
+                .map(|(name, field)| map_entry(name, &value(field)));
+            bytes(5, &fields.collect::<Vec<_>>().concat())
+        }
+        Json::Array(list) => {
+            let values = list.iter().map(|one| bytes(1, &value(one)));
+            bytes(6, &values.collect::<Vec<_>>().concat())
+        }
     }
-    let verified = Struct {
-        fields: [(payload.to_owned(), value(claims))].into(),
-    };
-    Metadata {
-        filter_metadata: [(NAMESPACE.to_owned(), verified)].into(),
-    }
-    .encode_to_vec()
+}
+
+fn map_entry(name: &str, value: &[u8]) -> Vec<u8> {
+    bytes(1, &[bytes(1, name.as_bytes()), bytes(2, value)].concat())
+}
+
+/// A field that holds bytes.
+fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    prost::encode_length_delimiter(content.len(), &mut field).unwrap_or_default();
+    field.extend(content);
+    field
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::request::Headers;
+    use proptest::prelude::*;
+    use prost::Message;
+    use prost_types::{Struct, Value, value::Kind};
+    use serde_json::json;
 
     struct With(Vec<u8>, Headers);
 
@@ -117,46 +236,35 @@ mod tests {
         }
     }
 
-    fn structure(fields: Vec<(&str, Kind)>) -> Struct {
-        let value = |kind| Value { kind: Some(kind) };
-        Struct {
-            fields: fields
-                .into_iter()
-                .map(|(name, kind)| (name.to_owned(), value(kind)))
-                .collect(),
+    /// `None` for a claim that is missing, the kind `400` for one that is unreadable.
+    fn read(metadata: Vec<u8>, path: &[&str]) -> Option<(&'static str, String)> {
+        let claim = Claim {
+            payload: "payload".to_owned(),
+            path: path.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        match claim.read(&With(metadata, Headers::default())) {
+            Found::Value(kind, value) => Some((kind, String::from_utf8_lossy(&value).into_owned())),
+            Found::Missing => None,
+            Found::Unreadable | Found::Ambiguous => Some(("400", String::new())),
         }
     }
 
-    fn claim(path: &[&str]) -> Claim {
-        let path = path.iter().map(|name| (*name).to_owned()).collect();
-        Claim::new("payload".to_owned(), path)
+    fn alice(kind: &'static str, text: &str) -> Option<(&'static str, String)> {
+        Some((kind, text.to_owned()))
     }
 
     #[test]
     fn a_claim_is_read_with_its_kind_and_wrong_kinds_name_nobody() {
-        let inner = structure(vec![("id", Kind::StringValue("t1".to_owned()))]);
-        let payload = structure(vec![
-            ("sub", Kind::StringValue("alice".to_owned())),
-            ("number", Kind::NumberValue(7.0)),
-            ("flag", Kind::BoolValue(true)),
-            ("empty", Kind::StringValue(String::new())),
-            ("null", Kind::NullValue(0)),
-            ("list", Kind::ListValue(prost_types::ListValue::default())),
-            ("tenant", Kind::StructValue(inner)),
-        ]);
-        let metadata = Metadata {
-            filter_metadata: [(
-                NAMESPACE.to_owned(),
-                structure(vec![("payload", Kind::StructValue(payload))]),
-            )]
-            .into(),
-        };
-        let request = With(metadata.encode_to_vec(), Headers::default());
-        let read = |path: &[&str]| claim(path).read(&request);
-        assert_eq!(read(&["sub"]), Some(("", "alice".to_owned())));
-        assert_eq!(read(&["number"]), Some((":number", "7".to_owned())));
-        assert_eq!(read(&["flag"]), Some((":bool", "true".to_owned())));
-        assert_eq!(read(&["tenant", "id"]), Some(("", "t1".to_owned())));
+        let claims = json!({ "sub": "alice", "number": 7, "negative": -1.5, "zero": -0.0, "flag": true, "empty": "",
+            "null": null, "list": [1], "tenant": { "id": "t1" }, "": "unnamed" });
+        assert_eq!(read(metadata("other", &claims), &["sub"]), None);
+        let read = |path: &[&str]| read(metadata("payload", &claims), path);
+        assert_eq!(read(&["sub"]), alice("", "alice"));
+        assert_eq!(read(&["number"]), alice(":number", "7"));
+        assert_eq!(read(&["negative"]), alice(":number", "-1.5"));
+        assert_eq!(read(&["zero"]), alice(":number", "0"));
+        assert_eq!(read(&["flag"]), alice(":bool", "true"));
+        assert_eq!(read(&["tenant", "id"]), alice("", "t1"));
         for path in [
             &["empty"][..],
             &["null"],
@@ -164,16 +272,132 @@ mod tests {
             &["tenant"],
             &["absent"],
             &["sub", "x"],
+            &["tenant", "id", "x"],
         ] {
             assert_eq!(read(path), None, "{path:?}");
         }
     }
 
     #[test]
-    fn bytes_that_are_no_metadata_hold_no_claim() {
-        for bytes in [&b"\xff"[..], b"", b"\n\x01", b"\n\x03\n\x01a"] {
-            let request = With(bytes.to_vec(), Headers::default());
-            assert_eq!(claim(&["sub"]).read(&request), None);
+    fn f7_bytes_that_are_no_metadata_are_unreadable_and_none_hold_no_claim() {
+        for bytes in [&b"\xff"[..], b"\n\x01", b"\n\x03\n\x05a", b"\x0b"] {
+            let found = read(bytes.to_vec(), &["sub"]);
+            assert!(matches!(found, Some(("400", _))), "{bytes:?}");
+        }
+        for bytes in [&b""[..], b"\n\x00", b"\x10\x01", b"\n\x03\n\x01a"] {
+            assert_eq!(read(bytes.to_vec(), &["sub"]), None, "{bytes:?}");
+        }
+        // Where a claim should be, but is cut off or of a wire type that is not its own.
+        for claim in [&b"\x1a\x05al"[..], b"\x18\x01", b"\x12\x01a", b"\x19\x00"] {
+            let payload = bytes(5, &map_entry("sub", claim));
+            let found = read(
+                map_entry(NAMESPACE, &map_entry("payload", &payload)),
+                &["sub"],
+            );
+            assert!(matches!(found, Some(("400", _))), "{claim:?}");
+        }
+    }
+
+    #[test]
+    fn f15_a_number_that_others_collapse_into_is_unreadable() {
+        for (number, expected) in [
+            (json!(9_007_199_254_740_991_i64), ":number"),
+            (json!(9_007_199_254_740_992_i64), "400"),
+            (json!(9_007_199_254_740_993_i64), "400"),
+            (json!(-9_007_199_254_740_993_i64), "400"),
+            (json!(1e300), "400"),
+        ] {
+            let metadata = metadata("payload", &json!({ "sub": number }));
+            assert_eq!(read(metadata, &["sub"]).unwrap().0, expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn f18_neither_a_deep_claim_nor_a_byte_of_the_clients_hides_another_claim() {
+        for depth in [32, 200] {
+            let mut deep = json!(1);
+            for _ in 0..depth {
+                deep = json!({ "a": deep });
+            }
+            let claims = json!({ "a": deep, "sub": "alice", "z": [deep] });
+            assert_eq!(
+                read(metadata("payload", &claims), &["sub"]),
+                alice("", "alice")
+            );
+        }
+        // What `header_to_metadata` copied from a header.
+        let copied = map_entry("envoy.lb", &map_entry("from-header", &bytes(3, b"\xff")));
+        let ours = metadata("payload", &json!({ "sub": "alice" }));
+        for metadata in [[&*copied, &ours].concat(), [&*ours, &copied].concat()] {
+            assert_eq!(read(metadata, &["sub"]), alice("", "alice"));
+        }
+        // Of two entries of one name the last counts.
+        let twice = [ours, metadata("payload", &json!({ "sub": "bob" }))].concat();
+        assert_eq!(read(twice, &["sub"]), alice("", "bob"));
+    }
+
+    /// `envoy.config.core.v3.Metadata`, as another decoder reads it.
+    #[derive(Clone, PartialEq, Message)]
+    struct Metadata {
+        #[prost(btree_map = "string, message", tag = "1")]
+        filter_metadata: std::collections::BTreeMap<String, Struct>,
+    }
+
+    fn as_prost_reads(bytes: &[u8]) -> Option<Value> {
+        let mut metadata = Metadata::decode(bytes).ok()?;
+        let mut verified = metadata.filter_metadata.remove(NAMESPACE)?;
+        match verified.fields.remove("payload")?.kind? {
+            Kind::StructValue(mut payload) => payload.fields.remove("sub"),
+            _ => None,
+        }
+    }
+
+    /// A value of JSON with others in it.
+    fn json_value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(json!(null)),
+            any::<bool>().prop_map(|flag| json!(flag)),
+            any::<i32>().prop_map(|number| json!(number)),
+            any::<String>().prop_map(|text| json!(text)),
+        ];
+        leaf.prop_recursive(4, 16, 4, |inner| {
+            let names = proptest::sample::select(vec!["sub", "payload", "a", ""]);
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(|list| json!(list)),
+                proptest::collection::btree_map(names, inner, 0..4).prop_map(|map| json!(map)),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn f18_what_another_decoder_reads_is_read(one in json_value(), other in json_value()) {
+            let claims = [json!({ "sub": one, "a": other }), json!({ "sub": other, "a": one }), one];
+            let bytes: Vec<u8> = claims.iter().flat_map(|claims| metadata("payload", claims)).collect();
+            let expected = match as_prost_reads(&bytes).and_then(|value| value.kind) {
+                Some(Kind::StringValue(text)) if !text.is_empty() => Some(("", text)),
+                Some(Kind::NumberValue(number)) => Some((":number", number.to_string())),
+                Some(Kind::BoolValue(flag)) => Some((":bool", flag.to_string())),
+                _ => None,
+            };
+            prop_assert_eq!(read(bytes, &["sub"]), expected);
+        }
+
+        #[test]
+        fn f18_no_bytes_make_the_walk_panic(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
+            (place, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
+        ) {
+            let mut whole = metadata("payload", &json!({ "a": { "b": [1] }, "sub": "alice" }));
+            let _ = read(bytes.clone(), &["sub"]);
+            // Some of them in the place of others.
+            whole.truncate(cut.index(whole.len()) + 1);
+            bytes.truncate(3);
+            let place = place.index(whole.len());
+            whole.splice(place..whole.len().min(place + bytes.len()), bytes);
+            let _ = read(whole, &["sub"]);
         }
     }
 }

@@ -8,8 +8,10 @@
 //! | `strict.rs` | JSON in which no field stands twice |
 //! | `structure.rs` | a `google.protobuf.Struct`, which is how Envoy hands YAML over |
 //! | `matching.rs`, `checks.rs`, `parts.rs`, `replies.rs` | the checks, by what they are about |
+//! | `bounds.rs` | whether one request can have more checks than a decision may have |
 //! | `fault.rs` | what is wrong, and what was perhaps meant |
 
+mod bounds;
 mod checks;
 mod either;
 mod fault;
@@ -115,13 +117,15 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
         }
         rules.push(checked);
     }
-    Ok(Rules {
+    let rules = Rules {
         sidecar,
         hasher: Hasher::new(&file.pepper),
         counters: Counters::new(&rules),
         denial_details: DenialDetails::new(&rules),
         rules,
-    })
+    };
+    bounds::check(file, &rules)?;
+    Ok(rules)
 }
 
 fn check_rule(at: &str, file: &written::Rule) -> Result<Rule, ConfigError> {

@@ -1,5 +1,6 @@
 //! What a request costs.
 
+use crate::header::has_look_alike;
 use crate::matcher::Seen;
 use crate::template::Template;
 
@@ -31,6 +32,11 @@ pub(crate) struct Entry {
 }
 
 impl Cost {
+    /// Whether the upstream might read another cost than [`Cost::of`] does.
+    pub fn is_ambiguous(&self, seen: &Seen<'_>) -> bool {
+        matches!(self, Self::Header { name, .. } if has_look_alike(seen.headers(), name))
+    }
+
     /// Units, at least 1.
     pub fn of(&self, seen: &Seen<'_>) -> u64 {
         match self {

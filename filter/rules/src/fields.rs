@@ -1,4 +1,4 @@
-//! Query parameters and cookies, out of bytes that a client has chosen.
+//! Query parameters, out of bytes that a client has chosen.
 
 use std::borrow::Cow;
 
@@ -16,24 +16,6 @@ pub(crate) fn query<'a>(
             let mut parts = pair.splitn(2, |byte| *byte == b'=');
             let given = form_decoded(parts.next().unwrap_or_default());
             (*given == *name.as_bytes()).then(|| form_decoded(parts.next().unwrap_or_default()))
-        })
-}
-
-/// The values of a cookie, in order, over all `cookie` headers. One pair of quotes around a value is not part of it.
-pub(crate) fn cookies<'a>(
-    headers: impl Iterator<Item = &'a [u8]>,
-    name: &'a str,
-) -> impl Iterator<Item = &'a [u8]> {
-    headers
-        .flat_map(|header| header.split(|byte| *byte == b';'))
-        .filter_map(move |pair| {
-            let mut parts = pair.splitn(2, |byte| *byte == b'=');
-            let given = parts.next().unwrap_or_default().trim_ascii();
-            let value = parts.next()?.trim_ascii();
-            (given == name.as_bytes()).then_some(match value {
-                [b'"', inner @ .., b'"'] => inner,
-                value => value,
-            })
         })
 }
 
@@ -81,13 +63,5 @@ mod tests {
         assert_eq!(found("key=%f"), ["%f"]);
         assert_eq!(found("key=a=b"), ["a=b"]);
         assert_eq!(found("Key=1&xkey=2"), [""; 0]);
-    }
-
-    #[test]
-    fn a_cookie_is_found_in_any_of_the_headers() {
-        let headers: [&[u8]; 2] = [b"a=1; session = \"x=y\" ;flag", b"session=2"];
-        let found: Vec<_> = cookies(headers.into_iter(), "session").collect();
-        assert_eq!(found, [&b"x=y"[..], b"2"]);
-        assert_eq!(cookies(headers.into_iter(), "flag").count(), 0);
     }
 }

@@ -57,7 +57,8 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Adds a part that may be read by whoever reads Redis.
+    /// Adds a part that may be read by whoever reads Redis. Its name is given in pieces, so that none has to be put
+    /// together before, and as it is to be spelt: see [`name`] and [`escaped`].
     pub fn plain(&mut self, name: &[&str], value: &[u8]) {
         self.name(name);
         self.text.push('=');
@@ -71,14 +72,11 @@ impl<'a> Key<'a> {
         self.text.push_str(&self.hasher.hash(value));
     }
 
-    /// The name is given in pieces, so that none has to be put together before.
     fn name(&mut self, name: &[&str]) {
         if !self.text.is_empty() {
             self.text.push(';');
         }
-        for piece in name {
-            escape(&mut self.text, piece.as_bytes());
-        }
+        self.text.extend(name.iter().copied());
     }
 
     /// The key.
@@ -89,6 +87,24 @@ impl<'a> Key<'a> {
             format!("~{}", self.hasher.hash(self.text.as_bytes()))
         }
     }
+}
+
+/// The name of a part whose source has names within it: `/` stands before each of them and `:` before a value's kind,
+/// so neither is left in one.
+pub(crate) fn name<'n>(source: &str, pieces: impl IntoIterator<Item = &'n str>) -> String {
+    let mut name = source.to_owned();
+    for piece in pieces {
+        name.push('/');
+        name.push_str(&escaped(piece).replace('/', "%2F").replace(':', "%3A"));
+    }
+    name
+}
+
+/// A text as it is spelt in a key.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    escape(&mut escaped, text.as_bytes());
+    escaped
 }
 
 fn escape(text: &mut String, value: &[u8]) {

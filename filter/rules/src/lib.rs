@@ -7,7 +7,7 @@
 //! | `request.rs` | what this crate wants to know of a request |
 //! | `path.rs` | the path in every reading that an upstream might give it |
 //! | `matcher.rs`, `template.rs` | which requests a rule is for |
-//! | `part.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
+//! | `part.rs`, `header.rs`, `cookies.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
 //! | `denials.rs`, `denials/unreported.rs` | cached denials, and those that the sidecar is told of later |
@@ -21,9 +21,11 @@
 mod address;
 mod claims;
 pub mod config;
+mod cookies;
 mod cost;
 mod denials;
 mod fields;
+mod header;
 mod key;
 mod matcher;
 mod outage_log;

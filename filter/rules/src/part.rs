@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use crate::address::{self, Mask};
 use crate::claims::Claim;
+use crate::cookies;
 use crate::fields;
+use crate::header::{self, only};
 use crate::key::Key;
 use crate::matcher::Seen;
 use crate::template::Capture;
@@ -13,7 +15,8 @@ use crate::template::Capture;
 #[derive(Debug)]
 pub(crate) struct Part {
     pub source: Source,
-    /// What it is called in a key. Sources other than headers have names that begin with `@`, which no header's can.
+    /// What it is called in a key, as it is spelt there. Sources other than headers have names that begin with `@`,
+    /// which no header's can.
     pub name: String,
     /// Hash it: it may be a secret, or somebody's name.
     pub hashed: bool,
@@ -50,32 +53,38 @@ pub(crate) enum Found<'a> {
     Missing,
     /// Several different values: which of them the upstream believes cannot be known.
     Ambiguous,
+    /// Something that names somebody, and cannot be read.
+    Unreadable,
+}
+
+impl<'a> Found<'a> {
+    /// A value of a source that has one kind of them.
+    pub fn of(value: impl Into<Cow<'a, [u8]>>) -> Self {
+        let value = value.into();
+        if value.is_empty() {
+            Self::Missing
+        } else {
+            Self::Value("", value)
+        }
+    }
 }
 
 impl Part {
     /// Looks the part up.
     pub fn find<'a>(&'a self, seen: &'a Seen<'_>, captures: &[Capture<'a>]) -> Found<'a> {
         match &self.source {
-            Source::Header(name) => only(seen.headers().all(name).map(Cow::Borrowed)),
-            Source::Cookie(name) => {
-                let headers = seen.headers().all("cookie");
-                only(fields::cookies(headers, name).map(Cow::Borrowed))
-            }
+            Source::Header(name) => header::find(seen.headers(), name),
+            Source::Cookie(name) => cookies::find(seen.headers(), name),
             Source::Query(name) => only(fields::query(seen.target.query, name)),
-            Source::Path => value(seen.target.canonical()),
+            Source::Path => Found::of(seen.target.canonical()),
             Source::Variable(name) => {
                 let of_name = captures.iter().find(|(given, _)| given == name);
-                of_name.map_or(Found::Missing, |(_, captured)| value(*captured))
+                of_name.map_or(Found::Missing, |(_, captured)| Found::of(*captured))
             }
-            Source::Method => value(seen.method.to_ascii_uppercase()),
-            Source::Host => value(seen.host()),
-            Source::Address(source, mask) => {
-                optional(address::client(seen.request, *source, *mask).map(String::into_bytes))
-            }
-            Source::Claim(claim) => match claim.read(seen.request) {
-                None => Found::Missing,
-                Some((kind, text)) => Found::Value(kind, Cow::Owned(text.into_bytes())),
-            },
+            Source::Method => Found::of(seen.method.to_ascii_uppercase()),
+            Source::Host => Found::of(seen.host()),
+            Source::Address(source, mask) => address::client(seen.request, *source, *mask),
+            Source::Claim(claim) => claim.read(seen.request),
             Source::Certificate { attribute, prefix } => optional(
                 seen.request
                     .property(&["connection", attribute])
@@ -85,7 +94,7 @@ impl Part {
                 let path: Vec<&str> = path.iter().map(String::as_str).collect();
                 optional(seen.request.property(&path))
             }
-            Source::Constant(text) => value(text.as_bytes()),
+            Source::Constant(text) => Found::of(text.as_bytes()),
         }
     }
 
@@ -99,26 +108,6 @@ impl Part {
     }
 }
 
-fn value<'a>(value: impl Into<Cow<'a, [u8]>>) -> Found<'a> {
-    let value = value.into();
-    if value.is_empty() {
-        Found::Missing
-    } else {
-        Found::Value("", value)
-    }
-}
-
 fn optional<'a>(found: Option<Vec<u8>>) -> Found<'a> {
-    value(found.unwrap_or_default())
-}
-
-/// The one value of something that can be sent several times. The same value twice is one value.
-fn only<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Found<'a> {
-    let Some(first) = values.next() else {
-        return Found::Missing;
-    };
-    if values.any(|other| other != first) {
-        return Found::Ambiguous;
-    }
-    value(first)
+    Found::of(found.unwrap_or_default())
 }

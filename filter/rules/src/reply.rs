@@ -187,14 +187,26 @@ impl Reply {
     /// The request says in several ways whom it is to be counted for. The upstream might believe another than the
     /// filter, so whichever were counted, the other would have been let through uncounted.
     pub(crate) fn ambiguous_part(rule: &str, limit: &str, grpc: bool) -> Self {
-        let labels = [("rule", Some(rule)), ("limit", Some(limit))];
         let detail =
             format!("the request says in several different ways whom to count for limit `{limit}`");
+        Self::bad_request("ambiguous_part", rule, limit, detail, grpc)
+    }
+
+    /// The request says whom it is to be counted for, in a way that cannot be read. It is not treated as one that does
+    /// not say it: that might be let through.
+    pub(crate) fn unreadable_part(rule: &str, limit: &str, grpc: bool) -> Self {
+        let detail =
+            format!("what the request says of whom to count for limit `{limit}` cannot be read");
+        Self::bad_request("unreadable_part", rule, limit, detail, grpc)
+    }
+
+    fn bad_request(kind: &str, rule: &str, limit: &str, detail: String, grpc: bool) -> Self {
+        let labels = [("rule", Some(rule)), ("limit", Some(limit))];
         Problem::new(400, "Bad Request", detail, Some(limit)).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
             Fields::default(),
-            details("ambiguous_part", &labels).into(),
+            details(kind, &labels).into(),
         )
     }
 }

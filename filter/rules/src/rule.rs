@@ -1,5 +1,7 @@
 //! Rules, ready to be matched, and what a request has to ask because of them.
 
+use sluicegate_protocol::MAX_CHECKS;
+
 use crate::config::Sidecar;
 use crate::cost::Cost;
 use crate::key::{Hasher, Key};
@@ -9,6 +11,7 @@ use crate::reply::{DenialDetails, Reply, ReplyStyle};
 use crate::request::Request;
 use crate::stats::Counters;
 use crate::template::Capture;
+use crate::wire::Unusable;
 
 /// Everything that one plugin configuration says.
 #[derive(Debug)]
@@ -122,6 +125,8 @@ pub enum Evaluation {
     Refuse(Reply),
     /// Ask this.
     Ask(Question),
+    /// It has more checks than a decision may have: nobody is asked, and this is to be concluded without a verdict.
+    NoVerdict(Question, Unusable),
 }
 
 /// Why a check cannot be made.
@@ -129,6 +134,7 @@ enum Obstacle {
     Skip,
     Missing(usize),
     Ambiguous(usize),
+    Unreadable(usize),
 }
 
 impl Rules {
@@ -157,7 +163,11 @@ impl Rules {
                 match check.derive(index, key, &seen, &captures) {
                     Ok(check) => checks.push(check),
                     Err(Obstacle::Skip) => {}
-                    Err(Obstacle::Missing(limit) | Obstacle::Ambiguous(limit)) if rule.shadow => {
+                    Err(
+                        Obstacle::Missing(limit)
+                        | Obstacle::Ambiguous(limit)
+                        | Obstacle::Unreadable(limit),
+                    ) if rule.shadow => {
                         count(self.counters.shadow_denied(index, limit));
                         checks.clear();
                         break;
@@ -191,6 +201,10 @@ impl Rules {
         }
         count(Counters::DECISIONS);
         question.grpc = is_grpc(&seen);
+        if question.checks.len() > MAX_CHECKS {
+            let why = self.too_many_checks(&question);
+            return Evaluation::NoVerdict(question, why);
+        }
         Evaluation::Ask(question)
     }
 
@@ -210,9 +224,22 @@ impl Rules {
                 count(Counters::REFUSED_MISSING);
                 Reply::missing_part(self.rule_name(rule), self.limit_name(rule, *limit), grpc)
             }
+            Obstacle::Unreadable(limit) => {
+                count(Counters::REFUSED_UNREADABLE);
+                Reply::unreadable_part(self.rule_name(rule), self.limit_name(rule, *limit), grpc)
+            }
             Obstacle::Skip => return Evaluation::Pass,
         };
         Evaluation::Refuse(reply)
+    }
+
+    fn too_many_checks(&self, question: &Question) -> Unusable {
+        let rules = question.checks.chunk_by(|a, b| a.rule == b.rule);
+        let rules = rules.filter_map(|checks| Some(self.rule_name(checks.first()?.rule)));
+        Unusable::TooManyChecks {
+            checks: question.checks.len(),
+            rules: rules.collect::<Vec<_>>().join("`, `"),
+        }
     }
 
     /// How many rules there are.
@@ -243,11 +270,11 @@ impl Rules {
     }
 }
 
-/// As Envoy tells it, by the content type.
+/// As Envoy tells it (`Grpc::Common::hasGrpcContentType`): this content type alone, or with `+` behind it.
 fn is_grpc(seen: &Seen<'_>) -> bool {
     let content_type = seen.headers().first("content-type");
     let rest = content_type.strip_prefix(b"application/grpc");
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
 }
 
 impl Rule {
@@ -273,6 +300,7 @@ impl CheckRule {
             match part.find(seen, captures) {
                 Found::Value(kind, value) => part.add(&mut key, kind, &value),
                 Found::Ambiguous => return Err(Obstacle::Ambiguous(limit)),
+                Found::Unreadable => return Err(Obstacle::Unreadable(limit)),
                 Found::Missing => match &self.when_missing {
                     WhenMissing::Skip => return Err(Obstacle::Skip),
                     WhenMissing::Deny => return Err(Obstacle::Missing(limit)),
@@ -282,6 +310,9 @@ impl CheckRule {
                     }
                 },
             }
+        }
+        if self.cost.is_ambiguous(seen) {
+            return Err(Obstacle::Ambiguous(limit));
         }
         Ok(Check {
             rule,
@@ -302,6 +333,7 @@ impl LimitName {
             Self::Fixed(limit) => Ok(*limit),
             Self::Tiers { by, map, default } => match by.find(seen, captures) {
                 Found::Ambiguous => Err(Obstacle::Ambiguous(*default)),
+                Found::Unreadable => Err(Obstacle::Unreadable(*default)),
                 Found::Missing => Ok(*default),
                 Found::Value(_, value) => Ok(map
                     .iter()

@@ -24,7 +24,7 @@ pub const OF_RULE: [(&str, &str); 3] = [
 ];
 
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
-pub const FIXED: [(&str, &str); 15] = [
+pub const FIXED: [(&str, &str); 16] = [
     ("decisions", "requests that a rule had a check for"),
     ("admitted", "of those, let through by a verdict"),
     ("denied", "of those, answered with 429"),
@@ -49,6 +49,10 @@ pub const FIXED: [(&str, &str); 15] = [
         "requests answered with 400: with several different values of a part of a key",
     ),
     (
+        "refused_unreadable_part",
+        "requests answered with 400: with a part of a key that cannot be read",
+    ),
+    (
         "error_no_answer",
         "questions without an answer in time: the sidecar is slow or hangs",
     ),
@@ -70,7 +74,7 @@ pub const FIXED: [(&str, &str); 15] = [
     ),
     (
         "error_decision",
-        "decisions that the sidecar could not make: policy and configuration do not fit",
+        "decisions that could not be made: policy and configuration do not fit, or one request has more than 32 checks",
     ),
     (
         "error_full",
@@ -87,13 +91,14 @@ impl Counters {
     pub(crate) const REFUSED_COST: usize = 5;
     pub(crate) const REFUSED_MISSING: usize = 6;
     pub(crate) const REFUSED_AMBIGUOUS: usize = 7;
-    pub(crate) const ERROR_NO_ANSWER: usize = 8;
-    pub(crate) const ERROR_UNREACHABLE: usize = 9;
-    pub(crate) const ERROR_STATUS: usize = 10;
-    pub(crate) const ERROR_BODY: usize = 11;
-    pub(crate) const ERROR_STORE: usize = 12;
-    pub(crate) const ERROR_DECISION: usize = 13;
-    pub(crate) const ERROR_FULL: usize = 14;
+    pub(crate) const REFUSED_UNREADABLE: usize = 8;
+    pub(crate) const ERROR_NO_ANSWER: usize = 9;
+    pub(crate) const ERROR_UNREACHABLE: usize = 10;
+    pub(crate) const ERROR_STATUS: usize = 11;
+    pub(crate) const ERROR_BODY: usize = 12;
+    pub(crate) const ERROR_STORE: usize = 13;
+    pub(crate) const ERROR_DECISION: usize = 14;
+    pub(crate) const ERROR_FULL: usize = 15;
 
     /// For each rule and each of its limits: one counter of denials, or two of what a shadow rule would have done.
     pub(crate) fn new(rules: &[Rule]) -> Self {

@@ -2,7 +2,9 @@
 //!
 //! Nothing here knows how many requests one call asks for, or who makes the call.
 
-use sluicegate_protocol::{Answer, Code, Decision, DeniedHere, Request, Standing, Verdict};
+use sluicegate_protocol::{
+    Answer, Code, Decision, DeniedHere, MAX_CHECKS, Request, Standing, Verdict,
+};
 
 use crate::queue::Load;
 use crate::reply::{self, Fields, Reply};
@@ -38,6 +40,13 @@ pub enum Unusable {
     StoreUnavailable,
     /// The sidecar cannot make this decision: its policy and this configuration do not fit.
     Refused(String),
+    /// Nobody was asked: the checks of these rules together are more than a decision may have.
+    TooManyChecks {
+        /// How many.
+        checks: usize,
+        /// Names, with "`, `" between them.
+        rules: String,
+    },
 }
 
 impl std::fmt::Display for Unusable {
@@ -52,6 +61,10 @@ impl std::fmt::Display for Unusable {
             Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
             Self::StoreUnavailable => f.write_str("the sidecar's store did not answer in time"),
             Self::Refused(why) => write!(f, "the sidecar refused the decision: {why}"),
+            Self::TooManyChecks { checks, rules } => write!(
+                f,
+                "one request has {checks} checks, of the rules `{rules}`, and a decision may have {MAX_CHECKS}"
+            ),
         }
     }
 }
@@ -65,7 +78,7 @@ impl Unusable {
             Self::Status(_) => Counters::ERROR_STATUS,
             Self::Body(_) => Counters::ERROR_BODY,
             Self::StoreUnavailable => Counters::ERROR_STORE,
-            Self::Refused(_) => Counters::ERROR_DECISION,
+            Self::Refused(_) | Self::TooManyChecks { .. } => Counters::ERROR_DECISION,
         }
     }
 
@@ -78,7 +91,7 @@ impl Unusable {
             Self::Status(_) => "status",
             Self::Body(_) => "body",
             Self::StoreUnavailable => "store",
-            Self::Refused(_) => "decision",
+            Self::Refused(_) | Self::TooManyChecks { .. } => "decision",
         }
     }
 }

@@ -99,9 +99,12 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
         assert_eq!(reply.headers.get("content-type"), None);
         assert!(!reply.body.starts_with(b"{") && reply.body != b"plain");
     }
+    // F15: as Envoy tells it.
     for (content_type, grpc) in [
         ("application/grpc", true),
-        ("application/grpc; charset=utf-8", true),
+        ("application/grpc+proto", true),
+        ("application/grpc;", false),
+        ("application/grpc; charset=utf-8", false),
         ("application/grpc-web", false),
         ("application/json", false),
     ] {

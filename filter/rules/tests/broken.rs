@@ -142,3 +142,145 @@ fn a_match_that_is_nested_too_deep_is_refused() {
     let error = parse(deep.to_string().as_bytes()).unwrap_err();
     assert!(error.why.contains("levels"), "{error}");
 }
+
+/// A rule of so many checks, with more in it.
+fn rule(name: &str, checks: usize, more: &Value) -> Value {
+    let check = |n| json!({ "limit": format!("l{n}"), "key": [{ "constant": "c" }] });
+    let mut rule = json!({ "name": name, "when_unavailable": "allow",
+        "checks": (0..checks).map(check).collect::<Vec<_>>() });
+    for (field, value) in more.as_object().unwrap() {
+        rule[field] = value.clone();
+    }
+    rule
+}
+
+/// What is said of these rules; nothing if they are accepted.
+fn said(rules: &[Value]) -> String {
+    let configuration = with(good(), "/rules", &json!(rules));
+    let error = parse(configuration.to_string().as_bytes()).err();
+    error.map_or_else(String::new, |error| error.to_string())
+}
+
+/// Five rules of eight checks, each with one of these `match`es.
+fn five(matches: [Value; 5]) -> Vec<Value> {
+    let rules = matches.into_iter().enumerate();
+    rules
+        .map(|(n, matcher)| rule(&format!("r{n}"), 8, &json!({ "match": matcher })))
+        .collect()
+}
+
+#[test]
+fn f5_rules_that_one_request_can_match_with_more_checks_than_a_decision_may_have_are_refused() {
+    let all = json!({});
+    let everywhere = || five([0; 5].map(|_| json!({})));
+    let refused = said(&everywhere());
+    for part in [
+        "rules",
+        "40 checks",
+        "`r0`, `r1`, `r2`, `r3`, `r4`",
+        "may have 32",
+        "`GET /`",
+        "stop",
+    ] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    for matches in [
+        [
+            json!({ "path_prefix": "/v1/" }),
+            json!({ "path_template": "/v1/{id}/**" }),
+            json!({ "methods": ["PUT"] }),
+            json!({ "hosts": ["*.example.com"] }),
+            json!({ "path": "/v1/x" }),
+        ],
+        [
+            json!({ "headers": [{ "name": "x-a", "equals": "1" }] }),
+            json!({ "query": [{ "name": "q", "prefix": "a" }] }),
+            json!({ "headers": [{ "name": "x-b", "present": true }] }),
+            json!({ "any": [{ "path": "/a" }] }),
+            json!({ "path_regex": "/a" }),
+        ],
+        [
+            json!({ "not": { "path": "/b" } }),
+            json!({ "path": "/a" }),
+            all.clone(),
+            all.clone(),
+            all.clone(),
+        ],
+    ] {
+        assert!(
+            said(&five(matches.clone())).contains("40 checks"),
+            "{matches:?}"
+        );
+    }
+    // A claim, a cookie, a hop and a variable that are there.
+    let key = json!([{ "jwt": { "payload": "p", "claim": ["a", "b"] } }, { "cookie": "s" }, { "query": "q" },
+        { "header": "x-a" }, { "address": { "trusted_hops": 3 } }, { "mtls": "spiffe" }]);
+    let mut keyed = everywhere();
+    for rule in &mut keyed {
+        rule["checks"][7]["key"] = key.clone();
+    }
+    keyed[4]["checks"] = json!([keyed[4]["checks"][7]]);
+    assert!(said(&keyed).contains("33 checks"), "{}", said(&keyed));
+}
+
+#[test]
+fn f5_rules_that_no_request_can_match_together_are_accepted_however_many_checks_they_have() {
+    let all = json!({});
+    let other = |matcher: &Value| {
+        five([
+            matcher.clone(),
+            all.clone(),
+            all.clone(),
+            all.clone(),
+            json!({ "path": "/a" }),
+        ])
+    };
+    for matcher in [
+        json!({ "path": "/b" }),
+        json!({ "not": { "path": "/a" } }),
+        json!({ "path_prefix": "/b/" }),
+        json!({ "path_regex": "/b+" }),
+        json!({ "path_template": "/b/{x}" }),
+    ] {
+        assert_eq!(said(&other(&matcher)), "", "{matcher}");
+    }
+    for [one, another] in [
+        [json!({ "methods": ["GET"] }), json!({ "methods": ["PUT"] })],
+        [
+            json!({ "hosts": ["a.example"] }),
+            json!({ "hosts": ["*.a.example"] }),
+        ],
+        [
+            json!({ "headers": [{ "name": "x-a", "present": true }] }),
+            json!({ "headers": [{ "name": "X-A", "present": false }] }),
+        ],
+    ] {
+        let rules = five([one, another, all.clone(), all.clone(), all.clone()]);
+        assert_eq!(said(&rules), "");
+    }
+    // A key that is not there where the rule before it matches, a rule that stops, and rules that nobody enforces.
+    let mut anonymous = five([
+        json!({ "headers": [{ "name": "x-a", "present": false }] }),
+        all.clone(),
+        all.clone(),
+        all.clone(),
+        all.clone(),
+    ]);
+    for check in anonymous[4]["checks"].as_array_mut().unwrap() {
+        check["key"] = json!([{ "header": "x-a" }]);
+    }
+    assert_eq!(said(&anonymous), "");
+    for more in [json!({ "stop": true }), json!({ "shadow": true })] {
+        let mut rules = five([0; 5].map(|_| all.clone()));
+        rules[3] = rule("r3", 8, &more);
+        assert_eq!(said(&rules), "", "{more}");
+    }
+    let paths = (0..256).map(|n| {
+        rule(
+            &format!("r{n}"),
+            8,
+            &json!({ "match": { "path": format!("/{n}") } }),
+        )
+    });
+    assert_eq!(said(&paths.collect::<Vec<_>>()), "");
+}

@@ -8,7 +8,7 @@
 
 mod support;
 
-use sluicegate_rules::{Evaluation, WhenUnavailable};
+use sluicegate_rules::{Conclusion, Evaluation, WhenUnavailable};
 use support::{Fake, asked, get, request, rules, spelt};
 
 const SEARCH: &str = r#"{"name":"search","match":{"path_prefix":"/search","methods":["GET"]},
@@ -133,4 +133,56 @@ fn a_shadow_rule_asks_apart_under_a_subject_of_its_own_and_refuses_nobody() {
             "decisions"
         ]
     );
+}
+
+#[test]
+fn f5_a_request_with_more_checks_than_a_decision_may_have_gets_no_verdict_and_is_never_asked_for() {
+    // Each rule matches by a pattern that nobody can see through at the start.
+    let eight: Vec<_> = (0..8)
+        .map(|n| format!(r#"{{"limit":"l{n}","key":[{{"constant":"c"}}]}}"#))
+        .collect();
+    let of = |count: usize, when: &str| {
+        let rule = |n| {
+            format!(
+                r#"{{"name":"r{n}","match":{{"path_regex":"/(a|b)+{n}?z"}},"checks":[{}],"when_unavailable":"{when}"}}"#,
+                eight.join(",")
+            )
+        };
+        rules(&(0..count).map(rule).collect::<Vec<_>>().join(","))
+    };
+    let request = get("/abz", &[]);
+    assert_eq!(asked(&of(4, "deny"), &request).len(), 32);
+    for (when, counter) in [
+        ("deny", "unavailable_denied"),
+        ("allow", "unavailable_allowed"),
+    ] {
+        let rules = of(5, when);
+        let mut counted = Vec::new();
+        let evaluation = rules.evaluate(&request, &mut |place| {
+            counted.push(rules.counters().names()[place].clone());
+        });
+        let Evaluation::NoVerdict(question, why) = evaluation else {
+            panic!("{evaluation:?}")
+        };
+        let (conclusion, _) = rules.conclude(&question, Err(why.clone()), &mut |place| {
+            counted.push(rules.counters().names()[place].clone());
+        });
+        assert_eq!(matches!(conclusion, Conclusion::Answer(_)), when == "deny");
+        let why = why.to_string();
+        assert!(
+            why.contains("40 checks") && why.contains("`r0`, `r1`") && why.contains("may have 32"),
+            "{why}"
+        );
+        for name in [
+            "decisions",
+            "error_decision",
+            counter,
+            "rule.r4.unavailable_".trim_end_matches('_'),
+        ] {
+            assert!(
+                counted.iter().any(|one| one.starts_with(name)),
+                "{name} {counted:?}"
+            );
+        }
+    }
 }

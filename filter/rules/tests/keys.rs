@@ -209,3 +209,101 @@ fn a_trusted_header_says_the_cost_within_its_bounds() {
     let twice = get("/", &[("x-cost", b"3"), ("x-cost", b"9")]);
     assert_eq!(cost(header, &twice), 9);
 }
+
+#[test]
+fn f20_a_header_under_the_name_that_wsgi_takes_for_the_same_is_another_value() {
+    let tiers =
+        r#"{"limit":{"by":{"header":"x-plan"},"map":{"default":"l"}},"key":[{"constant":"c"}]}"#;
+    let cost = r#"{"limit":"l","key":[{"constant":"c"}],"cost":{"header":"x-cost","max":9,"trusted":true}}"#;
+    let header = r#"{"limit":"l","key":[{"header":"x-key"}],"when_missing":"skip"}"#;
+    for (check, names) in [
+        (tiers, ["x-plan", "x_plan"]),
+        (cost, ["x-cost", "x_cost"]),
+        (header, ["x-key", "x_key"]),
+    ] {
+        let asked =
+            |headers: &[(&str, &[u8])]| asked(&checking(check), &get("/", headers)).concat();
+        assert_eq!(asked(&[(names[1], b"1")]), "400", "{check}");
+        assert_eq!(
+            asked(&[(names[0], b"1"), (names[1], b"2")]),
+            "400",
+            "{check}"
+        );
+        assert!(
+            asked(&[(names[0], b"1"), (names[1], b"1")]).starts_with("l "),
+            "{check}"
+        );
+    }
+}
+
+#[test]
+fn f7_an_unreadable_part_is_refused_whatever_is_said_of_missing_ones() {
+    let lying = get("/", &[("x-forwarded-for", b"nonsense")]).with("metadata", b"\xff");
+    let absent = get("/", &[]);
+    for part in [
+        r#"{"address":{"trusted_hops":1}}"#,
+        r#"{"jwt":{"payload":"p","claim":"sub"}}"#,
+    ] {
+        for missing in [r#""skip""#, r#""deny""#, r#"{"use":"x"}"#] {
+            let key = format!(r#"{{"limit":"l","key":[{part}],"when_missing":{missing}}}"#);
+            let tier = format!(
+                r#"{{"limit":{{"by":{part},"map":{{"default":"l"}}}},"key":[{{"constant":"c"}}]}}"#
+            );
+            for check in [key, tier] {
+                assert_eq!(asked(&checking(&check), &lying), ["400"], "{check}");
+                assert_ne!(asked(&checking(&check), &absent), ["400"], "{check}");
+            }
+        }
+        // A shadow rule refuses nobody.
+        let rules = rules(&format!(
+            r#"{{"name":"r","shadow":true,"checks":[{{"limit":"l","key":[{part}],"when_missing":"skip"}}]}}"#
+        ));
+        let mut counted = Vec::new();
+        let evaluation = rules.evaluate(&lying, &mut |place| counted.push(place));
+        assert_eq!(evaluation, sluicegate_rules::Evaluation::Pass);
+        let names: Vec<_> = counted
+            .iter()
+            .map(|place| &rules.counters().names()[*place])
+            .collect();
+        assert_eq!(names, ["rule.r.limit.l.shadow_denied"]);
+    }
+    let rules = checking(r#"{"limit":"l","key":[{"address":{"trusted_hops":1}}]}"#);
+    let mut counted = Vec::new();
+    let evaluation = rules.evaluate(&lying, &mut |place| counted.push(place));
+    let names: Vec<_> = counted
+        .iter()
+        .map(|place| &rules.counters().names()[*place])
+        .collect();
+    assert_eq!(names, ["refused_unreadable_part"]);
+    let sluicegate_rules::Evaluation::Refuse(reply) = evaluation else {
+        panic!()
+    };
+    let body = String::from_utf8_lossy(&reply.body);
+    assert!(
+        body.contains("cannot be read") && body.contains("`l`"),
+        "{body}"
+    );
+}
+
+#[test]
+fn f15_claims_and_attributes_of_different_names_are_different_subjects() {
+    let claims = serde_json::json!({ "sub": 7, "sub:number": "7" });
+    let request = get("/", &[])
+        .with("metadata", &sluicegate_rules::metadata("p", &claims))
+        .with("x.a/b", b"v")
+        .with("x.a.b", b"v");
+    for (one, other) in [
+        (
+            r#"{"jwt":{"payload":"p","claim":"sub"},"plain":true}"#,
+            r#"{"jwt":{"payload":"p","claim":"sub:number"},"plain":true}"#,
+        ),
+        (
+            r#"{"attribute":["x","a/b"],"plain":true}"#,
+            r#"{"attribute":["x","a","b"],"plain":true}"#,
+        ),
+    ] {
+        assert_ne!(key(one, &request), key(other, &request));
+    }
+    let named = r#"{"jwt":{"payload":"p","claim":"sub:number"},"plain":true}"#;
+    assert_eq!(key(named, &request), "@jwt/p/sub%3Anumber=7");
+}

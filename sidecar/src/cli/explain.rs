@@ -130,6 +130,9 @@ fn print(rules: &Rules, request: &Told, policy: Option<&Policy>) {
             reply.status,
             String::from_utf8_lossy(&reply.body)
         ),
+        Evaluation::NoVerdict(_, why) => {
+            println!("nothing is asked, and there is no verdict: {why}")
+        }
         Evaluation::Ask(question) => {
             if !question.checks.is_empty() {
                 println!("asked, admitted together or not at all:");

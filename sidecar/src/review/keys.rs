@@ -1,4 +1,4 @@
-//! Keys that a client can choose, and so step out of its own count.
+//! Keys that a client can choose or leave out, and so step out of its own count, and those that can be guessed.
 
 use sluicegate_rules::config::written::{Check, Configuration, Limit, Names, Part};
 
@@ -8,6 +8,7 @@ use crate::document::Plugin;
 const FORWARDED: &str = "x-forwarded-for";
 
 pub(super) fn review(plugin: &Plugin, written: &Configuration, findings: &mut Findings<'_>) {
+    pepper(written, findings);
     for (_, at, rule, check) in checks(written) {
         if is_chosen(check) && rule.checks.iter().all(is_chosen) {
             findings.add(
@@ -17,6 +18,16 @@ pub(super) fn review(plugin: &Plugin, written: &Configuration, findings: &mut Fi
                     .to_owned(),
                 "say `trusted: true` if something in front of this filter has checked it, or add a check by `address` \
                  or `constant` to the rule",
+            );
+        }
+        if check.when_missing.is_none() && check.key.iter().any(can_be_absent) {
+            findings.add(
+                Severity::Warning,
+                format!("{at}.key"),
+                "a request without a part of this key is not checked at all, and `when_missing` does not say that it \
+                 may pass"
+                    .to_owned(),
+                "say `when_missing: deny`, `{use: TEXT}` or, if that is meant, `skip`",
             );
         }
         let mut parts: Vec<(String, &Part)> = Vec::new();
@@ -41,6 +52,41 @@ pub(super) fn review(plugin: &Plugin, written: &Configuration, findings: &mut Fi
     }
 }
 
+/// Whether a request can be without it: what Envoy always knows, and what the rule's own path has, cannot be missing.
+const fn can_be_absent(part: &Part) -> bool {
+    let hops = match &part.address {
+        Some(address) => address.trusted_hops.is_some(),
+        None => false,
+    };
+    hops || part.header.is_some()
+        || part.cookie.is_some()
+        || part.query.is_some()
+        || part.jwt.is_some()
+        || part.mtls.is_some()
+        || part.attribute.is_some()
+}
+
+fn pepper(written: &Configuration, findings: &mut Findings<'_>) {
+    let is_hashed = |part: &Part| {
+        let secret = part.header.is_some()
+            || part.cookie.is_some()
+            || part.query.is_some()
+            || part.jwt.is_some()
+            || part.attribute.is_some();
+        secret && !part.plain
+    };
+    let mut checks = checks(written);
+    let hashed = checks.find(|(_, _, _, check)| check.key.iter().any(is_hashed));
+    if let Some((_, at, _, _)) = hashed.filter(|_| written.pepper.is_empty()) {
+        findings.add(
+            Severity::Warning,
+            format!("{at}.key"),
+            "parts of keys are hashed without a `pepper`: whoever reads Redis can try a dictionary".to_owned(),
+            "say `pepper: TEXT`, long, random and the same for the whole fleet, or `plain: true` where nothing is secret",
+        );
+    }
+}
+
 fn addresses(plugin: &Plugin, at: &str, part: &Part, findings: &mut Findings<'_>) {
     if reads_forwarded(part) {
         findings.add(
@@ -54,7 +100,11 @@ fn addresses(plugin: &Plugin, at: &str, part: &Part, findings: &mut Findings<'_>
         .address
         .as_ref()
         .is_some_and(|address| address.trusted_hops.is_none());
-    if peer && plugin.use_remote_address == Some(false) {
+    if peer
+        && plugin
+            .manager
+            .is_some_and(|manager| !manager.use_remote_address)
+    {
         findings.add(
             Severity::Warning,
             format!("{at}.address"),

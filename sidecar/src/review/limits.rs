@@ -121,7 +121,7 @@ fn is_as_wide(wide: &Check, narrow: &Check) -> bool {
     let parts = wide.key.iter().all(|part| narrow.key.contains(part));
     // A part that is missing must not make the wide one be skipped where the narrow one is asked.
     let missing = wide.when_missing == narrow.when_missing
-        || !matches!(narrow.when_missing, WhenMissing::Use(_));
+        || !matches!(narrow.when_missing, Some(WhenMissing::Use(_)));
     constant(wide) || (parts && missing)
 }
 

@@ -1,7 +1,6 @@
 //! Which rules cover which others. Says *covers* only where it can be seen, so it never accuses wrongly.
 
-use sluicegate_protocol::MAX_CHECKS;
-use sluicegate_rules::config::written::{Configuration, Match, Rule};
+use sluicegate_rules::config::written::{Configuration, Match};
 
 use super::{Findings, Severity};
 
@@ -20,21 +19,6 @@ pub(super) fn review(written: &Configuration, findings: &mut Findings<'_>) {
                 "put it first, take `stop` away, or remove it",
             );
         }
-    }
-    let everywhere = |rule: &&Rule| !rule.shadow && rule.matcher == Match::default();
-    let together: usize = written
-        .rules
-        .iter()
-        .filter(everywhere)
-        .map(|rule| rule.checks.len())
-        .sum();
-    if together > MAX_CHECKS {
-        findings.add(
-            Severity::Error,
-            "rules".to_owned(),
-            format!("every request has {together} checks, and a decision may have {MAX_CHECKS}"),
-            "take some away, or give their rules a `match`",
-        );
     }
 }
 

@@ -67,9 +67,9 @@ fn check_one(
         parts: key,
         cost: cost(&format!("{at}.cost"), &file.cost)?,
         when_missing: match &file.when_missing {
-            written::WhenMissing::Skip => WhenMissing::Skip,
-            written::WhenMissing::Deny => WhenMissing::Deny,
-            written::WhenMissing::Use(text) => {
+            None | Some(written::WhenMissing::Skip) => WhenMissing::Skip,
+            Some(written::WhenMissing::Deny) => WhenMissing::Deny,
+            Some(written::WhenMissing::Use(text)) => {
                 WhenMissing::Use(not_empty(&format!("{at}.when_missing.use"), text)?.to_owned())
             }
         },

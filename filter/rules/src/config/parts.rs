@@ -4,6 +4,7 @@ use super::fault::{ConfigError, fault};
 use super::{not_empty, written};
 use crate::address::{self, Mask};
 use crate::claims::Claim;
+use crate::key::{self, escaped};
 use crate::part::{Part, Source};
 
 /// Exactly one source per part; every one says what it is called in a key and whether it is hashed unless told otherwise.
@@ -15,23 +16,22 @@ pub(super) fn check(
     let mut found: Vec<(Source, String, bool)> = Vec::new();
     if let Some(name) = &file.header {
         let name = header_name(&format!("{at}.header"), name)?;
-        found.push((Source::Header(name.clone()), name, true));
+        let called = escaped(&name);
+        found.push((Source::Header(name), called, true));
     }
     if let Some(name) = &file.cookie {
         let name = not_empty(&format!("{at}.cookie"), name)?.to_owned();
-        found.push((
-            Source::Cookie(name.clone()),
-            format!("@cookie/{name}"),
-            true,
-        ));
+        let called = key::name("@cookie", [name.as_str()]);
+        found.push((Source::Cookie(name), called, true));
     }
     if let Some(name) = &file.query {
         let name = not_empty(&format!("{at}.query"), name)?.to_owned();
-        found.push((Source::Query(name.clone()), format!("@query/{name}"), true));
+        let called = key::name("@query", [name.as_str()]);
+        found.push((Source::Query(name), called, true));
     }
     if let Some(name) = &file.template {
         let source = variable(&format!("{at}.template"), name, variables)?;
-        found.push((source, format!("@template/{name}"), false));
+        found.push((source, key::name("@template", [name.as_str()]), false));
     }
     for (field, source, flag) in [
         ("path", Source::Path, file.path),
@@ -55,7 +55,8 @@ pub(super) fn check(
     }
     if let Some(file) = &file.jwt {
         let claim = claim(&format!("{at}.jwt"), file)?;
-        let name = claim.name.clone();
+        let pieces = std::iter::once(&claim.payload).chain(&claim.path);
+        let name = key::name("@jwt", pieces.map(String::as_str));
         found.push((Source::Claim(claim), name, true));
     }
     if let Some(which) = file.mtls {
@@ -70,7 +71,7 @@ pub(super) fn check(
     }
     if let Some(names) = &file.attribute {
         let path = attribute(&format!("{at}.attribute"), names)?;
-        let name = format!("@attribute/{}", path.join("/"));
+        let name = key::name("@attribute", path.iter().map(String::as_str));
         found.push((Source::Attribute(path), name, true));
     }
     if let Some(text) = &file.constant {
@@ -162,7 +163,7 @@ fn claim(at: &str, file: &written::Jwt) -> Result<Claim, ConfigError> {
     if path.is_empty() || path.iter().any(String::is_empty) {
         return fault(&format!("{at}.claim"), "is empty, or one of its names is");
     }
-    Ok(Claim::new(payload, path))
+    Ok(Claim { payload, path })
 }
 
 fn attribute(at: &str, names: &written::Names) -> Result<Vec<String>, ConfigError> {

@@ -190,7 +190,7 @@ pub struct Check {
     /// A request without one of the parts: `skip` the check, `deny` the request (403), or `{use: TEXT}` in its place;
     /// `skip` unless said.
     #[serde(default)]
-    pub when_missing: WhenMissing,
+    pub when_missing: Option<WhenMissing>,
 }
 
 /// The name of a limit, or tiers.

@@ -73,12 +73,13 @@ pub fn question(rules: &Rules, request: &Fake) -> Question {
     }
 }
 
-/// What is asked, spelt `limit key cost`; the status, where the request is refused.
+/// What is asked, spelt `limit key cost`; the status, where the request is refused; why nobody is asked.
 pub fn asked(rules: &Rules, request: &Fake) -> Vec<String> {
     match rules.evaluate(request, &mut |_| {}) {
         Evaluation::Pass => Vec::new(),
         Evaluation::Refuse(reply) => vec![reply.status.to_string()],
         Evaluation::Ask(question) => spelt(rules, &question.checks),
+        Evaluation::NoVerdict(_, why) => vec![why.to_string()],
     }
 }
 

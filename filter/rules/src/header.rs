@@ -1,0 +1,160 @@
+//! A header that is part of a key, so that no spelling of it is a second subject.
+
+use std::borrow::Cow;
+
+use crate::part::Found;
+use crate::request::Headers;
+
+/// The one value of a header. A value under a name that WSGI and CGI take for the same one counts too.
+pub(crate) fn find<'a>(headers: &'a Headers, name: &'a str) -> Found<'a> {
+    if has_look_alike(headers, name) {
+        return Found::Ambiguous;
+    }
+    let values = headers.all(name);
+    if !matches!(name, "authorization" | "proxy-authorization") {
+        return only(values.map(Cow::Borrowed));
+    }
+    match only(values.map(credentials)) {
+        Found::Value(_, value) if value.strip_prefix(b"basic ").is_some_and(is_loose_base64) => {
+            Found::Ambiguous
+        }
+        found => found,
+    }
+}
+
+/// Whether another header is the same to WSGI and CGI, which read `x_a` as `x-a`, and says something else, or is the
+/// only one of the two.
+pub(crate) fn has_look_alike(headers: &Headers, name: &str) -> bool {
+    let name = name.as_bytes();
+    if !name.iter().any(|byte| matches!(byte, b'-' | b'_')) {
+        return false;
+    }
+    let fold = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
+    let mut alike = headers.iter().filter(|(given, _)| {
+        given.len() == name.len()
+            && *given != name
+            && given.iter().map(fold).eq(name.iter().map(fold))
+    });
+    alike.any(|(_, value)| {
+        let mut own = headers
+            .iter()
+            .filter(|(given, _)| *given == name)
+            .peekable();
+        own.peek().is_none() || own.any(|(_, own)| own != value)
+    })
+}
+
+/// `Bearer t`, `bearer t` and `Bearer  t` are the same credentials (RFC 9110, section 11).
+fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
+    let mut parts = value.splitn(2, u8::is_ascii_whitespace);
+    let scheme = parts.next().unwrap_or_default();
+    let Some(rest) = parts.next() else {
+        return Cow::Borrowed(value);
+    };
+    let rest = rest.trim_ascii();
+    let mut one = Vec::with_capacity(value.len());
+    one.extend(scheme.to_ascii_lowercase());
+    one.push(b' ');
+    one.extend(rest);
+    Cow::Owned(one)
+}
+
+/// Whether some upstreams read this as what another text says: Python's decoder leaves out what is no digit, and most
+/// do not look at the bits that are left over at the end. No client that is not up to something sends such credentials.
+fn is_loose_base64(text: &[u8]) -> bool {
+    let digits = text.split(|byte| *byte == b'=').next().unwrap_or_default();
+    let all = digits
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte));
+    let (padding, last): (&[u8], &[u8]) = match digits.len() % 4 {
+        0 => return text != digits || !all,
+        2 => (b"==", b"AQgw"),
+        3 => (b"=", b"AEIMQUYcgkosw048"),
+        _ => return true,
+    };
+    let ends_well = digits.last().is_some_and(|byte| last.contains(byte));
+    !(all && ends_well && text.strip_prefix(digits) == Some(padding))
+}
+
+/// The one value of something that can be sent several times. The same value twice is one value.
+pub(crate) fn only<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Found<'a> {
+    let Some(first) = values.next() else {
+        return Found::Missing;
+    };
+    if values.any(|other| other != first) {
+        return Found::Ambiguous;
+    }
+    Found::of(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `None` for a header that is missing, `400` for one that is ambiguous.
+    fn header(headers: &[(&str, &str)], name: &str) -> Option<String> {
+        let headers: Headers = headers.iter().copied().collect();
+        match find(&headers, name) {
+            Found::Value(_, value) => Some(String::from_utf8_lossy(&value).into_owned()),
+            Found::Missing => None,
+            Found::Ambiguous | Found::Unreadable => Some("400".to_owned()),
+        }
+    }
+
+    #[test]
+    fn f6_credentials_are_one_subject_however_their_scheme_is_spelt() {
+        for name in ["authorization", "proxy-authorization"] {
+            for value in ["Bearer T", "bearer T", "BEARER   T", "Bearer \tT"] {
+                assert_eq!(
+                    header(&[(name, value)], name).unwrap(),
+                    "bearer T",
+                    "{value}"
+                );
+            }
+            let both = [(name, "Bearer T"), (name, "bearer  T")];
+            assert_eq!(header(&both, name).unwrap(), "bearer T");
+            assert_eq!(header(&[(name, "Token")], name).unwrap(), "Token");
+        }
+        assert_eq!(header(&[("x-a", "Bearer  T")], "x-a").unwrap(), "Bearer  T");
+        let basic = |text: &str| {
+            let value = format!("BASIC {text}");
+            header(&[("authorization", &value)], "authorization").unwrap()
+        };
+        for strict in ["YTpi", "YTpiYw==", "YTpiY2Q=", "8J+/"] {
+            assert_eq!(basic(strict), format!("basic {strict}"));
+        }
+        for loose in [
+            "YTpi!",
+            "YT pi",
+            "YTpi=",
+            "YTpiYw",
+            "YTpiYw=",
+            "YTpiYx==",
+            "YTpiYw==YQ==",
+            "YTpiY2R=",
+            "YTpiY",
+            "8J-_",
+        ] {
+            assert_eq!(basic(loose), "400", "{loose}");
+        }
+    }
+
+    #[test]
+    fn f20_a_header_that_wsgi_takes_for_the_same_counts_as_another_value() {
+        for (headers, expected) in [
+            (&[("x-a", "1")][..], Some("1")),
+            (&[("x_a", "1")][..], Some("400")),
+            (&[("x-a", "1"), ("x_a", "2")][..], Some("400")),
+            (&[("x_a", "1"), ("x-a", "1")][..], Some("1")),
+            (&[("x-a", "1"), ("x-a", "1"), ("x_a", "1")][..], Some("1")),
+            (&[("xa", "1"), ("x-ab", "1"), ("x+a", "1")][..], None),
+        ] {
+            assert_eq!(header(headers, "x-a").as_deref(), expected, "{headers:?}");
+        }
+        assert_eq!(
+            header(&[("x-a-b", "1"), ("x_a-b", "2")], "x-a-b").as_deref(),
+            Some("400")
+        );
+        assert_eq!(header(&[("x-a", "1")], "x_a").as_deref(), Some("400"));
+    }
+}
