@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `config.rs`, `config/` | the plugin's configuration as it is written, and its checks |
 //! | `rule.rs` | rules, ready to be matched; what a request has to ask |
+//! | `applies.rs` | in which readings of the target a rule applies |
 //! | `request.rs` | what this crate wants to know of a request |
-//! | `path.rs` | the path in every reading that an upstream might give it |
+//! | `path.rs`, `path/readings.rs`, `query.rs` | the target in every reading that the upstream might give it |
+//! | `seen.rs` | a request as all rules see it, read once |
 //! | `matcher.rs`, `template.rs` | which requests a rule is for |
 //! | `part.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
@@ -17,6 +19,7 @@
 //! | `stats.rs` | what is counted |
 
 mod address;
+mod applies;
 mod claims;
 pub mod config;
 mod cost;
@@ -27,9 +30,11 @@ mod lobby;
 mod matcher;
 mod part;
 mod path;
+mod query;
 mod reply;
 mod request;
 mod rule;
+mod seen;
 mod stats;
 mod template;
 mod wire;
@@ -40,7 +45,7 @@ pub use denials::Denials;
 pub use lobby::{Boarding, Flight, Lobby, Way};
 pub use reply::{Fields, OURS, Reply};
 pub use request::{Headers, Request};
-pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};
+pub use rule::{Check, Evaluation, Question, Reading, Rules, Shadow, WhenUnavailable};
 pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};
 pub use wire::{Conclusion, Unusable, read_answer};
 

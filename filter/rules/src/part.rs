@@ -6,7 +6,8 @@ use crate::address::{self, Mask};
 use crate::claims::Claim;
 use crate::fields;
 use crate::key::Key;
-use crate::matcher::Seen;
+use crate::path::coarsest_segment;
+use crate::seen::{Reading, Seen};
 use crate::template::Capture;
 
 /// One part of a key.
@@ -43,6 +44,7 @@ pub(crate) enum Source {
 }
 
 /// What a request says of a part.
+#[derive(PartialEq, Eq)]
 pub(crate) enum Found<'a> {
     /// The kind of the value, where the source has several, and the value.
     Value(&'static str, Cow<'a, [u8]>),
@@ -53,19 +55,40 @@ pub(crate) enum Found<'a> {
 }
 
 impl Part {
-    /// Looks the part up.
-    pub fn find<'a>(&'a self, seen: &'a Seen<'_>, captures: &[Capture<'a>]) -> Found<'a> {
+    /// Whether different readings of the target may give it different values.
+    pub const fn varies(&self) -> bool {
+        matches!(
+            self.source,
+            Source::Query(_) | Source::Path | Source::Variable(_)
+        )
+    }
+
+    /// Looks the part up in one reading of the target.
+    pub fn find<'a>(
+        &'a self,
+        seen: &'a Seen<'_>,
+        reading: Reading<'a, '_>,
+        captures: &[Capture<'a>],
+    ) -> Found<'a> {
         match &self.source {
             Source::Header(name) => only(seen.headers().all(name).map(Cow::Borrowed)),
             Source::Cookie(name) => {
                 let headers = seen.headers().all("cookie");
                 only(fields::cookies(headers, name).map(Cow::Borrowed))
             }
-            Source::Query(name) => only(fields::query(seen.target.query, name)),
-            Source::Path => value(seen.target.canonical()),
+            Source::Query(name) => only(reading.parameter(name).map(Cow::Borrowed)),
+            Source::Path => reading.canonical().map_or(Found::Ambiguous, value),
+            // A path that cannot be read has no variables, and must not have its key missing because of that.
+            Source::Variable(_) if reading.path().is_none() => Found::Ambiguous,
             Source::Variable(name) => {
                 let of_name = captures.iter().find(|(given, _)| given == name);
-                of_name.map_or(Found::Missing, |(_, captured)| value(*captured))
+                of_name.map_or(Found::Missing, |(_, captured)| {
+                    if captured.iter().any(|byte| matches!(byte, b'%' | b';')) {
+                        value(coarsest_segment(captured))
+                    } else {
+                        value(*captured)
+                    }
+                })
             }
             Source::Method => value(seen.method.to_ascii_uppercase()),
             Source::Host => value(seen.host()),

@@ -1,0 +1,197 @@
+//! A request as the rules see it: read once, and its target in every reading that the upstream might give it.
+
+use std::cell::{OnceCell, RefCell};
+
+use crate::matcher::{Holds, Matcher};
+use crate::path::{Target, Upstream};
+use crate::query::{self, Parameters, Semicolon};
+use crate::request::{Headers, Request};
+
+/// How the rules of one configuration read requests.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub upstream: Upstream,
+    /// `None`: not known, so every way counts.
+    pub semicolon: Option<Semicolon>,
+    /// The query parameters that some rule names, sorted.
+    pub parameters: Vec<String>,
+    /// How many matchers have their result remembered: [`Matcher::Once`].
+    pub remembered: usize,
+}
+
+/// A request, read as far as all rules need it.
+pub(crate) struct Seen<'r> {
+    pub request: &'r dyn Request,
+    pub method: &'r [u8],
+    reader: &'r Reader,
+    target: Target<'r>,
+    queries: OnceCell<Vec<Parameters<'r>>>,
+    host: OnceCell<Vec<u8>>,
+    /// What matchers that do not depend on the path have said, for each reading of the query. Empty as long as there is
+    /// one reading, in which each is asked once anyway.
+    remembered: RefCell<Vec<Option<Holds>>>,
+}
+
+/// One reading of a request's target.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'s, 'r> {
+    pub seen: &'s Seen<'r>,
+    path: usize,
+    query: usize,
+}
+
+impl<'r> Seen<'r> {
+    pub fn new(request: &'r dyn Request, reader: &'r Reader) -> Self {
+        let headers = request.headers();
+        Self {
+            request,
+            method: headers.first(":method"),
+            reader,
+            target: Target::read(headers.first(":path"), &reader.upstream),
+            queries: OnceCell::new(),
+            host: OnceCell::new(),
+            remembered: RefCell::default(),
+        }
+    }
+
+    pub fn headers(&self) -> &'r Headers {
+        self.request.headers()
+    }
+
+    /// Every reading of the target.
+    pub fn readings(&self) -> impl Iterator<Item = Reading<'_, 'r>> {
+        let (paths, queries) = (self.target.count(), self.count_queries());
+        (0..paths).flat_map(move |path| {
+            (0..queries).map(move |query| Reading {
+                seen: self,
+                path,
+                query,
+            })
+        })
+    }
+
+    /// Only a query with a `;` has several readings: all others are read when a rule asks.
+    fn count_queries(&self) -> usize {
+        let open = self.reader.semicolon.is_none() && !self.reader.parameters.is_empty();
+        if open && self.target.query.contains(&b';') {
+            self.queries().len()
+        } else {
+            1
+        }
+    }
+
+    fn queries(&self) -> &[Parameters<'r>] {
+        let Reader {
+            parameters,
+            semicolon,
+            ..
+        } = self.reader;
+        self.queries
+            .get_or_init(|| query::readings(self.target.query, parameters, *semicolon))
+    }
+
+    /// The host in lower case, without port and without the dot that may end it.
+    pub fn host(&self) -> &[u8] {
+        self.host.get_or_init(|| {
+            let headers = self.request.headers();
+            let given = match headers.first(":authority") {
+                b"" => headers.first("host"),
+                authority => authority,
+            };
+            host_of(given)
+        })
+    }
+}
+
+impl<'s> Reading<'s, '_> {
+    /// Its place among all readings.
+    pub fn place(self) -> usize {
+        self.path * self.seen.count_queries() + self.query
+    }
+
+    /// The path; `None` if it has too many readings to tell.
+    pub fn path(self) -> Option<&'s [u8]> {
+        self.seen.target.reading(self.path)
+    }
+
+    /// Bytes of the path in all readings together.
+    pub fn bytes(self) -> usize {
+        self.seen.target.bytes()
+    }
+
+    /// The path as a key's part.
+    pub fn canonical(self) -> Option<&'s [u8]> {
+        self.seen.target.canonical(self.path)
+    }
+
+    /// The values of a query parameter that some rule names.
+    pub fn parameter(self, name: &str) -> impl Iterator<Item = &'s [u8]> {
+        let parameters = self.seen.queries().get(self.query);
+        let parameters = parameters.into_iter().flatten();
+        parameters
+            .filter(move |(given, _)| *given == name)
+            .map(|(_, value)| &**value)
+    }
+
+    /// What `matcher` says, which does not depend on the path, and is remembered under this number.
+    pub fn remember(self, number: usize, matcher: &'s Matcher) -> Holds {
+        let seen = self.seen;
+        let queries = seen.count_queries();
+        let ask = || matcher.matches(self, &mut Vec::new());
+        if queries * seen.target.count() == 1 {
+            return ask();
+        }
+        let place = number * queries + self.query;
+        let known = seen.remembered.borrow().get(place).copied().flatten();
+        known.unwrap_or_else(|| {
+            let holds = ask();
+            let mut remembered = seen.remembered.borrow_mut();
+            remembered.resize(seen.reader.remembered * queries, None);
+            if let Some(known) = remembered.get_mut(place) {
+                *known = Some(holds);
+            }
+            holds
+        })
+    }
+}
+
+fn host_of(authority: &[u8]) -> Vec<u8> {
+    // Nothing before an `@` is part of the host.
+    let authority = authority
+        .rsplit(|byte| *byte == b'@')
+        .next()
+        .unwrap_or_default();
+    let host = match authority {
+        // An IPv6 literal has colons of its own.
+        [b'[', ..] => authority
+            .iter()
+            .position(|byte| *byte == b']')
+            .and_then(|end| authority.get(..=end))
+            .unwrap_or(authority),
+        authority => authority
+            .split(|byte| *byte == b':')
+            .next()
+            .unwrap_or_default(),
+    };
+    host.strip_suffix(b".").unwrap_or(host).to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_compared_without_case_port_and_final_dot() {
+        for (authority, host) in [
+            ("API.Example.com:8443", "api.example.com"),
+            ("api.example.com.", "api.example.com"),
+            ("user@api.example.com", "api.example.com"),
+            ("[2001:DB8::1]:443", "[2001:db8::1]"),
+            ("[broken", "[broken"),
+            ("", ""),
+            (":", ""),
+        ] {
+            assert_eq!(host_of(authority.as_bytes()), host.as_bytes());
+        }
+    }
+}
