@@ -27,6 +27,7 @@ use std::time::Duration;
 pub use fault::{ConfigError, nearest};
 
 use crate::key::Hasher;
+use crate::query::Names;
 use crate::rule::{Rule, Rules, WhenUnavailable};
 use crate::seen::Reader;
 use crate::stats::Counters;
@@ -123,15 +124,13 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
     rules
         .iter()
         .for_each(|rule| rule.parameters(&mut parameters));
-    parameters.sort_unstable();
-    parameters.dedup();
     Ok(Rules {
         sidecar,
         hasher: Hasher::new(&file.pepper),
         reader: Reader {
             upstream,
             semicolon,
-            parameters,
+            parameters: Names::new(parameters),
             remembered,
         },
         counters: Counters::new(&rules),

@@ -1,8 +1,10 @@
 //! The query's parameters, decoded once for all rules, in every reading that the upstream might give them.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use crate::fields::form_decoded;
+use crate::path::byte_of;
 
 /// What a `;` in a query does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,24 +13,70 @@ pub(crate) enum Semicolon {
     Literal,
     /// It separates parameters like `&`, as HTML 4 (B.2.2) recommends.
     Separator,
-    /// The parameter that holds it is dropped, as by Go since 1.17.
+    /// The parameter that holds it is dropped, and so is one with a broken escape, as by Go since 1.17.
     Drop,
 }
 
-/// The parameters that some rule names, in their order: name and value.
-pub(crate) type Parameters<'r> = Vec<(&'r str, Cow<'r, [u8]>)>;
+/// Whether upstreams read a query in different ways.
+pub(crate) fn is_ambiguous(query: &[u8]) -> bool {
+    query.contains(&b';') || is_broken(query)
+}
 
-/// Every reading of a query, each once. `names` are those that some rule names, sorted; all others are left out, so that
-/// a rule that looks for a parameter has few to compare, however long the query is.
+/// Whether a `%` does not begin an escape.
+fn is_broken(text: &[u8]) -> bool {
+    let is_escape =
+        |after: &[u8]| matches!(after, [high, low, ..] if byte_of(*high, *low).is_some());
+    let mut parts = text.split(|byte| *byte == b'%');
+    parts.next();
+    parts.any(|after| !is_escape(after))
+}
+
+/// The names of parameters that some rule looks at.
+#[derive(Debug)]
+pub(crate) struct Names(Vec<String>);
+
+impl Names {
+    pub fn new(mut names: Vec<String>) -> Self {
+        names.sort_unstable_by(|one, other| order(one.as_bytes(), other.as_bytes()));
+        names.dedup();
+        Self(names)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A name's number.
+    pub fn number(&self, name: &[u8]) -> Option<usize> {
+        self.0
+            .binary_search_by(|known| order(known.as_bytes(), name))
+            .ok()
+    }
+}
+
+/// By length first: most names that a client sends are told apart without looking at their bytes.
+fn order(one: &[u8], other: &[u8]) -> Ordering {
+    one.len().cmp(&other.len()).then_with(|| one.cmp(other))
+}
+
+/// The parameters that some rule looks at, in their order: the name's number and the value. All others are left out, so
+/// that a rule has few to compare, however long the query is.
+pub(crate) type Parameters<'r> = Vec<(usize, Cow<'r, [u8]>)>;
+
+/// Every reading of a query, each once.
 pub(crate) fn readings<'r>(
     query: &'r [u8],
-    names: &'r [String],
+    names: &Names,
     known: Option<Semicolon>,
 ) -> Vec<Parameters<'r>> {
     let all = [Semicolon::Literal, Semicolon::Separator, Semicolon::Drop];
     let ways = match &known {
         Some(known) => std::slice::from_ref(known),
-        None if query.contains(&b';') => &all[..],
+        None if is_ambiguous(query) => &all[..],
         None => &[Semicolon::Literal],
     };
     let mut readings = Vec::with_capacity(ways.len());
@@ -41,20 +89,17 @@ pub(crate) fn readings<'r>(
     readings
 }
 
-fn read<'r>(query: &'r [u8], names: &'r [String], way: Semicolon) -> Parameters<'r> {
+fn read<'r>(query: &'r [u8], names: &Names, way: Semicolon) -> Parameters<'r> {
     let separates = |byte: &u8| *byte == b'&' || (*byte == b';' && way == Semicolon::Separator);
     query
         .split(separates)
         .filter(|pair| !pair.is_empty())
-        .filter(|pair| way != Semicolon::Drop || !pair.contains(&b';'))
+        .filter(|pair| way != Semicolon::Drop || !is_ambiguous(pair))
         .filter_map(|pair| {
             let mut parts = pair.splitn(2, |byte| *byte == b'=');
             let name = form_decoded(parts.next().unwrap_or_default());
-            let place = names
-                .binary_search_by(|known| known.as_bytes().cmp(&name))
-                .ok()?;
-            let value = form_decoded(parts.next().unwrap_or_default());
-            Some((names.get(place)?.as_str(), value))
+            let number = names.number(&name)?;
+            Some((number, form_decoded(parts.next().unwrap_or_default())))
         })
         .collect()
 }
@@ -64,10 +109,10 @@ mod tests {
     use super::*;
 
     fn found(query: &str, way: Semicolon) -> Vec<String> {
-        let names = ["key".to_owned(), "other".to_owned()];
+        let names = Names::new(vec!["other".to_owned(), "key".to_owned()]);
         read(query.as_bytes(), &names, way)
             .into_iter()
-            .filter(|(name, _)| *name == "key")
+            .filter(|(number, _)| Some(*number) == names.number(b"key"))
             .map(|(_, value)| String::from_utf8_lossy(&value).into_owned())
             .collect()
     }
@@ -91,12 +136,13 @@ mod tests {
             ("a=1;key=2", &[][..], &["2"][..], &[][..]),
             ("key=1;a=2", &["1;a=2"], &["1"], &[]),
             ("key=1%3Ba&b;c", &["1;a"], &["1;a"], &["1;a"]),
+            ("key=%zz&%=1", &["%zz"], &["%zz"], &[]),
         ] {
             assert_eq!(found(query, Semicolon::Literal), literal, "{query}");
             assert_eq!(found(query, Semicolon::Separator), separator, "{query}");
             assert_eq!(found(query, Semicolon::Drop), drop, "{query}");
         }
-        let names = ["key".to_owned()];
+        let names = Names::new(vec!["key".to_owned()]);
         assert_eq!(readings(b"key=1&b;c", &names, None).len(), 1);
         assert_eq!(readings(b"key=1;a=2", &names, None).len(), 3);
         assert_eq!(

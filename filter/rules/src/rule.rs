@@ -261,9 +261,9 @@ impl Rules {
     pub fn readings(&self, request: &dyn Request) -> Vec<Reading> {
         let seen = Seen::new(request, &self.reader);
         let told = |reading: seen::Reading<'_, '_>| {
-            let parameter = |name: &String| {
+            let parameter = |name: &str| {
                 let values = reading.parameter(name);
-                let pair = |value: &[u8]| (name.clone(), value.to_vec());
+                let pair = |value: &[u8]| (name.to_owned(), value.to_vec());
                 values.map(pair).collect::<Vec<_>>()
             };
             let rules = self.rules.iter().enumerate();

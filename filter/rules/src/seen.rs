@@ -4,7 +4,7 @@ use std::cell::{OnceCell, RefCell};
 
 use crate::matcher::{Holds, Matcher};
 use crate::path::{Target, Upstream};
-use crate::query::{self, Parameters, Semicolon};
+use crate::query::{self, Names, Parameters, Semicolon};
 use crate::request::{Headers, Request};
 
 /// How the rules of one configuration read requests.
@@ -13,8 +13,8 @@ pub(crate) struct Reader {
     pub upstream: Upstream,
     /// `None`: not known, so every way counts.
     pub semicolon: Option<Semicolon>,
-    /// The query parameters that some rule names, sorted.
-    pub parameters: Vec<String>,
+    /// The query parameters that some rule looks at.
+    pub parameters: Names,
     /// How many matchers have their result remembered: [`Matcher::Once`].
     pub remembered: usize,
 }
@@ -25,6 +25,7 @@ pub(crate) struct Seen<'r> {
     pub method: &'r [u8],
     reader: &'r Reader,
     target: Target<'r>,
+    ambiguous_query: bool,
     queries: OnceCell<Vec<Parameters<'r>>>,
     host: OnceCell<Vec<u8>>,
     /// What matchers that do not depend on the path have said, for each reading of the query. Empty as long as there is
@@ -43,11 +44,15 @@ pub(crate) struct Reading<'s, 'r> {
 impl<'r> Seen<'r> {
     pub fn new(request: &'r dyn Request, reader: &'r Reader) -> Self {
         let headers = request.headers();
+        let target = Target::read(headers.first(":path"), &reader.upstream);
         Self {
             request,
             method: headers.first(":method"),
             reader,
-            target: Target::read(headers.first(":path"), &reader.upstream),
+            ambiguous_query: reader.semicolon.is_none()
+                && !reader.parameters.is_empty()
+                && query::is_ambiguous(target.query),
+            target,
             queries: OnceCell::new(),
             host: OnceCell::new(),
             remembered: RefCell::default(),
@@ -70,10 +75,9 @@ impl<'r> Seen<'r> {
         })
     }
 
-    /// Only a query with a `;` has several readings: all others are read when a rule asks.
+    /// Only an ambiguous query has several readings: all others are read when a rule asks.
     fn count_queries(&self) -> usize {
-        let open = self.reader.semicolon.is_none() && !self.reader.parameters.is_empty();
-        if open && self.target.query.contains(&b';') {
+        if self.ambiguous_query {
             self.queries().len()
         } else {
             1
@@ -126,10 +130,10 @@ impl<'s> Reading<'s, '_> {
 
     /// The values of a query parameter that some rule names.
     pub fn parameter(self, name: &str) -> impl Iterator<Item = &'s [u8]> {
-        let parameters = self.seen.queries().get(self.query);
-        let parameters = parameters.into_iter().flatten();
+        let number = self.seen.reader.parameters.number(name.as_bytes());
+        let parameters = self.seen.queries().get(self.query).into_iter().flatten();
         parameters
-            .filter(move |(given, _)| *given == name)
+            .filter(move |(given, _)| Some(*given) == number)
             .map(|(_, value)| &**value)
     }
 

@@ -129,6 +129,6 @@ pub enum QuerySemicolon {
     Literal,
     /// A separator of parameters, like `&`.
     Separator,
-    /// It makes the parameter that holds it invalid, and that is dropped.
+    /// It makes the parameter that holds it invalid, and that is dropped. So is one with a broken escape: `?a=%zz`.
     Drop,
 }
