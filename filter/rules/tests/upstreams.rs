@@ -20,7 +20,7 @@ use support::{asked, get};
 /// A server: its name and what it makes of a path.
 struct Model {
     name: &'static str,
-    /// Its name in `upstream_paths`, if it has one.
+    /// What to write as `upstream_paths`, if it can be said.
     named: Option<&'static str>,
     serve: fn(&str) -> Option<Served>,
 }
@@ -56,7 +56,7 @@ impl Served {
 const MODELS: [Model; 8] = [
     Model {
         name: "Go, URL.Path",
-        named: Some("go"),
+        named: Some(r#""go""#),
         serve: go,
     },
     Model {
@@ -66,32 +66,41 @@ const MODELS: [Model; 8] = [
     },
     Model {
         name: "WSGI",
-        named: Some("wsgi"),
+        named: Some(r#""wsgi""#),
         serve: wsgi,
     },
     Model {
         name: "Tomcat",
-        named: Some("tomcat"),
+        named: Some(r#""tomcat""#),
         serve: tomcat,
     },
     Model {
         name: "nginx",
-        named: Some("nginx"),
+        named: Some(r#""nginx""#),
         serve: nginx,
     },
     Model {
         name: "the path as it came",
-        named: None,
+        named: Some(
+            r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"literal",
+                "double_slash":"keep","dot_segments":"keep","query_semicolon":"literal"}"#,
+        ),
         serve: raw,
     },
     Model {
         name: "URL standard, pathname",
-        named: None,
+        named: Some(
+            r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"raw_separator",
+                "double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#,
+        ),
         serve: pathname,
     },
     Model {
         name: "URL standard, pathname, decoded",
-        named: None,
+        named: Some(
+            r#"{"parameters":"keep","escapes":"once","encoded_slash":"separator","backslash":"raw_separator",
+                "double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#,
+        ),
         serve: decoded_pathname,
     },
 ];
@@ -246,6 +255,8 @@ fn decoded_pathname(path: &str) -> Option<Served> {
     Some(Served::of_text(&text))
 }
 
+const STRICT: &str = r#""strict""#;
+
 /// What a rule's `match` is about, in words of the tests' own.
 #[derive(Clone, Copy)]
 enum Match {
@@ -323,9 +334,8 @@ impl Match {
 }
 
 fn configuration(upstream: &str, rules: &str) -> Rules {
-    let text = format!(
-        r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":"{upstream}","rules":[{rules}]}}"#
-    );
+    let text =
+        format!(r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":{upstream},"rules":[{rules}]}}"#);
     parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
@@ -405,7 +415,7 @@ fn is_refused(asked: &[String]) -> bool {
 /// The first promise: a rule that is for what the server serves applies.
 #[test]
 fn a_rule_that_is_for_what_any_model_serves_applies() {
-    let rules = MATCHES.map(|one| configuration("strict", &rule("r", one, false, &constant("l"))));
+    let rules = MATCHES.map(|one| configuration(STRICT, &rule("r", one, false, &constant("l"))));
     let mut paths = Paths::new();
     let (mut served, mut refused) = (0, 0);
     for _ in 0..4_000 {
@@ -437,7 +447,7 @@ fn a_rule_that_is_for_what_any_model_serves_applies() {
     assert!(refused * 100 < served, "{refused} of {served}");
 }
 
-/// The second promise: with the server's name there is one reading, the server's.
+/// The second promise: with the server's name, or its choices, there is one reading, the server's.
 #[test]
 fn a_named_upstream_has_the_one_reading_of_its_model() {
     let mut paths = Paths::new();
@@ -474,15 +484,12 @@ fn one_resource_of_any_model_has_one_key() {
         .iter()
         .map(|(one, key)| {
             let check = format!(r#"{{"limit":"l","key":[{key}],"when_missing":"deny"}}"#);
-            (
-                *one,
-                configuration("strict", &rule("r", *one, false, &check)),
-            )
+            (*one, configuration(STRICT, &rule("r", *one, false, &check)))
         })
         .collect();
     rules.push((
         MATCHES[6],
-        configuration("strict", &rule("r", MATCHES[6], false, tier)),
+        configuration(STRICT, &rule("r", MATCHES[6], false, tier)),
     ));
     let (mut pairs, mut refused) = (0, 0);
     for _ in 0..6_000 {
@@ -530,7 +537,7 @@ fn nothing_costs_less_than_what_any_model_serves() {
         r#"{{"limit":"l","key":[{{"constant":"c"}}],"cost":{{"table":[{}],"default":5}}}}"#,
         entries.join(",")
     );
-    let rules = configuration("strict", &rule("r", Match::Prefix("/"), false, &check));
+    let rules = configuration(STRICT, &rule("r", Match::Prefix("/"), false, &check));
     let mut paths = Paths::new();
     for _ in 0..4_000 {
         let path = paths.path();
@@ -577,7 +584,7 @@ fn stop_hides_no_rule_from_any_model() {
                 )
             })
             .collect();
-        let rules = configuration("strict", &written.join(","));
+        let rules = configuration(STRICT, &written.join(","));
         for _ in 0..60 {
             let path = paths.path();
             let answer = asked(&rules, &get(&path, &[]));

@@ -1,8 +1,8 @@
 //! From how the upstream's way to read paths is written to the steps that it takes.
 
 use super::written::{
-    DotSegments, DoubleSlash, Escapes, Parameters, PathChoices, QuerySemicolon, Slash,
-    UpstreamName, UpstreamPaths,
+    Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Parameters, PathChoices,
+    QuerySemicolon, UpstreamName, UpstreamPaths,
 };
 use crate::path::{DOTS, Step, Upstream};
 use crate::query::Semicolon;
@@ -20,8 +20,8 @@ const fn choices(name: UpstreamName) -> Option<PathChoices> {
     let decoded = PathChoices {
         parameters: Parameters::Keep,
         escapes: Escapes::Once,
-        encoded_slash: Slash::Separator,
-        backslash: Slash::Literal,
+        encoded_slash: EncodedSlash::Separator,
+        backslash: Backslash::Literal,
         double_slash: DoubleSlash::Keep,
         dot_segments: DotSegments::Keep,
         query_semicolon: QuerySemicolon::Literal,
@@ -49,6 +49,9 @@ const fn choices(name: UpstreamName) -> Option<PathChoices> {
 
 fn known(choices: PathChoices) -> (Upstream, Option<Semicolon>) {
     let mut steps = Vec::new();
+    if choices.backslash == Backslash::RawSeparator {
+        steps.push(Step::Backslashes);
+    }
     if choices.parameters == Parameters::Cut {
         steps.push(Step::Parameters);
     }
@@ -58,10 +61,10 @@ fn known(choices: PathChoices) -> (Upstream, Option<Semicolon>) {
     if choices.escapes != Escapes::Keep {
         steps.push(Step::Decode {
             repeatedly: choices.escapes == Escapes::Repeatedly,
-            slashes: choices.encoded_slash == Slash::Separator,
+            slashes: choices.encoded_slash == EncodedSlash::Separator,
         });
     }
-    if choices.backslash == Slash::Separator {
+    if choices.backslash == Backslash::Separator {
         steps.push(Step::Backslashes);
     }
     if choices.parameters == Parameters::CutDecoded {

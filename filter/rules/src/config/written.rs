@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 pub use part::{Address, Claim, Jwt, Mtls, Names, Part};
 pub use upstream::{
-    DotSegments, DoubleSlash, Escapes, Parameters, PathChoices, QuerySemicolon, Slash,
-    UpstreamName, UpstreamPaths,
+    Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Parameters, PathChoices,
+    QuerySemicolon, UpstreamName, UpstreamPaths,
 };
 
 /// The whole configuration of the plugin.
@@ -31,8 +31,8 @@ pub struct Configuration {
     /// How clients are told about limits, for the rules that do not say it themselves.
     #[serde(default)]
     pub reply: Option<Reply>,
-    /// How the upstream reads paths and queries: `go`, `wsgi`, `tomcat`, `nginx`, or every choice. With `strict` all
-    /// ways to read a path count, and one that names different subjects in different ways is answered with 400.
+    /// How the upstream reads paths and queries: `strict` (the default), `go`, `wsgi`, `tomcat`, `nginx`, or every
+    /// choice. `strict` means that it is not known.
     #[serde(default)]
     pub upstream_paths: UpstreamPaths,
     /// Looked at in order. All that match a request are asked, in one decision, up to one that says `stop`.
@@ -133,7 +133,8 @@ pub struct Match {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub path_template: Option<String>,
-    /// The whole path matches this regular expression. A path of more than 4 KiB is answered with 414.
+    /// The whole path matches this regular expression. If all readings of the path together have more
+    /// than 4 KiB, the request is answered with 414.
     #[serde(default)]
     pub path_regex: Option<String>,
     /// One of these methods, in capitals. `GET` is also for HEAD; `HEAD` alone is for HEAD only.

@@ -38,7 +38,7 @@ pub enum UpstreamName {
     Nginx,
 }
 
-/// How the upstream reads the request's target, choice by choice, in the order in which it does these things.
+/// How the upstream reads the request's target, choice by choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -48,9 +48,9 @@ pub struct PathChoices {
     /// How often percent-escapes are decoded.
     pub escapes: Escapes,
     /// What `%2F` is when escapes are decoded.
-    pub encoded_slash: Slash,
-    /// What `\` is, and `%5C` once it has been decoded.
-    pub backslash: Slash,
+    pub encoded_slash: EncodedSlash,
+    /// What `\` is.
+    pub backslash: Backslash,
     /// What `//` is.
     pub double_slash: DoubleSlash,
     /// What `.` and `..` are.
@@ -85,15 +85,28 @@ pub enum Escapes {
     Repeatedly,
 }
 
-/// What a character that may separate segments is.
+/// What `%2F` is when escapes are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Slash {
+pub enum EncodedSlash {
     /// It separates segments, as `/` does.
     Separator,
     /// It is part of its segment.
     Literal,
+}
+
+/// What `\` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Backslash {
+    /// It is part of its segment.
+    Literal,
+    /// It separates segments, as `/` does, and so does `%5C` once it has been decoded.
+    Separator,
+    /// It separates segments; `%5C` does not.
+    RawSeparator,
 }
 
 /// What `//` is.
