@@ -18,16 +18,17 @@ impl<'s, 'r> Applies<'s, 'r> {
     /// What a part is. Where readings disagree, only the upstream knows whom the request is about, and a client could
     /// choose: `/v1/tenant/..%2Fx1`, `..%2Fx2`, and so on.
     pub fn find<'a>(&'a self, part: &'a Part, seen: &'a Seen<'_>) -> Found<'a> {
-        let mut found = self
-            .iter()
-            .map(|(reading, captures)| part.find(seen, *reading, captures));
-        let Some(first) = found.next() else {
+        let Some((reading, captures)) = &self.first else {
             return Found::Missing;
         };
-        if part.varies() && found.any(|other| other != first) {
+        let found = part.find(seen, *reading, captures);
+        let differs = |(reading, captures): &'a (Reading<'s, 'r>, Vec<Capture<'s>>)| {
+            part.find(seen, *reading, captures) != found
+        };
+        if part.varies() && self.others.iter().any(differs) {
             return Found::Ambiguous;
         }
-        first
+        found
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &(Reading<'s, 'r>, Vec<Capture<'s>>)> {
@@ -54,7 +55,7 @@ impl Rule {
         let mut applies = Applies::default();
         let mut left = false;
         for reading in seen.readings() {
-            if stopped.readings.get(reading.place()) == Some(&true) {
+            if stopped.readings.get(reading.place) == Some(&true) {
                 continue;
             }
             let mut captures = Vec::new();
@@ -69,7 +70,7 @@ impl Rule {
             stopped.everywhere = !left;
             if left {
                 for (reading, _) in applies.iter() {
-                    let place = reading.place();
+                    let place = reading.place;
                     if stopped.readings.len() <= place {
                         stopped.readings.resize(place + 1, false);
                     }

@@ -38,10 +38,7 @@ pub(crate) enum Matcher {
     /// At least one of these.
     Any(Vec<Matcher>),
     Not(Box<Matcher>),
-    Path(String),
-    PathPrefix(String),
-    PathTemplate(Template),
-    PathRegex(Regex),
+    OnPath(OnPath),
     /// One of these, in capitals; see [`is_method`].
     Methods(Vec<String>),
     Hosts(Vec<Host>),
@@ -49,6 +46,15 @@ pub(crate) enum Matcher {
     Query(String, Condition),
     /// One that does not depend on the path: asked once for a request, under this number.
     Once(usize, Box<Matcher>),
+}
+
+/// What must be true of the path.
+#[derive(Debug)]
+pub(crate) enum OnPath {
+    Exact(String),
+    Prefix(String),
+    Template(Template),
+    Regex(Regex),
 }
 
 /// `api.example.com`, or `*.example.com` for everything under it.
@@ -108,10 +114,6 @@ impl Matcher {
         captures: &mut Vec<Capture<'a>>,
     ) -> Holds {
         let seen = reading.seen;
-        let on_path = |holds: &mut dyn FnMut(&'a [u8]) -> bool| match reading.path() {
-            Some(path) => holds(path).into(),
-            None => Holds::Unknown(TooLong::Target),
-        };
         match self {
             Self::All(all) => Holds::unless(
                 Holds::No,
@@ -130,19 +132,10 @@ impl Matcher {
             ),
             Self::Not(not) => not.matches(reading, &mut Vec::new()).not(),
             Self::Once(number, matcher) => reading.remember(*number, matcher),
-            Self::Path(exact) => on_path(&mut |path| {
-                without_trailing_slash(path) == without_trailing_slash(exact.as_bytes())
-            }),
-            // `/admin/` is also for `/admin`, which most servers take for the same.
-            Self::PathPrefix(prefix) => on_path(&mut |path| {
-                path.starts_with(prefix.as_bytes())
-                    || prefix.strip_suffix('/').map(str::as_bytes) == Some(path)
-            }),
-            Self::PathTemplate(template) => on_path(&mut |path| template.matches(path, captures)),
-            Self::PathRegex(_) if reading.bytes() > MAX_REGEX_INPUT => {
-                Holds::Unknown(TooLong::Target)
-            }
-            Self::PathRegex(regex) => on_path(&mut |path| is_match(regex, path)),
+            Self::OnPath(on_path) => match reading.path() {
+                Some(path) => on_path.matches(path, reading.bytes(), captures),
+                None => Holds::Unknown(TooLong::Target),
+            },
             Self::Methods(methods) => is_method(methods, seen.method).into(),
             Self::Hosts(hosts) => hosts.iter().any(|host| host.matches(seen.host())).into(),
             Self::Header(name, condition) => {
@@ -176,9 +169,7 @@ impl Matcher {
         match self {
             Self::All(list) | Self::Any(list) => list.iter().any(Self::is_about_path),
             Self::Not(one) | Self::Once(_, one) => one.is_about_path(),
-            Self::Path(_) | Self::PathPrefix(_) | Self::PathTemplate(_) | Self::PathRegex(_) => {
-                true
-            }
+            Self::OnPath(_) => true,
             Self::Methods(_) | Self::Hosts(_) | Self::Header(..) | Self::Query(..) => false,
         }
     }
@@ -193,6 +184,31 @@ impl Matcher {
             Self::Query(name, _) => names.push(name.clone()),
             _ => {}
         }
+    }
+}
+
+impl OnPath {
+    /// Whether this holds for one reading of the path; `bytes` have all of them together.
+    fn matches<'a>(
+        &'a self,
+        path: &'a [u8],
+        bytes: usize,
+        captures: &mut Vec<Capture<'a>>,
+    ) -> Holds {
+        match self {
+            Self::Exact(exact) => {
+                without_trailing_slash(path) == without_trailing_slash(exact.as_bytes())
+            }
+            // `/admin/` is also for `/admin`, which most servers take for the same.
+            Self::Prefix(prefix) => {
+                path.starts_with(prefix.as_bytes())
+                    || prefix.strip_suffix('/').map(str::as_bytes) == Some(path)
+            }
+            Self::Template(template) => template.matches(path, captures),
+            Self::Regex(_) if bytes > MAX_REGEX_INPUT => return Holds::Unknown(TooLong::Target),
+            Self::Regex(regex) => is_match(regex, path),
+        }
+        .into()
     }
 }
 

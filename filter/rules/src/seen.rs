@@ -37,6 +37,8 @@ pub(crate) struct Seen<'r> {
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'s, 'r> {
     pub seen: &'s Seen<'r>,
+    /// Its place among all readings.
+    pub place: usize,
     path: usize,
     query: usize,
 }
@@ -65,13 +67,12 @@ impl<'r> Seen<'r> {
 
     /// Every reading of the target.
     pub fn readings(&self) -> impl Iterator<Item = Reading<'_, 'r>> {
-        let (paths, queries) = (self.target.count(), self.count_queries());
-        (0..paths).flat_map(move |path| {
-            (0..queries).map(move |query| Reading {
-                seen: self,
-                path,
-                query,
-            })
+        let queries = self.count_queries();
+        (0..self.target.count() * queries).map(move |place| Reading {
+            seen: self,
+            place,
+            path: place / queries,
+            query: place % queries,
         })
     }
 
@@ -108,11 +109,6 @@ impl<'r> Seen<'r> {
 }
 
 impl<'s> Reading<'s, '_> {
-    /// Its place among all readings.
-    pub fn place(self) -> usize {
-        self.path * self.seen.count_queries() + self.query
-    }
-
     /// The path; `None` if it has too many readings to tell.
     pub fn path(self) -> Option<&'s [u8]> {
         self.seen.target.reading(self.path)
