@@ -1,6 +1,6 @@
 //! A request as the rules see it: read once, and its target in every reading that the upstream might give it.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell};
 
 use crate::matcher::{Holds, Matcher};
 use crate::path::{Target, Upstream};
@@ -28,9 +28,9 @@ pub(crate) struct Seen<'r> {
     ambiguous_query: bool,
     queries: OnceCell<Vec<Parameters<'r>>>,
     host: OnceCell<Vec<u8>>,
-    /// What matchers that do not depend on the path have said, for each reading of the query. Empty as long as there is
-    /// one reading, in which each is asked once anyway.
-    remembered: RefCell<Vec<Option<Holds>>>,
+    /// What matchers that do not depend on the path have said, for each reading of the query. Not made as long as there
+    /// is one reading, in which each is asked once anyway.
+    remembered: OnceCell<Vec<Cell<Option<Holds>>>>,
 }
 
 /// One reading of a request's target.
@@ -57,7 +57,7 @@ impl<'r> Seen<'r> {
             target,
             queries: OnceCell::new(),
             host: OnceCell::new(),
-            remembered: RefCell::default(),
+            remembered: OnceCell::new(),
         }
     }
 
@@ -67,7 +67,8 @@ impl<'r> Seen<'r> {
 
     /// Every reading of the target.
     pub fn readings(&self) -> impl Iterator<Item = Reading<'_, 'r>> {
-        let queries = self.count_queries();
+        // Never 0; a division must not be able to panic.
+        let queries = self.count_queries().max(1);
         (0..self.target.count() * queries).map(move |place| Reading {
             seen: self,
             place,
@@ -141,17 +142,18 @@ impl<'s> Reading<'s, '_> {
         if queries * seen.target.count() == 1 {
             return ask();
         }
-        let place = number * queries + self.query;
-        let known = seen.remembered.borrow().get(place).copied().flatten();
-        known.unwrap_or_else(|| {
-            let holds = ask();
-            let mut remembered = seen.remembered.borrow_mut();
-            remembered.resize(seen.reader.remembered * queries, None);
-            if let Some(known) = remembered.get_mut(place) {
-                *known = Some(holds);
-            }
-            holds
-        })
+        let remembered = seen.remembered.get_or_init(|| {
+            let count = seen.reader.remembered * queries;
+            std::iter::repeat_with(|| Cell::new(None))
+                .take(count)
+                .collect()
+        });
+        let Some(known) = remembered.get(number * queries + self.query) else {
+            return ask();
+        };
+        let holds = known.get().unwrap_or_else(ask);
+        known.set(Some(holds));
+        holds
     }
 }
 
