@@ -7,7 +7,7 @@
 //! | `reader.rs` | from JSON to those types, with the field of every mistake |
 //! | `strict.rs` | JSON in which no field stands twice |
 //! | `structure.rs` | a `google.protobuf.Struct`, which is how Envoy hands YAML over |
-//! | `matching.rs`, `checks.rs`, `parts.rs`, `replies.rs` | the checks, by what they are about |
+//! | `matching.rs`, `checks.rs`, `parts.rs`, `replies.rs`, `upstream.rs` | the checks, by what they are about |
 //! | `bounds.rs` | whether one request can have more checks than a decision may have |
 //! | `fault.rs` | what is wrong, and what was perhaps meant |
 
@@ -21,6 +21,7 @@ mod reader;
 mod replies;
 mod strict;
 mod structure;
+mod upstream;
 pub mod written;
 
 use std::time::Duration;
@@ -28,8 +29,10 @@ use std::time::Duration;
 pub use fault::{ConfigError, nearest};
 
 use crate::key::Hasher;
+use crate::query::Names;
 use crate::reply::DenialDetails;
 use crate::rule::{Rule, Rules, WhenUnavailable};
+use crate::seen::Reader;
 use crate::stats::Counters;
 use fault::{fault, misread};
 
@@ -103,6 +106,7 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
     }
     let reply = replies::check("reply", file.reply.as_ref())?;
     let mut rules: Vec<Rule> = Vec::with_capacity(file.rules.len());
+    let mut remembered = 0;
     for (index, rule) in file.rules.iter().enumerate() {
         let at = format!("rules[{index}]");
         if rules.iter().any(|earlier| earlier.name == rule.name) {
@@ -115,11 +119,23 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
         if rule.reply.is_none() {
             checked.reply = reply.clone();
         }
+        checked.matcher = checked.matcher.remembering(&mut remembered);
         rules.push(checked);
     }
+    let (upstream, semicolon) = upstream::check(&file.upstream_paths);
+    let mut parameters: Vec<String> = Vec::new();
+    rules
+        .iter()
+        .for_each(|rule| rule.parameters(&mut parameters));
     let rules = Rules {
         sidecar,
         hasher: Hasher::new(&file.pepper),
+        reader: Reader {
+            upstream,
+            semicolon,
+            parameters: Names::new(parameters),
+            remembered,
+        },
         counters: Counters::new(&rules),
         denial_details: DenialDetails::new(&rules),
         rules,

@@ -1,7 +1,8 @@
 //! What a request costs.
 
 use crate::header::has_look_alike;
-use crate::matcher::Seen;
+use crate::matcher::is_method;
+use crate::seen::{Reading, Seen};
 use crate::template::Template;
 
 /// How a check's cost comes about.
@@ -37,28 +38,41 @@ impl Cost {
         matches!(self, Self::Header { name, .. } if has_look_alike(seen.headers(), name))
     }
 
-    /// Units, at least 1.
-    pub fn of(&self, seen: &Seen<'_>) -> u64 {
+    /// Units, at least 1, for a request that its rule is for in these readings: the most that it costs in any of them.
+    pub fn of<'a, 'r: 'a>(
+        &self,
+        seen: &Seen<'_>,
+        readings: impl Iterator<Item = Reading<'a, 'r>>,
+    ) -> u64 {
         match self {
             Self::Constant(cost) => *cost,
             Self::Table { entries, default } => {
-                // The dearest reading of the path counts: see `path.rs`.
-                let dearest = seen.target.readings().filter_map(|path| {
-                    let entry = entries.iter().find(|entry| entry.matches(seen, path))?;
-                    Some(entry.cost)
+                let of_method = || {
+                    let entries = entries.iter();
+                    entries.filter(|entry| {
+                        entry.methods.is_empty() || is_method(&entry.methods, seen.method)
+                    })
+                };
+                let costs = readings.map(|reading| match reading.path() {
+                    Some(path) => of_method()
+                        .find(|entry| entry.is_for(path))
+                        .map_or(*default, |entry| entry.cost),
+                    None => of_method().fold(*default, |most, entry| most.max(entry.cost)),
                 });
-                dearest.max().unwrap_or(*default)
+                costs.max().unwrap_or(*default)
             }
             Self::Header {
                 name,
                 most,
                 default,
             } => {
-                // What is no number, or too large, or one of several, costs the most that it may: never too little.
+                // What is no number from 1 to `most`, or one of several, costs the most that it may: never too little.
                 let costs = seen.headers().all(name).map(|value| {
                     let number = std::str::from_utf8(value).ok();
                     let number = number.and_then(|text| text.trim().parse().ok());
-                    number.unwrap_or(*most).clamp(1, *most)
+                    number
+                        .filter(|cost| (1..=*most).contains(cost))
+                        .unwrap_or(*most)
                 });
                 costs.max().unwrap_or(*default)
             }
@@ -67,16 +81,8 @@ impl Cost {
 }
 
 impl Entry {
-    fn matches(&self, seen: &Seen<'_>, path: &[u8]) -> bool {
-        let method = self.methods.is_empty()
-            || self
-                .methods
-                .iter()
-                .any(|method| seen.method.eq_ignore_ascii_case(method.as_bytes()));
-        let path = self
-            .template
-            .as_ref()
-            .is_none_or(|template| template.matches(path, &mut Vec::new()));
-        method && path
+    fn is_for(&self, path: &[u8]) -> bool {
+        let template = self.template.as_ref();
+        template.is_none_or(|template| template.matches(path, &mut Vec::new()))
     }
 }

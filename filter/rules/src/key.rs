@@ -53,7 +53,8 @@ impl<'a> Key<'a> {
     pub fn new(hasher: &'a Hasher) -> Self {
         Self {
             hasher,
-            text: String::new(),
+            // Room for most keys: growing took a sixth of the time of evaluating a plain request.
+            text: String::with_capacity(64),
         }
     }
 

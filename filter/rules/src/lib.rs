@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `config.rs`, `config/` | the plugin's configuration as it is written, and its checks |
 //! | `rule.rs` | rules, ready to be matched; what a request has to ask |
+//! | `applies.rs` | in which readings of the target a rule applies |
 //! | `request.rs` | what this crate wants to know of a request |
-//! | `path.rs` | the path in every reading that an upstream might give it |
+//! | `path.rs`, `path/readings.rs`, `query.rs` | the target in every reading that the upstream might give it |
+//! | `seen.rs` | a request as all rules see it, read once |
 //! | `matcher.rs`, `template.rs` | which requests a rule is for |
-//! | `part.rs`, `header.rs`, `cookies.rs`, `fields.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
+//! | `part.rs`, `header.rs`, `cookies.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
 //! | `denials.rs`, `denials/unreported.rs` | cached denials, and those that the sidecar is told of later |
@@ -19,22 +21,24 @@
 //! | `stats.rs` | what is counted |
 
 mod address;
+mod applies;
 mod claims;
 pub mod config;
 mod cookies;
 mod cost;
 mod denials;
-mod fields;
 mod header;
 mod key;
 mod matcher;
 mod outage_log;
 mod part;
 mod path;
+mod query;
 mod queue;
 mod reply;
 mod request;
 mod rule;
+mod seen;
 mod stats;
 mod template;
 mod wire;
@@ -46,7 +50,7 @@ pub use outage_log::OutageLog;
 pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
 pub use reply::{DETAILS_PREFIX, Fields, OURS, Reply, is_reply_of_ours};
 pub use request::{Headers, Request};
-pub use rule::{Check, Evaluation, Question, Rules, Shadow, WhenUnavailable};
+pub use rule::{Check, Evaluation, Question, Reading, Rules, Shadow, WhenUnavailable};
 pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};
 pub use wire::{Conclusion, Unusable, callout_outcome, read_answer};
 

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use crate::address::{self, Mask};
 use crate::claims::Claim;
 use crate::cookies;
-use crate::fields;
 use crate::header::{self, only};
 use crate::key::Key;
-use crate::matcher::Seen;
+use crate::path::coarsest_segment;
+use crate::seen::{Reading, Seen};
 use crate::template::Capture;
 
 /// One part of a key.
@@ -46,6 +46,7 @@ pub(crate) enum Source {
 }
 
 /// What a request says of a part.
+#[derive(PartialEq, Eq)]
 pub(crate) enum Found<'a> {
     /// The kind of the value, where the source has several, and the value.
     Value(&'static str, Cow<'a, [u8]>),
@@ -70,16 +71,37 @@ impl<'a> Found<'a> {
 }
 
 impl Part {
-    /// Looks the part up.
-    pub fn find<'a>(&'a self, seen: &'a Seen<'_>, captures: &[Capture<'a>]) -> Found<'a> {
+    /// Whether different readings of the target may give it different values.
+    pub const fn varies(&self) -> bool {
+        matches!(
+            self.source,
+            Source::Query(_) | Source::Path | Source::Variable(_)
+        )
+    }
+
+    /// Looks the part up in one reading of the target.
+    pub fn find<'a>(
+        &'a self,
+        seen: &'a Seen<'_>,
+        reading: Reading<'a, '_>,
+        captures: &[Capture<'a>],
+    ) -> Found<'a> {
         match &self.source {
             Source::Header(name) => header::find(seen.headers(), name),
             Source::Cookie(name) => cookies::find(seen.headers(), name),
-            Source::Query(name) => only(fields::query(seen.target.query, name)),
-            Source::Path => Found::of(seen.target.canonical()),
+            Source::Query(name) => only(reading.parameter(name).map(Cow::Borrowed)),
+            Source::Path => reading.canonical().map_or(Found::Ambiguous, Found::of),
+            // A path that cannot be read has no variables, and must not have its key missing because of that.
+            Source::Variable(_) if reading.path().is_none() => Found::Ambiguous,
             Source::Variable(name) => {
                 let of_name = captures.iter().find(|(given, _)| given == name);
-                of_name.map_or(Found::Missing, |(_, captured)| Found::of(*captured))
+                of_name.map_or(Found::Missing, |(_, captured)| {
+                    if captured.iter().any(|byte| matches!(byte, b'%' | b';')) {
+                        Found::of(coarsest_segment(captured))
+                    } else {
+                        Found::of(*captured)
+                    }
+                })
             }
             Source::Method => Found::of(seen.method.to_ascii_uppercase()),
             Source::Host => Found::of(seen.host()),

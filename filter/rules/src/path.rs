@@ -1,69 +1,108 @@
-//! The request's target: its path in every reading that an upstream might give it, and its query.
+//! The request's target: its path in every reading that the upstream might give it, and its query.
 //!
 //! `/v1/videos`, `/v1//videos`, `/v1/%76ideos`, `/v1/x/../videos`, `/v1;a=b/videos` and `/v1%2Fvideos` can all reach
-//! the same upstream code, and which of them do is the upstream's affair. So a path has several *readings*, and a rule
-//! is for a request if it matches any of them: whichever way the upstream reads the path, the rule has been applied.
+//! the same upstream code, and which of them do is the upstream's affair (see `path/readings.rs`). Rules are evaluated
+//! in one reading after the other; those that apply to the request are those that apply in any of them.
 //! A plain path has one reading, which is itself, and costs no allocation.
 
+mod readings;
+
 use std::borrow::Cow;
+use std::cell::OnceCell;
+
+pub(crate) use readings::{DOTS, Step, Upstream, byte_of, coarsest_segment};
 
 /// A request's target, taken apart.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Target<'a> {
-    /// The most lenient reading: what all spellings of one resource have in common. It is what keys are made of.
-    lenient: Cow<'a, [u8]>,
-    /// The other readings, where the path is one that servers differ about.
-    others: Vec<Cow<'a, [u8]>>,
+    path: Path<'a>,
+    /// The coarsest reading of each reading, in the same order.
+    canonical: OnceCell<Vec<Vec<u8>>>,
     /// What stands behind the first `?`.
     pub query: &'a [u8],
 }
 
+#[derive(Debug)]
+enum Path<'a> {
+    /// Every upstream reads it in the same way, as it is.
+    Plain(&'a [u8]),
+    Readings(Vec<Vec<u8>>),
+    /// It has more readings, or longer ones, than we compare.
+    TooMany,
+}
+
 impl<'a> Target<'a> {
     /// Takes `:path` apart. CONNECT has none, `OPTIONS *` no path: they are read as `/` and `/*`.
-    pub fn read(target: &'a [u8]) -> Self {
+    pub fn read(target: &'a [u8], upstream: &Upstream) -> Self {
         let (path, query) = split_once(target, b'?');
         // Behind `#` nothing is the server's; Envoy refuses or cuts it, unless told otherwise.
         let path = split_once(path, b'#').0;
         let query = split_once(query, b'#').0;
         let path = without_origin(path);
-        if is_plain(path) {
-            return Self {
-                lenient: Cow::Borrowed(path),
-                others: Vec::new(),
-                query,
-            };
-        }
-        let path: Cow<'a, [u8]> = if path.starts_with(b"/") {
-            Cow::Borrowed(path)
+        let path = if is_plain(path) {
+            Path::Plain(path)
         } else {
-            Cow::Owned([b"/", path].concat())
-        };
-        let lenient = Reading::LENIENT.read(&path);
-        let mut others: Vec<Cow<'a, [u8]>> = Vec::new();
-        for reading in Reading::OTHERS {
-            let read = reading.read(&path);
-            if read != lenient && !others.iter().any(|other| **other == *read) {
-                others.push(Cow::Owned(read));
+            let path: Cow<'_, [u8]> = if path.starts_with(b"/") {
+                Cow::Borrowed(path)
+            } else {
+                Cow::Owned([b"/", path].concat())
+            };
+            match upstream {
+                Upstream::Known(steps) => Path::Readings(vec![readings::after(steps, &path)]),
+                Upstream::Unknown => readings::all(&path).map_or(Path::TooMany, Path::Readings),
             }
-        }
-        if *path != *lenient && !others.iter().any(|other| **other == *path) {
-            others.push(path);
-        }
+        };
         Self {
-            lenient: Cow::Owned(lenient),
-            others,
+            path,
+            canonical: OnceCell::new(),
             query,
         }
     }
 
-    /// All readings, the most lenient first.
-    pub fn readings(&self) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&*self.lenient).chain(self.others.iter().map(|other| &**other))
+    /// How many readings there are; one that cannot be read counts too.
+    pub fn count(&self) -> usize {
+        match &self.path {
+            Path::Readings(readings) => readings.len(),
+            Path::Plain(_) | Path::TooMany => 1,
+        }
     }
 
-    /// The path as a key's part: the most lenient reading, so that no other spelling gives another key.
-    pub fn canonical(&self) -> &[u8] {
-        without_trailing_slash(&self.lenient)
+    /// The path in one reading; `None` if the path has too many readings to tell.
+    pub fn reading(&self, place: usize) -> Option<&[u8]> {
+        match &self.path {
+            Path::Plain(path) => Some(path),
+            Path::Readings(readings) => readings.get(place).map(Vec::as_slice),
+            Path::TooMany => None,
+        }
+    }
+
+    /// Bytes of all readings together.
+    pub fn bytes(&self) -> usize {
+        match &self.path {
+            Path::Plain(path) => path.len(),
+            Path::Readings(readings) => readings.iter().map(Vec::len).sum(),
+            Path::TooMany => usize::MAX,
+        }
+    }
+
+    /// One reading as a key's part: the coarsest reading of it.
+    ///
+    /// A key must be the same for all spellings of what the upstream serves as one resource. A reading is that resource
+    /// if the upstream reads so, and this is a function of the reading alone. So where all readings give the same value,
+    /// it depends on nothing but the resource, whichever reading is the upstream's; where they do not, the request is
+    /// refused. That the function is coarse costs no safety (two resources at worst share an allowance) and lets the
+    /// readings of ordinary paths agree: those of `/a%20b`, `/a//b` and `/a;v=1` do.
+    pub fn canonical(&self, place: usize) -> Option<&[u8]> {
+        let path = match &self.path {
+            Path::Plain(path) => path,
+            Path::TooMany => return None,
+            Path::Readings(readings) => {
+                let coarsest = || readings.iter().map(|path| readings::coarsest(path));
+                let canonical = self.canonical.get_or_init(|| coarsest().collect());
+                canonical.get(place)?.as_slice()
+            }
+        };
+        Some(without_trailing_slash(path))
     }
 }
 
@@ -112,127 +151,14 @@ fn is_plain(path: &[u8]) -> bool {
         })
 }
 
-/// One way to read a path. All resolve dot segments and merge slashes.
-#[derive(Clone, Copy)]
-struct Reading {
-    /// `%2F`, `%5C` and `\` separate segments like `/`.
-    all_slashes: bool,
-    /// What stands behind a `;` in a segment does not belong to it.
-    cut_parameters: bool,
-    /// Escapes are read until none is left, as by a chain of servers that each read them once.
-    repeatedly: bool,
-}
-
-impl Reading {
-    const LENIENT: Self = Self {
-        all_slashes: true,
-        cut_parameters: true,
-        repeatedly: true,
-    };
-    const OTHERS: [Self; 4] = [
-        Self {
-            all_slashes: false,
-            ..Self::LENIENT
-        },
-        Self {
-            cut_parameters: false,
-            ..Self::LENIENT
-        },
-        Self {
-            all_slashes: false,
-            cut_parameters: false,
-            ..Self::LENIENT
-        },
-        // By the letter of RFC 3986.
-        Self {
-            all_slashes: false,
-            cut_parameters: false,
-            repeatedly: false,
-        },
-    ];
-
-    fn read(self, path: &[u8]) -> Vec<u8> {
-        let decoded = self.decode(path);
-        let mut segments: Vec<&[u8]> = Vec::new();
-        // Whether the last segment says that the path is a folder's: `/a/`, `/a/.` and `/a/b/..` do.
-        let mut folder = false;
-        let separator = |byte: &u8| *byte == b'/' || (self.all_slashes && *byte == b'\\');
-        for segment in decoded.split(separator) {
-            let segment = if self.cut_parameters {
-                split_once(segment, b';').0
-            } else {
-                segment
-            };
-            folder = matches!(segment, b"" | b"." | b"..");
-            match segment {
-                b"" | b"." => {}
-                b".." => {
-                    segments.pop();
-                }
-                segment => segments.push(segment),
-            }
-        }
-        let mut read = Vec::with_capacity(decoded.len());
-        for segment in &segments {
-            read.push(b'/');
-            read.extend(*segment);
-        }
-        if folder || read.is_empty() {
-            read.push(b'/');
-        }
-        read
-    }
-
-    /// Reads percent-escapes. What is not a whole escape stays as it is.
-    fn decode(self, path: &[u8]) -> Vec<u8> {
-        let mut decoded: Vec<u8> = Vec::with_capacity(path.len());
-        // What stands before this is settled and is no part of a later escape.
-        let mut settled = 0;
-        for byte in path {
-            decoded.push(*byte);
-            // An escape may be made of bytes that were escaped themselves (`%2541`), so the end of what has been read
-            // is looked at again. Each turn takes two bytes away, so all turns together are linear.
-            while let Some(escaped) = escape_at_end(&decoded, settled) {
-                decoded.truncate(decoded.len() - 3);
-                match escaped {
-                    b'/' | b'\\' if !self.all_slashes => {
-                        decoded.extend(if escaped == b'/' { b"%2F" } else { b"%5C" });
-                        settled = decoded.len();
-                    }
-                    escaped => {
-                        decoded.push(escaped);
-                        if !self.repeatedly {
-                            settled = decoded.len();
-                        }
-                    }
-                }
-            }
-        }
-        decoded
-    }
-}
-
-fn escape_at_end(text: &[u8], settled: usize) -> Option<u8> {
-    let [b'%', high, low] = text.get(settled..)?.last_chunk::<3>()? else {
-        return None;
-    };
-    byte_of(*high, *low)
-}
-
-/// The byte that two hexadecimal digits stand for.
-pub(crate) fn byte_of(high: u8, low: u8) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn readings(path: &str) -> Vec<String> {
-        Target::read(path.as_bytes())
-            .readings()
-            .map(|reading| String::from_utf8_lossy(reading).into_owned())
+        let target = Target::read(path.as_bytes(), &Upstream::Unknown);
+        (0..target.count())
+            .map(|place| String::from_utf8_lossy(target.reading(place).unwrap()).into_owned())
             .collect()
     }
 
@@ -240,6 +166,22 @@ mod tests {
     fn a_plain_path_has_one_reading() {
         for path in ["/", "/a", "/a/b.c/d-e_f~g", "/a/", "/a..b"] {
             assert_eq!(readings(path), [path]);
+            assert!(is_plain(path.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn an_ordinary_path_has_few_readings() {
+        for (path, expected) in [
+            ("/.well-known/x", &["/.well-known/x"][..]),
+            ("/a%20b", &["/a%20b", "/a b"]),
+            ("/a//b", &["/a//b", "/a/b"]),
+            ("/a;v=1/b", &["/a;v=1/b", "/a/b"]),
+            ("/a/../b", &["/a/../b", "/b"]),
+            ("/a%2fb", &["/a%2fb", "/a/b", "/a%2Fb"]),
+            ("/a\\b", &["/a\\b", "/a/b"]),
+        ] {
+            assert_eq!(readings(path), expected, "{path}");
         }
     }
 
@@ -274,36 +216,34 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_with_an_escaped_slash_is_also_read_as_one_segment() {
-        assert_eq!(readings("/v1/a%2Fb")[..2], ["/v1/a/b", "/v1/a%2Fb"]);
-        assert!(readings("/v1;x/a%2fb").contains(&"/v1/a%2Fb".to_owned()));
-    }
-
-    #[test]
     fn what_cannot_be_read_stays_as_it_is() {
         for path in ["/a%", "/a%2", "/a%zz", "/%%%"] {
-            assert!(readings(path).contains(&path.to_owned()), "{path}");
+            assert_eq!(readings(path), [path]);
         }
     }
 
     #[test]
     fn targets_without_a_path_have_one() {
         assert_eq!(readings(""), ["/"]);
-        assert_eq!(readings("*")[0], "/*");
+        assert_eq!(readings("*"), ["/*"]);
         assert_eq!(readings("http://host"), ["/"]);
-        assert_eq!(readings("/.."), ["/", "/.."]);
+        assert_eq!(readings("/.."), ["/..", "/"]);
     }
 
     #[test]
     fn the_query_is_what_stands_behind_the_first_question_mark() {
-        assert_eq!(Target::read(b"/a?b?c#d").query, b"b?c");
-        assert_eq!(Target::read(b"/a").query, b"");
+        assert_eq!(Target::read(b"/a?b?c#d", &Upstream::Unknown).query, b"b?c");
+        assert_eq!(Target::read(b"/a", &Upstream::Unknown).query, b"");
     }
 
     #[test]
     fn a_path_of_nested_escapes_is_read_in_linear_time() {
         let path = format!("/{}", "%25".to_owned() + &"25".repeat(1_000_000));
-        let target = Target::read(path.as_bytes());
-        assert_eq!(target.canonical(), b"/%");
+        let repeatedly = Step::Decode {
+            repeatedly: true,
+            slashes: true,
+        };
+        let target = Target::read(path.as_bytes(), &Upstream::Known(vec![repeatedly]));
+        assert_eq!(target.canonical(0), Some(&b"/%"[..]));
     }
 }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluicegate_protocol::Standing;
 
+use crate::matcher::TooLong;
+
 /// The gRPC statuses that stand for ours; Envoy uses them where the request is gRPC.
 mod grpc {
     pub const INVALID_ARGUMENT: i32 = 3;
@@ -207,6 +209,31 @@ impl Reply {
             grpc,
             Fields::default(),
             details(kind, &labels).into(),
+        )
+    }
+}
+
+impl Reply {
+    /// A rule needs to look at more of the request than the bounds on work allow. Whether the rule is for the request is
+    /// then unknown, so the request may neither pass it nor be counted by it.
+    pub(crate) fn too_long(rule: &str, what: TooLong, grpc: bool) -> Self {
+        let (status, title, detail) = match what {
+            TooLong::Target => (
+                414,
+                "URI Too Long",
+                "the path or query is too long, or can be read in too many ways, for the rules that have to look at it",
+            ),
+            TooLong::Header => (
+                431,
+                "Request Header Fields Too Large",
+                "a header is too long for the rules that have to look at it",
+            ),
+        };
+        Problem::new(status, title, detail.to_owned(), None).reply(
+            grpc::INVALID_ARGUMENT,
+            grpc,
+            Fields::default(),
+            details("too_long", &[("rule", Some(rule))]).into(),
         )
     }
 }

@@ -2,15 +2,16 @@
 
 use sluicegate_protocol::MAX_CHECKS;
 
+use crate::applies::{Applies, Stopped};
 use crate::config::Sidecar;
 use crate::cost::Cost;
 use crate::key::{Hasher, Key};
-use crate::matcher::{Matcher, Seen};
-use crate::part::{Found, Part};
+use crate::matcher::{Holds, Matcher, TooLong};
+use crate::part::{Found, Part, Source};
 use crate::reply::{DenialDetails, Reply, ReplyStyle};
 use crate::request::Request;
+use crate::seen::{self, Reader, Seen};
 use crate::stats::Counters;
-use crate::template::Capture;
 use crate::wire::Unusable;
 
 /// Everything that one plugin configuration says.
@@ -19,6 +20,7 @@ pub struct Rules {
     /// Where to ask.
     pub sidecar: Sidecar,
     pub(crate) hasher: Hasher,
+    pub(crate) reader: Reader,
     pub(crate) rules: Vec<Rule>,
     pub(crate) counters: Counters,
     pub(crate) denial_details: DenialDetails,
@@ -33,7 +35,7 @@ pub(crate) struct Rule {
     /// Every limit that one of its checks may name, each once.
     pub limits: Vec<String>,
     pub when_unavailable: WhenUnavailable,
-    /// No rule after this one is looked at for a request that matches.
+    /// Where it matches, no rule after it is looked at in the same reading of the path.
     pub stop: bool,
     /// Evaluated and counted, and never denies.
     pub shadow: bool,
@@ -116,6 +118,17 @@ pub struct Question {
     pub grpc: bool,
 }
 
+/// One way in which an upstream may read a request's target, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The path; `None` when it has too many readings to tell.
+    pub path: Option<Vec<u8>>,
+    /// The query parameters that some rule looks at.
+    pub parameters: Vec<(String, Vec<u8>)>,
+    /// The rules that match, by their places, `stop` or not.
+    pub matching: Vec<usize>,
+}
+
 /// What the rules say of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluation {
@@ -135,24 +148,33 @@ enum Obstacle {
     Missing(usize),
     Ambiguous(usize),
     Unreadable(usize),
+    TooLong(TooLong),
 }
 
 impl Rules {
     /// Matches a request against all rules and derives its keys. `count` is called for each counter that goes up.
     pub fn evaluate(&self, request: &dyn Request, count: &mut dyn FnMut(usize)) -> Evaluation {
-        let seen = Seen::new(request);
+        let seen = Seen::new(request, &self.reader);
         let mut question = Question {
             checks: Vec::new(),
             shadows: Vec::new(),
             when_unavailable: WhenUnavailable::Allow,
             grpc: false,
         };
-        let mut captures = Vec::new();
+        // The readings in which a rule with `stop` has matched. A rule stops another only where both match: the rules
+        // that apply are those that apply in any reading, whichever is the upstream's.
+        let mut stopped = Stopped::default();
         for (index, rule) in self.rules.iter().enumerate() {
-            captures.clear();
-            if !rule.matches(&seen, &mut captures) {
-                continue;
-            }
+            let applies = match rule.applies(&seen, &mut stopped) {
+                Ok(applies) if applies.first.is_some() => applies,
+                Ok(_) => continue,
+                // A shadow rule that cannot be evaluated is left out.
+                Err(_) if rule.shadow => continue,
+                Err(too_long) => {
+                    let obstacle = Obstacle::TooLong(too_long);
+                    return self.refuse(index, &obstacle, is_grpc(&seen), count);
+                }
+            };
             let mut checks = Vec::new();
             for check in &rule.checks {
                 let mut key = Key::new(&self.hasher);
@@ -160,7 +182,7 @@ impl Rules {
                     // A subject of its own, or its takings would be missed by the enforced rules of the same limit.
                     key.plain(&["@shadow"], rule.name.as_bytes());
                 }
-                match check.derive(index, key, &seen, &captures) {
+                match check.derive(index, key, &seen, &applies) {
                     Ok(check) => checks.push(check),
                     Err(Obstacle::Skip) => {}
                     Err(
@@ -192,7 +214,7 @@ impl Rules {
                 question.when_unavailable = WhenUnavailable::Deny;
             }
             question.checks.append(&mut checks);
-            if rule.stop {
+            if stopped.everywhere {
                 break;
             }
         }
@@ -228,6 +250,10 @@ impl Rules {
                 count(Counters::REFUSED_UNREADABLE);
                 Reply::unreadable_part(self.rule_name(rule), self.limit_name(rule, *limit), grpc)
             }
+            Obstacle::TooLong(what) => {
+                count(Counters::REFUSED_TOO_LONG);
+                Reply::too_long(self.rule_name(rule), *what, grpc)
+            }
             Obstacle::Skip => return Evaluation::Pass,
         };
         Evaluation::Refuse(reply)
@@ -259,14 +285,25 @@ impl Rules {
             .map_or("", String::as_str)
     }
 
-    /// The rules that match a request, by their places, `stop` or not. For people who ask why.
-    pub fn matching(&self, request: &dyn Request) -> Vec<usize> {
-        let seen = Seen::new(request);
-        let matches = |rule: &Rule| rule.matches(&seen, &mut Vec::new());
-        let rules = self.rules.iter().enumerate();
-        rules
-            .filter_map(|(index, rule)| matches(rule).then_some(index))
-            .collect()
+    /// Every reading of a request's target, with the rules that match in it. For people who ask why.
+    pub fn readings(&self, request: &dyn Request) -> Vec<Reading> {
+        let seen = Seen::new(request, &self.reader);
+        let told = |reading: seen::Reading<'_, '_>| {
+            let parameter = |name: &str| {
+                let values = reading.parameter(name);
+                let pair = |value: &[u8]| (name.to_owned(), value.to_vec());
+                values.map(pair).collect::<Vec<_>>()
+            };
+            let rules = self.rules.iter().enumerate();
+            let matching = rules
+                .filter(|(_, rule)| rule.matcher.matches(reading, &mut Vec::new()) == Holds::Yes);
+            Reading {
+                path: reading.path().map(<[u8]>::to_vec),
+                parameters: self.reader.parameters.iter().flat_map(parameter).collect(),
+                matching: matching.map(|(index, _)| index).collect(),
+            }
+        };
+        seen.readings().map(told).collect()
     }
 }
 
@@ -278,12 +315,20 @@ fn is_grpc(seen: &Seen<'_>) -> bool {
 }
 
 impl Rule {
-    /// Whether one reading of the path makes the whole matcher hold; the first that does gives the variables.
-    fn matches<'a>(&'a self, seen: &'a Seen<'_>, captures: &mut Vec<Capture<'a>>) -> bool {
-        seen.target.readings().any(|path| {
-            captures.clear();
-            self.matcher.matches(seen, path, captures)
-        })
+    /// Adds the names of the query parameters that it looks at.
+    pub fn parameters(&self, names: &mut Vec<String>) {
+        self.matcher.parameters(names);
+        for check in &self.checks {
+            let by = match &check.limit {
+                LimitName::Tiers { by, .. } => Some(by),
+                LimitName::Fixed(_) => None,
+            };
+            for part in check.parts.iter().chain(by) {
+                if let Source::Query(name) = &part.source {
+                    names.push(name.clone());
+                }
+            }
+        }
     }
 }
 
@@ -293,11 +338,11 @@ impl CheckRule {
         rule: usize,
         mut key: Key<'_>,
         seen: &'a Seen<'_>,
-        captures: &[Capture<'a>],
+        applies: &'a Applies<'a, '_>,
     ) -> Result<Check, Obstacle> {
-        let limit = self.limit.choose(seen, captures)?;
+        let limit = self.limit.choose(seen, applies)?;
         for part in &self.parts {
-            match part.find(seen, captures) {
+            match applies.find(part, seen) {
                 Found::Value(kind, value) => part.add(&mut key, kind, &value),
                 Found::Ambiguous => return Err(Obstacle::Ambiguous(limit)),
                 Found::Unreadable => return Err(Obstacle::Unreadable(limit)),
@@ -318,7 +363,9 @@ impl CheckRule {
             rule,
             limit,
             key: key.finish(),
-            cost: self.cost.of(seen),
+            cost: self
+                .cost
+                .of(seen, applies.iter().map(|(reading, _)| *reading)),
         })
     }
 }
@@ -327,11 +374,11 @@ impl LimitName {
     fn choose<'a>(
         &'a self,
         seen: &'a Seen<'_>,
-        captures: &[Capture<'a>],
+        applies: &'a Applies<'a, '_>,
     ) -> Result<usize, Obstacle> {
         match self {
             Self::Fixed(limit) => Ok(*limit),
-            Self::Tiers { by, map, default } => match by.find(seen, captures) {
+            Self::Tiers { by, map, default } => match applies.find(by, seen) {
                 Found::Ambiguous => Err(Obstacle::Ambiguous(*default)),
                 Found::Unreadable => Err(Obstacle::Unreadable(*default)),
                 Found::Missing => Ok(*default),

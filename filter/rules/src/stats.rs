@@ -24,7 +24,7 @@ pub const OF_RULE: [(&str, &str); 3] = [
 ];
 
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
-pub const FIXED: [(&str, &str); 16] = [
+pub const FIXED: [(&str, &str); 17] = [
     ("decisions", "requests that a rule had a check for"),
     ("admitted", "of those, let through by a verdict"),
     ("denied", "of those, answered with 429"),
@@ -80,6 +80,10 @@ pub const FIXED: [(&str, &str); 16] = [
         "error_full",
         "requests without a verdict because too many waited for one",
     ),
+    (
+        "refused_too_long",
+        "requests answered with 414 or 431: path, query or header is longer than a rule may look at",
+    ),
 ];
 
 impl Counters {
@@ -99,6 +103,7 @@ impl Counters {
     pub(crate) const ERROR_STORE: usize = 13;
     pub(crate) const ERROR_DECISION: usize = 14;
     pub(crate) const ERROR_FULL: usize = 15;
+    pub(crate) const REFUSED_TOO_LONG: usize = 16;
 
     /// For each rule and each of its limits: one counter of denials, or two of what a shadow rule would have done.
     pub(crate) fn new(rules: &[Rule]) -> Self {

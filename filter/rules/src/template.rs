@@ -1,5 +1,7 @@
 //! Path templates: `/v1/videos/{id}`, `/files/*`, `/static/**`.
 
+use crate::path::without_trailing_slash;
+
 /// Which paths a template is for, and what it names in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
@@ -57,15 +59,21 @@ impl Template {
         })
     }
 
-    /// Whether the path is of this template; then its variables are added to `captures`.
+    /// Whether the path is of this template; then its variables are added to `captures`. A trailing slash makes no
+    /// difference. Empty segments do: where the upstream merges `//`, the path has another reading, without them.
     pub fn matches<'a>(&'a self, path: &'a [u8], captures: &mut Vec<Capture<'a>>) -> bool {
-        let mut given = path
-            .split(|byte| *byte == b'/')
-            .filter(|segment| !segment.is_empty());
+        let path = without_trailing_slash(path);
+        let mut given = path.split(|byte| *byte == b'/');
+        // What stands before the first slash; `/` has nothing behind it.
+        given.next();
+        if path == b"/" {
+            given.next();
+        }
         let before = captures.len();
         for segment in &self.segments {
             let fits = match (segment, given.next()) {
                 (Segment::Literal(literal), Some(value)) => literal.as_bytes() == value,
+                (Segment::Variable(_), Some(b"")) => false,
                 (Segment::Variable(name), Some(value)) => {
                     if let Some(name) = name {
                         captures.push((name, value));
@@ -182,6 +190,9 @@ mod tests {
         assert_eq!(captured("/v1/**", "/v1/a/b/c"), Some(vec![]));
         assert_eq!(captured("/v1/**", "/v11"), None);
         assert_eq!(captured("/", "/"), Some(vec![]));
+        assert_eq!(captured("/**", "/"), Some(vec![]));
+        assert_eq!(captured("/v1/{id}", "/v1//"), None);
+        assert_eq!(captured("/v1/{id}", "/v1//a"), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sluicegate::policy::Policy;
 use sluicegate::subject::Subject;
-use sluicegate_rules::{Check, Evaluation, Headers, Request, Rules, metadata, parse};
+use sluicegate_rules::{Check, Evaluation, Headers, Reading, Request, Rules, metadata, parse};
 
 use super::Failure;
 use super::check_config::plugins_in;
@@ -113,15 +113,30 @@ impl Explain {
 }
 
 fn print(rules: &Rules, request: &Told, policy: Option<&Policy>) {
-    let matching = rules.matching(request);
+    let readings = rules.readings(request);
+    let several = readings.len() > 1;
+    if several {
+        println!("the upstream may read the path in several ways:");
+        for (number, reading) in (1..).zip(&readings) {
+            println!("  {number}: {}", told_reading(reading));
+        }
+    } else if let Some(Reading { path: None, .. }) = readings.first() {
+        println!("the path can be read in too many ways to compare them");
+    }
     for rule in 0..rules.count() {
         let name = rules.rule_name(rule);
-        let matches = if matching.contains(&rule) {
-            "matches"
+        let within: Vec<String> = (1..)
+            .zip(&readings)
+            .filter(|(_, reading)| reading.matching.contains(&rule))
+            .map(|(number, _): (usize, _)| number.to_string())
+            .collect();
+        if within.is_empty() {
+            println!("rule `{name}` does not match");
+        } else if several {
+            println!("rule `{name}` matches in {}", within.join(", "));
         } else {
-            "does not match"
-        };
-        println!("rule `{name}` {matches}");
+            println!("rule `{name}` matches");
+        }
     }
     match rules.evaluate(request, &mut |_| {}) {
         Evaluation::Pass => println!("nothing is asked: the request goes on"),
@@ -153,6 +168,16 @@ fn print(rules: &Rules, request: &Told, policy: Option<&Policy>) {
             }
         }
     }
+}
+
+/// A reading's path, and of its query what rules look at.
+fn told_reading(reading: &Reading) -> String {
+    let path = reading.path.as_deref().unwrap_or(b"(not read)");
+    let mut text = String::from_utf8_lossy(path).into_owned();
+    for (name, value) in &reading.parameters {
+        text += &format!(", `{name}` is `{}`", String::from_utf8_lossy(value));
+    }
+    text
 }
 
 fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>) {

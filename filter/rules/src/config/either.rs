@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::written::{Claim, Cost, Limit, Names};
+use super::written::{Claim, Cost, Limit, Names, UpstreamPaths};
 
 macro_rules! visit {
     ($type:ident, $expecting:literal, { $($visits:tt)* }) => {
@@ -59,6 +59,15 @@ visit!(Names, "a dotted name, or a list of names", {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Names, A::Error> {
         Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Names::List)
+    }
+});
+
+visit!(UpstreamPaths, "a name such as `go`, or every choice", {
+    fn visit_str<E: Error>(self, name: &str) -> Result<UpstreamPaths, E> {
+        Deserialize::deserialize(StrDeserializer::new(name)).map(UpstreamPaths::Name)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<UpstreamPaths, A::Error> {
+        Deserialize::deserialize(MapAccessDeserializer::new(map)).map(UpstreamPaths::Choices)
     }
 });
 

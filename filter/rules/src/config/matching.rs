@@ -5,7 +5,7 @@ use regex_lite::{Regex, RegexBuilder};
 use super::fault::{ConfigError, fault};
 use super::parts::header_name;
 use super::{not_empty, written};
-use crate::matcher::{Condition, Host, Matcher};
+use crate::matcher::{Condition, Host, Matcher, OnPath};
 use crate::template::{Template, unambiguous};
 
 /// Bytes of a compiled expression. Matching takes time in proportion to this and to the length of what is matched,
@@ -35,22 +35,23 @@ fn check_match(
     };
     let mut all = Vec::new();
     if let Some(path) = &file.path {
-        all.push(Matcher::Path(literal(&format!("{at}.path"), path)?));
+        all.push(Matcher::OnPath(OnPath::Exact(literal(
+            &format!("{at}.path"),
+            path,
+        )?)));
     }
     if let Some(prefix) = &file.path_prefix {
         let at = format!("{at}.path_prefix");
-        all.push(Matcher::PathPrefix(literal(&at, prefix)?));
+        all.push(Matcher::OnPath(OnPath::Prefix(literal(&at, prefix)?)));
     }
     if let Some(text) = &file.path_template {
         let template = template(&format!("{at}.path_template"), text)?;
         variables.extend(template.names().map(str::to_owned));
-        all.push(Matcher::PathTemplate(template));
+        all.push(Matcher::OnPath(OnPath::Template(template)));
     }
     if let Some(text) = &file.path_regex {
-        all.push(Matcher::PathRegex(regex(
-            &format!("{at}.path_regex"),
-            text,
-        )?));
+        let regex = regex(&format!("{at}.path_regex"), text)?;
+        all.push(Matcher::OnPath(OnPath::Regex(regex)));
     }
     if !file.methods.is_empty() {
         let methods = methods(&format!("{at}.methods"), &file.methods)?;

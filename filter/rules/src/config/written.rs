@@ -2,12 +2,17 @@
 //! made from these types and their comments, so the comments speak to operators.
 
 mod part;
+mod upstream;
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 pub use part::{Address, Claim, Jwt, Mtls, Names, Part};
+pub use upstream::{
+    Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Parameters, PathChoices,
+    QuerySemicolon, UpstreamName, UpstreamPaths,
+};
 
 /// The whole configuration of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -26,6 +31,10 @@ pub struct Configuration {
     /// How clients are told about limits, for the rules that do not say it themselves.
     #[serde(default)]
     pub reply: Option<Reply>,
+    /// How the upstream reads paths and queries: `strict` (the default), `go`, `wsgi`, `tomcat`, `nginx`, or every
+    /// choice. `strict` means that it is not known.
+    #[serde(default)]
+    pub upstream_paths: UpstreamPaths,
     /// Looked at in order. All that match a request are asked, in one decision, up to one that says `stop`.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 256)))]
     pub rules: Vec<Rule>,
@@ -84,7 +93,8 @@ pub struct Rule {
     /// `shadow: true` has no need of it.
     #[serde(default)]
     pub when_unavailable: Option<WhenUnavailable>,
-    /// No rule after this one is looked at for a request that matches.
+    /// No rule after this one is looked at for a request that matches. If the path can be read in several ways, a later
+    /// rule is left out only if this one matches in every reading in which the later one does.
     #[serde(default)]
     pub stop: bool,
     /// Ask and count, and never deny. It takes from its own limits as if it were enforced, and nothing else notices it.
@@ -123,10 +133,11 @@ pub struct Match {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub path_template: Option<String>,
-    /// The whole path matches this regular expression.
+    /// The whole path matches this regular expression. If all readings of the path together have more
+    /// than 4 KiB, the request is answered with 414.
     #[serde(default)]
     pub path_regex: Option<String>,
-    /// One of these methods, in capitals.
+    /// One of these methods, in capitals. `GET` is also for HEAD; `HEAD` alone is for HEAD only.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
     pub methods: Vec<String>,
@@ -169,7 +180,8 @@ pub struct Condition {
     /// It begins with this.
     #[serde(default)]
     pub prefix: Option<String>,
-    /// The whole of it matches this regular expression.
+    /// The whole of it matches this regular expression. If all its values together have more than 4 KiB, the request is
+    /// answered with 431 (header) or 414 (query parameter).
     #[serde(default)]
     pub regex: Option<String>,
 }
@@ -242,7 +254,8 @@ impl Default for Cost {
 ])))]
 #[serde(deny_unknown_fields)]
 pub struct Varying {
-    /// The first entry that matches says the cost.
+    /// The first entry that matches says the cost; if the path can be read in several ways, the largest of their costs
+    /// counts.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub table: Option<Vec<CostEntry>>,
@@ -276,7 +289,7 @@ pub struct CostEntry {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub template: Option<String>,
-    /// One of these methods, in capitals; any unless said.
+    /// One of these methods, in capitals; any unless said. `GET` is also for HEAD.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
     pub methods: Vec<String>,

@@ -1,0 +1,250 @@
+//! How upstreams read a path: the steps that they take, in the order in which they take them.
+//!
+//! A *reading* is what is left of a path after some of the steps in [`ORDER`]. One upstream decodes escapes and does
+//! nothing else, another cuts `;params` first and resolves dot segments afterwards. By default we do not know which
+//! steps the upstream takes, so every selection of them is a reading ([`all`]). An operator who knows says which
+//! ([`Upstream::Known`]), and there is one.
+//!
+//! Merging `//` is a step like the others. For `path`, `path_prefix` and `path_template` a merged path would do, because
+//! none of these holds `//` and so each matches the merged path whenever it matches the other. Under `not` and behind
+//! `stop` it is the other way round: an upstream that does not merge serves `//public/x` outside `/public/`.
+
+/// One thing that an upstream may do to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// `\` becomes `/`.
+    Backslashes,
+    /// What stands between a `;` and the next `/` is cut, with the `;`.
+    Parameters,
+    /// Percent-escapes become the bytes that they stand for. What is not a whole escape stays as it is.
+    Decode {
+        /// Until none is left, as by a chain of servers that each decode once.
+        repeatedly: bool,
+        /// `%2F` becomes `/`; else it stays `%2F`, a byte of its segment.
+        slashes: bool,
+    },
+    /// `//` becomes `/`.
+    Merge,
+    /// `.` and `..` are resolved.
+    Dots {
+        /// `%2e` is such a dot too, as in the URL standard of browsers and Node.js, which decodes nothing else.
+        escaped: bool,
+    },
+}
+
+pub(crate) const DOTS: Step = Step::Dots { escaped: false };
+
+/// The order of the steps. An upstream takes at most one of each line. Some may come before and after decoding.
+const ORDER: [&[Step]; 8] = [
+    &[Step::Backslashes],
+    &[Step::Parameters],
+    &[Step::Dots { escaped: true }],
+    &[
+        Step::Decode {
+            repeatedly: false,
+            slashes: true,
+        },
+        Step::Decode {
+            repeatedly: false,
+            slashes: false,
+        },
+        Step::Decode {
+            repeatedly: true,
+            slashes: true,
+        },
+        Step::Decode {
+            repeatedly: true,
+            slashes: false,
+        },
+    ],
+    &[Step::Backslashes],
+    &[Step::Parameters],
+    &[Step::Merge],
+    &[DOTS],
+];
+
+/// The steps of the coarsest reading. It makes keys: see [`super::Target::canonical`].
+const COARSEST: [Step; 5] = [
+    Step::Decode {
+        repeatedly: true,
+        slashes: true,
+    },
+    Step::Backslashes,
+    Step::Parameters,
+    Step::Merge,
+    DOTS,
+];
+
+/// What is known of the upstream's way to read a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Upstream {
+    /// Nothing: every reading counts.
+    Unknown,
+    /// It takes these steps.
+    Known(Vec<Step>),
+}
+
+/// How many readings a path may have. Ordinary paths have at most four; more than 64 take an attacker.
+const MAX_READINGS: usize = 64;
+/// Bytes that all readings of a path may have together. 32 KiB take about 0.3 ms, natively.
+const MAX_BYTES: usize = 32 * 1024;
+
+/// Every reading of a path, each once, the path as written first. `None` when they are more than we care to compare.
+pub(crate) fn all(path: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut readings = vec![path.to_vec()];
+    let mut bytes = path.len();
+    for alternatives in ORDER {
+        for before in 0..readings.len() {
+            for step in alternatives {
+                let new = readings.get(before).and_then(|path| step.apply(path));
+                let Some(new) = new.filter(|new| !readings.contains(new)) else {
+                    continue;
+                };
+                bytes += new.len();
+                readings.push(new);
+                if readings.len() > MAX_READINGS || bytes > MAX_BYTES {
+                    return None;
+                }
+            }
+        }
+    }
+    (bytes <= MAX_BYTES).then_some(readings)
+}
+
+/// The path after these steps.
+pub(crate) fn after(steps: &[Step], path: &[u8]) -> Vec<u8> {
+    steps.iter().fold(path.to_vec(), |path, step| {
+        step.apply(&path).unwrap_or(path)
+    })
+}
+
+/// The coarsest reading of a path.
+pub(crate) fn coarsest(path: &[u8]) -> Vec<u8> {
+    after(&COARSEST, path)
+}
+
+/// The coarsest form of one segment: decoded until no escape is left, without `;params`. A segment that has nothing
+/// else keeps them, or a client could make the segment empty and so its key missing.
+pub(crate) fn coarsest_segment(segment: &[u8]) -> Vec<u8> {
+    let decoded = decode(segment, true, true);
+    match decoded.iter().position(|byte| *byte == b';') {
+        Some(end @ 1..) => decoded.get(..end).unwrap_or_default().to_vec(),
+        _ => decoded,
+    }
+}
+
+impl Step {
+    /// The path after this step; `None` when it stays the same.
+    fn apply(self, path: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Self::Backslashes => path.contains(&b'\\').then(|| {
+                let slash = |byte: &u8| if *byte == b'\\' { b'/' } else { *byte };
+                path.iter().map(slash).collect()
+            }),
+            Self::Parameters => path.contains(&b';').then(|| {
+                let mut cut = false;
+                let mut kept = path.to_vec();
+                kept.retain(|byte| {
+                    cut = *byte == b';' || (cut && *byte != b'/');
+                    !cut
+                });
+                kept
+            }),
+            Self::Decode {
+                repeatedly,
+                slashes,
+            } => path
+                .contains(&b'%')
+                .then(|| decode(path, repeatedly, slashes)),
+            Self::Merge => path.windows(2).any(|two| two == b"//").then(|| {
+                let mut merged = path.to_vec();
+                merged.dedup_by(|one, other| *one == b'/' && *other == b'/');
+                merged
+            }),
+            Self::Dots { escaped } => resolve(path, escaped),
+        }
+    }
+}
+
+/// Resolves dot segments as RFC 3986 (5.2.4) does: a `..` takes the segment before it away, even an empty one.
+fn resolve(path: &[u8], escaped: bool) -> Option<Vec<u8>> {
+    let dots = |segment: &[u8]| dots(segment, escaped);
+    let rest = path.strip_prefix(b"/").unwrap_or(path);
+    if !rest.split(|byte| *byte == b'/').any(|one| dots(one) > 0) {
+        return None;
+    }
+    let mut resolved: Vec<u8> = Vec::with_capacity(path.len());
+    let mut folder = false;
+    for segment in rest.split(|byte| *byte == b'/') {
+        let dots = dots(segment);
+        // A path that ends with a dot segment is a folder's: `/a/.` is `/a/`.
+        folder = dots > 0;
+        match dots {
+            0 => {
+                resolved.push(b'/');
+                resolved.extend(segment);
+            }
+            2 => {
+                let parent = resolved.iter().rposition(|byte| *byte == b'/');
+                resolved.truncate(parent.unwrap_or(0));
+            }
+            _ => {}
+        }
+    }
+    if folder || resolved.is_empty() {
+        resolved.push(b'/');
+    }
+    Some(resolved)
+}
+
+/// How many dots a segment consists of, if they are all that it has and one or two.
+fn dots(segment: &[u8], escaped: bool) -> usize {
+    let mut rest = segment;
+    let mut dots = 0;
+    while dots < 3 && !rest.is_empty() {
+        rest = match rest {
+            [b'.', rest @ ..] => rest,
+            [b'%', b'2', b'e' | b'E', rest @ ..] if escaped => rest,
+            _ => return 0,
+        };
+        dots += 1;
+    }
+    if dots < 3 { dots } else { 0 }
+}
+
+fn decode(path: &[u8], repeatedly: bool, slashes: bool) -> Vec<u8> {
+    let mut decoded: Vec<u8> = Vec::with_capacity(path.len());
+    // What stands before this is settled and is no part of a later escape.
+    let mut settled = 0;
+    for byte in path {
+        decoded.push(*byte);
+        // An escape may be made of bytes that were escaped themselves (`%2541`), so the end of what has been decoded
+        // is looked at again. Each turn takes two bytes away, so all turns together are linear.
+        while let Some(escaped) = escape_at_end(&decoded, settled) {
+            decoded.truncate(decoded.len() - 3);
+            if escaped == b'/' && !slashes {
+                decoded.extend(b"%2F");
+                settled = decoded.len();
+            } else {
+                decoded.push(escaped);
+                if !repeatedly {
+                    settled = decoded.len();
+                }
+            }
+        }
+    }
+    decoded
+}
+
+fn escape_at_end(text: &[u8], settled: usize) -> Option<u8> {
+    let [b'%', high, low] = text.get(settled..)?.last_chunk::<3>()? else {
+        return None;
+    };
+    byte_of(*high, *low)
+}
+
+/// The byte that two hexadecimal digits stand for.
+pub(crate) fn byte_of(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}

@@ -1,0 +1,178 @@
+//! The query's parameters, decoded once for all rules, in every reading that the upstream might give them.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use crate::path::byte_of;
+
+/// What a `;` in a query does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Semicolon {
+    /// It is part of a name or value, as in the URL standard and in Python since 3.9.2.
+    Literal,
+    /// It separates parameters like `&`, as HTML 4 (B.2.2) recommends.
+    Separator,
+    /// The parameter that holds it is dropped, and so is one with a broken escape, as by Go since 1.17.
+    Drop,
+}
+
+/// Whether upstreams read a query in different ways.
+pub(crate) fn is_ambiguous(query: &[u8]) -> bool {
+    query.contains(&b';') || is_broken(query)
+}
+
+/// Whether a `%` does not begin an escape.
+fn is_broken(text: &[u8]) -> bool {
+    let is_escape =
+        |after: &[u8]| matches!(after, [high, low, ..] if byte_of(*high, *low).is_some());
+    let mut parts = text.split(|byte| *byte == b'%');
+    parts.next();
+    parts.any(|after| !is_escape(after))
+}
+
+/// The names of parameters that some rule looks at.
+#[derive(Debug)]
+pub(crate) struct Names(Vec<String>);
+
+impl Names {
+    pub fn new(mut names: Vec<String>) -> Self {
+        names.sort_unstable_by(|one, other| order(one.as_bytes(), other.as_bytes()));
+        names.dedup();
+        Self(names)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A name's number.
+    pub fn number(&self, name: &[u8]) -> Option<usize> {
+        self.0
+            .binary_search_by(|known| order(known.as_bytes(), name))
+            .ok()
+    }
+}
+
+/// By length first: most names that a client sends are told apart without looking at their bytes.
+fn order(one: &[u8], other: &[u8]) -> Ordering {
+    one.len().cmp(&other.len()).then_with(|| one.cmp(other))
+}
+
+/// The parameters that some rule looks at, in their order: the name's number and the value. All others are left out, so
+/// that a rule has few to compare, however long the query is.
+pub(crate) type Parameters<'r> = Vec<(usize, Cow<'r, [u8]>)>;
+
+/// Every reading of a query, each once.
+pub(crate) fn readings<'r>(
+    query: &'r [u8],
+    names: &Names,
+    known: Option<Semicolon>,
+) -> Vec<Parameters<'r>> {
+    let all = [Semicolon::Literal, Semicolon::Separator, Semicolon::Drop];
+    let ways = match &known {
+        Some(known) => std::slice::from_ref(known),
+        None if is_ambiguous(query) => &all[..],
+        None => &[Semicolon::Literal],
+    };
+    let mut readings = Vec::with_capacity(ways.len());
+    for way in ways {
+        let reading = read(query, names, *way);
+        if !readings.contains(&reading) {
+            readings.push(reading);
+        }
+    }
+    readings
+}
+
+fn read<'r>(query: &'r [u8], names: &Names, way: Semicolon) -> Parameters<'r> {
+    let separates = |byte: &u8| *byte == b'&' || (*byte == b';' && way == Semicolon::Separator);
+    query
+        .split(separates)
+        .filter(|pair| !pair.is_empty())
+        .filter(|pair| way != Semicolon::Drop || !is_ambiguous(pair))
+        .filter_map(|pair| {
+            let mut parts = pair.splitn(2, |byte| *byte == b'=');
+            let name = form_decoded(parts.next().unwrap_or_default());
+            let number = names.number(&name)?;
+            Some((number, form_decoded(parts.next().unwrap_or_default())))
+        })
+        .collect()
+}
+
+/// As in `application/x-www-form-urlencoded`: `+` is a space, `%XX` a byte; what is no whole escape stays as it is.
+fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    loop {
+        rest = match rest {
+            [] => return Cow::Owned(decoded),
+            [b'%', high, low, after @ ..] if let Some(byte) = byte_of(*high, *low) => {
+                decoded.push(byte);
+                after
+            }
+            [b'+', after @ ..] => {
+                decoded.push(b' ');
+                after
+            }
+            [byte, after @ ..] => {
+                decoded.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(query: &str, way: Semicolon) -> Vec<String> {
+        let names = Names::new(vec!["other".to_owned(), "key".to_owned()]);
+        read(query.as_bytes(), &names, way)
+            .into_iter()
+            .filter(|(number, _)| Some(*number) == names.number(b"key"))
+            .map(|(_, value)| String::from_utf8_lossy(&value).into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_query_parameter_is_found_however_it_is_spelt() {
+        let found = |query| found(query, Semicolon::Literal);
+        assert_eq!(found("a=1&key=2&&key=3"), ["2", "3"]);
+        assert_eq!(found("%6bey=a%2Bb+c"), ["a+b c"]);
+        assert_eq!(found("key"), [""]);
+        assert_eq!(found("key=%"), ["%"]);
+        assert_eq!(found("key=%f"), ["%f"]);
+        assert_eq!(found("key=a=b"), ["a=b"]);
+        assert_eq!(found("Key=1&xkey=2"), [""; 0]);
+    }
+
+    /// F6
+    #[test]
+    fn a_semicolon_is_read_in_each_way() {
+        for (query, literal, separator, drop) in [
+            ("a=1;key=2", &[][..], &["2"][..], &[][..]),
+            ("key=1;a=2", &["1;a=2"], &["1"], &[]),
+            ("key=1%3Ba&b;c", &["1;a"], &["1;a"], &["1;a"]),
+            ("key=%zz&%=1", &["%zz"], &["%zz"], &[]),
+        ] {
+            assert_eq!(found(query, Semicolon::Literal), literal, "{query}");
+            assert_eq!(found(query, Semicolon::Separator), separator, "{query}");
+            assert_eq!(found(query, Semicolon::Drop), drop, "{query}");
+        }
+        let names = Names::new(vec!["key".to_owned()]);
+        assert_eq!(readings(b"key=1&b;c", &names, None).len(), 1);
+        assert_eq!(readings(b"key=1;a=2", &names, None).len(), 3);
+        assert_eq!(
+            readings(b"key=1;a=2", &names, Some(Semicolon::Drop)).len(),
+            1
+        );
+    }
+}

@@ -1,0 +1,317 @@
+//! Attacks by a request's target that were seen to work once, each with the number of its finding, and the ordinary
+//! paths that must keep working beside them. `upstreams.rs` has the general case.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+mod support;
+
+use sluicegate_rules::{Evaluation, Rules, parse};
+use support::{asked, checking, get, matching, request, rules};
+
+fn of_template(template: &str, key: &str) -> Rules {
+    rules(&format!(
+        r#"{{"name":"r","match":{{"path_template":"{template}"}},"when_unavailable":"allow",
+            "checks":[{{"limit":"l","key":[{key}]}}]}}"#
+    ))
+}
+
+/// F2
+#[test]
+fn a_path_that_names_different_accounts_in_different_readings_is_refused() {
+    let account = of_template("/login/{account}", r#"{"template":"account"}"#);
+    let path = checking(r#"{"limit":"l","key":[{"path":true}]}"#);
+    for target in [
+        "/login/bob;x%2F..%2Fr1",
+        "/login/bob;x%2f..%2fr2",
+        "/login/bob;x%5C..%5Cr3",
+    ] {
+        assert_eq!(asked(&account, &get(target, &[])), ["400"], "{target}");
+        assert_eq!(asked(&path, &get(target, &[])), ["400"], "{target}");
+    }
+}
+
+/// F17
+#[test]
+fn a_path_that_names_different_tenants_in_different_readings_is_refused() {
+    let tenant = of_template("/v1/{tenant}/**", r#"{"template":"tenant"}"#);
+    let tier = rules(
+        r#"{"name":"r","match":{"path_template":"/v1/{tenant}/**"},"when_unavailable":"allow","checks":[{
+            "limit":{"by":{"template":"tenant"},"map":{"gold":"gold","default":"free"}},"key":[{"constant":"c"}]}]}"#,
+    );
+    for target in [
+        "/v1/tenant/..%2Fgold",
+        "/v1/tenant/%2e%2e%2Fgold",
+        "/v1/tenant/%252e%252e/gold",
+        "/v1/tenant/%5C..%5Cgold",
+        "/v1/tenant/../gold",
+    ] {
+        assert_eq!(asked(&tenant, &get(target, &[])), ["400"], "{target}");
+        assert_eq!(asked(&tier, &get(target, &[])), ["400"], "{target}");
+    }
+}
+
+/// F2 and F17 the other way round: what every reading agrees on is no ambiguity.
+#[test]
+fn ordinary_paths_are_not_refused() {
+    let id = of_template("/v1/{kind}/{id}", r#"{"template":"id"}"#);
+    for (target, key) in [
+        ("/v1/files/hello%20world", "hello%20world"),
+        ("/v1/files/%E2%82%AC", "%E2%82%AC"),
+        ("/v1/%76ideos/7", "7"),
+        ("/v1//videos/7", "7"),
+        ("//v1/videos/7/", "7"),
+        ("/v1/videos/7;v=1", "7"),
+        ("/v1/files/100%", "100%25"),
+        ("/v1/files/a%2Fb", "a/b"),
+        ("/v1/files/;x", "%3Bx"),
+    ] {
+        let expected = format!("l @template/id={key} 1");
+        assert_eq!(asked(&id, &get(target, &[])), [expected], "{target}");
+    }
+    let path = checking(r#"{"limit":"l","key":[{"path":true}]}"#);
+    for (target, key) in [
+        ("/files/hello%20world", "/files/hello%20world"),
+        ("/v1/%76ideos", "/v1/videos"),
+        ("/a//b;v=1/x/../c%2Fd/", "/a/b/c/d"),
+        ("/.well-known/x", "/.well-known/x"),
+    ] {
+        let expected = format!("l @path={key} 1");
+        assert_eq!(asked(&path, &get(target, &[])), [expected], "{target}");
+    }
+}
+
+/// F3
+#[test]
+fn a_reading_without_an_entry_in_the_table_costs_the_default() {
+    let costs = checking(
+        r#"{"limit":"l","key":[{"constant":"c"}],"cost":{"table":[{"template":"/v1/health","cost":1}],"default":100}}"#,
+    );
+    for (target, cost) in [
+        ("/v1/health", 1),
+        ("/v1/search/x", 100),
+        ("/v1/search/x%2F..%2F..%2Fhealth", 100),
+    ] {
+        let expected = format!("l @constant=c {cost}");
+        assert_eq!(asked(&costs, &get(target, &[])), [expected], "{target}");
+    }
+}
+
+/// F4
+#[test]
+fn escapes_decoded_once_are_a_reading_of_their_own() {
+    let search = matching(r#"{"path_prefix":"/v1/search/"}"#);
+    let target = r"/v1%2Fsearch%2Fx%5C..%5C..%5C..%5Cy";
+    assert_eq!(asked(&search, &get(target, &[])).len(), 1);
+}
+
+/// F6
+#[test]
+fn a_semicolon_in_the_query_hides_no_parameter() {
+    let account =
+        checking(r#"{"limit":"l","key":[{"query":"account","plain":true}],"when_missing":"deny"}"#);
+    assert_eq!(asked(&account, &get("/?x=1;account=bob", &[])), ["400"]);
+    assert_eq!(asked(&account, &get("/?account=bob;x", &[])), ["400"]);
+    // A semicolon that changes nothing of what a rule looks at is none of its business.
+    let expected = ["l @query/account=bob 1"];
+    assert_eq!(asked(&account, &get("/?x=1;2&account=bob", &[])), expected);
+    let present = matching(r#"{"query":[{"name":"debug","present":true}]}"#);
+    assert_eq!(asked(&present, &get("/?x=1;debug", &[])).len(), 1);
+    let absent = matching(r#"{"query":[{"name":"free","present":false}]}"#);
+    assert_eq!(asked(&absent, &get("/?free;x", &[])).len(), 1);
+}
+
+/// F8
+#[test]
+fn get_in_a_list_of_methods_is_also_head() {
+    let read = matching(r#"{"methods":["GET"]}"#);
+    let head = matching(r#"{"methods":["HEAD"]}"#);
+    let costs = checking(
+        r#"{"limit":"l","key":[{"constant":"c"}],"cost":{"table":[{"methods":["GET"],"cost":9}]}}"#,
+    );
+    for (method, by_get, by_head, cost) in [
+        ("GET", 1, 0, "9"),
+        ("HEAD", 1, 1, "9"),
+        ("head", 1, 1, "9"),
+        ("POST", 0, 0, "1"),
+    ] {
+        let request = request(method, "/", &[]);
+        assert_eq!(asked(&read, &request).len(), by_get, "{method}");
+        assert_eq!(asked(&head, &request).len(), by_head, "{method}");
+        assert_eq!(asked(&costs, &request), [format!("l @constant=c {cost}")]);
+    }
+}
+
+/// F16
+#[test]
+fn a_rule_stops_another_only_where_both_match() {
+    let list = rules(
+        r#"{"name":"public","match":{"path_prefix":"/public/"},"stop":true,"when_unavailable":"allow",
+            "checks":[{"limit":"lenient","key":[{"constant":"c"}]}]},
+           {"name":"search","match":{"path_prefix":"/search/"},"when_unavailable":"allow",
+            "checks":[{"limit":"strict","key":[{"constant":"c"}]}]}"#,
+    );
+    let (lenient, strict) = ("lenient @constant=c 1", "strict @constant=c 1");
+    for (target, expected) in [
+        ("/public/x", &[lenient][..]),
+        ("/public/a%20b", &[lenient]),
+        ("/search/x", &[strict]),
+        ("/search/..%2Fpublic%2Fx", &[lenient, strict]),
+        ("/search/../public/x", &[lenient, strict]),
+        ("/public/..%2fsearch/x", &[lenient, strict]),
+        ("/public/..;/search/x", &[lenient, strict]),
+    ] {
+        assert_eq!(asked(&list, &get(target, &[])), expected, "{target}");
+    }
+    // An upstream that does not merge slashes serves this outside `/public/`.
+    let list = rules(
+        r#"{"name":"public","match":{"path_prefix":"/public/"},"stop":true,"when_unavailable":"allow",
+            "checks":[{"limit":"lenient","key":[{"constant":"c"}]}]},
+           {"name":"all","when_unavailable":"allow","checks":[{"limit":"strict","key":[{"constant":"c"}]}]}"#,
+    );
+    assert_eq!(asked(&list, &get("//public/x", &[])), [lenient, strict]);
+    assert_eq!(asked(&list, &get("/public/x", &[])), [lenient]);
+}
+
+fn status(rules: &Rules, request: &support::Fake) -> u32 {
+    match rules.evaluate(request, &mut |_| {}) {
+        Evaluation::Refuse(reply) => {
+            let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+            assert_eq!(body["status"], reply.status);
+            reply.status
+        }
+        Evaluation::Pass => 204,
+        Evaluation::Ask(_) | Evaluation::NoVerdict(..) => 200,
+    }
+}
+
+/// F13
+#[test]
+fn what_is_too_long_for_a_regular_expression_is_refused_and_not_let_past() {
+    let long = "a".repeat(4096);
+    for matcher in [r#"{"path_regex":"/a*"}"#, r#"{"not":{"path_regex":"/b*"}}"#] {
+        let rules = matching(matcher);
+        assert_eq!(status(&rules, &get(&format!("/{}", &long[1..]), &[])), 200);
+        assert_eq!(status(&rules, &get(&format!("/{long}"), &[])), 414);
+    }
+    for condition in [r#""regex":"a*""#, r#""regex":".*b""#] {
+        let header = matching(&format!(r#"{{"headers":[{{"name":"x",{condition}}}]}}"#));
+        let query = matching(&format!(r#"{{"query":[{{"name":"x",{condition}}}]}}"#));
+        assert_eq!(status(&header, &get("/", &[("x", long.as_bytes())])), 431);
+        assert_eq!(status(&query, &get(&format!("/?x={long}"), &[])), 414);
+        // Many values are as much work as a long one.
+        let many = vec![("x", &b"aaaaaaa"[..]); 512];
+        assert_eq!(status(&header, &get("/", &many[1..])) / 100, 2);
+        assert_eq!(
+            status(&header, &get("/", &[&many[..], &[("x", b"a")]].concat())),
+            431
+        );
+        assert_eq!(
+            status(&query, &get(&format!("/?{}", "x=a&".repeat(2049)), &[])),
+            414
+        );
+    }
+}
+
+/// F13
+#[test]
+fn a_regular_expression_that_is_not_needed_refuses_nothing() {
+    let long = format!("/{}", "a".repeat(50_000));
+    for (matcher, expected) in [
+        (r#"{"methods":["POST"],"path_regex":"/a*"}"#, 204),
+        (r#"{"path_regex":"/a*","hosts":["other.example"]}"#, 204),
+        (
+            r#"{"any":[{"path_regex":"/b*"},{"path_prefix":"/a"}]}"#,
+            200,
+        ),
+        (r#"{"path_prefix":"/a"}"#, 200),
+    ] {
+        assert_eq!(
+            status(&matching(matcher), &get(&long, &[])),
+            expected,
+            "{matcher}"
+        );
+    }
+    let shadow = rules(
+        r#"{"name":"s","shadow":true,"match":{"path_regex":"/a*"},"checks":[{"limit":"l","key":[{"constant":"c"}]}]}"#,
+    );
+    assert_eq!(status(&shadow, &get(&long, &[])), 204);
+}
+
+/// F13
+#[test]
+fn a_path_with_more_readings_than_we_compare_is_refused_where_a_rule_needs_them() {
+    let hostile = format!("/v1/{}", r"%2F..;\".repeat(8192 / 8));
+    let ordinary = format!("/v1/{}", "a%20b".repeat(3000));
+    for (matcher, of_hostile, of_ordinary) in [
+        (r#"{"path_prefix":"/v1/"}"#, 414, 200),
+        (r#"{"not":{"path_prefix":"/v2/"}}"#, 414, 200),
+        (r#"{"methods":["POST"],"path_prefix":"/v1/"}"#, 204, 204),
+        (r#"{"methods":["GET"]}"#, 200, 200),
+    ] {
+        let rules = matching(matcher);
+        assert_eq!(status(&rules, &get(&hostile, &[])), of_hostile, "{matcher}");
+        assert_eq!(
+            status(&rules, &get(&ordinary, &[])),
+            of_ordinary,
+            "{matcher}"
+        );
+    }
+    // Its key and its cost must not slip through either.
+    let everyone = rules(
+        r#"{"name":"r","when_unavailable":"allow","checks":[{"limit":"l","key":[{"path":true}]}]}"#,
+    );
+    assert_eq!(status(&everyone, &get(&hostile, &[])), 400);
+    let costs = rules(
+        r#"{"name":"r","when_unavailable":"allow","checks":[{"limit":"l","key":[{"constant":"c"}],
+            "cost":{"table":[{"template":"/v2","cost":3},{"template":"/v1/**","cost":9}],"default":2}}]}"#,
+    );
+    assert_eq!(asked(&costs, &get(&hostile, &[])), ["l @constant=c 9"]);
+}
+
+fn upstream(paths: &str, rule: &str) -> Rules {
+    let text = format!(
+        r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":{paths},"rules":[{{"name":"r","when_unavailable":"allow",{rule}}}]}}"#
+    );
+    parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// F2: an operator who knows the upstream need not refuse what other upstreams would read differently.
+#[test]
+fn a_known_upstream_has_one_reading_and_refuses_nothing() {
+    let rule = r#""match":{"path_template":"/login/{account}"},"checks":[{"limit":"l","key":[{"template":"account"}]}]"#;
+    let choices = r#"{"parameters":"cut_decoded","escapes":"once","encoded_slash":"literal","backslash":"literal",
+        "double_slash":"keep","dot_segments":"keep","query_semicolon":"literal"}"#;
+    for (paths, target, key) in [
+        (r#""tomcat""#, "/login/bob;x%2F..%2Fr1", Some("bob")),
+        (r#""nginx""#, "/login/bob;x%2F..%2Fr1", Some("r1")),
+        (r#""go""#, "/login/bob;x%2F..%2Fr1", None),
+        (r#""wsgi""#, "/login/a%2Fb", None),
+        (choices, "/login/a%2Fb%3Bc", Some("a/b")),
+    ] {
+        let expected: Vec<String> = key
+            .map(|key| format!("l @template/account={key} 1"))
+            .into_iter()
+            .collect();
+        assert_eq!(
+            asked(&upstream(paths, rule), &get(target, &[])),
+            expected,
+            "{paths}"
+        );
+    }
+    let rule = r#""checks":[{"limit":"l","key":[{"query":"a","plain":true}],"when_missing":{"use":"none"}}]"#;
+    for (paths, key) in [
+        (r#""go""#, "@missing/%40query/a=none"),
+        (r#""wsgi""#, "@query/a=1%3Bb"),
+    ] {
+        let answer = asked(&upstream(paths, rule), &get("/?a=1;b", &[]));
+        assert_eq!(answer.len(), 1);
+        assert!(
+            answer[0].contains(key.split('=').next_back().unwrap()),
+            "{paths}: {answer:?}"
+        );
+    }
+}

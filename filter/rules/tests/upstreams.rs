@@ -1,0 +1,616 @@
+//! Whatever way an upstream reads a path, the rules that are for what it serves apply: small models of upstreams, each
+//! written apart from `path.rs` after the source that it names, and hostile paths.
+//!
+//! What a model returns is what the server looks at when it chooses what to serve; `None` is a request that the server
+//! refuses or redirects. A request that the filter refuses (400, 414) is never served past a rule.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+mod support;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use sluicegate_rules::{Rules, parse};
+use support::{asked, get};
+
+/// A server: its name and what it makes of a path.
+struct Model {
+    name: &'static str,
+    /// What to write as `upstream_paths`, if it can be said.
+    named: Option<&'static str>,
+    serve: fn(&str) -> Option<Served>,
+}
+
+/// The segments of the path that is served. In most servers they are those of a text, and none holds a `/`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Served(Vec<Vec<u8>>);
+
+impl Served {
+    fn of_text(text: &[u8]) -> Self {
+        let text = text.strip_prefix(b"/").unwrap_or(text);
+        Self(
+            text.split(|byte| *byte == b'/')
+                .map(<[u8]>::to_vec)
+                .collect(),
+        )
+    }
+
+    fn has_inner_slash(&self) -> bool {
+        self.0.iter().any(|segment| segment.contains(&b'/'))
+    }
+
+    fn text(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        for segment in &self.0 {
+            text.push(b'/');
+            text.extend(segment);
+        }
+        text
+    }
+}
+
+const MODELS: [Model; 8] = [
+    Model {
+        name: "Go, URL.Path",
+        named: Some(r#""go""#),
+        serve: go,
+    },
+    Model {
+        name: "Go, ServeMux",
+        named: None,
+        serve: go_mux,
+    },
+    Model {
+        name: "WSGI",
+        named: Some(r#""wsgi""#),
+        serve: wsgi,
+    },
+    Model {
+        name: "Tomcat",
+        named: Some(r#""tomcat""#),
+        serve: tomcat,
+    },
+    Model {
+        name: "nginx",
+        named: Some(r#""nginx""#),
+        serve: nginx,
+    },
+    Model {
+        name: "the path as it came",
+        named: Some(
+            r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"literal",
+                "double_slash":"keep","dot_segments":"keep","query_semicolon":"literal"}"#,
+        ),
+        serve: raw,
+    },
+    Model {
+        name: "URL standard, pathname",
+        named: Some(
+            r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"raw_separator",
+                "double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#,
+        ),
+        serve: pathname,
+    },
+    Model {
+        name: "URL standard, pathname, decoded",
+        named: Some(
+            r#"{"parameters":"keep","escapes":"once","encoded_slash":"separator","backslash":"raw_separator",
+                "double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#,
+        ),
+        serve: decoded_pathname,
+    },
+];
+
+/// Decodes once; `Err` has the text with broken escapes left as they are.
+fn unescape(text: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+    let mut out = Vec::new();
+    let mut broken = false;
+    let mut at = 0;
+    while at < text.len() {
+        let digits = text
+            .get(at + 1..at + 3)
+            .and_then(|two| std::str::from_utf8(two).ok());
+        let byte = digits
+            .filter(|two| !two.starts_with('+'))
+            .and_then(|two| u8::from_str_radix(two, 16).ok());
+        match byte {
+            Some(byte) if text[at] == b'%' => {
+                out.push(byte);
+                at += 3;
+            }
+            _ => {
+                broken |= text[at] == b'%';
+                out.push(text[at]);
+                at += 1;
+            }
+        }
+    }
+    if broken { Err(out) } else { Ok(out) }
+}
+
+/// go/src/net/url/url.go, `parse` and `setPath`: a broken escape is an error (400), `%2F` decodes to `/`.
+fn go(path: &str) -> Option<Served> {
+    unescape(path.as_bytes())
+        .ok()
+        .map(|text| Served::of_text(&text))
+}
+
+/// go/src/net/http/server.go, `findHandler` (Go 1.22): patterns match `EscapedPath`, each segment unescaped by itself;
+/// a path that `cleanPath` changes is redirected. url.go, `EscapedPath`: a path that holds a byte that should have
+/// been escaped, here `\`, is decoded and escaped anew.
+fn go_mux(path: &str) -> Option<Served> {
+    let decoded = unescape(path.as_bytes()).ok()?;
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@!'()*[]%".contains(&byte);
+    let segments: Vec<Vec<u8>> = if path.bytes().all(valid) {
+        let segments = path.strip_prefix('/')?.split('/');
+        if path.contains("//") || segments.clone().any(|one| one == "." || one == "..") {
+            return None;
+        }
+        segments
+            .map(|one| unescape(one.as_bytes()).unwrap_or_else(|text| text))
+            .collect()
+    } else {
+        let segments = Served::of_text(&decoded).0;
+        let (_, inner) = segments.split_last()?;
+        if inner.iter().any(Vec::is_empty) || segments.iter().any(|one| one == b"." || one == b"..")
+        {
+            return None;
+        }
+        segments
+    };
+    Some(Served(segments))
+}
+
+/// PEP 3333, `PATH_INFO`, as wsgiref, gunicorn and (ASGI's `path`) uvicorn make it: `urllib.parse.unquote`, once, which
+/// leaves broken escapes. Starlette's `Route` and Flask's rules match that text, dot segments and all.
+fn wsgi(path: &str) -> Option<Served> {
+    let text = unescape(path.as_bytes()).unwrap_or_else(|text| text);
+    Some(Served::of_text(&text))
+}
+
+/// org.apache.catalina.connector.CoyoteAdapter, `postParseRequest`, with a connector's defaults: `parsePathParameters`
+/// on raw bytes, then decoding (`%2F` and broken escapes: 400), then `normalize` (`\`: 400; above the root: 400).
+fn tomcat(path: &str) -> Option<Served> {
+    let mut rest = path.to_owned();
+    while let Some(start) = rest.find(';') {
+        let end = rest[start..]
+            .find('/')
+            .map_or(rest.len(), |end| start + end);
+        rest.replace_range(start..end, "");
+    }
+    if rest.to_ascii_lowercase().contains("%2f") {
+        return None;
+    }
+    let text = unescape(rest.as_bytes()).ok()?;
+    if text.contains(&b'\\') || text.contains(&0) {
+        return None;
+    }
+    normalized(&text)
+}
+
+/// src/http/ngx_http_parse.c, `ngx_http_parse_complex_uri` with `merge_slashes on`: decodes once and treats what comes
+/// out like the characters themselves; broken escapes, zero bytes and `..` above the root: 400.
+fn nginx(path: &str) -> Option<Served> {
+    let text = unescape(path.as_bytes()).ok()?;
+    if text.contains(&0) {
+        return None;
+    }
+    normalized(&text)
+}
+
+/// Merges slashes and resolves dot segments; `None` above the root.
+fn normalized(text: &[u8]) -> Option<Served> {
+    let given = Served::of_text(text).0;
+    let mut segments: Vec<Vec<u8>> = Vec::new();
+    for segment in &given {
+        match segment.as_slice() {
+            b"" | b"." => {}
+            b".." => {
+                segments.pop()?;
+            }
+            _ => segments.push(segment.clone()),
+        }
+    }
+    if matches!(given.last()?.as_slice(), b"" | b"." | b"..") {
+        segments.push(Vec::new());
+    }
+    Some(Served(segments))
+}
+
+/// Node's `req.url` and Express's router, Rust's hyper and axum: nothing is read.
+fn raw(path: &str) -> Option<Served> {
+    Some(Served::of_text(path.as_bytes()))
+}
+
+/// url.spec.whatwg.org, "path state", of `new URL("http://host" + req.url).pathname`: `\` separates, `.` and `%2e` are
+/// dots, a `..` takes an empty segment away too, nothing else is decoded.
+fn pathname(path: &str) -> Option<Served> {
+    let path = path.replace('\\', "/");
+    let given: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+    let mut segments: Vec<Vec<u8>> = Vec::new();
+    for (index, segment) in given.iter().enumerate() {
+        let last = index + 1 == given.len();
+        match segment.to_ascii_lowercase().replace("%2e", ".").as_str() {
+            ".." => {
+                segments.pop();
+                if last {
+                    segments.push(Vec::new());
+                }
+            }
+            "." if last => segments.push(Vec::new()),
+            "." => {}
+            _ => segments.push(segment.as_bytes().to_vec()),
+        }
+    }
+    Some(Served(segments))
+}
+
+/// `decodeURIComponent(url.pathname)`, as file servers and frameworks on Node, Deno and Bun do; a broken escape throws.
+fn decoded_pathname(path: &str) -> Option<Served> {
+    let text = unescape(&pathname(path)?.text()).ok()?;
+    Some(Served::of_text(&text))
+}
+
+const STRICT: &str = r#""strict""#;
+
+/// What a rule's `match` is about, in words of the tests' own.
+#[derive(Clone, Copy)]
+enum Match {
+    Path(&'static str),
+    Prefix(&'static str),
+    /// Segments; `None` is a variable. Whether `**` ends it.
+    Template(&'static [Option<&'static str>], bool),
+    NotPrefix(&'static str),
+}
+
+const MATCHES: [Match; 10] = [
+    Match::Path("/a"),
+    Match::Path("/a/b"),
+    Match::Path("/"),
+    Match::Prefix("/a/"),
+    Match::Prefix("/b/a"),
+    Match::Template(&[Some("a"), None], false),
+    Match::Template(&[Some("a"), None], true),
+    Match::Template(&[None, Some("b")], true),
+    Match::NotPrefix("/a/"),
+    Match::NotPrefix("/b"),
+];
+
+impl Match {
+    fn json(self) -> String {
+        match self {
+            Self::Path(path) => format!(r#"{{"path":"{path}"}}"#),
+            Self::Prefix(prefix) => format!(r#"{{"path_prefix":"{prefix}"}}"#),
+            Self::NotPrefix(prefix) => format!(r#"{{"not":{{"path_prefix":"{prefix}"}}}}"#),
+            Self::Template(..) => format!(r#"{{"path_template":"{}"}}"#, self.template()),
+        }
+    }
+
+    fn template(self) -> String {
+        let Self::Template(segments, open) = self else {
+            panic!()
+        };
+        let segments = segments.iter().map(|one| one.unwrap_or("{x}"));
+        let end = if open { "/**" } else { "" };
+        format!("/{}{end}", segments.collect::<Vec<_>>().join("/"))
+    }
+
+    /// Whether it is for what a server serves. A trailing slash makes no difference, except to a prefix.
+    fn is_for(self, served: &Served) -> bool {
+        // A `/` inside a segment is no separator for anyone who compares segments.
+        let is_text = !served.has_inner_slash();
+        let text = served.text();
+        let trimmed = |text: &[u8]| match text {
+            [rest @ .., b'/'] if !rest.is_empty() => rest.to_vec(),
+            text => text.to_vec(),
+        };
+        let begins = |prefix: &str| {
+            text.starts_with(prefix.as_bytes())
+                || prefix.strip_suffix('/').map(str::as_bytes) == Some(&text)
+        };
+        match self {
+            Self::Path(path) => is_text && trimmed(&text) == trimmed(path.as_bytes()),
+            Self::Prefix(prefix) => is_text && begins(prefix),
+            Self::NotPrefix(prefix) => is_text && !begins(prefix),
+            Self::Template(segments, open) => {
+                let given = match served.0.as_slice() {
+                    [given @ .., last] if last.is_empty() => given,
+                    given => given,
+                };
+                let enough =
+                    given.len() == segments.len() || (open && given.len() > segments.len());
+                enough
+                    && segments.iter().zip(given).all(|(one, given)| match one {
+                        Some(literal) => literal.as_bytes() == given.as_slice(),
+                        None => !given.is_empty(),
+                    })
+            }
+        }
+    }
+}
+
+fn configuration(upstream: &str, rules: &str) -> Rules {
+    let text =
+        format!(r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":{upstream},"rules":[{rules}]}}"#);
+    parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn rule(name: &str, one: Match, stop: bool, check: &str) -> String {
+    format!(
+        r#"{{"name":"{name}","match":{},"stop":{stop},"when_unavailable":"allow","checks":[{check}]}}"#,
+        one.json()
+    )
+}
+
+fn constant(limit: &str) -> String {
+    format!(r#"{{"limit":"{limit}","key":[{{"constant":"c"}}]}}"#)
+}
+
+/// Every piece that some server reads in a way of its own.
+const PIECES: [&str; 28] = [
+    "/", "/", "/", "/a", "/b", "a", "b", "a", "b", "//", "/..", "/../", "/.", "..", "%2F", "%2f..",
+    "%2e", "%2E%2e", "%5C", "\\", "\\..", ";", ";x", "/..;", "%3B", "%252F", "%61", "%",
+];
+
+/// Hostile paths, the same in each run.
+struct Paths(TestRunner);
+
+impl Paths {
+    fn new() -> Self {
+        Self(TestRunner::deterministic())
+    }
+
+    fn number(&mut self, below: usize) -> usize {
+        (0..below).new_tree(&mut self.0).unwrap().current()
+    }
+
+    fn path(&mut self) -> String {
+        let mut path = "/".to_owned();
+        for _ in 0..=self.number(8) {
+            path += PIECES[self.number(PIECES.len())];
+        }
+        path
+    }
+
+    /// Another spelling of a path; whether it is the same resource depends on the server.
+    fn respelt(&mut self, path: &str) -> String {
+        const SPELLINGS: [(&str, &str); 12] = [
+            ("/", "//"),
+            ("/", "/./"),
+            ("/", "/b/../"),
+            ("/", "%2F"),
+            ("/", ";x/"),
+            ("/", "%2Fb%2F..%2F"),
+            ("/", "/b%5C..%5C..%2f"),
+            ("/", ";b%2F../"),
+            ("a", "%61"),
+            ("a", "a;"),
+            ("a", "%2561"),
+            ("..", "%2e%2e"),
+        ];
+        let mut path = path.to_owned();
+        for _ in 0..=self.number(2) {
+            let (from, to) = SPELLINGS[self.number(SPELLINGS.len())];
+            let places: Vec<usize> = path.match_indices(from).map(|(at, _)| at).collect();
+            if !places.is_empty() {
+                let at = places[self.number(places.len())];
+                path.replace_range(at..at + from.len(), to);
+            }
+            if !path.starts_with('/') {
+                path.insert(0, '/');
+            }
+        }
+        path
+    }
+}
+
+fn is_refused(asked: &[String]) -> bool {
+    matches!(asked, [one] if one == "400" || one == "414")
+}
+
+/// The first promise: a rule that is for what the server serves applies.
+#[test]
+fn a_rule_that_is_for_what_any_model_serves_applies() {
+    let rules = MATCHES.map(|one| configuration(STRICT, &rule("r", one, false, &constant("l"))));
+    let mut paths = Paths::new();
+    let (mut served, mut refused) = (0, 0);
+    for _ in 0..4_000 {
+        let path = paths.path();
+        let answers: Vec<_> = rules
+            .iter()
+            .map(|rules| asked(rules, &get(&path, &[])))
+            .collect();
+        for model in &MODELS {
+            let Some(resource) = (model.serve)(&path) else {
+                continue;
+            };
+            for (one, asked) in MATCHES.iter().zip(&answers) {
+                if one.is_for(&resource) {
+                    served += 1;
+                    refused += usize::from(is_refused(asked));
+                    assert!(
+                        !asked.is_empty(),
+                        "{}: {} {path}: {resource:?}",
+                        model.name,
+                        one.json()
+                    );
+                }
+            }
+        }
+    }
+    assert!(served > 20_000, "{served}");
+    // Refusing everything would keep the promise too.
+    assert!(refused * 100 < served, "{refused} of {served}");
+}
+
+/// The second promise: with the server's name, or its choices, there is one reading, the server's.
+#[test]
+fn a_named_upstream_has_the_one_reading_of_its_model() {
+    let mut paths = Paths::new();
+    for model in &MODELS {
+        let Some(name) = model.named else { continue };
+        let rules = configuration(name, &rule("r", MATCHES[0], false, &constant("l")));
+        let mut compared = 0;
+        for _ in 0..4_000 {
+            let path = paths.path();
+            let Some(resource) = (model.serve)(&path) else {
+                continue;
+            };
+            compared += 1;
+            let readings = rules.readings(&get(&path, &[]));
+            assert_eq!(readings.len(), 1);
+            let read = readings[0].path.clone().unwrap();
+            assert_eq!(read, resource.text(), "{name}: {path}");
+        }
+        assert!(compared > 600, "{name}: {compared}");
+    }
+}
+
+/// The third promise (F2, F17): what a server serves as one resource is counted under one key, or refused.
+#[test]
+fn one_resource_of_any_model_has_one_key() {
+    let keys = [
+        (Match::Prefix("/"), r#"{"path":true}"#),
+        (MATCHES[6], r#"{"template":"x"}"#),
+        (MATCHES[7], r#"{"template":"x"},{"path":true}"#),
+    ];
+    let mut paths = Paths::new();
+    let tier = r#"{"limit":{"by":{"template":"x"},"map":{"a":"a","b":"b","default":"d"}},"key":[{"constant":"c"}]}"#;
+    let mut rules: Vec<(Match, Rules)> = keys
+        .iter()
+        .map(|(one, key)| {
+            let check = format!(r#"{{"limit":"l","key":[{key}],"when_missing":"deny"}}"#);
+            (*one, configuration(STRICT, &rule("r", *one, false, &check)))
+        })
+        .collect();
+    rules.push((
+        MATCHES[6],
+        configuration(STRICT, &rule("r", MATCHES[6], false, tier)),
+    ));
+    let (mut pairs, mut refused) = (0, 0);
+    for _ in 0..6_000 {
+        let path = paths.path();
+        let other = paths.respelt(&path);
+        for model in &MODELS {
+            let (Some(one), Some(two)) = ((model.serve)(&path), (model.serve)(&other)) else {
+                continue;
+            };
+            if one != two || path == other {
+                continue;
+            }
+            for (matcher, rules) in &rules {
+                if !matcher.is_for(&one) {
+                    continue;
+                }
+                let (first, second) = (
+                    asked(rules, &get(&path, &[])),
+                    asked(rules, &get(&other, &[])),
+                );
+                pairs += 1;
+                if is_refused(&first) || is_refused(&second) {
+                    refused += 1;
+                } else {
+                    assert_eq!(
+                        first, second,
+                        "{}: {path} and {other} are {one:?}",
+                        model.name
+                    );
+                    assert_eq!(first.len(), 1);
+                }
+            }
+        }
+    }
+    assert!(pairs > 1_500 && refused * 2 < pairs, "{refused} of {pairs}");
+}
+
+/// The fourth promise (F3): no request costs less than what the server serves.
+#[test]
+fn nothing_costs_less_than_what_any_model_serves() {
+    let table = [(MATCHES[6], 7), (MATCHES[5], 3), (MATCHES[7], 1)];
+    let entries =
+        table.map(|(one, cost)| format!(r#"{{"template":"{}","cost":{cost}}}"#, one.template()));
+    let check = format!(
+        r#"{{"limit":"l","key":[{{"constant":"c"}}],"cost":{{"table":[{}],"default":5}}}}"#,
+        entries.join(",")
+    );
+    let rules = configuration(STRICT, &rule("r", Match::Prefix("/"), false, &check));
+    let mut paths = Paths::new();
+    for _ in 0..4_000 {
+        let path = paths.path();
+        let answer = asked(&rules, &get(&path, &[]));
+        for model in &MODELS {
+            let Some(resource) = (model.serve)(&path) else {
+                continue;
+            };
+            let entry = table.iter().find(|(one, _)| one.is_for(&resource));
+            let least = entry.map_or(5, |(_, cost)| *cost);
+            let cost = answer[0]
+                .rsplit(' ')
+                .next()
+                .unwrap()
+                .parse::<u64>()
+                .unwrap();
+            // A refusal's "cost" is its status.
+            assert!(
+                cost >= least,
+                "{}: {path} costs {cost}, {resource:?} {least}",
+                model.name
+            );
+        }
+    }
+}
+
+/// The fifth promise (F16): the rules that the list asks for what the server serves are asked.
+#[test]
+fn stop_hides_no_rule_from_any_model() {
+    let mut paths = Paths::new();
+    for _ in 0..100 {
+        let list: Vec<(Match, bool)> = (0..4)
+            .map(|_| (MATCHES[paths.number(MATCHES.len())], paths.number(2) == 0))
+            .collect();
+        let written: Vec<String> = list
+            .iter()
+            .enumerate()
+            .map(|(index, (one, stop))| {
+                rule(
+                    &format!("r{index}"),
+                    *one,
+                    *stop,
+                    &constant(&format!("l{index}")),
+                )
+            })
+            .collect();
+        let rules = configuration(STRICT, &written.join(","));
+        for _ in 0..60 {
+            let path = paths.path();
+            let answer = asked(&rules, &get(&path, &[]));
+            for model in &MODELS {
+                let Some(resource) = (model.serve)(&path) else {
+                    continue;
+                };
+                if resource.has_inner_slash() {
+                    // Only templates compare segments that hold a `/`: the other matchers have no meaning here.
+                    continue;
+                }
+                for (index, (one, stop)) in list.iter().enumerate() {
+                    if one.is_for(&resource) {
+                        let limit = format!("l{index} ");
+                        let asked = answer.iter().any(|check| check.starts_with(&limit));
+                        assert!(
+                            asked || is_refused(&answer),
+                            "{}: {path} is {resource:?}: {written:?} asks {answer:?}",
+                            model.name
+                        );
+                        if *stop {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What `sluicegate explain` prints of a path that can be read in several ways.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+use std::process::Command;
+
+const CONFIGURATION: &str = r#"
+sidecar: { cluster: sluicegate }
+UPSTREAM
+rules:
+  - name: public
+    match: { path_prefix: /public/ }
+    stop: true
+    checks: [{ limit: lenient, key: [{ constant: c }] }]
+    when_unavailable: allow
+  - name: search
+    match: { path_prefix: /search/, query: [{ name: debug, present: true }] }
+    checks: [{ limit: strict, key: [{ constant: c }] }]
+    when_unavailable: allow
+"#;
+
+fn explain(upstream: &str, target: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("filter.yaml");
+    std::fs::write(&file, CONFIGURATION.replace("UPSTREAM", upstream)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .args(["explain", "--request", &format!("GET {target}"), "--envoy"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+// F16
+#[test]
+fn the_readings_of_a_path_are_told_and_which_rules_match_in_which() {
+    let told = explain("", "/search/..%2Fpublic%2Fx?debug;y");
+    for line in [
+        "  1: /search/..%2Fpublic%2Fx\n",
+        "  2: /search/..%2Fpublic%2Fx, `debug` is ``\n",
+        "  3: /search/../public/x\n",
+        "  5: /public/x\n",
+        "rule `public` matches in 5, 6\n",
+        "rule `search` matches in 2, 4\n",
+        "limit `lenient`",
+        "limit `strict`",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+}
+
+#[test]
+fn a_path_with_one_reading_is_told_in_one_line_for_each_rule() {
+    for (upstream, target) in [
+        ("", "/public/x"),
+        ("upstream_paths: nginx", "/search/..%2Fpublic%2Fx"),
+    ] {
+        let told = explain(upstream, target);
+        assert!(
+            told.starts_with("rule `public` matches\nrule `search` does not match\n"),
+            "{told}"
+        );
+    }
+}
