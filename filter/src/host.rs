@@ -256,7 +256,7 @@ pub fn resume() {
 
 /// Answers the current request in the upstream's place.
 pub fn reply(reply: &Reply) {
-    let headers = pairs(|| reply.headers.iter());
+    let headers = reply.headers.to_pairs();
     let body = reply.body.as_slice();
     // Appears in Envoy's access log as the response code's details.
     let details = reply.details.as_ref();
@@ -274,26 +274,6 @@ pub fn reply(reply: &Reply) {
             reply.grpc_status,
         )
     };
-}
-
-/// Headers as the ABI wants them: count, the sizes of all names and values, then each with a zero byte behind it.
-fn pairs<'a, I: Iterator<Item = (&'a str, &'a str)>>(headers: impl Fn() -> I) -> Vec<u8> {
-    const NUMBER: usize = 4;
-    let number = |n: usize| u32::try_from(n).unwrap_or(0).to_le_bytes();
-    let size = headers().map(|(name, value)| 2 * (NUMBER + 1) + name.len() + value.len());
-    let mut bytes = Vec::with_capacity(NUMBER + size.sum::<usize>());
-    bytes.extend(number(headers().count()));
-    for (name, value) in headers() {
-        bytes.extend(number(name.len()));
-        bytes.extend(number(value.len()));
-    }
-    for (name, value) in headers() {
-        for text in [name, value] {
-            bytes.extend(text.as_bytes());
-            bytes.push(0);
-        }
-    }
-    bytes
 }
 
 /// Writes to Envoy's log.

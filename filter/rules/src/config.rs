@@ -30,7 +30,7 @@ pub use fault::{ConfigError, nearest};
 
 use crate::key::Hasher;
 use crate::query::Names;
-use crate::reply::DenialDetails;
+use crate::reply::LimitTexts;
 use crate::rule::{Rule, Rules, WhenUnavailable};
 use crate::seen::Reader;
 use crate::stats::Counters;
@@ -137,7 +137,7 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
             remembered,
         },
         counters: Counters::new(&rules),
-        denial_details: DenialDetails::new(&rules),
+        texts: LimitTexts::of_rules(&rules),
         rules,
     };
     bounds::check(file, &rules)?;

@@ -25,19 +25,18 @@ impl Hasher {
         Self { seed }
     }
 
-    /// 128 bits of SHA-256 as 32 hexadecimal digits. A fast hash would let a client craft a header that collides
+    /// Appends 128 bits of SHA-256 as 32 hexadecimal digits. A fast hash would let a client craft a header that collides
     /// with a victim's and spend the victim's allowance.
-    fn hash(&self, value: &[u8]) -> String {
+    fn append(&self, text: &mut String, value: &[u8]) {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
         let digest = self.seed.clone().chain_update(value).finalize();
-        digest
-            .iter()
-            .take(16)
-            .fold(String::with_capacity(32), |mut hex, byte| {
-                for nibble in [byte >> 4, byte & 15] {
-                    hex.push(char::from_digit(nibble.into(), 16).unwrap_or('0'));
-                }
-                hex
-            })
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
+            let nibbles = [byte >> 4, byte & 15];
+            let digit = |nibble| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
+            pair.copy_from_slice(&nibbles.map(digit));
+        }
+        text.push_str(str::from_utf8(&digits).unwrap_or_default());
     }
 }
 
@@ -70,7 +69,7 @@ impl<'a> Key<'a> {
     pub fn hashed(&mut self, name: &[&str], value: &[u8]) {
         self.name(name);
         self.text.push('#');
-        self.text.push_str(&self.hasher.hash(value));
+        self.hasher.append(&mut self.text, value);
     }
 
     fn name(&mut self, name: &[&str]) {
@@ -85,7 +84,9 @@ impl<'a> Key<'a> {
         if self.text.len() <= MAX_BYTES {
             self.text
         } else {
-            format!("~{}", self.hasher.hash(self.text.as_bytes()))
+            let mut text = "~".to_owned();
+            self.hasher.append(&mut text, self.text.as_bytes());
+            text
         }
     }
 }

@@ -3,12 +3,14 @@
 mod details;
 mod fields;
 mod text;
+mod texts;
 
+pub(crate) use details::details;
 pub use details::{DETAILS_PREFIX, is_reply_of_ours};
-pub(crate) use details::{DenialDetails, details};
 pub(crate) use fields::HeaderStyle;
 pub use fields::OURS;
 pub use text::Fields;
+pub(crate) use texts::LimitTexts;
 
 use std::sync::Arc;
 
@@ -24,6 +26,9 @@ mod grpc {
     pub const RESOURCE_EXHAUSTED: i32 = 8;
     pub const UNAVAILABLE: i32 = 14;
 }
+
+/// The media type of a problem detail (RFC 9457).
+const PROBLEM: &str = "application/problem+json";
 
 /// An answer that the filter gives in the upstream's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +64,6 @@ struct Problem<'a> {
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
 }
 
 impl<'a> Problem<'a> {
@@ -71,7 +74,6 @@ impl<'a> Problem<'a> {
             status,
             detail,
             limit,
-            retry_after_ms: None,
         }
     }
 
@@ -80,9 +82,7 @@ impl<'a> Problem<'a> {
             // It becomes `grpc-message`, and Envoy gives the answer gRPC's own content type.
             self.detail.into_bytes()
         } else {
-            headers.add("content-type", |text| {
-                text.push_str("application/problem+json")
-            });
+            headers.add("content-type", |text| text.push_str(PROBLEM));
             let mut body = Vec::with_capacity(self.detail.len() + 192);
             // Texts and numbers always can be written as JSON, and memory takes whatever it is given.
             let _ = serde_json::to_writer(&mut body, &self);
@@ -101,52 +101,40 @@ impl<'a> Problem<'a> {
 impl Reply {
     /// The request was denied by a limit.
     pub(crate) fn too_many_requests(
-        limit: &str,
+        texts: &LimitTexts,
         standing: &Standing<'_>,
         style: &ReplyStyle,
         grpc: bool,
-        details: Arc<str>,
     ) -> Self {
-        let mut detail = String::with_capacity(128);
-        detail.push_str("limit `");
-        detail.push_str(limit);
-        for (before, value) in [
-            ("` allows ", standing.quota),
-            (" per ", standing.window_ms),
-            (" ms and has ", standing.remaining),
-            (
-                " left; the same request is admitted in ",
-                standing.retry_after_ms,
-            ),
-        ] {
-            detail.push_str(before);
-            text::number(&mut detail, value);
-        }
-        detail.push_str(" ms");
-        let mut problem = Problem::new(429, "Too Many Requests", detail, Some(limit));
-        problem.retry_after_ms = Some(standing.retry_after_ms);
+        let retry_after_ms = standing.retry_after_ms;
         let mut headers = Fields::roomy();
         // Whole seconds, rounded up, or the retry would be early; the milliseconds travel beside it.
-        headers.add_number("retry-after", fields::seconds(standing.retry_after_ms));
-        headers.add_number("retry-after-ms", standing.retry_after_ms);
+        headers.add_number("retry-after", fields::seconds(retry_after_ms));
+        headers.add_number("retry-after-ms", retry_after_ms);
         if grpc {
-            // What gRPC clients with a retry policy heed (gRFC A6); a denial is the one answer of ours to be retried.
-            headers.add_number("grpc-retry-pushback-ms", standing.retry_after_ms);
+            // What gRPC clients with a retry policy obey (gRFC A6); a denial is the one answer of ours to be retried.
+            headers.add_number("grpc-retry-pushback-ms", retry_after_ms);
         }
-        let until_ms = standing.retry_after_ms;
-        style.headers.write(limit, standing, until_ms, &mut headers);
-        match &style.body {
+        let policy = &texts.policy;
+        (style.headers).write(policy, standing, retry_after_ms, &mut headers);
+        let body = match &style.body {
             Some((content_type, body)) if !grpc => {
                 headers.add("content-type", |text| text.push_str(content_type));
-                Self {
-                    status: 429,
-                    grpc_status: grpc::RESOURCE_EXHAUSTED,
-                    headers,
-                    body: body.clone().into_bytes(),
-                    details,
-                }
+                body.clone()
             }
-            _ => problem.reply(grpc::RESOURCE_EXHAUSTED, grpc, headers, details),
+            _ => {
+                if !grpc {
+                    headers.add("content-type", |text| text.push_str(PROBLEM));
+                }
+                texts.problem(standing, grpc)
+            }
+        };
+        Self {
+            status: 429,
+            grpc_status: grpc::RESOURCE_EXHAUSTED,
+            headers,
+            body: body.into_bytes(),
+            details: Arc::clone(&texts.details),
         }
     }
 
@@ -239,8 +227,8 @@ impl Reply {
 }
 
 /// What an admitted client is told.
-pub(crate) fn admitted(limit: &str, standing: &Standing<'_>, style: HeaderStyle) -> Fields {
+pub(crate) fn admitted(texts: &LimitTexts, standing: &Standing<'_>, style: HeaderStyle) -> Fields {
     let mut headers = Fields::default();
-    style.write(limit, standing, standing.reset_ms, &mut headers);
+    style.write(&texts.policy, standing, standing.reset_ms, &mut headers);
     headers
 }

@@ -8,7 +8,7 @@ use crate::cost::Cost;
 use crate::key::{Hasher, Key};
 use crate::matcher::{Holds, Matcher, TooLong};
 use crate::part::{Found, Part, Source};
-use crate::reply::{DenialDetails, Reply, ReplyStyle};
+use crate::reply::{LimitTexts, Reply, ReplyStyle};
 use crate::request::Request;
 use crate::seen::{self, Reader, Seen};
 use crate::stats::Counters;
@@ -23,7 +23,8 @@ pub struct Rules {
     pub(crate) reader: Reader,
     pub(crate) rules: Vec<Rule>,
     pub(crate) counters: Counters,
-    pub(crate) denial_details: DenialDetails,
+    /// By rule and limit.
+    pub(crate) texts: Vec<Vec<LimitTexts>>,
 }
 
 /// Which requests, and the checks to make for them.

@@ -7,7 +7,7 @@ use sluicegate_protocol::{
 };
 
 use crate::queue::Load;
-use crate::reply::{self, Fields, Reply};
+use crate::reply::{self, Fields, LimitTexts, Reply};
 use crate::rule::{Check, Question, Rules, WhenUnavailable};
 use crate::stats::Counters;
 
@@ -262,25 +262,26 @@ impl Rules {
             let style = &self.rules.get(check.rule)?.reply;
             style.on_admitted.then_some(style.headers)
         });
-        let limit = self.limit_name(check.rule, check.limit);
-        Conclusion::Continue(telling.map_or_else(Fields::default, |style| {
-            reply::admitted(limit, standing, style)
-        }))
+        let headers = telling.zip(self.texts_of(check));
+        let headers = headers.map(|(style, texts)| reply::admitted(texts, standing, style));
+        Conclusion::Continue(headers.unwrap_or_default())
     }
 
     fn denied(&self, question: &Question, check: &Check, standing: &Standing<'_>) -> Conclusion {
-        let limit = self.limit_name(check.rule, check.limit);
-        match self.rules.get(check.rule) {
-            Some(rule) => Conclusion::Answer(Reply::too_many_requests(
-                limit,
+        match self.rules.get(check.rule).zip(self.texts_of(check)) {
+            Some((rule, texts)) => Conclusion::Answer(Reply::too_many_requests(
+                texts,
                 standing,
                 &rule.reply,
                 question.grpc,
-                self.denial_details.of(check.rule, check.limit),
             )),
             // Every check of a question is of one of its rules.
             None => Conclusion::Answer(Reply::unavailable(None, "decision", question.grpc)),
         }
+    }
+
+    fn texts_of(&self, check: &Check) -> Option<&LimitTexts> {
+        self.texts.get(check.rule)?.get(check.limit)
     }
 
     /// The answer does not say which check costs too much: where several could be meant, none is named.

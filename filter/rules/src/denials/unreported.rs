@@ -25,29 +25,16 @@ struct Count {
 impl Unreported {
     /// Counts for the next report; without an allocation where the same was counted before.
     pub fn count(&mut self, key: &str, limit: &str, shadow: Option<&str>, count: u64) {
-        let full = self.0.len() >= REPORTED_KEYS;
-        let key = if full && !self.0.contains_key(key) {
-            ""
-        } else {
+        if let Some(counts) = self.0.get_mut(key) {
+            return add(counts, limit, shadow, count);
+        }
+        let key = if self.0.len() < REPORTED_KEYS {
             key
+        } else {
+            ""
         };
-        if !self.0.contains_key(key) {
-            self.0.insert(key.to_owned(), Vec::new());
-        }
-        let Some(counts) = self.0.get_mut(key) else {
-            return;
-        };
-        let known = counts
-            .iter_mut()
-            .find(|known| known.limit == limit && known.shadow.as_deref() == shadow);
-        match known {
-            Some(known) => known.count = known.count.saturating_add(count),
-            None => counts.push(Count {
-                limit: limit.to_owned(),
-                shadow: shadow.map(str::to_owned),
-                count,
-            }),
-        }
+        let counts = self.0.entry(key.to_owned()).or_default();
+        add(counts, limit, shadow, count);
     }
 
     /// All of it, to be sent along.
@@ -80,6 +67,20 @@ impl Unreported {
     /// There is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+fn add(counts: &mut Vec<Count>, limit: &str, shadow: Option<&str>, count: u64) {
+    let known = counts
+        .iter_mut()
+        .find(|known| known.limit == limit && known.shadow.as_deref() == shadow);
+    match known {
+        Some(known) => known.count = known.count.saturating_add(count),
+        None => counts.push(Count {
+            limit: limit.to_owned(),
+            shadow: shadow.map(str::to_owned),
+            count,
+        }),
     }
 }
 

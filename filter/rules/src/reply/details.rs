@@ -3,9 +3,6 @@
 //! Envoy does not want there), and nothing of a key or of an answer.
 
 use std::fmt::Write;
-use std::sync::Arc;
-
-use crate::rule::Rule;
 
 /// What all of ours begin with.
 pub const DETAILS_PREFIX: &str = "sluicegate_";
@@ -34,37 +31,6 @@ pub(crate) fn details(what: &str, labels: &[(&str, Option<&str>)]) -> String {
         text.push('}');
     }
     text
-}
-
-/// The details of every denial that a configuration can lead to. A denial is written for every request of whoever is
-/// denied, so its details are made once.
-#[derive(Debug)]
-pub(crate) struct DenialDetails {
-    /// By rule, then by the limit's place in the rule's list.
-    of_rules: Vec<Vec<Arc<str>>>,
-}
-
-impl DenialDetails {
-    pub fn new(rules: &[Rule]) -> Self {
-        let of_rule = |rule: &Rule| {
-            let limits = rule.limits.iter().map(|limit| {
-                let labels = [("rule", Some(rule.name.as_str())), ("limit", Some(limit))];
-                details("denied", &labels).into()
-            });
-            limits.collect()
-        };
-        Self {
-            of_rules: rules.iter().map(of_rule).collect(),
-        }
-    }
-
-    /// Those of one rule and limit.
-    pub fn of(&self, rule: usize, limit: usize) -> Arc<str> {
-        let limits = self.of_rules.get(rule);
-        limits
-            .and_then(|limits| limits.get(limit))
-            .map_or_else(|| details("denied", &[]).into(), Arc::clone)
-    }
 }
 
 #[cfg(test)]

@@ -1,46 +1,37 @@
-//! Text of many small pieces, put together without an allocation or a format string for each: a denial is written
-//! for every request of whoever is denied.
-
-/// The most digits that a u64 has.
-const DIGITS: usize = 20;
+//! Header fields, put together without an allocation or a format string for each: a denial is written for every request
+//! of whoever is denied.
 
 /// Appends a number in decimal.
-pub(super) fn number(text: &mut String, mut number: u64) {
-    let mut digits = [b'0'; DIGITS];
-    let mut used = 0;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
-        number /= 10;
-        used += 1;
-        if number == 0 {
-            break;
-        }
-    }
-    let digits = digits.get(DIGITS - used..).unwrap_or_default();
-    text.extend(digits.iter().copied().map(char::from));
+pub(super) fn number(text: &mut String, number: u64) {
+    text.push_str(itoa::Buffer::new().format(number));
 }
 
-/// Header fields: constant names, and values that share one string.
+/// Header fields in the form in which the proxy-wasm ABI passes them: names and values, each with a zero byte behind it,
+/// and their lengths apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// Each name, and where its value ends. It begins where the one before ends.
-    ends: Vec<(&'static str, usize)>,
-    values: String,
+    /// Of each name and value.
+    lengths: Vec<(usize, usize)>,
+    text: String,
 }
 
 impl Fields {
     /// Room for those of a denial, which has the most.
     pub(super) fn roomy() -> Self {
         Self {
-            ends: Vec::with_capacity(9),
-            values: String::with_capacity(224),
+            lengths: Vec::with_capacity(9),
+            text: String::with_capacity(384),
         }
     }
 
     /// Adds one; `write` appends its value.
     pub(super) fn add(&mut self, name: &'static str, write: impl FnOnce(&mut String)) {
-        write(&mut self.values);
-        self.ends.push((name, self.values.len()));
+        self.text.push_str(name);
+        self.text.push('\0');
+        let start = self.text.len();
+        write(&mut self.text);
+        self.lengths.push((name.len(), self.text.len() - start));
+        self.text.push('\0');
     }
 
     /// Adds a number.
@@ -50,21 +41,43 @@ impl Fields {
 
     /// How many there are.
     pub const fn len(&self) -> usize {
-        self.ends.len()
+        self.lengths.len()
     }
 
     /// There is none.
     pub const fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.lengths.is_empty()
+    }
+
+    /// As the ABI wants them: their number, the lengths of all names and values, then the text.
+    pub fn to_pairs(&self) -> Vec<u8> {
+        let pairs = self.lengths.len();
+        let mut bytes = Vec::with_capacity(4 + 8 * pairs + self.text.len());
+        bytes.resize(4 + 8 * pairs, 0);
+        let lengths = self
+            .lengths
+            .iter()
+            .flat_map(|(name, value)| [*name, *value]);
+        for (place, number) in bytes
+            .chunks_exact_mut(4)
+            .zip(std::iter::once(pairs).chain(lengths))
+        {
+            place.copy_from_slice(&u32::try_from(number).unwrap_or(0).to_le_bytes());
+        }
+        bytes.extend_from_slice(self.text.as_bytes());
+        bytes
     }
 
     /// Name and value of each, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut from = 0;
-        self.ends.iter().map(move |(name, end)| {
-            let value = self.values.get(from..*end).unwrap_or_default();
-            from = *end;
-            (*name, value)
+        let mut rest = self.text.as_str();
+        self.lengths.iter().map(move |(name, value)| {
+            let mut next = |length: usize| {
+                let (text, after) = rest.split_at_checked(length).unwrap_or_default();
+                rest = after.get(1..).unwrap_or_default();
+                text
+            };
+            (next(*name), next(*value))
         })
     }
 
@@ -78,26 +91,25 @@ impl Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn numbers_are_written_as_everybody_writes_them(n in any::<u64>(), shift in 0_u32..64) {
-            let n = n >> shift;
-            let mut text = "x".to_owned();
-            number(&mut text, n);
-            prop_assert_eq!(text, format!("x{n}"));
-        }
-    }
+    use crate::request::Headers;
 
     #[test]
-    fn fields_come_out_as_they_went_in() {
+    fn fields_are_written_as_the_abi_passes_headers() {
         let mut fields = Fields::default();
-        fields.add("a", |text| text.push_str("1 2"));
+        fields.add_number("retry-after", 12);
         fields.add("empty", |_| {});
-        fields.add_number("b", 0);
-        let all: Vec<_> = fields.iter().collect();
-        assert_eq!(all, [("a", "1 2"), ("empty", ""), ("b", "0")]);
-        assert_eq!((fields.get("b"), fields.get("c")), (Some("0"), None));
+        fields.add("content-type", |text| text.push_str("text/plain"));
+        let told: Vec<_> = fields.iter().collect();
+        let expected = [
+            ("retry-after", "12"),
+            ("empty", ""),
+            ("content-type", "text/plain"),
+        ];
+        assert_eq!(told, expected);
+        let read = Headers::from_pairs(fields.to_pairs());
+        assert!(
+            read.iter()
+                .eq(expected.map(|(n, v)| (n.as_bytes(), v.as_bytes())))
+        );
     }
 }
