@@ -47,3 +47,35 @@ impl Display for Failure {
         f.write_str(&self.message)
     }
 }
+
+/// Tells what is wrong with the arguments, or the help that they ask for, as clap does; but no password.
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    let plain = error.to_string();
+    let clean = without_urls(plain.clone());
+    if clean == plain {
+        // In colours where there are any. Nothing is left to do if nobody reads it.
+        let _ = error.print();
+    } else {
+        eprint!("{clean}");
+    }
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// What is told, without the URLs of the command line: one that stands in the wrong place would be repeated, and may
+/// be the store's, with its password.
+pub fn without_urls(told: String) -> String {
+    std::env::args_os()
+        .filter_map(|argument| argument.into_string().ok())
+        .filter(|argument| argument.contains("://"))
+        .fold(told, |told, argument| {
+            told.replace(value(&argument), "<URL>")
+        })
+}
+
+/// Of `--name=value` the value.
+fn value(argument: &str) -> &str {
+    match argument.split_once('=') {
+        Some((name, value)) if name.starts_with("--") => value,
+        _ => argument,
+    }
+}

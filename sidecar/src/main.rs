@@ -32,7 +32,11 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return cli::refuse(&error),
+    };
+    let done = match arguments.command {
         Command::Serve(serve) => serve.run().await,
         Command::Estimate(estimate) => estimate.run(),
         Command::CheckConfig(check) => check.run(),
@@ -43,7 +47,7 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("sluicegate: {failure}");
+            eprintln!("sluicegate: {}", cli::without_urls(failure.to_string()));
             failure.status()
         }
     }

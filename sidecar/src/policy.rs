@@ -1,6 +1,8 @@
-//! The policy: limits by name. Domain types; how they stand in a file is `policy/file.rs`.
+//! The policy: limits by name. Domain types; how they stand in a file is `policy/file.rs`, and what may be
+//! told of a broken one `policy/problem.rs`.
 
 mod file;
+mod problem;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,7 +54,7 @@ impl Limit {
 }
 
 /// Where a store keeps its state.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum StoreAddress {
     /// In this process.
     #[default]
@@ -61,6 +63,17 @@ pub enum StoreAddress {
     Redis(String),
     /// In the Redis Cluster that these URLs are nodes of; not shown either.
     Cluster(Vec<String>),
+}
+
+impl std::fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the URLs: they may hold passwords.
+        f.write_str(match self {
+            Self::Memory => "Memory",
+            Self::Redis(_) => "Redis(..)",
+            Self::Cluster(_) => "Cluster(..)",
+        })
+    }
 }
 
 impl std::str::FromStr for StoreAddress {
@@ -106,7 +119,7 @@ pub enum PolicyError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Line, field, value and remedy.
+        /// Line, field, remedy, and the value only where it cannot be a secret.
         message: String,
     },
 }
@@ -144,7 +157,7 @@ impl Policy {
     /// Checks the text of a policy.
     ///
     /// # Errors
-    /// A message that names line, field, value and remedy.
+    /// A message that names line, field and remedy, and never the value of `store`.
     pub fn parse(text: &str) -> Result<Self, String> {
         file::parse(text)
     }

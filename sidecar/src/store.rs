@@ -84,17 +84,37 @@ pub enum StoreError {
     #[error("no answer from the store within {0:?}")]
     Timeout(Duration),
     /// The URL in the policy is not one of Redis.
-    #[error("`store` is not a Redis URL: {0}")]
+    #[error("`store` is not a Redis URL: {}", without_detail(.0))]
     Address(#[source] ::redis::RedisError),
     /// Redis could not be reached, or the connection broke.
-    #[error("cannot reach Redis: {0}")]
+    #[error("cannot reach Redis: {}", without_arguments(.0))]
     Connection(#[source] ::redis::RedisError),
     /// Redis answered with an error.
-    #[error("Redis refused the script: {0}")]
+    #[error("Redis refused the script: {}", without_arguments(.0))]
     Refused(#[source] ::redis::RedisError),
     /// The script answered something that is not a reply to this batch.
     #[error("the script's reply cannot be read: {0}")]
     Reply(#[source] sluicegate_engine::script::ReplyError),
+}
+
+/// Why a URL cannot be used; the detail is a piece of the URL.
+fn without_detail(error: &::redis::RedisError) -> String {
+    let said = error.to_string();
+    let detail = error.detail().unwrap_or_default();
+    said.strip_suffix(detail)
+        .unwrap_or("it cannot be read")
+        .trim_end_matches([':', ' '])
+        .to_owned()
+}
+
+/// Redis's error without the arguments that Redis repeats of a command it does not know: `HELLO` and `AUTH` have the
+/// password among theirs.
+fn without_arguments(error: &::redis::RedisError) -> String {
+    let said = error.to_string();
+    match said.split_once(", with args beginning with") {
+        Some((before, _)) => before.to_owned(),
+        None => said,
+    }
 }
 
 impl StoreError {

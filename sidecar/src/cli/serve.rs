@@ -14,6 +14,9 @@ use sluicegate::store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::info;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::Failure;
 
@@ -53,6 +56,13 @@ impl Serve {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
+            .finish()
+            .with(
+                Targets::new()
+                    .with_default(LevelFilter::INFO)
+                    // It logs Redis's answers, and one of them repeats the password. We tell errors ourselves.
+                    .with_target("redis", LevelFilter::OFF),
+            )
             .init();
         let metrics = Metrics::new().map_err(Failure::system)?;
         let live = Live::load(&self.policy, &metrics).map_err(Failure::usage)?;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
+use super::problem::{self, shown};
 use super::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy, StoreAddress};
 
 /// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
@@ -69,7 +70,10 @@ struct WindowFile {
 }
 
 pub(super) fn parse(text: &str) -> Result<Policy, String> {
-    let file: PolicyFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    // Snippets are lines of the file, and one of them may hold the store's password.
+    let options = serde_saphyr::options! { with_snippet: false };
+    let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| problem::tell(&error, text))?;
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(text) => text
@@ -100,7 +104,7 @@ pub(super) fn parse(text: &str) -> Result<Policy, String> {
     for (name, limit) in &file.limits {
         let checked = check_limit(name, &limit.value).map_err(|(line, why)| {
             let line = line.unwrap_or_else(|| limit.referenced.line());
-            format!("line {line}: limit `{name}`: {why}")
+            format!("line {line}: limit {}: {why}", shown(name, "of this line"))
         })?;
         limits.insert(name.clone(), Arc::new(checked));
     }
@@ -147,7 +151,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
         {
             return Err(at(format!(
                 "`per` {} stands twice: keep the tighter of the two windows",
-                window.value.per
+                shown(&window.value.per, "of this length")
             )));
         }
         windows.push(spec);
@@ -210,12 +214,13 @@ fn micros(duration: Duration) -> u64 {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| {
-        format!("`{text}` is not a duration such as `10s`, `1m` or `24h`: {error}")
-    })?;
+    let shown = shown(text, "the text given");
+    // The cause is not told: it has words of the text.
+    let duration = humantime::parse_duration(text)
+        .map_err(|_| format!("{shown} is not a duration such as `10s`, `1m` or `24h`"))?;
     if duration < Duration::from_millis(1) || duration.subsec_nanos() % 1_000_000 != 0 {
         return Err(format!(
-            "`{text}` is not a whole number of milliseconds, at least 1ms"
+            "{shown} is not a whole number of milliseconds, at least 1ms"
         ));
     }
     Ok(duration)
@@ -247,7 +252,7 @@ limits:
     #[test]
     fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         let cases: [(&str, &str, &[&str]); 14] = [
-            ("quota: 10,", "qouta: 10,", &["qouta", "quota"]),
+            ("quota: 10,", "qouta: 10,", &["line 6", "qouta", "`quota`"]),
             (
                 "sliding_log",
                 "sliding-log",
@@ -261,7 +266,7 @@ limits:
             ("per: 1m", "per: 10us", &["line 7", "10us", "at least 1ms"]),
             ("per: 1m", "per: 1s", &["line 7", "stands twice"]),
             ("quota: 120", "quota: 0", &["line 7", "window 2", "0"]),
-            ("quota: 120", "quota: -1", &["-1"]),
+            ("quota: 120", "quota: -1", &["line 7", "`quota`", "-1"]),
             (
                 "quota: 120",
                 "quota: 120, burst: 5",
@@ -283,8 +288,12 @@ limits:
                 "store_timeout: soon\nlimits:",
                 &["line 2", "`store_timeout`", "soon"],
             ),
-            ("limits:", "limit:", &["limit"]),
-            ("limits:", "limits: {}\nstore_timeout: 1s\nx:", &["x"]),
+            ("limits:", "limit:", &["line 2", "`limits`"]),
+            (
+                "limits:",
+                "limits: {}\nstore_timeout: 1s\nx:",
+                &["line 4", "not a field", "`limits`"],
+            ),
         ];
         for (from, to, named) in cases {
             let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();

@@ -1,0 +1,221 @@
+//! What is wrong with a policy file, told without quoting it: the file may hold the store's password, and what is told
+//! here stands in the log, on `/readyz` and on the live page. A message has the place, the names of *our* fields, the
+//! kind of the value and the remedy. The parser's own messages have lines, keys, tags and values of the file.
+
+use std::fmt::Write;
+
+use serde_saphyr::{Error, ExternalMessageSource, Location};
+
+const DURATION: &str = "a duration such as `10s`, `1m` or `24h`";
+const WHOLE: &str = "a whole number of 1 or more";
+
+/// All fields of the file, and what each takes.
+const FIELDS: [(&str, &str); 10] = [
+    (
+        "store",
+        "`memory` or the URL of a Redis, `\"redis://HOST:PORT\"`",
+    ),
+    ("store_timeout", DURATION),
+    ("denial_ttl", DURATION),
+    (
+        "limits",
+        "a mapping, from the limits' names to their `algorithm` and `windows`",
+    ),
+    (
+        "algorithm",
+        "one of `sliding_log`, `sliding_window`, `fixed_window` and `token_bucket`",
+    ),
+    (
+        "windows",
+        "a list of mappings, for example `- { quota: 100, per: 1m }`",
+    ),
+    ("quota", WHOLE),
+    ("per", DURATION),
+    ("precision", DURATION),
+    ("burst", WHOLE),
+];
+
+/// Longest value that a message repeats.
+const MAX_SHOWN: usize = 64;
+
+/// Tells an error of the parser: line, column, field, what is there and what should be.
+pub fn tell(error: &Error, text: &str) -> String {
+    let mut told = String::new();
+    let place = error.location();
+    if let Some(place) = place {
+        // Writing to a string does not fail.
+        let _ = write!(told, "line {}, column {}: ", place.line(), place.column());
+    }
+    told + &problem(error, text, place)
+}
+
+fn problem(error: &Error, text: &str, place: Option<Location>) -> String {
+    match error {
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
+            problem(error, text, place)
+        }
+        Error::Eof { .. } if text.trim().is_empty() => {
+            "the file is empty: it needs `limits`".to_owned()
+        }
+        Error::Eof { .. } => "the file ends too early".to_owned(),
+        Error::MultipleDocuments { .. } => {
+            "a second document begins: a policy is one, so remove this one".to_owned()
+        }
+        Error::SerdeMissingField { field, .. } => format!("`{field}` is missing{}", takes(field)),
+        Error::SerdeUnknownField {
+            field, expected, ..
+        } => match nearest(field, expected) {
+            Some(near) => format!("`{field}` is not a field: did you mean `{near}`?"),
+            None => format!(
+                "this is not a field: those that may stand here are {}",
+                list(expected)
+            ),
+        },
+        Error::SerdeUnknownVariant {
+            variant, expected, ..
+        } => match nearest(variant, expected) {
+            Some(near) => format!("`{variant}` does not exist: did you mean `{near}`?"),
+            None => wrong_type(text, place, "a name"),
+        },
+        Error::DuplicateMappingKey { key, .. } => match key {
+            Some(key) if FIELDS.iter().any(|(name, _)| name == key) => {
+                format!("`{key}` stands twice: remove one")
+            }
+            _ => "this key stands twice: remove one".to_owned(),
+        },
+        Error::UnknownAnchor { .. } => {
+            "no anchor of this alias's name: put the value in quotes if its `*` belongs to it"
+                .to_owned()
+        }
+        Error::ExternalMessage { source, msg, .. } => match **source {
+            // The scanner's messages are fixed, but for a bracket or the like.
+            ExternalMessageSource::Parser(_) => format!("this is not YAML: {msg}"),
+            _ => OTHER.to_owned(),
+        },
+        Error::Unexpected { expected, .. } => wrong_type(
+            text,
+            place,
+            match *expected {
+                "mapping start" => "a mapping",
+                "sequence start" => "a list",
+                "string scalar" => "a text",
+                _ => "a value of another kind",
+            },
+        ),
+        Error::InvalidScalar { .. } => wrong_type(text, place, "a number"),
+        Error::SerdeInvalidType { .. }
+        | Error::SerdeInvalidValue { .. }
+        | Error::SerdeInvalidLength { .. }
+        | Error::NullIntoString { .. }
+        | Error::TaggedEnumMismatch { .. }
+        | Error::TaggedScalarCannotDeserializeIntoString { .. }
+        | Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
+        | Error::UnexpectedValueForUnitEnumVariant { .. } => {
+            wrong_type(text, place, "a value of another kind")
+        }
+        _ => OTHER.to_owned(),
+    }
+}
+
+/// For errors whose message might have something of the file in it.
+const OTHER: &str = "this cannot be read: write it in plain YAML, without tags, merges or aliases";
+
+/// A value is of the wrong type, and in which field if that can be told.
+fn wrong_type(text: &str, place: Option<Location>, expected: &str) -> String {
+    let start = place.and_then(|place| offset(text, place));
+    let (before, after) = start
+        .and_then(|start| text.split_at_checked(start))
+        .unwrap_or((text, ""));
+    let found = kind(after);
+    match field_before(before) {
+        Some((field, takes)) => format!("`{field}` is {found}: give {takes}"),
+        None => format!("here is {found}, where {expected} belongs"),
+    }
+}
+
+/// Where a place is in the text.
+fn offset(text: &str, place: Location) -> Option<usize> {
+    let lines_before = usize::try_from(place.line()).ok()?.checked_sub(1)?;
+    let characters_before = usize::try_from(place.column()).ok()?.checked_sub(1)?;
+    let line_start: usize = text
+        .split_inclusive('\n')
+        .take(lines_before)
+        .map(str::len)
+        .sum();
+    let line = text.get(line_start..)?;
+    Some(
+        line_start
+            + line
+                .chars()
+                .take(characters_before)
+                .map(char::len_utf8)
+                .sum::<usize>(),
+    )
+}
+
+/// The field of which a value begins after this text, or an entry of its list.
+fn field_before(before: &str) -> Option<&'static (&'static str, &'static str)> {
+    let opened = |c: char| c.is_whitespace() || matches!(c, '[' | '-' | '{');
+    let key = before.trim_end_matches(opened).strip_suffix(':')?;
+    let is_named = |name: &str| {
+        let rest = key.strip_suffix(name);
+        rest.is_some_and(|rest| !rest.ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+    };
+    FIELDS.iter().find(|(name, _)| is_named(name))
+}
+
+/// The kind of the value that begins here. A number is told, which no field takes a secret for.
+fn kind(after: &str) -> String {
+    let line = after.lines().next().unwrap_or_default();
+    let token = line
+        .split([',', '}', ']', '#'])
+        .next()
+        .unwrap_or_default()
+        .trim();
+    let named = match line.chars().next() {
+        None => "nothing",
+        Some('{') => "a mapping",
+        Some('[') => "a list",
+        Some('-') if token == "-" || token.starts_with("- ") => "a list",
+        Some('*') => "an alias",
+        Some('!') => "a tagged value",
+        Some('"' | '\'' | '|' | '>') => "a text",
+        _ if token.contains(": ") || token.ends_with(':') => "a mapping",
+        _ if matches!(token, "" | "~" | "null") => "nothing",
+        _ if matches!(token, "true" | "false") => "a boolean",
+        _ if token.len() <= MAX_SHOWN && token.parse::<f64>().is_ok_and(f64::is_finite) => token,
+        _ => "a text",
+    };
+    named.to_owned()
+}
+
+fn takes(field: &str) -> String {
+    let found = FIELDS.iter().find(|(name, _)| *name == field);
+    found.map_or_else(String::new, |(_, takes)| format!(": give {takes}"))
+}
+
+fn list(names: &[&str]) -> String {
+    let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}
+
+/// The known name that this one is a misspelling of. A key that is none may be anything, even part of a URL that has
+/// lost its quotes, and is not repeated.
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |known: &&str| strsim::osa_distance(name, known);
+    known
+        .iter()
+        .copied()
+        .min_by_key(distance)
+        .filter(|near| distance(near) * 3 <= near.len())
+}
+
+/// A name or a duration of the file, in backticks, if it cannot be a URL or a part of one; else what stands for it.
+pub fn shown(value: &str, otherwise: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '-' | '+' | '_' | '.');
+    if value.len() <= MAX_SHOWN && value.chars().all(plain) {
+        format!("`{value}`")
+    } else {
+        otherwise.to_owned()
+    }
+}
