@@ -103,7 +103,7 @@ fn section(page: &mut String, name: &str, definition: &Value) {
             .as_array()
             .cloned()
             .unwrap_or_default();
-        page.push_str("\n| field | what it says | holds | unless said |\n|---|---|---|---|\n");
+        page.push_str("\n| field | what it says | holds | default |\n|---|---|---|---|\n");
         for (field, property) in properties {
             let default = match &property["default"] {
                 _ if required.contains(&json!(field)) => "*required*".to_owned(),

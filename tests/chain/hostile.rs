@@ -1,5 +1,9 @@
 //! Bytes that no client should send, answers that no sidecar should give: the VM lives on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
 use axum::Router;
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -79,6 +83,29 @@ async fn hostile_bytes_leave_the_worker_alive() {
     assert_eq!(chain.envoy.vm_deaths().await, 0, "{}", chain.envoy.log());
 }
 
+/// A sidecar that answers whatever `answer` gives; its port, and the task that it ends with.
+async fn liar(
+    answer: impl Fn() -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
+) -> (u16, AbortOnDrop) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = Arc::new(answer);
+    let router = Router::new().fallback(async move || {
+        let (status, body) = answer();
+        (status, Body::from(body))
+    });
+    let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (port, AbortOnDrop(task))
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 #[tokio::test]
 async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
     let admitted = r#"{"outcome":"admitted","check":0,"limit":"l","quota":1,"window_ms":1,"remaining":0,"reset_ms":1,"retry_after_ms":0}"#;
@@ -114,14 +141,11 @@ async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
     ];
     for (status, body) in answers {
         let folder = tempfile::tempdir().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
         let shown = String::from_utf8_lossy(&body)
             .chars()
             .take(60)
             .collect::<String>();
-        let liar = Router::new().fallback(async move || (status, Body::from(body.clone())));
-        let liar = tokio::spawn(async move { axum::serve(listener, liar).await });
+        let (port, _sidecar) = liar(move || (status, body.clone())).await;
         let envoy = Envoy::start(
             folder.path(),
             port,
@@ -145,8 +169,72 @@ async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
             envoy.log()
         );
         assert!(envoy.log().contains("no verdict"), "{}", envoy.log());
-        liar.abort();
     }
+}
+
+/// F12: a sidecar that answers every other request writes a few lines into Envoy's log, and not one for each request.
+#[tokio::test]
+async fn f12_an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
+    let requests = AtomicUsize::new(0);
+    let (port, _sidecar) = liar(move || {
+        let admitted = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"l","quota":1,"window_ms":1,"remaining":0,"reset_ms":1,"retry_after_ms":0}]}"#;
+        match requests.fetch_add(1, Ordering::SeqCst) % 2 {
+            0 => (StatusCode::OK, admitted.into()),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, Vec::new()),
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = plugin(per_key("deny"));
+    let envoy = Envoy::start(folder.path(), port, upstream::start().await, Some(plugin)).await;
+    let started = Instant::now();
+    let mut statuses = [0, 0];
+    for _ in 0..200 {
+        match client::status_for(&client::client(), &envoy.url("/"), "k").await {
+            Some(200) => statuses[0] += 1,
+            Some(503) => statuses[1] += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(statuses, [100, 100]);
+    let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();
+    let lines = envoy.log().matches("verdict").count();
+    assert!(
+        (1..=2 + seconds).contains(&lines),
+        "{lines}: {}",
+        envoy.log()
+    );
+}
+
+/// F15: an answer of 20 MB is not read into the VM, where it once took 347 MB.
+#[tokio::test]
+async fn f15_an_answer_of_any_size_takes_little_memory() {
+    let (port, _sidecar) = liar(|| (StatusCode::OK, vec![b'['; 20_000_000])).await;
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = plugin(per_key("deny"));
+    let envoy = Envoy::start(folder.path(), port, upstream::start().await, Some(plugin)).await;
+    let peak_kb = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", envoy.id())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let before = peak_kb();
+    for _ in 0..3 {
+        let status = client::status_for(&client::client(), &envoy.url("/"), "k").await;
+        assert_eq!(status, Some(503));
+    }
+    let grown = peak_kb() - before;
+    println!("Envoy has grown by {grown} kB");
+    // Envoy itself holds the answer.
+    assert!(grown < 80_000, "{grown} kB");
+    assert_eq!(
+        envoy.counts(["error_body", "error_no_answer"]).await,
+        [3, 0]
+    );
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
 }
 
 #[tokio::test]

@@ -314,6 +314,42 @@ async fn envoys_access_log_says_who_was_denied_and_why() {
 }
 
 #[tokio::test]
+async fn envoys_access_log_says_what_was_let_through_unmetered() {
+    let rules = everyone(&json!({ "name": "per-team", "when_unavailable": "allow" }));
+    let mut chain = Chain::start(1, rules, upstream::start().await, |_| {}).await;
+    let ask = async || {
+        client()
+            .get(chain.envoy.url("/"))
+            .send()
+            .await
+            .unwrap()
+            .status()
+    };
+    assert_eq!(ask().await, 200);
+    chain.sidecar.signal("STOP");
+    assert_eq!(ask().await, 200);
+    chain.sidecar.signal("CONT");
+    chain.sidecar.kill();
+    assert_eq!(ask().await, 200);
+    eventually("three lines", async || access_log(&chain.envoy).len() == 3).await;
+    let lines = access_log(&chain.envoy);
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| line["sluicegate"].as_str())
+        .collect();
+    let unmetered = |reason| format!("sluicegate_unmetered{{rule=per-team,reason={reason}}}");
+    let (timeout, unreachable) = (unmetered("timeout"), unmetered("unreachable"));
+    assert_eq!(
+        told,
+        [None, Some(timeout.as_str()), Some(unreachable.as_str())]
+    );
+    assert!(
+        lines.iter().all(|line| line["details"] == "via_upstream"),
+        "{lines:?}"
+    );
+}
+
+#[tokio::test]
 async fn requests_with_trailers_and_without_a_body_wait_for_their_verdict_like_others() {
     let chain = Chain::start(2, everyone(&json!({})), upstream::start().await, |_| {}).await;
     let mut statuses = Vec::new();

@@ -11,6 +11,7 @@ use sluicegate_tests::envoy::{Envoy, at};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Exchange, Wire};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
@@ -177,6 +178,44 @@ async fn f1_thousands_that_wait_are_answered_though_their_configuration_is_repla
     })
     .await;
     each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
+}
+
+/// F9: the first callout is lost, and nobody else arrives: the request behind it is asked for all the same.
+#[tokio::test]
+async fn f9_a_request_behind_a_lost_callout_gets_its_verdict() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut lost, _) = listener.accept().await.unwrap();
+        wire::read_request(&mut lost).await;
+        let answer = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"l","quota":9,"window_ms":1,"remaining":8,"reset_ms":1,"retry_after_ms":0}]}"#;
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
+            answer.len()
+        );
+        while let Ok((mut stream, _)) = listener.accept().await {
+            while wire::read_request(&mut stream).await {
+                stream
+                    .write_all(format!("{head}{answer}").as_bytes())
+                    .await
+                    .unwrap();
+            }
+        }
+        drop(lost);
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = wire::upstream().await;
+    let envoy = Envoy::start(folder.path(), port, upstream, Some(patient("deny"))).await;
+    let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\n\r\n";
+    let ask = |mut wire: Wire| async move { wire.once(request).await.unwrap().status };
+    let first = tokio::spawn(ask(Wire::new(envoy.port)));
+    eventually("the first callout has left", async || {
+        envoy.stat("cluster.sluicegate.upstream_rq_active").await == 1
+    })
+    .await;
+    let second = tokio::spawn(ask(Wire::new(envoy.port)));
+    assert_eq!(second.await.unwrap(), 200);
+    assert_eq!(first.await.unwrap(), 503);
 }
 
 #[tokio::test(flavor = "multi_thread")]

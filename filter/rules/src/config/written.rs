@@ -83,7 +83,7 @@ pub struct Rule {
         schemars(regex(pattern = "^[-A-Za-z0-9_.]{1,64}$"))
     )]
     pub name: String,
-    /// Which requests; all unless said. All that is said must hold.
+    /// Which requests; by default all. All conditions that are present must match.
     #[serde(default, rename = "match")]
     pub matcher: Match,
     /// What is asked for a request that matches.
@@ -116,7 +116,7 @@ pub enum WhenUnavailable {
     Deny,
 }
 
-/// Which requests. All that is said must hold; what is not said may be anything.
+/// Which requests. All conditions that are present must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -196,11 +196,11 @@ pub struct Check {
     /// Whom to count: 1 to 8 parts.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 8)))]
     pub key: Vec<Part>,
-    /// Units: a number from 1, a table, or what a trusted header says; 1 unless said.
+    /// Units: a number from 1, a table, or what a trusted header says; by default 1.
     #[serde(default)]
     pub cost: Cost,
     /// A request without one of the parts: `skip` the check, `deny` the request (403), or `{use: TEXT}` in its place;
-    /// `skip` unless said.
+    /// by default `skip`.
     #[serde(default)]
     pub when_missing: Option<WhenMissing>,
 }
@@ -231,7 +231,7 @@ pub struct Tiers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
 pub enum Cost {
-    /// Always this.
+    /// A fixed cost.
     Constant(
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))] u64,
     ),
@@ -285,11 +285,11 @@ const fn one() -> u64 {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CostEntry {
-    /// Paths of this template; any unless said.
+    /// Paths of this template; by default any.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
     pub template: Option<String>,
-    /// One of these methods, in capitals; any unless said. `GET` is also for HEAD.
+    /// One of these methods, in capitals; by default any. `GET` is also for HEAD.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
     pub methods: Vec<String>,
@@ -317,7 +317,7 @@ pub enum WhenMissing {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
-    /// Which header fields, `both` unless said. `Retry-After` is told with every denial.
+    /// Which header fields, by default `both`. `Retry-After` is told with every denial.
     #[serde(default)]
     pub headers: Headers,
     /// Tell clients that were admitted too.
@@ -326,7 +326,7 @@ pub struct Reply {
     /// The body of a 429, instead of a problem detail.
     #[serde(default)]
     pub body: Option<String>,
-    /// The media type of `body`; `text/plain` unless said.
+    /// The media type of `body`; by default `text/plain`.
     #[serde(default)]
     pub content_type: Option<String>,
 }

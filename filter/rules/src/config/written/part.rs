@@ -63,7 +63,7 @@ pub struct Part {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Address {
-    /// The N-th entry of X-Forwarded-For from the right, 1 being the last. Unless said, what Envoy takes for the
+    /// The N-th entry of X-Forwarded-For from the right, 1 being the last. By default, what Envoy takes for the
     /// client's address.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
