@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::post;
-use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Exchange, Wire};
@@ -128,6 +128,42 @@ async fn f1_thousands_that_are_let_through_to_no_upstream_at_all_are_told_so() {
     .await;
     let answers = all_at_once(&envoy, WAITING, async || {}).await;
     each_got(&envoy, &answers, 503, "no healthy upstream").await;
+}
+
+/// Each filter of a chain adds to the depth at which Envoy carries out what was concluded.
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_three_filters_in_a_chain_do_not_exhaust_the_stack_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = Envoy::start_with(
+        folder.path(),
+        silent().await,
+        wire::upstream().await,
+        Some(patient("allow")),
+        |config| {
+            let upstream = "/static_resources/clusters/0/load_assignment/endpoints";
+            *at(config, upstream) = json!([]);
+            let filters = at(config, &format!("{MANAGER}/http_filters"));
+            let filters = filters.as_array_mut().unwrap();
+            for name in ["second", "third"] {
+                let mut filter = filters[0].clone();
+                filter["name"] = json!(name);
+                *at(&mut filter, "/typed_config/config/name") = json!(name);
+                filters.insert(1, filter);
+            }
+        },
+    )
+    .await;
+    let answers = all_at_once(&envoy, WAITING, async || {}).await;
+    for (answer, _) in &answers {
+        let answer = answer.as_ref().expect("no connection is broken");
+        assert_eq!(answer.status, 503);
+        assert!(
+            answer.body.contains("no healthy upstream"),
+            "{}",
+            answer.body
+        );
+    }
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
