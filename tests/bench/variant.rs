@@ -29,6 +29,11 @@ pub fn before() -> Option<PathBuf> {
     std::env::var_os("SLUICEGATE_BEFORE").map(PathBuf::from)
 }
 
+/// Whether a variant has the earlier build.
+pub fn is_before(name: &str) -> bool {
+    [ADMITTING_BEFORE, DENYING_BEFORE].contains(&name)
+}
+
 /// One thing to be measured.
 pub struct Variant {
     pub name: &'static str,
@@ -156,7 +161,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     };
     let port = sidecar.as_ref().map_or(upstream, |sidecar| sidecar.port);
     let other = folder.path().join("other.wasm");
-    let written = match before().filter(|_| [ADMITTING_BEFORE, DENYING_BEFORE].contains(&name)) {
+    let written = match before().filter(|_| is_before(name)) {
         Some(before) => std::fs::read(before).expect("SLUICEGATE_BEFORE names a file"),
         None if name == FLOOR => module::denies(),
         None => module::does_nothing(),

@@ -19,6 +19,7 @@
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
 //! | `reload` | the policy's replacement while requests are served |
 //! | `apart` | rules and plugins that must not notice each other |
+//! | `access_log` | what Envoy's access log says of requests that were not simply admitted |
 //! | `replies` | what clients are told, by every kind of request |
 //! | `matching` | every matcher, cost and tier |
 //! | `sources` | every source of a key, with what provides it in Envoy |
@@ -27,6 +28,7 @@
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
+mod access_log;
 mod apart;
 mod certificates;
 mod changes;

@@ -11,6 +11,7 @@ use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Exchange, Wire};
+use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
@@ -43,6 +44,20 @@ fn patient(when_unavailable: &str) -> Value {
     let mut plugin = plugin(per_key(when_unavailable));
     plugin["sidecar"]["timeout"] = json!(format!("{}ms", TIMEOUT.as_millis()));
     plugin
+}
+
+/// The addresses behind Envoy.
+const UPSTREAMS: &str = "/static_resources/clusters/0/load_assignment/endpoints";
+
+async fn behind_a_silent_sidecar(
+    when_unavailable: &str,
+    patch: impl FnOnce(&mut Value),
+) -> (Envoy, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let (sidecar, upstream) = (silent().await, wire::upstream().await);
+    let plugin = Some(patient(when_unavailable));
+    let envoy = Envoy::start_with(folder.path(), sidecar, upstream, plugin, patch).await;
+    (envoy, folder)
 }
 
 /// Sends so many requests at the same time, each on a connection of its own, and calls `meanwhile` when they wait.
@@ -99,32 +114,16 @@ async fn each_got(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_thousands_that_wait_for_a_silent_sidecar_are_denied_in_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let upstream = wire::upstream().await;
-    let envoy = Envoy::start(
-        folder.path(),
-        silent().await,
-        upstream,
-        Some(patient("deny")),
-    )
-    .await;
+    let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
     let answers = all_at_once(&envoy, WAITING, async || {}).await;
     each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_thousands_that_are_let_through_to_no_upstream_at_all_are_told_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = Envoy::start_with(
-        folder.path(),
-        silent().await,
-        wire::upstream().await,
-        Some(patient("allow")),
-        |config| {
-            let upstream = "/static_resources/clusters/0/load_assignment/endpoints";
-            *at(config, upstream) = json!([]);
-        },
-    )
+    let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
+        *at(config, UPSTREAMS) = json!([]);
+    })
     .await;
     let answers = all_at_once(&envoy, WAITING, async || {}).await;
     each_got(&envoy, &answers, 503, "no healthy upstream").await;
@@ -133,25 +132,17 @@ async fn f1_thousands_that_are_let_through_to_no_upstream_at_all_are_told_so() {
 /// Each filter of a chain adds to the depth at which Envoy carries out what was concluded.
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_three_filters_in_a_chain_do_not_exhaust_the_stack_together() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = Envoy::start_with(
-        folder.path(),
-        silent().await,
-        wire::upstream().await,
-        Some(patient("allow")),
-        |config| {
-            let upstream = "/static_resources/clusters/0/load_assignment/endpoints";
-            *at(config, upstream) = json!([]);
-            let filters = at(config, &format!("{MANAGER}/http_filters"));
-            let filters = filters.as_array_mut().unwrap();
-            for name in ["second", "third"] {
-                let mut filter = filters[0].clone();
-                filter["name"] = json!(name);
-                *at(&mut filter, "/typed_config/config/name") = json!(name);
-                filters.insert(1, filter);
-            }
-        },
-    )
+    let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
+        *at(config, UPSTREAMS) = json!([]);
+        let filters = at(config, &format!("{MANAGER}/http_filters"));
+        let filters = filters.as_array_mut().unwrap();
+        for name in ["second", "third"] {
+            let mut filter = filters[0].clone();
+            filter["name"] = json!(name);
+            *at(&mut filter, "/typed_config/config/name") = json!(name);
+            filters.insert(1, filter);
+        }
+    })
     .await;
     let answers = all_at_once(&envoy, WAITING, async || {}).await;
     for (answer, _) in &answers {
@@ -168,15 +159,7 @@ async fn f1_three_filters_in_a_chain_do_not_exhaust_the_stack_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_an_envoy_that_drains_answers_the_thousands_that_wait() {
-    let folder = tempfile::tempdir().unwrap();
-    let upstream = wire::upstream().await;
-    let envoy = Envoy::start(
-        folder.path(),
-        silent().await,
-        upstream,
-        Some(patient("deny")),
-    )
-    .await;
+    let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
     let drain = format!(
         "http://127.0.0.1:{}/drain_listeners?graceful",
         envoy.admin_port

@@ -1,3 +1,5 @@
+//! The queue, in whatever order things happen.
+
 use super::*;
 use proptest::prelude::*;
 use std::cell::RefCell;

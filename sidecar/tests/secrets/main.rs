@@ -10,6 +10,8 @@
     reason = "a test is meant to panic when it fails"
 )]
 
+mod broken;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,139 +22,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use broken::{BROKEN, GOOD, SECRET, STORES};
 use tempfile::TempDir;
-
-/// What must never be seen. Not a word of any message, and of letters only: it may stand where a name may.
-const SECRET: &str = "HunterTwosPassword";
-
-/// Nothing listens there, so a sidecar that starts on it finds its store away.
-const STORES: [&str; 4] = [
-    "redis://:HunterTwosPassword@127.0.0.1:1",
-    "redis://app:HunterTwosPassword@127.0.0.1:1/2",
-    "redis+cluster://:HunterTwosPassword@127.0.0.1:1",
-    "redis+unix:///nowhere/redis.sock?pass=HunterTwosPassword",
-];
-
-/// Everything stands within two lines of `store`: that is what the parser used to quote.
-const GOOD: &str = "denial_ttl: 1s
-store: STORE
-limits: { per-key: { algorithm: sliding_log, windows: [{ quota: 10, per: 1s }] } }
-store_timeout: 20ms
-";
-
-/// What to replace in `GOOD`, with what (`STORE` becomes the URL), and what the message must name.
-type Broken = (&'static str, &'static str, &'static [&'static str]);
-
-#[rustfmt::skip] // A table: a line each.
-const BROKEN: &[Broken] = &[
-    // Fields that are misspelt, above and below.
-    ("limits:", "limts:", &["line 3", "`limts`", "`limits`"]),
-    ("store:", "stroe:", &["line 2", "`stroe`", "`store`"]),
-    ("denial_ttl:", "denail_ttl:", &["line 1", "`denial_ttl`"]),
-    ("store_timeout:", "stor_timeout:", &["line 4", "`store_timeout`"]),
-    ("quota:", "qouta:", &["line 3", "`qouta`", "`quota`"]),
-    ("algorithm:", "algorythm:", &["line 3", "`algorithm`"]),
-    ("store: STORE", "HunterTwosPassword: STORE", &["line 2", "`store`"]),
-    ("store_timeout: 20ms", "password: HunterTwosPassword", &["line 4", "`store`"]),
-    // Fields that are missing or stand twice.
-    ("limits:", "store_timeout:", &["line"]),
-    (", per: 1s", "", &["line 3", "`per`"]),
-    ("store_timeout: 20ms", "store: STORE", &["line 4", "`store`", "twice"]),
-    ("store_timeout: 20ms", "STORE: STORE", &["line 4"]),
-    ("store: STORE", "STORE: 1\nSTORE: 2", &["line"]),
-    ("limits: { per-key", "limits: { 'STORE': { algorithm: sliding_log, windows: [] }, 'STORE': {}, per-key", &["line 3"]),
-    // Values of the wrong type, in every field; and the URL in every field.
-    ("store: STORE", "store: [STORE]", &["line 2", "`store`", "list"]),
-    ("store: STORE", "store: { url: 'STORE' }", &["line 2", "`store`", "mapping"]),
-    ("store: STORE", "store:\n  url: STORE", &["line 3", "`store`", "mapping"]),
-    ("store: STORE", "store:\n  - STORE", &["line 3", "`store`", "list"]),
-    ("quota: 10", "quota: -1", &["line 3", "`quota`", "-1", "whole number"]),
-    ("quota: 10", "quota: 1.5", &["line 3", "`quota`", "1.5"]),
-    ("quota: 10", "quota: ten", &["line 3", "`quota`", "text"]),
-    ("quota: 10", "quota: [10]", &["line 3", "`quota`", "list"]),
-    ("quota: 10", "quota: 'STORE'", &["line 3", "`quota`", "text"]),
-    ("quota: 10", "quota: 10, burst: 'STORE'", &["line 3", "`burst`", "text"]),
-    ("per: 1s", "per: 'STORE'", &["line 3", "`per-key`", "window 1", "`per`"]),
-    ("per: 1s", "per: '5HunterTwosPassword@h'", &["line 3", "`per-key`", "`per`"]),
-    ("per: 1s", "per: { a: 'STORE' }", &["line 3", "`per`", "mapping"]),
-    ("sliding_log, windows: [{ quota: 10", "sliding_window, windows: [{ quota: 10, precision: 'STORE'", &["line 3", "`precision`"]),
-    ("denial_ttl: 1s", "denial_ttl: STORE", &["line 1", "`denial_ttl`"]),
-    ("denial_ttl: 1s", "denial_ttl: [STORE]", &["line 1", "`denial_ttl`", "list"]),
-    ("store_timeout: 20ms", "store_timeout: STORE", &["line 4", "`store_timeout`"]),
-    ("store_timeout: 20ms", "store_timeout: { a: 1 }", &["line 4", "`store_timeout`"]),
-    ("algorithm: sliding_log", "algorithm: sliding-log", &["line 3", "`sliding-log`", "`sliding_log`"]),
-    ("algorithm: sliding_log", "algorithm: 'STORE'", &["line 3", "`algorithm`", "`token_bucket`"]),
-    ("algorithm: sliding_log", "algorithm: { 'STORE': 1 }", &["line 3", "`algorithm`"]),
-    ("[{ quota: 10, per: 1s }]", "'STORE'", &["line 3", "`windows`", "text"]),
-    ("[{ quota: 10, per: 1s }]", "['STORE']", &["line 3", "`windows`", "text"]),
-    ("per-key: {", "per-key: 'STORE', other: {", &["line 3", "mapping"]),
-    ("per-key: {", "'STORE': {", &["line 3", "characters"]),
-    ("limits: {", "limits: 'STORE'\nx: {", &["line 3", "`limits`", "text"]),
-    ("limits: {", "limits: ['STORE']\nx: {", &["line 3", "`limits`", "list"]),
-    ("denial_ttl: 1s", "STORE: STORE", &["line 1"]),
-    ("denial_ttl: 1s", "'STORE':", &["line 1"]),
-    ("denial_ttl: 1s", "? STORE", &["line 1"]),
-    ("denial_ttl: 1s", "? [STORE]\n: 1", &["line 1"]),
-    ("denial_ttl: 1s", "<<: STORE", &["line 1"]),
-    // YAML that is broken.
-    ("store: STORE", "\tstore: STORE", &["line"]),
-    ("store: STORE", "store:\tSTORE\n\tx", &["line"]),
-    ("store: STORE", " store: STORE", &["line"]),
-    ("store: STORE", "store: \"STORE", &["line"]),
-    ("store: STORE", "store: 'STORE", &["line"]),
-    ("store: STORE", "store: \"STORE\\q\"", &["line 2"]),
-    ("store: STORE", "store: \"STORE\" HunterTwosPassword", &["line 2"]),
-    ("store: STORE", "store: [STORE", &["line"]),
-    ("store: STORE", "store: {STORE", &["line"]),
-    ("store: STORE", "store: redis://:HunterTwosPassword@127.0.0.1:1]", &["`store`"]),
-    ("store: STORE", "store: redis://:a: HunterTwosPassword@h", &["line 2"]),
-    ("store: STORE", "store: { redis://:a,HunterTwosPassword,b@h", &["line"]),
-    ("store: STORE", "store: @STORE", &["line 2"]),
-    ("store: STORE", "store: %STORE", &["line 2"]),
-    ("store: STORE", "store: `STORE`", &["line 2"]),
-    ("store: STORE", "store: *HunterTwosPassword", &["line 2"]),
-    ("store: STORE", "store: *STORE", &["line 2"]),
-    ("store: STORE", "store: !HunterTwosPassword [STORE]", &["line 2"]),
-    ("store: STORE", "store: !<STORE> {}", &["line 2"]),
-    ("store: STORE", "store: !a!STORE x", &["line 2"]),
-    ("store: STORE", "store: !!int STORE", &["line 2"]),
-    ("denial_ttl: 1s", "%HunterTwosPassword STORE", &["line"]),
-    ("denial_ttl: 1s", "%TAG !a! STORE", &["line"]),
-    ("denial_ttl: 1s", "--- STORE", &["line"]),
-    ("denial_ttl: 1s", "- STORE", &["line"]),
-    ("store_timeout: 20ms", "---\nSTORE", &["line"]),
-    ("store_timeout: 20ms", "STORE", &["line"]),
-    ("store: STORE", "store:STORE", &["line"]),
-    ("store: STORE", "store: STORE\0", &["line"]),
-    // An anchor on the store and its alias in another field.
-    ("store: STORE\n", "store: &HunterTwosPassword STORE\nlimts: *HunterTwosPassword\n", &["line 3", "`limits`"]),
-    ("store: STORE\nlimits: { per-key: {", "store: &s STORE\nlimits: { per-key: *s, x: {", &["line 3"]),
-    ("store_timeout: 20ms", "store_timeout: &s { a: STORE }\nx: *s", &["line"]),
-    // The URL over several lines, whole and cut.
-    ("store: STORE\nlimits:", "store: |\n  memory\n  STORE\nlimts:", &["`limits`"]),
-    ("store: STORE", "store: >\n  x\n  STORE", &["`store`"]),
-    ("store: STORE", "store:\n  rediss//:\n  HunterTwosPassword@h", &["`store`"]),
-    ("store: STORE", "store: |\nSTORE", &["line"]),
-    ("store: STORE", "store: >\n    a\n  STORE\n x", &["line"]),
-    // URLs that are none.
-    ("store: STORE", "store: rediss//:HunterTwosPassword@h", &["line 2", "`store`", "redis://"]),
-    ("store: STORE", "store: http://:HunterTwosPassword@h", &["line 2", "`store`", "redis://"]),
-    ("store: STORE", "store: :HunterTwosPassword@h:6379", &["line 2", "`store`", "redis://"]),
-    ("store: STORE", "store: HunterTwosPassword", &["line 2", "`store`", "redis://"]),
-    ("store: STORE", "store: redis://:HunterTwosPassword@", &["`store`"]),
-    ("store: STORE", "store: redis://:HunterTwosPassword@h:port", &["`store`"]),
-    ("store: STORE", "store: redis://:HunterTwosPassword@h:99999", &["`store`"]),
-    ("store: STORE", "store: redis://:HunterTwosPassword@h/db", &["`store`"]),
-    ("store: STORE", "store: redis://:HunterTwosPassword/x@h", &["`store`"]),
-    ("store: STORE", "store: redis://:HunterTwosPassword#x@h", &["`store`"]),
-    ("store: STORE", "store: redis://:%FFHunterTwosPassword@h", &["`store`"]),
-    ("store: STORE", "store: redis://:x@[HunterTwosPassword]", &["`store`"]),
-    ("store: STORE", "store: redis://h?protocol=resp3HunterTwosPassword", &["`store`"]),
-    ("store: STORE", "store: redis+unix:///s?protocol=3pass=HunterTwosPassword", &["`store`"]),
-    ("store: STORE", "store: redis+unix:///s?db=HunterTwosPassword", &["`store`"]),
-    ("store: STORE", "store: redis+cluster://:Hunter,HunterTwosPassword@h", &["`store`"]),
-    ("store: STORE", "store: redis+cluster://:HunterTwosPassword@h,:other@h", &["`store`"]),
-];
 
 /// A folder with a policy in it; the file alone in a folder of its own, as that is watched.
 struct Folder {
