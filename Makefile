@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards compose bench bench-scale bench-engine soak picture clean
+.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -64,6 +64,10 @@ bench-scale: filter ## 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 key
 	@tests/setup bench
 	@cargo build --quiet --locked --release -p sluicegate
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench -- scale
+
+bench-vm: filter ## what the filter's own code costs in V8, without Envoy around it (half a minute; needs Node.js)
+	@tests/setup bench-vm
+	@node tests/bench/vm.mjs target/filter/sluicegate.wasm $(SLUICEGATE_BEFORE)
 
 bench-engine: ## the script against what articles teach, on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine
