@@ -9,7 +9,7 @@ use sluicegate_tests::upstream;
 use crate::replies::{Chain, everyone};
 
 /// The lines of Envoy's access log that have come so far.
-fn access_log(envoy: &Envoy) -> Vec<Value> {
+pub fn access_log(envoy: &Envoy) -> Vec<Value> {
     let log = envoy.log();
     let lines = log.lines().filter(|line| line.starts_with('{'));
     lines

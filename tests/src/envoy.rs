@@ -180,9 +180,10 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
             "--disable-hot-restart",
             "--concurrency",
             &workers.to_string(),
-            // How long a listener that was replaced lives on: Envoy's ten minutes are longer than a test.
+            // How long a listener that was replaced lives on: Envoy's ten minutes are longer than a test. What waits on it
+            // has to be answered by then, also where other tests use the machine.
             "--drain-time-s",
-            "1",
+            "6",
             // Likewise of its access log, which goes to standard output.
             "--file-flush-interval-msec",
             "100",
