@@ -66,7 +66,8 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
 pub fn without_urls(told: String) -> String {
     std::env::args_os()
         .filter_map(|argument| argument.into_string().ok())
-        .filter(|argument| argument.contains("://"))
+        // A password stands before an `@` or behind a `?`; an address without either is worth repeating.
+        .filter(|argument| argument.contains("://") && argument.contains(['@', '?']))
         .fold(told, |told, argument| {
             told.replace(value(&argument), "<URL>")
         })
