@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
-use crate::part::Found;
+use crate::found::Found;
 use crate::request::Request;
 
 /// Whose address counts as the client's.

@@ -1,7 +1,8 @@
 //! In which readings of its target a rule applies to a request, and what its key's parts are there.
 
+use crate::found::Found;
 use crate::matcher::{Holds, TooLong};
-use crate::part::{Found, Part};
+use crate::part::Part;
 use crate::rule::Rule;
 use crate::seen::{Reading, Seen};
 use crate::template::Capture;

@@ -14,7 +14,7 @@
 
 use std::borrow::Cow;
 
-use crate::part::Found;
+use crate::found::Found;
 use crate::request::Request;
 
 /// Where `jwt_authn` puts what it has verified.

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use crate::part::Found;
+use crate::found::Found;
 use crate::path::byte_of;
 use crate::request::Headers;
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::part::Found;
+use crate::found::Found;
 use crate::request::Headers;
 
 /// The one value of a header. A value under a name that WSGI and CGI take for the same one counts too.

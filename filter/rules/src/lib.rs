@@ -9,7 +9,7 @@
 //! | `path.rs`, `path/readings.rs`, `query.rs` | the target in every reading that the upstream might give it |
 //! | `seen.rs` | a request as all rules see it, read once |
 //! | `matcher.rs`, `template.rs` | which requests a rule is for |
-//! | `part.rs`, `header.rs`, `cookies.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
+//! | `part.rs`, `found.rs`, `header.rs`, `cookies.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
 //! | `key.rs` | from parts to a key that no other parts can give |
 //! | `cost.rs` | what a request costs |
 //! | `denials.rs`, `denials/unreported.rs` | cached denials, and those that the sidecar is told of later |
@@ -27,6 +27,7 @@ pub mod config;
 mod cookies;
 mod cost;
 mod denials;
+mod found;
 mod header;
 mod key;
 mod matcher;

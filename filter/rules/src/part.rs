@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::address::{self, Mask};
 use crate::claims::Claim;
 use crate::cookies;
+use crate::found::Found;
 use crate::header::{self, only};
 use crate::key::Key;
 use crate::path::coarsest_segment;
@@ -43,31 +44,6 @@ pub(crate) enum Source {
     /// Any attribute of Envoy's, by its path.
     Attribute(Vec<String>),
     Constant(String),
-}
-
-/// What a request says of a part.
-#[derive(PartialEq, Eq)]
-pub(crate) enum Found<'a> {
-    /// The kind of the value, where the source has several, and the value.
-    Value(&'static str, Cow<'a, [u8]>),
-    /// Nothing, or an empty value, which names nobody.
-    Missing,
-    /// Several different values: which of them the upstream believes cannot be known.
-    Ambiguous,
-    /// Something that names somebody, and cannot be read.
-    Unreadable,
-}
-
-impl<'a> Found<'a> {
-    /// A value of a source that has one kind of them.
-    pub fn of(value: impl Into<Cow<'a, [u8]>>) -> Self {
-        let value = value.into();
-        if value.is_empty() {
-            Self::Missing
-        } else {
-            Self::Value("", value)
-        }
-    }
 }
 
 impl Part {

@@ -15,7 +15,7 @@ pub(super) fn check(file: &UpstreamPaths) -> (Upstream, Option<Semicolon>) {
     }
 }
 
-/// What a name stands for. `filter/rules/tests/upstreams.rs` compares each with a model of the server.
+/// What a name stands for. `filter/rules/tests/upstreams` compares each with a model of the server.
 const fn choices(name: UpstreamName) -> Option<PathChoices> {
     let decoded = PathChoices {
         parameters: Parameters::Keep,
