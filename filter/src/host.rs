@@ -183,25 +183,27 @@ thread_local! {
 
 /// Wakes a root context in the next turn of Envoy's event loop: a shared queue of which only the notification is used.
 pub struct Wakeup {
-    name: String,
-    queue: u32,
+    name: Option<String>,
+    queue: Option<u32>,
     /// Notifications sent and not taken out yet.
-    sent: Cell<u32>,
+    sent: Cell<usize>,
 }
 
 impl Wakeup {
-    /// For the current root context. Without one, if Envoy gives none, its timer does what there is to do, later.
+    /// For the current root context. Where Envoy gives none, the root's timer does what there is to do, later.
     pub fn register() -> Self {
-        let unused = UNUSED_QUEUES.with_borrow_mut(Vec::pop);
-        let name = unused.unwrap_or_else(|| {
+        let name = UNUSED_QUEUES.with_borrow_mut(Vec::pop).or_else(|| {
             // Workers share all queues, and each has to have its own.
             let mut random = [0; 16];
             // SAFETY: `random` is writable for its length.
-            let _ = unsafe { random_get(random.as_mut_ptr(), random.len()) };
-            format!("sluicegate-{:032x}", u128::from_le_bytes(random))
+            let status = unsafe { random_get(random.as_mut_ptr(), random.len()) };
+            let name = || format!("sluicegate-{:032x}", u128::from_le_bytes(random));
+            (status == OK).then(name)
         });
         // A queue of this name that another root had registered then wakes this one.
-        let queue = hostcalls::register_shared_queue(&name).unwrap_or(0);
+        let queue = name
+            .as_deref()
+            .and_then(|name| hostcalls::register_shared_queue(name).ok());
         Self {
             name,
             queue,
@@ -210,13 +212,16 @@ impl Wakeup {
     }
 
     /// Whether a notification is this one's.
-    pub const fn is(&self, queue: u32) -> bool {
-        self.queue == queue
+    pub fn is(&self, queue: u32) -> bool {
+        self.queue == Some(queue)
     }
 
     /// Sends the notification.
     pub fn notify(&self) {
-        if hostcalls::enqueue_shared_queue(self.queue, None).is_ok() {
+        let sent = self
+            .queue
+            .map(|queue| hostcalls::enqueue_shared_queue(queue, None));
+        if matches!(sent, Some(Ok(()))) {
             self.sent.set(self.sent.get().saturating_add(1));
         }
     }
@@ -224,15 +229,15 @@ impl Wakeup {
     /// Takes out what the notifications have left, or the queue would grow.
     pub fn drain(&self) {
         // Counted, because the crate does not tell an empty message from none.
-        for _ in 0..self.sent.take() {
-            let _ = hostcalls::dequeue_shared_queue(self.queue);
+        for queue in std::iter::repeat_n(self.queue, self.sent.take()).flatten() {
+            let _ = hostcalls::dequeue_shared_queue(queue);
         }
     }
 }
 
 impl Drop for Wakeup {
     fn drop(&mut self) {
-        UNUSED_QUEUES.with_borrow_mut(|unused| unused.push(std::mem::take(&mut self.name)));
+        UNUSED_QUEUES.with_borrow_mut(|unused| unused.extend(self.name.take()));
     }
 }
 
