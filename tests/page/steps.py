@@ -145,11 +145,12 @@ def loaded(page, folder, witness):
 
 
 def refused(page, folder, witness):
-    """a policy that is refused, and shown as text and not as markup"""
+    """a policy that is refused: where it is wrong, and nothing that it holds"""
     ask("hostile policy")
     within(SECONDS, "the refusal", lambda: "refused" in text(page, "#policy-state"))
     assert events(page)[0] == "Policy refused", events(page)
-    assert any("<img src=x" in note for note in notes(page)), notes(page)
+    assert any("refused" in note and "line " in note for note in notes(page)), notes(page)
+    assert "<img" not in text(page, "main") and "onerror" not in text(page, "main"), notes(page)
     assert page.locator("main img").count() == 0
     fits(page)
     ask("good policy")
