@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use proxy_wasm::types::Action;
 use sluicegate_protocol::{Asked, DeniedHere};
 use sluicegate_rules::{
     BatchLimits, CalloutId, CalloutQueue, Conclusion, Fields, Question, Submitted, Unusable,
@@ -65,6 +66,16 @@ impl Waiter {
     /// It was let through after it had waited.
     pub fn passed(&self) -> bool {
         self.state.get() == State::Passed
+    }
+
+    /// Does to its request, which is the current one, what was concluded.
+    fn wake(&self, conclusion: Conclusion) {
+        if apply(Some(self), conclusion) == Action::Continue {
+            self.state.set(State::Passed);
+            host::resume();
+        } else {
+            self.end();
+        }
     }
 
     /// Nothing is to be done for it any more.
@@ -280,7 +291,7 @@ impl Callouts {
             };
             // Who hung up meanwhile is not told.
             if waiter.state.get() == State::Concluded {
-                host::in_context(waiter.stream, self.root, || apply(&waiter, conclusion));
+                host::in_context(waiter.stream, self.root, || waiter.wake(conclusion));
             }
         }
         // Bound to a name likewise.
@@ -306,22 +317,22 @@ impl Callouts {
     }
 }
 
-/// Does to the current request, which has waited, what was concluded.
-fn apply(waiter: &Waiter, conclusion: Conclusion) {
+/// Does to the current request what was concluded, at once or after it has waited.
+pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
     match conclusion {
         Conclusion::Continue(headers) => {
-            waiter.response_headers.replace(headers);
-            waiter.state.set(State::Passed);
-            host::resume();
+            if let Some(waiter) = waiter {
+                waiter.response_headers.replace(headers);
+            }
+            Action::Continue
         }
         Conclusion::Unmetered(why) => {
             host::set_filter_state(&why);
-            waiter.state.set(State::Passed);
-            host::resume();
+            Action::Continue
         }
         Conclusion::Answer(reply) => {
-            waiter.end();
             host::reply(&reply);
+            Action::Pause
         }
     }
 }

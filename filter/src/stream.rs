@@ -6,7 +6,7 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use sluicegate_rules::{Conclusion, Evaluation, Question, Unusable};
 
-use crate::callouts::{Callouts, Waiter};
+use crate::callouts::{self, Callouts, Waiter};
 use crate::host::{self, CurrentRequest};
 
 /// A request's context.
@@ -66,21 +66,8 @@ impl Stream {
         self.apply(plugin.conclude(&waiter.question, Err(Unusable::Full)))
     }
 
-    /// Does to this request what was concluded without waiting.
     fn apply(&self, conclusion: Conclusion) -> Action {
-        match conclusion {
-            Conclusion::Continue(headers) => {
-                if let Some(waiter) = &self.waiter {
-                    waiter.response_headers.replace(headers);
-                }
-                Action::Continue
-            }
-            Conclusion::Unmetered(_) => Action::Continue,
-            Conclusion::Answer(reply) => {
-                host::reply(&reply);
-                Action::Pause
-            }
-        }
+        callouts::apply(self.waiter.as_deref(), conclusion)
     }
 
     fn hold(&self) -> Action {
