@@ -12,7 +12,7 @@ pub struct Plugin {
     pub denials: RefCell<Denials>,
     /// By the index that the rules know them by, each with what Envoy has not been told yet: a hostcall for every count
     /// would be three for a denial.
-    counters: Vec<(Counter, Cell<i64>)>,
+    counters: Vec<(Option<Counter>, Cell<i64>)>,
     outages: RefCell<OutageLog>,
 }
 
@@ -22,15 +22,10 @@ impl Plugin {
         let name = if name.is_empty() { "sluicegate" } else { &name };
         let counter = |counter: &String| {
             let counter = Counter::define(&format!("{name}.{counter}"));
-            Some((counter?, Cell::new(0)))
+            (counter, Cell::new(0))
         };
         Self {
-            counters: rules
-                .counters()
-                .names()
-                .iter()
-                .filter_map(counter)
-                .collect(),
+            counters: rules.counters().names().iter().map(counter).collect(),
             denials: RefCell::default(),
             rules,
             outages: RefCell::default(),
@@ -52,7 +47,7 @@ impl Plugin {
     /// Adds to Envoy's statistics what was counted.
     pub fn flush_counters(&self) {
         for (counter, count) in &self.counters {
-            if let count @ 1.. = count.take() {
+            if let (Some(counter), count @ 1..) = (counter, count.take()) {
                 counter.add(count);
             }
         }
