@@ -14,7 +14,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proxy_wasm::types::Action;
-use sluicegate_protocol::{Asked, DeniedHere};
+use sluicegate_certificates::Asked;
+use sluicegate_protocol::DeniedHere;
 use sluicegate_rules::{
     BatchLimits, CalloutId, CalloutQueue, Conclusion, Fields, Question, Submitted, Unusable,
     read_answer,

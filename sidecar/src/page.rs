@@ -20,8 +20,6 @@ use axum::routing::get;
 
 pub use feed::Feed;
 
-use crate::service::Service;
-
 /// Nothing from anywhere else, nothing inline, in nobody's frame: a limit's name that found its way into the markup
 /// could still do nothing.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -47,12 +45,13 @@ const FILES: [(&str, &str, &str); 8] = [
     ("icon.svg", SVG, include_str!("page/icon.svg")),
 ];
 
-/// The routes of the page.
-pub fn routes() -> Router<Arc<Service>> {
+/// The routes of the page, and of the stream that `feed` fills.
+pub fn routes(feed: Arc<Feed>) -> Router {
     Router::new()
         .route("/", get(async || file(HTML, PAGE)))
         .route("/page/stream", get(stream))
         .route("/page/{name}", get(named))
+        .with_state(feed)
 }
 
 async fn named(Path(name): Path<String>) -> Response {
@@ -83,8 +82,8 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-async fn stream(State(service): State<Arc<Service>>) -> Response {
-    match service.feed.view() {
+async fn stream(State(feed): State<Arc<Feed>>) -> Response {
+    match feed.view() {
         // Proxies that know this header pass each event on as it comes.
         Some(events) => ([("x-accel-buffering", "no")], Sse::new(events)).into_response(),
         None => (

@@ -1,13 +1,25 @@
+//! Listeners, HTTP, and how a sidecar runs and ends.
+//!
+//! | file | for |
+//! |---|---|
+//! | `listen.rs` | addresses and Unix sockets |
+//! | `http.rs` | routes: decisions and admin |
+//!
 //! Runs a sidecar on listeners that the caller owns, until the caller says stop.
+
+mod http;
+pub mod listen;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::http::{self, Access};
-use crate::listen::Listener;
-use crate::service::Service;
+use crate::decide::Service;
+use crate::page::Feed;
+use crate::telemetry::events::now_ms;
+pub use http::Access;
+use listen::Listener;
 
 /// How often what has expired is freed, and an idle store is looked after.
 const TICK_EVERY: Duration = Duration::from_secs(1);
@@ -37,6 +49,7 @@ pub async fn run(
     changed: Arc<Notify>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
+    let feed = Arc::new(Feed::new(now_ms()));
     let (stop, stopped) = tokio::sync::watch::channel(());
     let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
         // An error means that the sender is gone, which says the same.
@@ -44,17 +57,20 @@ pub async fn run(
     };
     let router = http::decisions(Arc::clone(&service));
     let decisions = decisions.serve(router, wait(stopped.clone()));
-    let admin = admin.serve(http::admin(Arc::clone(&service), access), wait(stopped));
+    let admin = admin.serve(
+        http::admin(Arc::clone(&service), Arc::clone(&feed), access),
+        wait(stopped),
+    );
     let shutdown = async {
         tokio::select! {
             () = shutdown => {}
             () = tick(&service) => {}
             () = reload(&service, &changed) => {}
-            () = service.feed.run(&service) => {}
+            () = feed.run(&service) => {}
         }
         drop(stop);
         // A viewer would never leave by itself, and hold the shutdown up.
-        service.feed.end();
+        feed.end();
         Ok(())
     };
     tokio::try_join!(decisions, admin, shutdown)?;

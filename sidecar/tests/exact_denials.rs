@@ -7,11 +7,13 @@
 )]
 
 use proptest::prelude::*;
-use sluicegate::plan::{Plan, Told};
+use sluicegate::decide::Plan;
 use sluicegate::policy::Policy;
 use sluicegate::store::Settled;
+use sluicegate::telemetry::verdict::Told;
+use sluicegate_certificates::{Asked, Certificates, fingerprint};
 use sluicegate_engine::Memory;
-use sluicegate_protocol::{Asked, Certificates, Check, Decision, Verdict, fingerprint};
+use sluicegate_protocol::{Check, Decision, Verdict};
 
 const POLICY: &str = "
 denial_ttl: 800ms

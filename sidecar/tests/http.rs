@@ -10,13 +10,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::http::Access;
-use sluicegate::listen::Listener;
-use sluicegate::live::Live;
-use sluicegate::metrics::Metrics;
+use sluicegate::decide::Live;
+use sluicegate::decide::Service;
 use sluicegate::policy::StoreAddress;
-use sluicegate::service::Service;
+use sluicegate::server::Access;
+use sluicegate::server::listen::Listener;
 use sluicegate::store::Store;
+use sluicegate::telemetry::metrics::Metrics;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 

@@ -206,7 +206,7 @@ fn examples() -> Vec<(String, Value)> {
     for entry in std::fs::read_dir(repository("envoy")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        for plugin in sluicegate::document::plugins(&text).unwrap() {
+        for plugin in sluicegate::lint::plugins(&text).unwrap() {
             examples.push((path.display().to_string(), plugin.configuration.value));
         }
     }

@@ -5,7 +5,8 @@
 
 mod unreported;
 
-use sluicegate_protocol::{Asked, Certificates, DeniedHere, PolicyVersion, Verdict, fingerprint};
+use sluicegate_certificates::{Asked, Certificates, fingerprint};
+use sluicegate_protocol::{DeniedHere, PolicyVersion, Verdict};
 
 use crate::rule::{Check, Question, Rules};
 use unreported::Unreported;

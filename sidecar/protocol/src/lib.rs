@@ -9,20 +9,17 @@
 //! |---|---|
 //! | `request.rs` | decisions and checks, and reading them one by one |
 //! | `answer.rs` | verdicts |
-//! | `certificate.rs` | denials that are remembered, in the filter and in the sidecar |
 //! | `fault.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | what can be wrong, each with a code of its own |
 //! | `top.rs` | who is being denied |
 
 mod answer;
-mod certificate;
 mod fault;
 mod problem;
 mod request;
 mod top;
 
 pub use answer::{Answer, GivenBack, Listed, PolicyVersion, Standing, Verdict, WasReset};
-pub use certificate::{Asked, Certificates, fingerprint};
 pub use problem::{Code, Problem};
 pub use request::{
     Check, Decision, DeniedHere, GiveBack, Read, Request, Reset, read_decisions, read_give_backs,

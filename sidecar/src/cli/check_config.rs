@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use sluicegate::document::plugins;
+use sluicegate::lint::plugins;
+use sluicegate::lint::{Severity, review};
 use sluicegate::policy::Policy;
-use sluicegate::review::{Severity, review};
 
 use super::Failure;
 
@@ -56,7 +56,7 @@ impl CheckConfig {
 }
 
 /// The configurations in a file, of which there must be one.
-pub fn plugins_in(file: &Path) -> Result<Vec<sluicegate::document::Plugin>, Failure> {
+pub fn plugins_in(file: &Path) -> Result<Vec<sluicegate::lint::Plugin>, Failure> {
     let shown = file.display();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;

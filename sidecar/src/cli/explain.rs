@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sluicegate::policy::Policy;
-use sluicegate::subject::Subject;
+use sluicegate::telemetry::subject::Subject;
 use sluicegate_rules::{Check, Evaluation, Headers, Reading, Request, Rules, metadata, parse};
 
 use super::Failure;

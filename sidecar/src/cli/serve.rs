@@ -4,13 +4,13 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluicegate::http::Access;
-use sluicegate::listen::{Address, Listener};
-use sluicegate::live::Live;
-use sluicegate::metrics::Metrics;
+use sluicegate::decide::Live;
+use sluicegate::decide::Service;
 use sluicegate::policy::StoreAddress;
-use sluicegate::service::Service;
+use sluicegate::server::Access;
+use sluicegate::server::listen::{Address, Listener};
 use sluicegate::store::Store;
+use sluicegate::telemetry::metrics::Metrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::info;
@@ -89,12 +89,16 @@ impl Serve {
         let mut terminate = signal(SignalKind::terminate()).map_err(Failure::system)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::system)?;
         let changed = Arc::new(Notify::new());
-        let _watcher = service.live.watch(Arc::clone(&changed)).map_err(|error| {
-            Failure::system(format!(
-                "cannot watch the folder of {}: {error}",
-                self.policy.display()
-            ))
-        })?;
+        let _watcher = service
+            .live
+            .source
+            .watch(Arc::clone(&changed))
+            .map_err(|error| {
+                Failure::system(format!(
+                    "cannot watch the folder of {}: {error}",
+                    self.policy.display()
+                ))
+            })?;
         let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
         let hung_up = Arc::clone(&changed);
         tokio::spawn(async move {

@@ -12,9 +12,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::snapshot::{Past, Snapshot};
-use crate::history::{History, Sample};
-use crate::incidents::{Store, now_ms};
-use crate::service::Service;
+use crate::decide::Service;
+use crate::telemetry::events::{Store, now_ms};
+use crate::telemetry::history::{History, Sample};
 
 /// Viewers at once: a team's screens, and not a way to keep connections for nothing.
 const MOST_VIEWERS: usize = 32;

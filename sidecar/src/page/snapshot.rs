@@ -7,10 +7,10 @@ use serde::Serialize;
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_protocol::Top;
 
-use crate::history::{Counts, Sample, Series};
-use crate::incidents::{Event, Incidents, Kind, Store};
-use crate::live::{Epoch, Live};
+use crate::decide::{Epoch, Live};
 use crate::policy::{AlgorithmName, Limit};
+use crate::telemetry::events::{Event, Incidents, Kind, Store};
+use crate::telemetry::history::{Counts, Sample, Series};
 
 /// All that the page shows, once a second. Counts are totals since the start: a message that is lost costs nothing.
 #[derive(Debug, Serialize)]
@@ -117,7 +117,7 @@ impl Snapshot {
             now_ms,
             started_ms,
             version: env!("CARGO_PKG_VERSION"),
-            policy: PolicyTold::new(&epoch, incidents.policy_since_ms(), live.refusal()),
+            policy: PolicyTold::new(&epoch, incidents.policy_since_ms(), live.source.refusal()),
             store: StoreTold {
                 name: store,
                 state: incidents.store().into(),

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
+use super::limits::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy};
 use super::problem::{self, shown};
-use super::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy, StoreAddress};
+use super::store::StoreAddress;
 
 /// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
@@ -69,7 +70,17 @@ struct WindowFile {
     burst: Option<u64>,
 }
 
-pub(super) fn parse(text: &str) -> Result<Policy, String> {
+impl Policy {
+    /// Checks the text of a policy.
+    ///
+    /// # Errors
+    /// A message that names line, field and remedy, and never the value of `store`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        parse(text)
+    }
+}
+
+fn parse(text: &str) -> Result<Policy, String> {
     // Snippets are lines of the file, and one of them may hold the store's password.
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)

@@ -5,7 +5,7 @@ use redis::{ErrorKind, RedisError, Script, ServerErrorKind};
 use sluicegate_engine::script::{self, GiveBack};
 use sluicegate_engine::{Batch, Outcome};
 
-use super::StoreError;
+use super::error::StoreError;
 
 /// The script, with its SHA-1 at hand.
 pub fn script() -> Script {

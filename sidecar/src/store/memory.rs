@@ -33,11 +33,11 @@ impl Default for Memory {
 }
 
 impl Memory {
-    pub(super) fn decide(&self, batch: &Batch) -> Vec<Outcome> {
+    pub fn decide(&self, batch: &Batch) -> Vec<Outcome> {
         self.engine().decide(self.now_us(), batch)
     }
 
-    pub(super) fn give_back(&self, returns: &[GiveBack<'_>]) -> Vec<u64> {
+    pub fn give_back(&self, returns: &[GiveBack<'_>]) -> Vec<u64> {
         let (mut engine, now_us) = (self.engine(), self.now_us());
         returns
             .iter()
@@ -45,13 +45,13 @@ impl Memory {
             .collect()
     }
 
-    pub(super) fn reset(&self, keys: &[String]) -> Vec<bool> {
+    pub fn reset(&self, keys: &[String]) -> Vec<bool> {
         let mut engine = self.engine();
         keys.iter().map(|key| engine.reset(key)).collect()
     }
 
     /// Drops what has expired; to be called every second or so.
-    pub(super) fn sweep(&self) {
+    pub fn sweep(&self) {
         self.engine().sweep(self.now_us(), SWEEP_AT_MOST);
     }
 

@@ -7,7 +7,8 @@ use redis::{Client, Script};
 use sluicegate_engine::script::GiveBack;
 use sluicegate_engine::{Batch, Outcome};
 
-use super::{StoreError, call};
+use super::call;
+use super::error::StoreError;
 
 /// Longest pause between two attempts to reach a Redis that is away: how long limits may take to hold again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -28,7 +29,7 @@ impl std::fmt::Debug for Redis {
 }
 
 impl Redis {
-    pub(super) fn open(url: &str) -> Result<Self, StoreError> {
+    pub fn open(url: &str) -> Result<Self, StoreError> {
         let client = Client::open(url).map_err(StoreError::Address)?;
         let config = ConnectionManagerConfig::new()
             .set_max_delay(LONGEST_PAUSE)
@@ -43,11 +44,11 @@ impl Redis {
         })
     }
 
-    pub(super) async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
+    pub async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
         call::decide(&mut self.connection.clone(), &self.script, batch).await
     }
 
-    pub(super) async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
+    pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
         let mut units = Vec::with_capacity(returns.len());
         // One by one, since a call may name a bucket only once and a caller may name it twice.
         for give_back in returns {
@@ -57,7 +58,7 @@ impl Redis {
         Ok(units)
     }
 
-    pub(super) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let mut held = Vec::with_capacity(keys.len());
         for key in keys {
             held.push(call::reset(&mut self.connection.clone(), key).await?);
@@ -65,7 +66,7 @@ impl Redis {
         Ok(held)
     }
 
-    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+    pub async fn ping(&self) -> Result<(), StoreError> {
         redis::cmd("PING")
             .query_async(&mut self.connection.clone())
             .await

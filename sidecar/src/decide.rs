@@ -1,0 +1,18 @@
+//! From a request to its verdicts.
+//!
+//! | file | for |
+//! |---|---|
+//! | `service.rs` | decides: reads, asks the store, counts, answers |
+//! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
+//! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
+
+mod denials;
+mod epoch;
+mod plan;
+mod service;
+
+pub use denials::Denials;
+pub use epoch::{Epoch, Live, Reload};
+pub use plan::Plan;
+pub use service::Service;

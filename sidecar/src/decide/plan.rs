@@ -1,0 +1,269 @@
+//! From checks to buckets and from outcomes back to verdicts. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, bucket_key};
+use sluicegate_protocol::{Code, Decision as Asked, Problem, Standing, Verdict};
+
+use crate::policy::{Limit, Policy};
+use crate::store::Settled;
+use crate::telemetry::verdict::{Source, Told};
+
+/// What was asked, ready for a store, and what is needed to answer it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// For the store.
+    pub batch: Arc<Batch>,
+    decisions: Vec<Entry>,
+    denial_ttl_ms: u64,
+}
+
+/// What is known of a decision before the store is asked.
+#[derive(Debug)]
+enum Entry {
+    Bad(Problem),
+    /// A certificate covers it.
+    Held(Standing<'static>),
+    /// The store is asked.
+    Planned(Planned),
+}
+
+/// A decision that the store is asked for: its place in the batch is its place among the good ones.
+#[derive(Debug)]
+struct Planned {
+    /// For each take of the decision in the batch: which check it is of, and that check's limit.
+    sources: Vec<(usize, Arc<Limit>)>,
+    /// Where a receipt is wanted: for each check the one that stands for it, itself unless it is asked twice.
+    receipts: Vec<usize>,
+}
+
+impl Planned {
+    /// When each check was taken. Its windows share a slot, so they were taken at the same time.
+    fn receipt(&self, settled: &Settled) -> Vec<u64> {
+        if !settled.outcome.admitted {
+            return Vec::new();
+        }
+        let taken_at_us = |check: &usize| {
+            let place = self.sources.iter().position(|(source, _)| source == check);
+            place
+                .and_then(|place| settled.taken_at_us.get(place).copied())
+                .unwrap_or(0)
+        };
+        self.receipts.iter().map(taken_at_us).collect()
+    }
+}
+
+impl Plan {
+    /// Looks every check's limit up and spreads it over its windows. `covering` gives the denial of a certificate
+    /// that covers a decision.
+    pub fn new(
+        policy: &Policy,
+        asked: &[Result<Asked<'_>, Problem>],
+        covering: impl Fn(&Asked<'_>) -> Option<Standing<'static>>,
+    ) -> Self {
+        let ttl_ms = u64::try_from(policy.denial_ttl.as_millis()).unwrap_or(u64::MAX);
+        let mut plan = Self {
+            denial_ttl_ms: ttl_ms,
+            ..Self::default()
+        };
+        let mut buckets = HashMap::new();
+        for decision in asked {
+            let entry = match decision {
+                Err(problem) => Entry::Bad(problem.clone()),
+                Ok(decision) => match covering(decision) {
+                    Some(standing) => Entry::Held(standing),
+                    None => plan
+                        .add(policy, decision, &mut buckets)
+                        .map_or_else(Entry::Bad, Entry::Planned),
+                },
+            };
+            plan.decisions.push(entry);
+        }
+        plan
+    }
+
+    fn add(
+        &mut self,
+        policy: &Policy,
+        asked: &Asked<'_>,
+        buckets: &mut HashMap<String, usize>,
+    ) -> Result<Planned, Problem> {
+        // Every check is looked up before any bucket is made, so that a bad decision leaves none behind.
+        let mut wanted: Vec<(usize, Arc<Limit>, u64)> = Vec::with_capacity(asked.checks.len());
+        let mut receipts = Vec::new();
+        for (index, check) in asked.checks.iter().enumerate() {
+            let limit = policy.limit(&check.limit).ok_or_else(|| {
+                unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
+            })?;
+            // The same limit for the same key twice in one decision is one check of both costs:
+            // looked at one by one, each might find the room that only one of them can have.
+            let same = wanted.iter_mut().find(|(earlier, _, _)| {
+                asked
+                    .checks
+                    .get(*earlier)
+                    .is_some_and(|e| e.limit == check.limit && e.key == check.key)
+            });
+            receipts.push(same.as_ref().map_or(index, |(earlier, _, _)| *earlier));
+            match same {
+                Some((_, _, cost)) => *cost = cost.saturating_add(check.cost),
+                None => wanted.push((index, Arc::clone(limit), check.cost)),
+            }
+        }
+        if !asked.receipt || asked.peek {
+            receipts.clear();
+        }
+        for (index, limit, cost) in &wanted {
+            let most = limit.most();
+            if *cost > most {
+                return Err(Problem::new(
+                    Code::CostOverLimit,
+                    format_args!(
+                        "`checks[{index}].cost`: {cost} is more than limit `{}` ever holds ({most}): waiting cannot help, ask for less at a time",
+                        limit.name
+                    ),
+                ));
+            }
+        }
+        // Not shared yet, so nothing is copied.
+        let batch = Arc::make_mut(&mut self.batch);
+        let mut sources = Vec::with_capacity(wanted.len());
+        let mut takes = Vec::with_capacity(wanted.len());
+        for (index, limit, cost) in wanted {
+            let Some(check) = asked.checks.get(index) else {
+                continue;
+            };
+            for spec in &limit.windows {
+                let key = bucket_key(&check.key, &limit.name, spec);
+                let bucket = *buckets.entry(key).or_insert_with_key(|key| {
+                    batch.buckets.push(Bucket {
+                        key: key.clone(),
+                        spec: *spec,
+                    });
+                    batch.buckets.len() - 1
+                });
+                takes.push(Take { bucket, cost });
+                sources.push((index, Arc::clone(&limit)));
+            }
+        }
+        batch.decisions.push(Decision {
+            takes,
+            peek: asked.peek,
+        });
+        Ok(Planned { sources, receipts })
+    }
+
+    /// The verdicts in the order asked; `settled` has nothing where the store did not answer.
+    pub fn verdicts<'a>(&'a self, settled: &[Option<Settled>]) -> Vec<Told<'a>> {
+        let mut asked = self.batch.decisions.iter().zip(settled);
+        let mut verdicts = Vec::with_capacity(self.decisions.len());
+        for entry in &self.decisions {
+            let (limit, source, verdict) = match entry {
+                Entry::Bad(problem) => ("", Source::Request, Verdict::from(problem.clone())),
+                Entry::Held(standing) => (
+                    standing.limit.as_ref(),
+                    Source::Certificate,
+                    Verdict::Denied(standing.clone()),
+                ),
+                Entry::Planned(planned) => {
+                    let settled = asked
+                        .next()
+                        .and_then(|(decision, settled)| Some((decision, settled.as_ref()?)));
+                    let verdict = settled
+                        .and_then(|(decision, settled)| self.verdict(planned, decision, settled));
+                    let first = planned
+                        .sources
+                        .first()
+                        .map_or("", |(_, limit)| limit.name.as_str());
+                    let (limit, verdict) = verdict.unwrap_or((first, Verdict::Unavailable));
+                    (limit, Source::Store, verdict)
+                }
+            };
+            verdicts.push(Told {
+                limit,
+                source,
+                verdict,
+            });
+        }
+        verdicts
+    }
+
+    fn verdict<'a>(
+        &'a self,
+        planned: &'a Planned,
+        decision: &Decision,
+        settled: &Settled,
+    ) -> Option<(&'a str, Verdict<'a>)> {
+        let outcome = settled.outcome;
+        let (check, limit) = planned.sources.get(outcome.decided_by)?;
+        let take = decision.takes.get(outcome.decided_by)?;
+        let spec = self.batch.buckets.get(take.bucket)?.spec;
+        let standing = Standing {
+            check: *check,
+            limit: limit.name.as_str().into(),
+            quota: spec.most_at_once(),
+            window_ms: window_us(&spec).div_ceil(1_000),
+            remaining: outcome.remaining,
+            reset_ms: outcome.reset_us.div_ceil(1_000),
+            retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
+            // Rounded down: a certificate may end early and never late.
+            hold_ms: if outcome.admitted {
+                0
+            } else {
+                (outcome.retry_after_us / 1_000).min(self.denial_ttl_ms)
+            },
+            receipt: planned.receipt(settled),
+        };
+        let verdict = if outcome.admitted {
+            Verdict::Admitted(standing)
+        } else {
+            Verdict::Denied(standing)
+        };
+        Some((&limit.name, verdict))
+    }
+}
+
+/// The buckets of a limit for a key.
+///
+/// # Errors
+/// The policy has no such limit.
+pub fn buckets(policy: &Policy, limit: &str, key: &str) -> Result<Vec<Bucket>, Problem> {
+    let limit = policy
+        .limit(limit)
+        .ok_or_else(|| unknown_limit(policy, "limit", limit))?;
+    let bucket = |spec: &BucketSpec| Bucket {
+        key: bucket_key(key, &limit.name, spec),
+        spec: *spec,
+    };
+    Ok(limit.windows.iter().map(bucket).collect())
+}
+
+/// The time in which the whole quota comes back: for a token bucket that of its burst at its rate.
+fn window_us(spec: &BucketSpec) -> u64 {
+    match spec.algorithm {
+        Algorithm::TokenBucket { burst } => {
+            let rate = spec.token_rate();
+            burst
+                .saturating_mul(rate.per_unit)
+                .div_ceil(rate.per_us.max(1))
+        }
+        _ => spec.window_us,
+    }
+}
+
+fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
+    let near = policy
+        .limits()
+        .map(|limit| limit.name.as_str())
+        .max_by(|a, b| {
+            let likeness = |known: &str| strsim::jaro_winkler(known, name);
+            likeness(a).total_cmp(&likeness(b))
+        });
+    Problem::new(
+        Code::UnknownLimit,
+        format_args!(
+            "`{field}`: the policy has no limit `{name}`; the nearest name is `{}`",
+            near.unwrap_or_default()
+        ),
+    )
+}

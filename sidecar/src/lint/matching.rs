@@ -1,0 +1,57 @@
+//! Which rules cover which others. Says *covers* only where it can be seen, so it never accuses wrongly.
+
+use sluicegate_rules::config::written::{Configuration, Match};
+
+use super::findings::{Findings, Severity};
+
+pub fn review(written: &Configuration, findings: &mut Findings<'_>) {
+    for (index, rule) in written.rules.iter().enumerate() {
+        let earlier = written.rules.iter().take(index);
+        let mut stopping = earlier.filter(|earlier| earlier.stop && !earlier.shadow);
+        if let Some(earlier) = stopping.find(|earlier| covers(&earlier.matcher, &rule.matcher)) {
+            findings.add(
+                Severity::Warning,
+                format!("rules[{index}]"),
+                format!(
+                    "rule `{}` is never reached: rule `{}` before it says `stop` for all that it matches",
+                    rule.name, earlier.name
+                ),
+                "put it first, take `stop` away, or remove it",
+            );
+        }
+    }
+}
+
+/// Whether every request that `narrow` matches is matched by `wide` too.
+pub(super) fn covers(wide: &Match, narrow: &Match) -> bool {
+    let path = wide.path.is_none() || wide.path == narrow.path;
+    let prefix = wide.path_prefix.as_ref().is_none_or(|prefix| {
+        let begins =
+            |path: &Option<String>| path.as_ref().is_some_and(|path| path.starts_with(prefix));
+        let literal = narrow.path_template.as_ref().map(|template| {
+            template
+                .split(['{', '*'])
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        });
+        prefix == "/" || begins(&narrow.path) || begins(&narrow.path_prefix) || begins(&literal)
+    });
+    let template = wide.path_template.is_none()
+        || wide.path_template.as_deref() == Some("/**")
+        || wide.path_template == narrow.path_template;
+    let regex = wide.path_regex.is_none() || wide.path_regex == narrow.path_regex;
+    let some_of = |wide: &[String], narrow: &[String]| {
+        wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(|one| wide.contains(one)))
+    };
+    path && prefix
+        && template
+        && regex
+        && some_of(&wide.methods, &narrow.methods)
+        && some_of(&wide.hosts, &narrow.hosts)
+        && wide.headers.iter().all(|one| narrow.headers.contains(one))
+        && wide.query.iter().all(|one| narrow.query.contains(one))
+        && wide.all.iter().all(|one| narrow.all.contains(one))
+        && (wide.any.is_empty() || wide.any == narrow.any)
+        && (wide.not.is_none() || wide.not == narrow.not)
+}

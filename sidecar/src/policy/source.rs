@@ -1,0 +1,163 @@
+//! The policy's file: read at the start, and again whenever it may have changed.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use notify::{RecursiveMode, Watcher};
+use tokio::sync::Notify;
+
+use super::limits::Policy;
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file cannot be read.
+    #[error("cannot read policy {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not a policy.
+    #[error("policy {path}: {message}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Line, field, remedy, and the value only where it cannot be a secret.
+        message: String,
+    },
+}
+
+impl PolicyError {
+    /// Something in the file is wrong.
+    pub fn invalid(path: &Path, message: String) -> Self {
+        Self::Invalid {
+            path: path.to_owned(),
+            message,
+        }
+    }
+}
+
+impl Policy {
+    /// Reads and checks a policy file.
+    ///
+    /// # Errors
+    /// It cannot be read, or something in it is wrong: the error names file, line, field and remedy.
+    pub fn load(path: &Path) -> Result<Self, PolicyError> {
+        Self::parse(&read(path)?).map_err(|message| PolicyError::invalid(path, message))
+    }
+}
+
+fn read(path: &Path) -> Result<String, PolicyError> {
+    std::fs::read_to_string(path).map_err(|source| PolicyError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// A policy file of a running sidecar.
+#[derive(Debug)]
+pub struct PolicySource {
+    path: PathBuf,
+    newest: Mutex<Attempt>,
+}
+
+/// The newest attempt to read it.
+#[derive(Debug)]
+struct Attempt {
+    /// What stood there; nothing if it could not be read.
+    text: Option<String>,
+    /// Why that cannot be used.
+    refusal: Option<String>,
+}
+
+impl PolicySource {
+    /// Reads a file's first policy.
+    ///
+    /// # Errors
+    /// It cannot be read, or something in it is wrong.
+    pub fn open(path: &Path) -> Result<(Self, Policy), PolicyError> {
+        let text = read(path)?;
+        let policy = Policy::parse(&text).map_err(|message| PolicyError::invalid(path, message))?;
+        let newest = Attempt {
+            text: Some(text),
+            refusal: None,
+        };
+        let source = Self {
+            path: path.to_owned(),
+            newest: Mutex::new(newest),
+        };
+        Ok((source, policy))
+    }
+
+    /// What is wrong with the file as it stands now, if it could not be loaded.
+    pub fn refusal(&self) -> Option<String> {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.refusal.clone()
+    }
+
+    /// Reads the file again. Hands `put_in_force` its policy if the text is another than at the last attempt; nothing
+    /// has changed when it is not called. Only one reader at a time is in here.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its policy may not follow the `current` one.
+    pub fn read_again(
+        &self,
+        current: &Policy,
+        put_in_force: impl FnOnce(Policy),
+    ) -> Result<(), PolicyError> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let tried = read(&self.path).and_then(|text| {
+            if newest.text.as_ref() == Some(&text) {
+                return Ok(None);
+            }
+            let policy = Policy::parse(&text).and_then(|policy| current.may_become(policy));
+            newest.text = Some(text);
+            policy
+                .map(Some)
+                .map_err(|message| PolicyError::invalid(&self.path, message))
+        });
+        match tried {
+            Ok(None) => {}
+            Ok(Some(policy)) => {
+                newest.refusal = None;
+                put_in_force(policy);
+            }
+            Err(why) => {
+                if matches!(why, PolicyError::Read { .. }) {
+                    // When it is back it counts as new, whatever it says.
+                    newest.text = None;
+                }
+                newest.refusal = Some(why.to_string());
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `changed` whenever something happens in the file's folder, for as long as what is returned lives.
+    ///
+    /// The folder and not the file: editors replace files, and Kubernetes swaps a link beside it.
+    ///
+    /// # Errors
+    /// The system does not watch it.
+    pub fn watch(&self, changed: Arc<Notify>) -> notify::Result<impl Watcher + use<>> {
+        let mut watcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                // Reading the file is an event too, and would go round for ever.
+                if event.is_ok_and(|event| !event.kind.is_access()) {
+                    changed.notify_one();
+                }
+            })?;
+        let folder = self
+            .path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        watcher.watch(
+            folder.unwrap_or(Path::new(".")),
+            RecursiveMode::NonRecursive,
+        )?;
+        Ok(watcher)
+    }
+}

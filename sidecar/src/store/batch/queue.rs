@@ -1,0 +1,291 @@
+//! Group commit: what waits while a store call is under way goes together in the next one. Pure; `batcher.rs` flies.
+//!
+//! Callers take turns. Each gets a bounded share of a call before the next one's turn comes, so a caller with a
+//! thousand decisions does not hold up one with a single decision; and within a caller the order stays.
+
+use std::collections::{HashMap, VecDeque};
+
+use sluicegate_engine::{Batch, Decision, Take};
+
+use crate::store::portion::Portion;
+use crate::store::settled::Settled;
+
+/// Decisions of one call: Redis is held for a millisecond or two by so many.
+const MOST: usize = 256;
+/// Decisions of one caller before the next caller's turn.
+const SHARE: usize = 32;
+
+/// Callers that wait, in the order of their arrival. `A` is how a caller is answered.
+#[derive(Debug)]
+pub struct Queue<A> {
+    callers: VecDeque<Caller<A>>,
+}
+
+#[derive(Debug)]
+struct Caller<A> {
+    portion: Portion,
+    /// One for each decision that has gone.
+    settled: Vec<Option<Settled>>,
+    answer: A,
+}
+
+impl<A> Caller<A> {
+    fn done(&self) -> bool {
+        self.settled.len() == self.portion.len()
+    }
+}
+
+/// What goes to the store in one call.
+#[derive(Debug, Default)]
+pub struct Call {
+    /// The decisions of several callers, each bucket once.
+    pub batch: Batch,
+    places: HashMap<String, usize>,
+    /// Whose decisions these are, in their order: a caller's place in the queue, once for each decision.
+    owners: Vec<usize>,
+    /// For each caller in the queue how many of them are its own.
+    added: Vec<usize>,
+}
+
+impl<A> Default for Queue<A> {
+    fn default() -> Self {
+        Self {
+            callers: VecDeque::new(),
+        }
+    }
+}
+
+impl<A> Queue<A> {
+    /// Adds a caller at the end.
+    pub fn push(&mut self, portion: impl Into<Portion>, answer: A) {
+        let portion = portion.into();
+        self.callers.push_back(Caller {
+            settled: Vec::with_capacity(portion.len()),
+            portion,
+            answer,
+        });
+    }
+
+    /// Nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.callers.is_empty()
+    }
+
+    /// Lets go of callers that have left; not while a call is under way.
+    pub fn retain(&mut self, stays: impl Fn(&A) -> bool) {
+        self.callers.retain(|caller| stays(&caller.answer));
+    }
+
+    /// Makes up the next call.
+    pub fn next_call(&self) -> Call {
+        let mut call = Call::default();
+        let mut added = vec![0_usize; self.callers.len()];
+        let mut before = usize::MAX;
+        // Round after round, until the call is full or nobody has added in one.
+        while call.owners.len() < MOST && call.owners.len() != before {
+            before = call.owners.len();
+            for (place, (caller, added)) in self.callers.iter().zip(&mut added).enumerate() {
+                let first = caller.settled.len() + *added;
+                let waiting = (first..).map_while(|number| caller.portion.get(number));
+                for decision in waiting.take(SHARE.min(MOST - call.owners.len())) {
+                    if !call.add(caller.portion.batch(), decision, place) {
+                        break;
+                    }
+                    *added += 1;
+                }
+            }
+        }
+        call.added = added;
+        call
+    }
+
+    /// The callers whose first decisions are in a call, before it is answered.
+    pub fn first_in<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = &'a A> {
+        let callers = self.callers.iter().zip(&call.added);
+        callers
+            .filter(|(caller, added)| caller.settled.is_empty() && **added > 0)
+            .map(|(caller, _)| &caller.answer)
+    }
+
+    /// Hands out what a call came back with, and lets go of the callers that have all their decisions.
+    pub fn answer(
+        &mut self,
+        call: &Call,
+        settled: Vec<Option<Settled>>,
+    ) -> Vec<(A, Vec<Option<Settled>>)> {
+        let mut settled = settled.into_iter();
+        for owner in &call.owners {
+            if let Some(caller) = self.callers.get_mut(*owner) {
+                caller.settled.push(settled.next().flatten());
+            }
+        }
+        let (mut done, mut waiting) = (Vec::new(), VecDeque::with_capacity(self.callers.len()));
+        for caller in self.callers.drain(..) {
+            if caller.done() {
+                done.push((caller.answer, caller.settled));
+            } else {
+                waiting.push_back(caller);
+            }
+        }
+        self.callers = waiting;
+        done
+    }
+}
+
+impl Call {
+    /// Adds a decision; false when it has to wait for the next call.
+    fn add(&mut self, batch: &Batch, decision: &Decision, owner: usize) -> bool {
+        let named = |take: &Take| batch.buckets.get(take.bucket);
+        // A policy was reloaded between two callers: the same bucket cannot be counted in two ways in one call.
+        let differs = decision.takes.iter().filter_map(named).any(|bucket| {
+            let place = self.places.get(&bucket.key);
+            place
+                .and_then(|place| self.batch.buckets.get(*place))
+                .is_some_and(|known| known.spec != bucket.spec)
+        });
+        if differs {
+            return false;
+        }
+        let mut takes = Vec::with_capacity(decision.takes.len());
+        for take in &decision.takes {
+            let Some(bucket) = named(take) else { continue };
+            let place = match self.places.get(&bucket.key) {
+                Some(place) => *place,
+                None => {
+                    self.batch.buckets.push(bucket.clone());
+                    self.places
+                        .insert(bucket.key.clone(), self.batch.buckets.len() - 1);
+                    self.batch.buckets.len() - 1
+                }
+            };
+            takes.push(Take {
+                bucket: place,
+                cost: take.cost,
+            });
+        }
+        self.batch.decisions.push(Decision {
+            takes,
+            peek: decision.peek,
+        });
+        self.owners.push(owner);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::test_batches;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory};
+
+    fn spec(limit: u64) -> BucketSpec {
+        BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            limit,
+            window_us: 1_000_000,
+        }
+    }
+
+    /// A batch of decisions of cost 1, each over some of four buckets.
+    fn batch(decisions: &[Vec<usize>]) -> Batch {
+        let bucket = |n: u64| Bucket {
+            key: format!("sg:{{k{n}}}:l"),
+            spec: spec(n + 2),
+        };
+        test_batches::batch((0..4).map(bucket).collect(), decisions)
+    }
+
+    /// Lets the engine decide a call.
+    fn work(engine: &mut Memory, call: &Call) -> Vec<Option<Settled>> {
+        let outcomes = engine.decide(1, &call.batch).into_iter();
+        outcomes
+            .map(|outcome| {
+                Some(Settled {
+                    outcome,
+                    taken_at_us: Vec::new(),
+                })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_small_caller_does_not_wait_behind_a_large_one() {
+        let mut queue = Queue::default();
+        queue.push(Arc::new(batch(&vec![vec![0]; 1_000])), "large");
+        queue.push(Arc::new(batch(&[vec![1]])), "small");
+        let call = queue.next_call();
+        assert_eq!(call.batch.decisions.len(), MOST);
+        assert_eq!(call.batch.buckets.len(), 2, "a hot bucket is in it once");
+        let waited: Vec<_> = queue.first_in(&call).collect();
+        assert_eq!(waited, [&"large", &"small"]);
+        let done = queue.answer(&call, vec![None; MOST]);
+        assert_eq!(
+            done.iter().map(|(answer, _)| *answer).collect::<Vec<_>>(),
+            ["small"]
+        );
+        let next = queue.next_call();
+        assert_eq!(queue.first_in(&next).count(), 0, "it has added before");
+    }
+
+    #[test]
+    fn a_bucket_that_a_reload_has_changed_waits_for_the_next_call() {
+        let mut queue = Queue::default();
+        queue.push(Arc::new(batch(&[vec![0]])), 0);
+        let mut raised = batch(&[vec![0]]);
+        raised.buckets[0].spec = spec(100);
+        queue.push(Arc::new(raised), 1);
+        let call = queue.next_call();
+        assert_eq!(call.batch.decisions.len(), 1);
+        assert_eq!(queue.answer(&call, vec![None]).len(), 1);
+        assert_eq!(queue.next_call().batch.buckets[0].spec, spec(100));
+    }
+
+    #[test]
+    fn a_caller_that_has_left_takes_nothing() {
+        let mut queue = Queue::default();
+        queue.push(Arc::new(batch(&[vec![0]])), "left");
+        queue.push(Arc::new(batch(&[vec![0]])), "stays");
+        queue.retain(|answer| *answer == "stays");
+        assert_eq!(queue.next_call().batch.decisions.len(), 1);
+    }
+
+    proptest! {
+        /// Whatever waits together, every caller gets one verdict for each decision, in order, and all of them are
+        /// what the engine says when it decides them one after the other as they flew.
+        #[test]
+        fn every_caller_gets_its_own_verdicts(
+            callers in prop::collection::vec(
+                prop::collection::vec(prop::sample::subsequence(vec![0, 1, 2, 3], 1..=3), 1..80), 1..12),
+        ) {
+            let mut queue = Queue::default();
+            for (number, decisions) in callers.iter().enumerate() {
+                queue.push(Arc::new(batch(decisions)), number);
+            }
+            let (mut together, mut apart) = (Memory::new(), Memory::new());
+            let mut expected = vec![Vec::new(); callers.len()];
+            let mut answered = 0;
+            let mut waiting: Vec<usize> = (0..callers.len()).collect();
+            while !queue.is_empty() {
+                let call = queue.next_call();
+                prop_assert!(!call.owners.is_empty() && call.owners.len() <= MOST);
+                for owner in &call.owners {
+                    let number = waiting[*owner];
+                    let next = &callers[number][expected[number].len()];
+                    let single = apart.decide(1, &batch(std::slice::from_ref(next)));
+                    expected[number].push(Some(single[0]));
+                }
+                let settled = work(&mut together, &call);
+                for (number, settled) in queue.answer(&call, settled) {
+                    let said: Vec<_> = settled.iter().map(|s| s.as_ref().map(|s| s.outcome)).collect();
+                    prop_assert_eq!(&said, &expected[number]);
+                    waiting.retain(|w| *w != number);
+                    answered += 1;
+                }
+            }
+            prop_assert_eq!(answered, callers.len());
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Flies: one store call at a time for all that wait, and answers each caller. What goes together is in `call.rs`.
+//! On a Redis Cluster there are many queues, each with its own call under way; who waits in which is in `lanes.rs`.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use sluicegate_engine::Batch;
+use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
+
+use super::queue::Queue;
+use crate::store::cluster::lanes::{LANES, split};
+use crate::store::kinds::Store;
+use crate::store::portion::Portion;
+use crate::store::settled::{Settled, Settlement};
+use crate::telemetry::events::{Incidents, now_ms};
+use crate::telemetry::metrics::Metrics;
+
+/// Callers that may wait in a lane. A filter asks for all its waiting requests at once, so this is a matter of Envoy
+/// workers and clients, not of requests. Not one bound over all lanes: those that wait for a dead node would use it up.
+const MOST_CALLERS: usize = 4_096;
+/// Reasons for which decisions are not made before they reach the store; values of a metric's label.
+const OVERLOADED: &str = "overloaded";
+const LATE: &str = "late";
+
+/// A caller that waits.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    answer: oneshot::Sender<Vec<Option<Settled>>>,
+}
+
+/// The queues before a store: one, or as many as there are lanes.
+#[derive(Debug)]
+pub struct Batcher {
+    lanes: Vec<mpsc::Sender<(Portion, Waiting)>>,
+    shared: Arc<Shared>,
+    patience: Duration,
+}
+
+/// What all lanes share.
+#[derive(Debug)]
+struct Shared {
+    store: Arc<Store>,
+    metrics: Arc<Metrics>,
+    incidents: Arc<Incidents>,
+    /// Lanes whose last call failed. The store is up when there are none: a lane whose calls succeed says nothing of
+    /// the others.
+    failing: Mutex<BTreeSet<usize>>,
+}
+
+impl Batcher {
+    /// Starts making calls, in the current runtime, until this is dropped.
+    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, incidents: Arc<Incidents>) -> Self {
+        let lanes = if store.has_parts() { LANES } else { 1 };
+        // At most: once for the call under way, once for its own.
+        let patience = store.timeout() * 2;
+        let shared = Arc::new(Shared {
+            store,
+            metrics,
+            incidents,
+            failing: Mutex::default(),
+        });
+        let start = |lane| {
+            let (callers, arrivals) = mpsc::channel(MOST_CALLERS);
+            tokio::spawn(work(Arc::clone(&shared), lane, arrivals));
+            callers
+        };
+        Self {
+            lanes: (0..lanes).map(start).collect(),
+            shared,
+            patience,
+        }
+    }
+
+    /// Decides a batch, together with whatever else waits.
+    pub async fn decide(&self, batch: Arc<Batch>) -> Vec<Option<Settled>> {
+        let decisions = batch.decisions.len();
+        if decisions == 0 {
+            return Vec::new();
+        }
+        if let Some(settlement) = self.shared.store.decide_at_once(&batch) {
+            return settlement.decisions;
+        }
+        if let [lane] = self.lanes.as_slice() {
+            return self.decide_in(lane, batch.into()).await;
+        }
+        let portions = split(&batch);
+        let go = |(lane, portion): &(usize, Portion)| {
+            let (lane, portion) = (self.lanes.get(*lane), portion.clone());
+            async move { Some(self.decide_in(lane?, portion).await) }
+        };
+        let answers = join_all(portions.iter().map(go)).await;
+        let mut whole = vec![None; decisions];
+        for ((_, portion), settled) in portions.iter().zip(answers) {
+            portion.put_back(settled.unwrap_or_default(), &mut whole);
+        }
+        whole
+    }
+
+    async fn decide_in(
+        &self,
+        lane: &mpsc::Sender<(Portion, Waiting)>,
+        portion: Portion,
+    ) -> Vec<Option<Settled>> {
+        let decisions = portion.len();
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting {
+            since: Instant::now(),
+            answer,
+        };
+        if lane.try_send((portion, waiting)).is_err() {
+            self.shared.metrics.store_failed(OVERLOADED);
+            return vec![None; decisions];
+        }
+        match tokio::time::timeout(self.patience, answered).await {
+            Ok(Ok(settled)) => settled,
+            // Its place in the queue is given up by the answer's being dropped.
+            _ => {
+                self.shared.metrics.store_failed(LATE);
+                vec![None; decisions]
+            }
+        }
+    }
+
+    /// The last call of some lane failed. It may have no other for long.
+    pub fn is_failing(&self) -> bool {
+        !self.shared.failing().is_empty()
+    }
+
+    /// All of the store has been seen to answer.
+    pub fn store_answers(&self) {
+        self.shared.failing().clear();
+    }
+}
+
+impl Shared {
+    fn failing(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        // Nothing that is done under it panics.
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how a lane's call ended.
+    fn ended(&self, lane: usize, settlement: &Settlement) {
+        let all_answer = {
+            let mut failing = self.failing();
+            if settlement.errors.is_empty() {
+                failing.remove(&lane);
+            } else {
+                failing.insert(lane);
+            }
+            failing.is_empty()
+        };
+        self.metrics.store_is_up(all_answer);
+        if all_answer {
+            self.incidents.store_answered(now_ms());
+        }
+        for error in &settlement.errors {
+            self.incidents.store_failed(now_ms(), error);
+            self.metrics.store_failed(error.kind());
+            warn!(kind = error.kind(), "store call failed: {error}");
+        }
+    }
+}
+
+async fn work(shared: Arc<Shared>, lane: usize, mut arrivals: mpsc::Receiver<(Portion, Waiting)>) {
+    let mut queue: Queue<Waiting> = Queue::default();
+    loop {
+        if queue.is_empty() {
+            let Some((portion, caller)) = arrivals.recv().await else {
+                return;
+            };
+            queue.push(portion, caller);
+        }
+        while let Ok((portion, caller)) = arrivals.try_recv() {
+            queue.push(portion, caller);
+        }
+        queue.retain(|caller| !caller.answer.is_closed());
+        if queue.is_empty() {
+            continue;
+        }
+        let call = queue.next_call();
+        shared.metrics.batch_goes(call.batch.decisions.len());
+        let started = Instant::now();
+        for caller in queue.first_in(&call) {
+            let waited = started.saturating_duration_since(caller.since);
+            shared.metrics.queued_for(waited);
+        }
+        let settlement = shared.store.decide(&call.batch).await;
+        shared.metrics.store_took(started.elapsed());
+        shared.ended(lane, &settlement);
+        for (caller, settled) in queue.answer(&call, settlement.decisions) {
+            // Whoever has left in the meantime does not hear it.
+            let _ = caller.answer.send(settled);
+        }
+    }
+}

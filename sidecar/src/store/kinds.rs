@@ -1,0 +1,127 @@
+//! The stores behind one seam.
+
+use std::time::Duration;
+
+use sluicegate_engine::Batch;
+use sluicegate_engine::script::GiveBack;
+
+use super::cluster::client::Cluster;
+use super::error::{StoreError, within};
+use super::memory::Memory;
+use super::redis::Redis;
+use super::settled::Settlement;
+use crate::policy::StoreAddress;
+
+/// A store, and the deadline of every call to it.
+#[derive(Debug)]
+pub struct Store {
+    kind: Kind,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// In this process.
+    Memory(Memory),
+    /// In one Redis, shared by a fleet.
+    Redis(Redis),
+    /// In a Redis Cluster.
+    Cluster(Box<Cluster>),
+}
+
+impl Store {
+    /// Opens the store. Redis need not be there yet: the connection is made when it is first needed.
+    ///
+    /// # Errors
+    /// The address cannot be understood.
+    pub fn open(address: &StoreAddress, timeout: Duration) -> Result<Self, StoreError> {
+        let kind = match address {
+            StoreAddress::Memory => Kind::Memory(Memory::default()),
+            StoreAddress::Redis(url) => Kind::Redis(Redis::open(url)?),
+            StoreAddress::Cluster(urls) => Kind::Cluster(Box::new(Cluster::open(urls, timeout)?)),
+        };
+        Ok(Self { kind, timeout })
+    }
+
+    /// What it is, for people.
+    pub const fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Memory(_) => "the sidecar's memory",
+            Kind::Redis(_) => "Redis",
+            Kind::Cluster(_) => "Redis Cluster",
+        }
+    }
+
+    /// Whether parts of it may be away while others answer.
+    pub const fn has_parts(&self) -> bool {
+        matches!(self.kind, Kind::Cluster(_))
+    }
+
+    /// The deadline of every call.
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Makes the decisions of a batch in order; later ones see what earlier ones took. On a Cluster a decision over
+    /// several slots is taken slot by slot, and what was taken is given back if one of them denies.
+    pub async fn decide(&self, batch: &Batch) -> Settlement {
+        match &self.kind {
+            Kind::Memory(memory) => Settlement::whole(batch, Ok(memory.decide(batch))),
+            Kind::Redis(redis) => {
+                Settlement::whole(batch, within(self.timeout, redis.decide(batch)).await)
+            }
+            Kind::Cluster(cluster) => cluster.decide(batch).await,
+        }
+    }
+
+    /// Makes the decisions without waiting, if this store is one that can.
+    pub fn decide_at_once(&self, batch: &Batch) -> Option<Settlement> {
+        match &self.kind {
+            Kind::Memory(memory) => Some(Settlement::whole(batch, Ok(memory.decide(batch)))),
+            Kind::Redis(_) | Kind::Cluster(_) => None,
+        }
+    }
+
+    /// Returns units to buckets; how many each had returned.
+    ///
+    /// # Errors
+    /// Some of them are not known to have been returned.
+    pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
+        match &self.kind {
+            Kind::Memory(memory) => Ok(memory.give_back(returns)),
+            Kind::Redis(redis) => within(self.timeout, redis.give_back(returns)).await,
+            Kind::Cluster(cluster) => cluster.give_back(returns).await,
+        }
+    }
+
+    /// Makes buckets whole, by their keys; whether each held anything.
+    ///
+    /// # Errors
+    /// Some of them are not known to have been reset.
+    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        match &self.kind {
+            Kind::Memory(memory) => Ok(memory.reset(keys)),
+            Kind::Redis(redis) => within(self.timeout, redis.reset(keys)).await,
+            Kind::Cluster(cluster) => cluster.reset(keys).await,
+        }
+    }
+
+    /// Frees what has expired. Redis does so by itself.
+    pub fn sweep(&self) {
+        if let Kind::Memory(memory) = &self.kind {
+            memory.sweep();
+        }
+    }
+
+    /// Whether the store answers at all.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        match &self.kind {
+            Kind::Memory(_) => Ok(()),
+            Kind::Redis(redis) => within(self.timeout, redis.ping()).await,
+            Kind::Cluster(cluster) => cluster.ping().await,
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What is counted and told: to Prometheus, to the live page, to whoever is called at night.
+//!
+//! | file | for |
+//! |---|---|
+//! | `metrics.rs`, `metrics/` | what Prometheus is told |
+//! | `top.rs`, `subject.rs` | who is denied most and who is near a limit; how subjects are shown; pure |
+//! | `history.rs` | what was decided in the last minutes; pure |
+//! | `events.rs` | what has happened to this sidecar; pure |
+//! | `verdict.rs` | a verdict, and what is counted of it |
+
+pub mod events;
+pub mod history;
+pub mod metrics;
+pub mod subject;
+pub mod top;
+pub mod verdict;

@@ -1,0 +1,36 @@
+//! What was decided so far, read from the counters that Prometheus is told. Pure.
+
+use std::collections::BTreeMap;
+
+use prometheus::proto::{Metric, MetricFamily};
+
+use crate::telemetry::history::Counts;
+
+/// The counts of `sluicegate_decisions_total` by limit, whatever they came from.
+pub fn by_limit(families: &[MetricFamily]) -> BTreeMap<String, Counts> {
+    let mut totals = BTreeMap::<String, Counts>::new();
+    for metric in families.iter().flat_map(MetricFamily::get_metric) {
+        let (Some(limit), Some(verdict)) = (label(metric, "limit"), label(metric, "verdict"))
+        else {
+            continue;
+        };
+        let counts = totals.entry(limit.to_owned()).or_default();
+        // Whole and growing by one: a double is exact for longer than a process lives.
+        let value = metric.get_counter().get_value() as u64;
+        match verdict {
+            "admitted" => counts.admitted += value,
+            "denied" => counts.denied += value,
+            "unavailable" => counts.unavailable += value,
+            "error" => counts.error += value,
+            "shadow_denied" => counts.shadow_denied += value,
+            _ => {}
+        }
+    }
+    totals
+}
+
+fn label<'a>(metric: &'a Metric, name: &str) -> Option<&'a str> {
+    let labels = metric.get_label();
+    let label = labels.iter().find(|label| label.name() == name)?;
+    Some(label.value())
+}
