@@ -1,6 +1,6 @@
 //! Rules, ready to be matched, and what a request has to ask because of them.
 
-use sluicegate_protocol::MAX_CHECKS;
+use sluicegate_protocol::{MAX_CHECKS, WithoutStore};
 
 use crate::applies::{Applies, Stopped};
 use crate::config::Sidecar;
@@ -129,6 +129,15 @@ pub struct Reading {
     pub parameters: Vec<(String, Vec<u8>)>,
     /// The rules that match, by their places, `stop` or not.
     pub matching: Vec<usize>,
+}
+
+impl From<WithoutStore> for WhenUnavailable {
+    fn from(then: WithoutStore) -> Self {
+        match then {
+            WithoutStore::Allow => Self::Allow,
+            WithoutStore::Deny => Self::Deny,
+        }
+    }
 }
 
 /// What the rules say of a request.

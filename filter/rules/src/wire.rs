@@ -205,7 +205,8 @@ impl Rules {
             Ok(verdicts) => verdicts.iter(),
             Err(why) => {
                 count(why.counter());
-                return (self.without_verdict(question, &why, count), Some(why));
+                let when = question.when_unavailable;
+                return (self.without_verdict(question, when, &why, count), Some(why));
             }
         };
         let (conclusion, mut why) = if question.checks.is_empty() {
@@ -252,8 +253,13 @@ impl Rules {
             Some(other) => no_verdict(other),
             None => Unusable::Body("it holds no verdict".to_owned()),
         };
+        // What the policy says of its limits goes before what the rules say of requests.
+        let when = match verdict {
+            Some(Verdict::Unavailable { then: Some(then) }) => (*then).into(),
+            _ => question.when_unavailable,
+        };
         count(why.counter());
-        (self.without_verdict(question, &why, count), Some(why))
+        (self.without_verdict(question, when, &why, count), Some(why))
     }
 
     fn admitted(&self, question: &Question, check: &Check, standing: &Standing<'_>) -> Conclusion {
@@ -300,6 +306,7 @@ impl Rules {
     fn without_verdict(
         &self,
         question: &Question,
+        when: WhenUnavailable,
         why: &Unusable,
         count: &mut dyn FnMut(usize),
     ) -> Conclusion {
@@ -309,13 +316,13 @@ impl Rules {
             .chunk_by(|a, b| a.rule == b.rule)
             .filter_map(<[Check]>::first)
             .map(|check| check.rule);
-        // Of several rules the first whose own `when_unavailable` this is.
+        // Of several rules the first whose own `when_unavailable` this is; none where the policy decided against it.
         let rule = rules
             .clone()
             .filter_map(|rule| self.rules.get(rule))
-            .find(|rule| rule.when_unavailable == question.when_unavailable)
+            .find(|rule| rule.when_unavailable == when)
             .map(|rule| rule.name.as_str());
-        match question.when_unavailable {
+        match when {
             // A request that only shadow rules match never depended on a verdict.
             _ if question.checks.is_empty() => Conclusion::Continue(Fields::default()),
             WhenUnavailable::Allow => {

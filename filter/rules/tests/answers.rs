@@ -183,6 +183,21 @@ fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kin
 }
 
 #[test]
+fn what_a_policy_says_of_a_store_that_is_down_goes_before_the_rules_own_answer() {
+    let body = |then: &str| answer(&[format!(r#"{{"outcome":"unavailable","then":"{then}"}}"#)]);
+    let allow = rule(r#","when_unavailable":"allow""#);
+    let asked = question(&allow, &get("/", &[]));
+    let (conclusion, counted) = answered(&allow, &asked, &body("deny"));
+    assert_eq!(reply(conclusion).status, 503);
+    let of_rule = "rule.r.unavailable_denied";
+    assert_eq!(counted, ["error_store", "unavailable_denied", of_rule]);
+    let deny = rule(r#","when_unavailable":"deny""#);
+    let asked = question(&deny, &get("/", &[]));
+    let (conclusion, _) = answered(&deny, &asked, &body("allow"));
+    assert!(matches!(conclusion, Conclusion::Unmetered(_)));
+}
+
+#[test]
 fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let shadow =
         r#"{"name":"s","shadow":true,"checks":[{"limit":"stricter","key":[{"constant":"c"}]}]}"#;

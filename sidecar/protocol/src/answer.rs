@@ -49,8 +49,13 @@ pub enum Verdict<'a> {
     Admitted(Standing<'a>),
     /// Nothing was taken. Tells of the window that has room last.
     Denied(Standing<'a>),
-    /// The store did not answer within its deadline; the caller's own `when_unavailable` applies.
-    Unavailable,
+    /// The store did not answer within its deadline.
+    Unavailable {
+        /// What the policy says of its limits for this case. Where it says nothing, the caller's own `when_unavailable`
+        /// applies.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        then: Option<WithoutStore>,
+    },
     /// The decision cannot be made as it was asked, now or later.
     Error {
         /// For programs.
@@ -58,6 +63,16 @@ pub enum Verdict<'a> {
         /// For people.
         message: Cow<'a, str>,
     },
+}
+
+/// What is done with a request while the store is away; of several limits the stricter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithoutStore {
+    /// It passes, and nothing is taken.
+    Allow,
+    /// It is refused: 503, for it is not the client's doing.
+    Deny,
 }
 
 impl From<Problem> for Verdict<'_> {

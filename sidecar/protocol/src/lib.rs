@@ -19,7 +19,9 @@ mod problem;
 mod request;
 mod top;
 
-pub use answer::{Answer, GivenBack, Listed, PolicyVersion, Standing, Verdict, WasReset};
+pub use answer::{
+    Answer, GivenBack, Listed, PolicyVersion, Standing, Verdict, WasReset, WithoutStore,
+};
 pub use problem::{Code, Problem};
 pub use request::{
     Check, Decision, DeniedHere, GiveBack, Read, Request, Reset, read_decisions, read_give_backs,

@@ -175,7 +175,8 @@ impl Plan {
                         .sources
                         .first()
                         .map_or("", |(_, limit)| limit.name.as_str());
-                    let (limit, verdict) = verdict.unwrap_or((first, Verdict::Unavailable));
+                    let (limit, verdict) =
+                        verdict.unwrap_or((first, Verdict::Unavailable { then: None }));
                     (limit, Source::Store, verdict)
                 }
             };

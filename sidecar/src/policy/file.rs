@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
-use super::limits::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy};
+use super::limits::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown};
 use super::problem::{self, shown};
 use super::store::StoreAddress;
 
@@ -35,6 +35,8 @@ struct PolicyFile {
 struct LimitFile {
     algorithm: AlgorithmName,
     windows: Vec<Spanned<WindowFile>>,
+    #[serde(default)]
+    when_store_is_down: WhenStoreIsDown,
 }
 
 /// An algorithm as it is named in the file, and to people.
@@ -170,6 +172,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     Ok(Limit {
         name: name.to_owned(),
         windows,
+        when_store_is_down: file.when_store_is_down,
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
 use sluicegate_engine::BucketSpec;
 
 use super::store::StoreAddress;
@@ -36,6 +37,22 @@ pub struct Limit {
     pub name: String,
     /// At least one; all must have room.
     pub windows: Vec<BucketSpec>,
+    /// What decides while the store is down.
+    pub when_store_is_down: WhenStoreIsDown,
+}
+
+/// What decides while the store that a fleet shares is down.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenStoreIsDown {
+    /// Each sidecar enforces its share of the limit: the limit divided by the sidecars that were there when the store
+    /// was last asked.
+    #[default]
+    Share,
+    /// Every request passes, and nothing is taken.
+    Allow,
+    /// Every request is refused.
+    Deny,
 }
 
 impl Limit {

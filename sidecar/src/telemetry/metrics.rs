@@ -254,7 +254,7 @@ impl Meters {
             (Verdict::Denied(_), None) => "denied",
             (Verdict::Admitted(_), Some(_)) => "shadow_admitted",
             (Verdict::Denied(_), Some(_)) => "shadow_denied",
-            (Verdict::Unavailable, _) => "unavailable",
+            (Verdict::Unavailable { .. }, _) => "unavailable",
             (Verdict::Error { .. }, _) => "error",
         };
         self.nameless(shadow, verdict, source, 1);
@@ -280,6 +280,6 @@ impl Meters {
 const fn standing<'a, 'b>(verdict: &'a Verdict<'b>) -> Option<&'a Standing<'b>> {
     match verdict {
         Verdict::Admitted(standing) | Verdict::Denied(standing) => Some(standing),
-        Verdict::Unavailable | Verdict::Error { .. } => None,
+        Verdict::Unavailable { .. } | Verdict::Error { .. } => None,
     }
 }

@@ -128,7 +128,7 @@ impl Meter {
                     self.note(standing, key, now_us);
                 }
             }
-            Verdict::Unavailable => self.unavailable.inc(),
+            Verdict::Unavailable { .. } => self.unavailable.inc(),
             // It has no limit.
             Verdict::Error { .. } => {}
         }
@@ -154,7 +154,7 @@ impl Meter {
                     counter.inc();
                 }
             }
-            Verdict::Unavailable => {
+            Verdict::Unavailable { .. } => {
                 shadow.unavailable.inc();
                 self.unavailable.inc();
             }
