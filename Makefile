@@ -55,7 +55,7 @@ compose: ## docker-compose.yml for real, in a Docker engine of its own (two minu
 	@echo "compose: docker-compose.yml in a Docker engine of its own"
 	@cargo run --quiet --locked -p sluicegate-tests --bin compose
 
-bench: filter ## the whole chain against Envoy without it: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm: beside an earlier filter)
+bench: filter ## the whole chain against Envoy without it: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm: beside an earlier filter; SLUICEGATE_BEFORE_SIDECAR=FILE: beside an earlier sidecar)
 	@tests/setup bench
 	@cargo build --quiet --locked --release -p sluicegate
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench

@@ -58,6 +58,18 @@ pub fn judge(report: &mut Report, samples: &Samples) {
             1.05,
         );
     }
+    if variant::sidecar_before().is_some() {
+        for (now, before) in [
+            (variant::ADMITTING, variant::SIDECAR_BEFORE),
+            (variant::EMBEDDED, variant::EMBEDDED_BEFORE),
+        ] {
+            let (value, name) = named(
+                &format!("{now}: over the sidecar before"),
+                over(now, before),
+            );
+            report.at_least(&name, value, 0.97);
+        }
+    }
     let (value, name) = named(
         "callouts per 1,000 denials",
         spread(&samples[&(variant::DENYING, MANY)], |s| s.callouts),

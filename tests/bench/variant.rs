@@ -23,15 +23,29 @@ pub const LOCAL: &str = "local_ratelimit denying";
 /// With the filter that `SLUICEGATE_BEFORE` names: an earlier build to compare with, in the same run.
 pub const ADMITTING_BEFORE: &str = "admitting, on Redis, the filter before";
 pub const DENYING_BEFORE: &str = "denying, the filter before";
+/// With the sidecar that `SLUICEGATE_BEFORE_SIDECAR` names, likewise.
+pub const SIDECAR_BEFORE: &str = "admitting, on Redis, the sidecar before";
+pub const EMBEDDED_BEFORE: &str = "admitting, on the embedded store, the sidecar before";
+
+/// The earlier sidecar's file, if one is to be compared with.
+pub fn sidecar_before() -> Option<PathBuf> {
+    std::env::var_os("SLUICEGATE_BEFORE_SIDECAR").map(PathBuf::from)
+}
 
 /// The earlier build's file, if one is to be compared with.
 pub fn before() -> Option<PathBuf> {
     std::env::var_os("SLUICEGATE_BEFORE").map(PathBuf::from)
 }
 
-/// Whether a variant has the earlier build.
+/// Whether a variant has an earlier build.
 pub fn is_before(name: &str) -> bool {
-    [ADMITTING_BEFORE, DENYING_BEFORE].contains(&name)
+    [
+        ADMITTING_BEFORE,
+        DENYING_BEFORE,
+        SIDECAR_BEFORE,
+        EMBEDDED_BEFORE,
+    ]
+    .contains(&name)
 }
 
 /// One thing to be measured.
@@ -88,6 +102,9 @@ pub async fn started(wanted: &[String]) -> Vec<Variant> {
     if before().is_some() {
         names.extend([ADMITTING_BEFORE, DENYING_BEFORE]);
     }
+    if sidecar_before().is_some() {
+        names.extend([SIDECAR_BEFORE, EMBEDDED_BEFORE]);
+    }
     for name in names {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part)) {
             variants.push(start(name, upstream, Scale::DEFAULT).await);
@@ -137,7 +154,7 @@ pub async fn scale(scale: Scale) -> Variant {
 async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     let folder = tempfile::tempdir().expect("a folder");
     let metered = ![NONE, NOTHING, FLOOR, LOCAL].contains(&name);
-    let redis = if metered && name != EMBEDDED {
+    let redis = if metered && ![EMBEDDED, EMBEDDED_BEFORE].contains(&name) {
         Some(Redis::start().await)
     } else {
         None
@@ -153,6 +170,9 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         let policy = format!("store: {store}\nstore_timeout: 1s\n{limits}");
         Some(if name == SOCKET {
             Sidecar::start_on_socket(&policy, folder.path(), &socket).await
+        } else if [SIDECAR_BEFORE, EMBEDDED_BEFORE].contains(&name) {
+            let before = sidecar_before().expect("it is named, or this would not run");
+            Sidecar::start_program(&before, &policy, folder.path()).await
         } else {
             Sidecar::start(&policy, folder.path()).await
         })
@@ -161,7 +181,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     };
     let port = sidecar.as_ref().map_or(upstream, |sidecar| sidecar.port);
     let other = folder.path().join("other.wasm");
-    let written = match before().filter(|_| is_before(name)) {
+    let written = match before().filter(|_| [ADMITTING_BEFORE, DENYING_BEFORE].contains(&name)) {
         Some(before) => std::fs::read(before).expect("SLUICEGATE_BEFORE names a file"),
         None if name == FLOOR => module::denies(),
         None => module::does_nothing(),

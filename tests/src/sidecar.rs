@@ -31,7 +31,19 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on(policy: &str, store: Option<&str>, folder: &Path) -> Self {
         let port = free_port();
-        Self::start_at(policy, store, folder, port, &format!("127.0.0.1:{port}")).await
+        let program = binary();
+        let listen = format!("127.0.0.1:{port}");
+        Self::start_at(&program, policy, store, folder, port, &listen).await
+    }
+
+    /// Starts one of another build.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_program(program: &Path, policy: &str, folder: &Path) -> Self {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        Self::start_at(program, policy, None, folder, port, &listen).await
     }
 
     /// Starts one that is asked for decisions on a Unix socket, by its path.
@@ -40,10 +52,11 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on_socket(policy: &str, folder: &Path, socket: &Path) -> Self {
         let listen = format!("unix:{}", socket.display());
-        Self::start_at(policy, None, folder, 0, &listen).await
+        Self::start_at(&binary(), policy, None, folder, 0, &listen).await
     }
 
     async fn start_at(
+        program: &Path,
         policy: &str,
         store: Option<&str>,
         folder: &Path,
@@ -55,7 +68,7 @@ impl Sidecar {
         let file = folder.join(admin_port.to_string()).join("policy.yaml");
         std::fs::create_dir(file.with_file_name("")).expect("a folder for the policy");
         std::fs::write(&file, policy).expect("a policy file");
-        let mut command = Command::new(binary());
+        let mut command = Command::new(program);
         command.args(["serve", "--policy"]).arg(&file);
         command.args(["--listen", listen]);
         command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
