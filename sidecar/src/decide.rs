@@ -4,15 +4,18 @@
 //! |---|---|
 //! | `service.rs` | decides: reads, asks the store, counts, answers |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `instead.rs` | what decides where the store did not answer |
 //! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
 mod denials;
 mod epoch;
+mod instead;
 mod plan;
 mod service;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, Live, Reload};
+pub use instead::Instead;
 pub use plan::Plan;
 pub use service::Service;

@@ -76,7 +76,7 @@ fn ask(
             })
         })
         .collect();
-    let told: Vec<Told<'_>> = plan.verdicts(&settled);
+    let told: Vec<Told<'_>> = plan.verdicts(&settled, &[]);
     match &told[0].verdict {
         Verdict::Admitted(standing) => Verdict::Admitted(standing.clone().into_owned()),
         Verdict::Denied(standing) => Verdict::Denied(standing.clone().into_owned()),

@@ -7,6 +7,7 @@
 //! | `key.rs` | the one spelling of a bucket's key |
 //! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
 //! | `script.rs` | what goes to the Lua script, and what comes back |
+//! | `share.rs` | a limit divided among sidecars that cannot ask the store |
 //! | `size.rs` | what a bucket takes in Redis |
 //! | `verdict.rs` | from what each bucket of a decision says to its outcome |
 //!
@@ -17,6 +18,7 @@ mod check;
 mod key;
 mod memory;
 pub mod script;
+mod share;
 mod size;
 mod verdict;
 
@@ -26,3 +28,4 @@ pub use check::{
 };
 pub use key::bucket_key;
 pub use memory::Memory;
+pub use share::Place;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, bucket_key};
 use sluicegate_protocol::{Code, Decision as Asked, Problem, Standing, Verdict};
 
+use super::instead::Instead;
 use crate::policy::{Limit, Policy};
 use crate::store::Settled;
 use crate::telemetry::verdict::{Source, Told};
@@ -153,9 +154,26 @@ impl Plan {
         Ok(Planned { sources, receipts })
     }
 
-    /// The verdicts in the order asked; `settled` has nothing where the store did not answer.
-    pub fn verdicts<'a>(&'a self, settled: &[Option<Settled>]) -> Vec<Told<'a>> {
-        let mut asked = self.batch.decisions.iter().zip(settled);
+    /// What each decision that the store is asked for takes, and from which limits; in the order of the batch.
+    pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit>)> {
+        let planned = self.decisions.iter().filter_map(|entry| match entry {
+            Entry::Planned(planned) => Some(planned),
+            Entry::Bad(_) | Entry::Held(_) => None,
+        });
+        let limits = planned.map(|planned| planned.sources.iter().map(|(_, limit)| limit.as_ref()));
+        self.batch.decisions.iter().zip(limits)
+    }
+
+    /// The verdicts in the order asked; `settled` has nothing where the store did not answer. There `instead` says what
+    /// decides, if anything does; it may be shorter.
+    pub fn verdicts<'a>(
+        &'a self,
+        settled: &[Option<Settled>],
+        instead: &[Instead],
+    ) -> Vec<Told<'a>> {
+        let instead = instead.iter().map(Some).chain(std::iter::repeat(None));
+        let answers = settled.iter().zip(instead);
+        let mut asked = self.batch.decisions.iter().zip(answers);
         let mut verdicts = Vec::with_capacity(self.decisions.len());
         for entry in &self.decisions {
             let (limit, source, verdict) = match entry {
@@ -166,18 +184,28 @@ impl Plan {
                     Verdict::Denied(standing.clone()),
                 ),
                 Entry::Planned(planned) => {
-                    let settled = asked
-                        .next()
-                        .and_then(|(decision, settled)| Some((decision, settled.as_ref()?)));
-                    let verdict = settled
-                        .and_then(|(decision, settled)| self.verdict(planned, decision, settled));
+                    let (mut then, mut source) = (None, Source::Store);
+                    let told = asked.next().and_then(|(decision, answer)| {
+                        let settled = match answer {
+                            (Some(settled), _) => settled,
+                            (None, Some(Instead::Share(settled))) => {
+                                source = Source::Share;
+                                settled
+                            }
+                            (None, Some(Instead::Say(say))) => {
+                                then = *say;
+                                return None;
+                            }
+                            (None, None) => return None,
+                        };
+                        self.verdict(planned, decision, settled, source)
+                    });
                     let first = planned
                         .sources
                         .first()
                         .map_or("", |(_, limit)| limit.name.as_str());
-                    let (limit, verdict) =
-                        verdict.unwrap_or((first, Verdict::Unavailable { then: None }));
-                    (limit, Source::Store, verdict)
+                    let (limit, verdict) = told.unwrap_or((first, Verdict::Unavailable { then }));
+                    (limit, source, verdict)
                 }
             };
             verdicts.push(Told {
@@ -194,6 +222,7 @@ impl Plan {
         planned: &'a Planned,
         decision: &Decision,
         settled: &Settled,
+        source: Source,
     ) -> Option<(&'a str, Verdict<'a>)> {
         let outcome = settled.outcome;
         let (check, limit) = planned.sources.get(outcome.decided_by)?;
@@ -208,12 +237,17 @@ impl Plan {
             reset_ms: outcome.reset_us.div_ceil(1_000),
             retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
             // Rounded down: a certificate may end early and never late.
-            hold_ms: if outcome.admitted {
+            // What a share denies has room as soon as the store is back.
+            hold_ms: if outcome.admitted || source == Source::Share {
                 0
             } else {
                 (outcome.retry_after_us / 1_000).min(self.denial_ttl_ms)
             },
-            receipt: planned.receipt(settled),
+            receipt: if source == Source::Share {
+                Vec::new()
+            } else {
+                planned.receipt(settled)
+            },
         };
         let verdict = if outcome.admitted {
             Verdict::Admitted(standing)

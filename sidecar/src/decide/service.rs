@@ -8,16 +8,17 @@ use std::time::Instant;
 use serde::Serialize;
 use sluicegate_engine::script::GiveBack;
 use sluicegate_protocol::{
-    Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, read_decisions,
-    read_give_backs, read_resets,
+    Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, WithoutStore,
+    read_decisions, read_give_backs, read_resets,
 };
 use tracing::warn;
 
 use super::denials::Denials;
 use super::epoch::{Live, Reload};
+use super::instead::{Instead, Mode};
 use super::plan::{Plan, buckets};
 use crate::store::batch::Batcher;
-use crate::store::{Store, StoreError};
+use crate::store::{Settled, Store, StoreError};
 use crate::telemetry::events::{Incidents, now_ms};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::verdict::Source;
@@ -87,7 +88,7 @@ impl Service {
             self.store_asked.store(true, Ordering::Relaxed);
         }
         let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
-        let told = plan.verdicts(&settled);
+        let told = plan.verdicts(&settled, &instead(&plan, &settled));
         for (told, asked) in told.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
             epoch.meters.count(told, decision, now_us);
@@ -214,7 +215,7 @@ impl Service {
         let plan = Plan::new(&epoch.policy, &looks, |_| None);
         let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
         let now_us = self.metrics.now_us();
-        for (told, (_, key)) in plan.verdicts(&settled).iter().zip(&samples) {
+        for (told, (_, key)) in plan.verdicts(&settled, &[]).iter().zip(&samples) {
             epoch.meters.note(&told.verdict, key, now_us);
         }
     }
@@ -268,6 +269,19 @@ impl Service {
             }
         }
     }
+}
+
+/// What decides where the store did not answer; nothing, if it did everywhere.
+fn instead(plan: &Plan, settled: &[Option<Settled>]) -> Vec<Instead> {
+    if settled.iter().all(Option::is_some) {
+        return Vec::new();
+    }
+    let instead = |(_, limits)| match Mode::of(limits) {
+        Mode::Allow => Instead::Say(Some(WithoutStore::Allow)),
+        Mode::Deny => Instead::Say(Some(WithoutStore::Deny)),
+        Mode::Share => Instead::Say(None),
+    };
+    plan.takes().map(instead).collect()
 }
 
 /// A number from 1 to 2^53 - 1. The standard library's hasher is the one source of randomness that it has: its keys are the

@@ -247,6 +247,7 @@ impl Meters {
         let source = match told.source {
             Source::Store => "store",
             Source::Certificate => "certificate",
+            Source::Share => "share",
             Source::Request => "request",
         };
         let verdict = match (&told.verdict, shadow) {

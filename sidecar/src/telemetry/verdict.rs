@@ -7,6 +7,8 @@ use sluicegate_protocol::Verdict;
 pub enum Source {
     /// The store, or its failing to answer.
     Store,
+    /// This sidecar's share of the limit, while the store is down.
+    Share,
     /// A denial certificate of this sidecar.
     Certificate,
     /// The request itself: it cannot be decided.

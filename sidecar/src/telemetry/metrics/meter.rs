@@ -15,17 +15,18 @@ use crate::telemetry::top::{Denials, Denied, Gate, Near, Nearest};
 use crate::telemetry::verdict::Source;
 
 /// Where denials come from: a label's values, in the order of [`PerSource`].
-pub const SOURCES: [&str; 3] = ["store", "certificate", "filter"];
+pub const SOURCES: [&str; 4] = ["store", "certificate", "filter", "share"];
 const FILTER: usize = 2;
 
 /// A counter for each of [`SOURCES`].
-type PerSource = [IntCounter; 3];
+type PerSource = [IntCounter; 4];
 
 /// One limit's.
 #[derive(Debug)]
 pub struct Meter {
     limit: String,
     admitted: IntCounter,
+    admitted_by_share: IntCounter,
     denied: PerSource,
     shadow_admitted: IntCounter,
     shadow_denied: PerSource,
@@ -90,6 +91,7 @@ impl Meter {
         Self {
             limit: limit.to_owned(),
             admitted: counter("admitted", "store"),
+            admitted_by_share: counter("admitted", "share"),
             denied: per_source("denied"),
             shadow_admitted: counter("shadow_admitted", "store"),
             shadow_denied: per_source("shadow_denied"),
@@ -115,7 +117,10 @@ impl Meter {
     pub(super) fn count(&self, verdict: &Verdict<'_>, source: Source, key: &str, now_us: u64) {
         match verdict {
             Verdict::Admitted(standing) => {
-                self.admitted.inc();
+                match source {
+                    Source::Share => self.admitted_by_share.inc(),
+                    _ => self.admitted.inc(),
+                }
                 self.note(standing, key, now_us);
             }
             Verdict::Denied(standing) => {
@@ -287,6 +292,7 @@ const fn place(source: Source) -> usize {
     match source {
         Source::Store | Source::Request => 0,
         Source::Certificate => 1,
+        Source::Share => 3,
     }
 }
 

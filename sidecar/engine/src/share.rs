@@ -1,0 +1,82 @@
+//! A limit divided among the sidecars that enforce it together while none of them can ask the common store.
+
+use crate::batch::{Algorithm, BucketSpec};
+
+/// Which of how many sidecars this one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// From 0.
+    pub rank: u64,
+    /// At least 1, and more than `rank`.
+    pub of: u64,
+}
+
+impl Place {
+    /// Its part of so many units. The parts of all places make up the whole, and no two differ by more than one.
+    #[must_use]
+    pub const fn part(self, units: u64) -> u64 {
+        let of = if self.of == 0 { 1 } else { self.of };
+        units / of + (self.rank < units % of) as u64
+    }
+}
+
+impl BucketSpec {
+    /// What one of several sidecars may admit by itself: no more, over all of them, than the whole. Nothing, where there
+    /// are more sidecars than units.
+    #[must_use]
+    pub fn share(&self, place: Place) -> Option<Self> {
+        let share = Self {
+            algorithm: match self.algorithm {
+                Algorithm::TokenBucket { burst } => Algorithm::TokenBucket {
+                    burst: place.part(burst),
+                },
+                algorithm => algorithm,
+            },
+            limit: place.part(self.limit),
+            ..*self
+        };
+        // Another rate may be one that cannot be counted exactly with this burst: as bad as no share, and as rare.
+        share.check().is_ok().then_some(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(algorithm: Algorithm, limit: u64, rank: u64, of: u64) -> Option<BucketSpec> {
+        let whole = BucketSpec {
+            algorithm,
+            limit,
+            window_us: 60_000_000,
+        };
+        whole.share(Place { rank, of })
+    }
+
+    #[test]
+    fn the_shares_of_all_make_up_the_limit() {
+        for (limit, of) in [(1, 1), (1, 3), (10, 3), (1_000, 7), (2_147_483_647, 2)] {
+            let shares = (0..of).filter_map(|rank| share(Algorithm::SlidingLog, limit, rank, of));
+            assert_eq!(shares.map(|spec| spec.limit).sum::<u64>(), limit);
+        }
+    }
+
+    #[test]
+    fn a_token_bucket_shares_its_rate_and_its_burst() {
+        let algorithm = Algorithm::TokenBucket { burst: 5 };
+        let shares: Vec<_> = (0..3).map(|rank| share(algorithm, 100, rank, 3)).collect();
+        let rates: Vec<_> = shares.iter().flatten().map(|spec| spec.limit).collect();
+        let bursts: Vec<_> = shares
+            .iter()
+            .flatten()
+            .map(|spec| spec.most_at_once())
+            .collect();
+        assert_eq!((rates, bursts), (vec![34, 33, 33], vec![2, 2, 1]));
+        assert_eq!(share(Algorithm::TokenBucket { burst: 2 }, 100, 2, 3), None);
+    }
+
+    #[test]
+    fn who_has_no_unit_has_no_share() {
+        assert_eq!(share(Algorithm::FixedWindow, 2, 2, 3), None);
+    }
+}
