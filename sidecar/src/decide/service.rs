@@ -16,9 +16,10 @@ use tracing::warn;
 use super::denials::Denials;
 use super::epoch::{Live, Reload};
 use super::plan::{Plan, buckets};
+use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Store, StoreError};
-use crate::telemetry::events::{Incidents, now_ms};
+use crate::telemetry::events::Incidents;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::verdict::Source;
 
@@ -45,7 +46,7 @@ impl Service {
     pub fn new(live: Live, store: Store, metrics: Metrics) -> Self {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
         let incidents = Arc::new(Incidents::default());
-        incidents.started(now_ms(), env!("CARGO_PKG_VERSION"));
+        incidents.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
         let batcher = Batcher::start(
             Arc::clone(&store),
             Arc::clone(&metrics),
@@ -74,7 +75,7 @@ impl Service {
             decisions: asked,
             denied,
         } = read_decisions(body)?;
-        let now_us = self.metrics.now_us();
+        let now_us = clock::now_us();
         for denied in &denied {
             epoch.meters.count_denied_here(denied, now_us);
         }
@@ -107,9 +108,9 @@ impl Service {
     }
 
     fn failed(&self, error: &StoreError) {
-        self.incidents.store_failed(now_ms(), error);
+        self.incidents.store_failed(clock::unix_ms(), error);
         self.metrics.store_failed(error.kind());
-        warn!(kind = error.kind(), "store call failed: {error}");
+        warn!(kind = %error.kind(), "store call failed: {error}");
     }
 
     /// Answers the body of `POST /v1/give-back`.
@@ -213,7 +214,7 @@ impl Service {
         let looks: Vec<_> = samples.iter().map(look).collect();
         let plan = Plan::new(&epoch.policy, &looks, |_| None);
         let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
-        let now_us = self.metrics.now_us();
+        let now_us = clock::now_us();
         for (told, (_, key)) in plan.verdicts(&settled).iter().zip(&samples) {
             epoch.meters.note(&told.verdict, key, now_us);
         }
@@ -242,9 +243,9 @@ impl Service {
         match &answered {
             Ok(()) => {
                 self.batcher.store_answers();
-                self.incidents.store_answered(now_ms());
+                self.incidents.store_answered(clock::unix_ms());
             }
-            Err(error) => self.incidents.store_failed(now_ms(), error),
+            Err(error) => self.incidents.store_failed(clock::unix_ms(), error),
         }
         answered
     }
@@ -260,11 +261,11 @@ impl Service {
             Reload::Unchanged => {}
             Reload::Loaded => {
                 let epoch = self.live.current().number;
-                self.incidents.policy_loaded(now_ms(), epoch);
+                self.incidents.policy_loaded(clock::unix_ms(), epoch);
             }
             Reload::Refused => {
                 let why = self.live.source.refusal().unwrap_or_default();
-                self.incidents.policy_refused(now_ms(), why);
+                self.incidents.policy_refused(clock::unix_ms(), why);
             }
         }
     }
