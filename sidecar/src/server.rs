@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::clock;
 use crate::decide::Service;
 use crate::page::Feed;
-use crate::telemetry::events::now_ms;
+
 pub use http::Access;
 use listen::Listener;
 
@@ -49,7 +50,7 @@ pub async fn run(
     changed: Arc<Notify>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let feed = Arc::new(Feed::new(now_ms()));
+    let feed = Arc::new(Feed::new(clock::unix_ms()));
     let (stop, stopped) = tokio::sync::watch::channel(());
     let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
         // An error means that the sender is gone, which says the same.

@@ -6,10 +6,12 @@
 //! | `top.rs`, `subject.rs` | who is denied most and who is near a limit; how subjects are shown; pure |
 //! | `history.rs` | what was decided in the last minutes; pure |
 //! | `events.rs` | what has happened to this sidecar; pure |
+//! | `labels.rs` | what labels and the log call things, an enum each |
 //! | `verdict.rs` | a verdict, and what is counted of it |
 
 pub mod events;
 pub mod history;
+pub mod labels;
 pub mod metrics;
 pub mod subject;
 pub mod top;

@@ -1,10 +1,11 @@
 //! The sidecar's denial certificates: what was denied is denied again without asking the store, while that is exact.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use sluicegate_certificates::{Asked, Certificates, fingerprint};
 use sluicegate_protocol::{Decision, Standing, Verdict};
+
+use crate::clock;
 
 /// Denials held at once; about half a kilobyte each.
 const CAPACITY: usize = 10_000;
@@ -12,7 +13,6 @@ const CAPACITY: usize = 10_000;
 /// Certificates of the policy in force.
 #[derive(Debug)]
 pub struct Denials {
-    started: Instant,
     held: Mutex<Held>,
 }
 
@@ -41,7 +41,6 @@ impl Default for Denials {
             certificates: Certificates::new(CAPACITY),
         };
         Self {
-            started: Instant::now(),
             held: Mutex::new(held),
         }
     }
@@ -53,7 +52,7 @@ impl Denials {
         Moment {
             epoch,
             generation: self.held().generation,
-            sent_us: self.now_us(),
+            sent_us: clock::now_us(),
         }
     }
 
@@ -65,7 +64,7 @@ impl Denials {
         }
         let standing = held
             .certificates
-            .covering(&print(decision), self.now_us())?;
+            .covering(&print(decision), clock::now_us())?;
         let limit = decision.checks.get(standing.check)?.limit.as_ref();
         Some(Standing {
             limit: limit.to_owned().into(),
@@ -80,7 +79,7 @@ impl Denials {
         };
         let asked = Asked {
             sent_us: moment.sent_us,
-            answered_us: self.now_us(),
+            answered_us: clock::now_us(),
         };
         let mut held = self.held();
         if held.generation != moment.generation || held.epoch > moment.epoch {
@@ -102,16 +101,12 @@ impl Denials {
 
     /// How many are held.
     pub fn len(&self) -> usize {
-        self.held().certificates.held(self.now_us())
+        self.held().certificates.held(clock::now_us())
     }
 
     /// None is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn now_us(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

@@ -17,9 +17,10 @@ use super::denials::Denials;
 use super::epoch::{Live, Reload};
 use super::instead::{Instead, Mode};
 use super::plan::{Plan, buckets};
+use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Settled, Store, StoreError};
-use crate::telemetry::events::{Incidents, now_ms};
+use crate::telemetry::events::Incidents;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::verdict::Source;
 
@@ -46,7 +47,7 @@ impl Service {
     pub fn new(live: Live, store: Store, metrics: Metrics) -> Self {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
         let incidents = Arc::new(Incidents::default());
-        incidents.started(now_ms(), env!("CARGO_PKG_VERSION"));
+        incidents.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
         let batcher = Batcher::start(
             Arc::clone(&store),
             Arc::clone(&metrics),
@@ -75,7 +76,7 @@ impl Service {
             decisions: asked,
             denied,
         } = read_decisions(body)?;
-        let now_us = self.metrics.now_us();
+        let now_us = clock::now_us();
         for denied in &denied {
             epoch.meters.count_denied_here(denied, now_us);
         }
@@ -108,9 +109,9 @@ impl Service {
     }
 
     fn failed(&self, error: &StoreError) {
-        self.incidents.store_failed(now_ms(), error);
+        self.incidents.store_failed(clock::unix_ms(), error);
         self.metrics.store_failed(error.kind());
-        warn!(kind = error.kind(), "store call failed: {error}");
+        warn!(kind = %error.kind(), "store call failed: {error}");
     }
 
     /// Answers the body of `POST /v1/give-back`.
@@ -214,7 +215,7 @@ impl Service {
         let looks: Vec<_> = samples.iter().map(look).collect();
         let plan = Plan::new(&epoch.policy, &looks, |_| None);
         let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
-        let now_us = self.metrics.now_us();
+        let now_us = clock::now_us();
         for (told, (_, key)) in plan.verdicts(&settled, &[]).iter().zip(&samples) {
             epoch.meters.note(&told.verdict, key, now_us);
         }
@@ -243,9 +244,9 @@ impl Service {
         match &answered {
             Ok(()) => {
                 self.batcher.store_answers();
-                self.incidents.store_answered(now_ms());
+                self.incidents.store_answered(clock::unix_ms());
             }
-            Err(error) => self.incidents.store_failed(now_ms(), error),
+            Err(error) => self.incidents.store_failed(clock::unix_ms(), error),
         }
         answered
     }
@@ -261,11 +262,11 @@ impl Service {
             Reload::Unchanged => {}
             Reload::Loaded => {
                 let epoch = self.live.current().number;
-                self.incidents.policy_loaded(now_ms(), epoch);
+                self.incidents.policy_loaded(clock::unix_ms(), epoch);
             }
             Reload::Refused => {
                 let why = self.live.source.refusal().unwrap_or_default();
-                self.incidents.policy_refused(now_ms(), why);
+                self.incidents.policy_refused(clock::unix_ms(), why);
             }
         }
     }

@@ -12,8 +12,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::snapshot::{Past, Snapshot};
+use crate::clock;
 use crate::decide::Service;
-use crate::telemetry::events::{Store, now_ms};
+use crate::telemetry::events::Store;
 use crate::telemetry::history::{History, Sample};
 
 /// Viewers at once: a team's screens, and not a way to keep connections for nothing.
@@ -133,7 +134,7 @@ impl Feed {
     }
 
     fn sample(&self, service: &Service) {
-        let (now_ms, mut history) = (now_ms(), self.history());
+        let (now_ms, mut history) = (clock::unix_ms(), self.history());
         let before = history.samples().next_back().map(|sample| sample.at_ms);
         // A clock that was set back would let none pass for a while.
         if before.is_some_and(|before| now_ms.abs_diff(before) < LEAST_APART_MS) {
@@ -153,7 +154,7 @@ impl Feed {
             counts: Vec::new(),
         };
         let snapshot = Snapshot::new(
-            (now_ms(), self.started_ms),
+            (clock::unix_ms(), self.started_ms),
             &service.live,
             service.store_name(),
             &service.incidents,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::telemetry::labels::FailureKind;
+
 /// Why a store gave no answer. Says nothing of keys or of the store's address: both may be secrets.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -44,13 +46,13 @@ fn without_arguments(error: &::redis::RedisError) -> String {
 
 impl StoreError {
     /// The kind, as a metric's label.
-    pub const fn kind(&self) -> &'static str {
+    pub const fn kind(&self) -> FailureKind {
         match self {
-            Self::Timeout(_) => "timeout",
-            Self::Address(_) => "address",
-            Self::Connection(_) => "connection",
-            Self::Refused(_) => "refused",
-            Self::Reply(_) => "reply",
+            Self::Timeout(_) => FailureKind::Timeout,
+            Self::Address(_) => FailureKind::Address,
+            Self::Connection(_) => FailureKind::Connection,
+            Self::Refused(_) => FailureKind::Refused,
+            Self::Reply(_) => FailureKind::Reply,
         }
     }
 }

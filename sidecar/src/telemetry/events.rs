@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 /// Events that are kept.
 const CAPACITY: usize = 50;
@@ -15,14 +14,6 @@ const FAILURES_OF_AN_OUTAGE: u32 = 2;
 /// An outage that begins so soon after another is the same one: a store that comes and goes must not push
 /// everything else out.
 const SAME_OUTAGE_MS: u64 = 10_000;
-
-/// The time by this machine's clock, as people read it.
-pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
-}
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,15 +12,17 @@ mod totals;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{Encoder, TextEncoder};
 use sluicegate_protocol::{Check, Decision, DeniedHere, Standing, Top, Verdict};
 
+use crate::clock;
 use crate::policy::Policy;
 use crate::telemetry::history::Counts;
-use crate::telemetry::verdict::{Source, Told};
+use crate::telemetry::labels::{FailureKind, Outcome, Source};
+use crate::telemetry::verdict::Told;
 pub use families::Failed;
 use families::Families;
 use meter::Meter;
@@ -31,7 +33,6 @@ pub struct Metrics {
     families: Arc<Families>,
     /// Of every limit that the policy in force has.
     meters: Mutex<BTreeMap<String, Arc<Meter>>>,
-    started: Instant,
 }
 
 /// What is counted of the limits of one policy. Who decides by a policy counts by its meters, which need no lock to be
@@ -51,13 +52,7 @@ impl Metrics {
         Ok(Self {
             families: Arc::new(Families::new()?),
             meters: Mutex::default(),
-            started: Instant::now(),
         })
-    }
-
-    /// Microseconds since the start; what counting wants to be told.
-    pub fn now_us(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     /// Notes how long a call to the store took, whether or not it succeeded.
@@ -87,9 +82,10 @@ impl Metrics {
         seconds.observe(duration.as_secs_f64());
     }
 
-    /// Counts a failed call to the store; `kind` is one of `StoreError`'s, or of the queue before it.
-    pub fn store_failed(&self, kind: &str) {
-        self.families.store_errors.with_label_values(&[kind]).inc();
+    /// Counts a failed call to the store, or decisions that did not get as far.
+    pub fn store_failed(&self, kind: FailureKind) {
+        let errors = &self.families.store_errors;
+        errors.with_label_values(&[kind.name()]).inc();
     }
 
     /// Says whether the store answered when it was last asked.
@@ -105,9 +101,7 @@ impl Metrics {
             .epoch
             .set(i64::try_from(epoch).unwrap_or(i64::MAX));
         self.families.reload_successful.set(1);
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = Duration::from_millis(clock::unix_ms());
         self.families.reload_time.set(now.as_secs_f64());
         if epoch > 1 {
             self.families.reloads_loaded.inc();
@@ -145,7 +139,7 @@ impl Metrics {
 
     /// Who is denied and who is near a limit, for every limit in force.
     pub fn top(&self) -> Top {
-        let now_us = self.now_us();
+        let now_us = clock::now_us();
         Top {
             limits: self.known().iter().map(|meter| meter.top(now_us)).collect(),
         }
@@ -159,7 +153,7 @@ impl Metrics {
         self.families
             .certificates
             .set(i64::try_from(certificates).unwrap_or(i64::MAX));
-        let now_us = self.now_us();
+        let now_us = clock::now_us();
         for meter in self.known() {
             meter.refresh(now_us);
         }
@@ -236,43 +230,29 @@ impl Meters {
                 meter.count_shadow_denied_here(&self.families, rule, denied.count);
             }
             (None, shadow) => {
-                let verdict = shadow.map_or("denied", |_| "shadow_denied");
-                self.nameless(shadow, verdict, "filter", denied.count);
+                self.nameless(shadow, Outcome::Denied, Source::Filter, denied.count);
             }
         }
     }
 
     /// Nearly always an error: only those have no limit.
     fn count_nameless(&self, told: &Told<'_>, shadow: Option<&str>) {
-        let source = match told.source {
-            Source::Store => "store",
-            Source::Certificate => "certificate",
-            Source::Share => "share",
-            Source::Request => "request",
-        };
-        let verdict = match (&told.verdict, shadow) {
-            (Verdict::Admitted(_), None) => "admitted",
-            (Verdict::Denied(_), None) => "denied",
-            (Verdict::Admitted(_), Some(_)) => "shadow_admitted",
-            (Verdict::Denied(_), Some(_)) => "shadow_denied",
-            (Verdict::Unavailable { .. }, _) => "unavailable",
-            (Verdict::Error { .. }, _) => "error",
-        };
-        self.nameless(shadow, verdict, source, 1);
+        self.nameless(shadow, (&told.verdict).into(), told.source, 1);
     }
 
-    fn nameless(&self, shadow: Option<&str>, verdict: &str, source: &str, count: u64) {
+    fn nameless(&self, shadow: Option<&str>, outcome: Outcome, source: Source, count: u64) {
+        let mut counted = outcome;
         if let Some(rule) = shadow {
+            counted = outcome.in_shadow();
             let rule = self.families.shadow_rule(rule);
-            let verdict = verdict.trim_start_matches("shadow_");
             self.families
                 .shadow_decisions
-                .with_label_values(&[rule, "", verdict])
+                .with_label_values(&[rule, "", outcome.name()])
                 .inc_by(count);
         }
         self.families
             .decisions
-            .with_label_values(&["", verdict, source])
+            .with_label_values(&["", counted.name(), source.name()])
             .inc_by(count);
     }
 }

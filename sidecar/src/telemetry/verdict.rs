@@ -2,18 +2,7 @@
 
 use sluicegate_protocol::Verdict;
 
-/// Where a verdict came from; a metric's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The store, or its failing to answer.
-    Store,
-    /// This sidecar's share of the limit, while the store is down.
-    Share,
-    /// A denial certificate of this sidecar.
-    Certificate,
-    /// The request itself: it cannot be decided.
-    Request,
-}
+pub use super::labels::Source;
 
 /// A verdict, and what is counted of it.
 #[derive(Debug)]

@@ -11,19 +11,18 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use super::queue::Queue;
+use crate::clock;
 use crate::store::cluster::lanes::{LANES, split};
 use crate::store::kinds::Store;
 use crate::store::portion::Portion;
 use crate::store::settled::{Settled, Settlement};
-use crate::telemetry::events::{Incidents, now_ms};
+use crate::telemetry::events::Incidents;
+use crate::telemetry::labels::FailureKind;
 use crate::telemetry::metrics::Metrics;
 
 /// Callers that may wait in a lane. A filter asks for all its waiting requests at once, so this is a matter of Envoy
 /// workers and clients, not of requests. Not one bound over all lanes: those that wait for a dead node would use it up.
 const MOST_CALLERS: usize = 4_096;
-/// Reasons for which decisions are not made before they reach the store; values of a metric's label.
-const OVERLOADED: &str = "overloaded";
-const LATE: &str = "late";
 
 /// A caller that waits.
 #[derive(Debug)]
@@ -112,14 +111,14 @@ impl Batcher {
             answer,
         };
         if lane.try_send((portion, waiting)).is_err() {
-            self.shared.metrics.store_failed(OVERLOADED);
+            self.shared.metrics.store_failed(FailureKind::Overloaded);
             return vec![None; decisions];
         }
         match tokio::time::timeout(self.patience, answered).await {
             Ok(Ok(settled)) => settled,
             // Its place in the queue is given up by the answer's being dropped.
             _ => {
-                self.shared.metrics.store_failed(LATE);
+                self.shared.metrics.store_failed(FailureKind::Late);
                 vec![None; decisions]
             }
         }
@@ -155,12 +154,12 @@ impl Shared {
         };
         self.metrics.store_is_up(all_answer);
         if all_answer {
-            self.incidents.store_answered(now_ms());
+            self.incidents.store_answered(clock::unix_ms());
         }
         for error in &settlement.errors {
-            self.incidents.store_failed(now_ms(), error);
+            self.incidents.store_failed(clock::unix_ms(), error);
             self.metrics.store_failed(error.kind());
-            warn!(kind = error.kind(), "store call failed: {error}");
+            warn!(kind = %error.kind(), "store call failed: {error}");
         }
     }
 }

@@ -10,6 +10,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
+use crate::telemetry::labels::{FailureKind, Outcome, Reloaded, Source};
 use crate::telemetry::top::Denied;
 
 /// Seconds: from well under a local round trip to past the longest sensible deadline.
@@ -20,19 +21,6 @@ const SECONDS: [f64; 13] = [
 const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 /// Shares of a limit: finer where it is about to bind.
 const USED_RATIO: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
-
-/// Reasons for which the store gave no verdict: those of `StoreError::kind`, and two of the queue before it.
-pub const STORE_ERRORS: [&str; 7] = [
-    "address",
-    "connection",
-    "late",
-    "overloaded",
-    "refused",
-    "reply",
-    "timeout",
-];
-/// What a reload can come to.
-const RELOADS: [&str; 2] = ["loaded", "refused"];
 
 /// Rules that are told apart by name; those that come later are `other`.
 const MAX_SHADOW_RULES: usize = 256;
@@ -100,8 +88,8 @@ impl Families {
             "Calls to the store that failed, by kind.",
             &["kind"],
         )?;
-        for kind in STORE_ERRORS {
-            store_errors.with_label_values(&[kind]);
+        for kind in FailureKind::ALL {
+            store_errors.with_label_values(&[kind.name()]);
         }
         let decisions = counters(
             &registry,
@@ -110,14 +98,15 @@ impl Families {
             &["limit", "verdict", "source"],
         )?;
         // Decisions that cannot be made have no limit.
-        decisions.with_label_values(&["", "error", "request"]);
+        decisions.with_label_values(&["", Outcome::Error.name(), Source::Request.name()]);
         let reloads = counters(
             &registry,
             "sluicegate_policy_reloads_total",
             "Policies read after the first, by outcome.",
             &["outcome"],
         )?;
-        let [loaded, refused] = RELOADS.map(|outcome| reloads.with_label_values(&[outcome]));
+        let [loaded, refused] = [Reloaded::Loaded, Reloaded::Refused]
+            .map(|outcome| reloads.with_label_values(&[outcome.name()]));
         let decision_seconds = histograms(
             &registry,
             "sluicegate_decision_duration_seconds",
@@ -177,8 +166,9 @@ impl Families {
                 "Time that a caller's decisions waited for the store call under way before they went.",
                 &SECONDS,
             )?,
-            decision_seconds_store: decision_seconds.with_label_values(&["store"]),
-            decision_seconds_certificate: decision_seconds.with_label_values(&["certificate"]),
+            decision_seconds_store: decision_seconds.with_label_values(&[Source::Store.name()]),
+            decision_seconds_certificate: decision_seconds
+                .with_label_values(&[Source::Certificate.name()]),
             certificates: add(
                 &registry,
                 IntGauge::new(

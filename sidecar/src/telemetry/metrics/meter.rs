@@ -10,16 +10,29 @@ use prometheus::{Gauge, Histogram, IntCounter};
 use sluicegate_protocol::{Standing, TopDenied, TopLimit, TopNearest, Verdict};
 
 use super::families::Families;
+use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::subject::Subject;
 use crate::telemetry::top::{Denials, Denied, Gate, Near, Nearest};
-use crate::telemetry::verdict::Source;
 
-/// Where denials come from: a label's values, in the order of [`PerSource`].
-pub const SOURCES: [&str; 4] = ["store", "certificate", "filter", "share"];
-const FILTER: usize = 2;
+/// Counters of denials by where they came from.
+#[derive(Debug)]
+struct PerSource {
+    store: IntCounter,
+    share: IntCounter,
+    certificate: IntCounter,
+    filter: IntCounter,
+}
 
-/// A counter for each of [`SOURCES`].
-type PerSource = [IntCounter; 4];
+impl PerSource {
+    const fn of(&self, source: Source) -> &IntCounter {
+        match source {
+            Source::Store | Source::Request => &self.store,
+            Source::Share => &self.share,
+            Source::Certificate => &self.certificate,
+            Source::Filter => &self.filter,
+        }
+    }
+}
 
 /// One limit's.
 #[derive(Debug)]
@@ -82,20 +95,25 @@ impl AtomicGate {
 impl Meter {
     /// All series of a limit, at 0 where nothing has been counted yet.
     pub(super) fn new(families: &Families, limit: &str) -> Self {
-        let counter = |verdict, source| {
+        let counter = |outcome: Outcome, source: Source| {
             families
                 .decisions
-                .with_label_values(&[limit, verdict, source])
+                .with_label_values(&[limit, outcome.name(), source.name()])
         };
-        let per_source = |verdict| SOURCES.map(|source| counter(verdict, source));
+        let per_source = |outcome| PerSource {
+            store: counter(outcome, Source::Store),
+            share: counter(outcome, Source::Share),
+            certificate: counter(outcome, Source::Certificate),
+            filter: counter(outcome, Source::Filter),
+        };
         Self {
             limit: limit.to_owned(),
-            admitted: counter("admitted", "store"),
-            admitted_by_share: counter("admitted", "share"),
-            denied: per_source("denied"),
-            shadow_admitted: counter("shadow_admitted", "store"),
-            shadow_denied: per_source("shadow_denied"),
-            unavailable: counter("unavailable", "store"),
+            admitted: counter(Outcome::Admitted, Source::Store),
+            admitted_by_share: counter(Outcome::Admitted, Source::Share),
+            denied: per_source(Outcome::Denied),
+            shadow_admitted: counter(Outcome::ShadowAdmitted, Source::Store),
+            shadow_denied: per_source(Outcome::ShadowDenied),
+            unavailable: counter(Outcome::Unavailable, Source::Store),
             used: families.used.with_label_values(&[limit]),
             nearest_ratio: families.nearest_ratio.with_label_values(&[limit]),
             top_denied_ratio: families.top_denied_ratio.with_label_values(&[limit]),
@@ -124,9 +142,7 @@ impl Meter {
                 self.note(standing, key, now_us);
             }
             Verdict::Denied(standing) => {
-                if let Some(counter) = self.denied.get(place(source)) {
-                    counter.inc();
-                }
+                self.denied.of(source).inc();
                 let subject = Subject::of(key);
                 self.who().denied.count(Some(subject), 1, now_us);
                 if source == Source::Store {
@@ -155,9 +171,7 @@ impl Meter {
             }
             Verdict::Denied(_) => {
                 shadow.denied.inc();
-                if let Some(counter) = self.shadow_denied.get(place(source)) {
-                    counter.inc();
-                }
+                self.shadow_denied.of(source).inc();
             }
             Verdict::Unavailable { .. } => {
                 shadow.unavailable.inc();
@@ -169,9 +183,7 @@ impl Meter {
 
     /// Counts what a filter has denied by its certificates.
     pub(super) fn count_denied_here(&self, key: Option<&str>, count: u64, now_us: u64) {
-        if let Some(counter) = self.denied.get(FILTER) {
-            counter.inc_by(count);
-        }
+        self.denied.filter.inc_by(count);
         let subject = key.map(Subject::of);
         self.who().denied.count(subject, count, now_us);
     }
@@ -179,9 +191,7 @@ impl Meter {
     /// Counts what it would have denied for a rule that only asks in the shadow.
     pub(super) fn count_shadow_denied_here(&self, families: &Families, rule: &str, count: u64) {
         self.shadow(families, rule).denied.inc_by(count);
-        if let Some(counter) = self.shadow_denied.get(FILTER) {
-            counter.inc_by(count);
-        }
+        self.shadow_denied.filter.inc_by(count);
     }
 
     /// Sets the gauges that tell of subjects to what is true at `now_us`.
@@ -260,15 +270,15 @@ impl Meter {
             return Arc::clone(shadow);
         }
         let name = families.shadow_rule(rule);
-        let counter = |verdict| {
+        let counter = |outcome: Outcome| {
             families
                 .shadow_decisions
-                .with_label_values(&[name, &self.limit, verdict])
+                .with_label_values(&[name, &self.limit, outcome.name()])
         };
         let shadow = Arc::new(Shadow {
-            admitted: counter("admitted"),
-            denied: counter("denied"),
-            unavailable: counter("unavailable"),
+            admitted: counter(Outcome::Admitted),
+            denied: counter(Outcome::Denied),
+            unavailable: counter(Outcome::Unavailable),
         });
         // A rule that is one of too many is looked up anew each time: what is kept is bounded.
         if name == rule {
@@ -284,15 +294,6 @@ impl Meter {
     fn who(&self) -> MutexGuard<'_, Who> {
         // Counts are whole after each step, whatever became of the thread.
         self.who.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Of what can deny in this process; a place in [`SOURCES`].
-const fn place(source: Source) -> usize {
-    match source {
-        Source::Store | Source::Request => 0,
-        Source::Certificate => 1,
-        Source::Share => 3,
     }
 }
 

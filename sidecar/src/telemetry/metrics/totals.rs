@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use prometheus::proto::{Metric, MetricFamily};
 
 use crate::telemetry::history::Counts;
+use crate::telemetry::labels::Outcome;
 
 /// The counts of `sluicegate_decisions_total` by limit, whatever they came from.
 pub fn by_limit(families: &[MetricFamily]) -> BTreeMap<String, Counts> {
@@ -17,13 +18,19 @@ pub fn by_limit(families: &[MetricFamily]) -> BTreeMap<String, Counts> {
         let counts = totals.entry(limit.to_owned()).or_default();
         // Whole and growing by one: a double is exact for longer than a process lives.
         let value = metric.get_counter().get_value() as u64;
-        match verdict {
-            "admitted" => counts.admitted += value,
-            "denied" => counts.denied += value,
-            "unavailable" => counts.unavailable += value,
-            "error" => counts.error += value,
-            "shadow_denied" => counts.shadow_denied += value,
-            _ => {}
+        let Some(outcome) = Outcome::ALL
+            .iter()
+            .find(|outcome| outcome.name() == verdict)
+        else {
+            continue;
+        };
+        match outcome {
+            Outcome::Admitted => counts.admitted += value,
+            Outcome::Denied => counts.denied += value,
+            Outcome::Unavailable => counts.unavailable += value,
+            Outcome::Error => counts.error += value,
+            Outcome::ShadowDenied => counts.shadow_denied += value,
+            Outcome::ShadowAdmitted => {}
         }
     }
     totals
