@@ -1,11 +1,11 @@
-//! Group commit: what waits while a store call is under way goes together in the next one. Pure; `batcher.rs` flies.
+//! Group commit: what waits while a store call is under way goes together in the next one. Pure; `worker.rs` makes the calls.
 //!
 //! Callers take turns. Each gets a bounded share of a call before the next one's turn comes, so a caller with a
 //! thousand decisions does not hold up one with a single decision; and within a caller the order stays.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use sluicegate_engine::{Batch, Decision, Take};
+use sluicegate_engine::{Batch, BatchBuilder, Decision};
 
 use crate::store::portion::Portion;
 use crate::store::settled::Settled;
@@ -38,9 +38,7 @@ impl<A> Caller<A> {
 /// What goes to the store in one call.
 #[derive(Debug, Default)]
 pub struct Call {
-    /// The decisions of several callers, each bucket once.
-    pub batch: Batch,
-    places: HashMap<String, usize>,
+    builder: BatchBuilder,
     /// Whose decisions these are, in their order: a caller's place in the queue, once for each decision.
     owners: Vec<usize>,
     /// For each caller in the queue how many of them are its own.
@@ -133,42 +131,18 @@ impl<A> Queue<A> {
 }
 
 impl Call {
+    /// The decisions of several callers, each bucket once.
+    pub fn batch(&self) -> &Batch {
+        self.builder.batch()
+    }
+
     /// Adds a decision; false when it has to wait for the next call.
     fn add(&mut self, batch: &Batch, decision: &Decision, owner: usize) -> bool {
-        let named = |take: &Take| batch.buckets.get(take.bucket);
-        // A policy was reloaded between two callers: the same bucket cannot be counted in two ways in one call.
-        let differs = decision.takes.iter().filter_map(named).any(|bucket| {
-            let place = self.places.get(&bucket.key);
-            place
-                .and_then(|place| self.batch.buckets.get(*place))
-                .is_some_and(|known| known.spec != bucket.spec)
-        });
-        if differs {
-            return false;
+        let fits = self.builder.copy(batch, decision);
+        if fits {
+            self.owners.push(owner);
         }
-        let mut takes = Vec::with_capacity(decision.takes.len());
-        for take in &decision.takes {
-            let Some(bucket) = named(take) else { continue };
-            let place = match self.places.get(&bucket.key) {
-                Some(place) => *place,
-                None => {
-                    self.batch.buckets.push(bucket.clone());
-                    self.places
-                        .insert(bucket.key.clone(), self.batch.buckets.len() - 1);
-                    self.batch.buckets.len() - 1
-                }
-            };
-            takes.push(Take {
-                bucket: place,
-                cost: take.cost,
-            });
-        }
-        self.batch.decisions.push(Decision {
-            takes,
-            peek: decision.peek,
-        });
-        self.owners.push(owner);
-        true
+        fits
     }
 }
 
@@ -200,7 +174,7 @@ mod tests {
 
     /// Lets the engine decide a call.
     fn work(engine: &mut Memory, call: &Call) -> Vec<Option<Settled>> {
-        let outcomes = engine.decide(1, &call.batch).into_iter();
+        let outcomes = engine.decide(1, call.batch()).into_iter();
         outcomes
             .map(|outcome| {
                 Some(Settled {
@@ -217,8 +191,8 @@ mod tests {
         queue.push(Arc::new(batch(&vec![vec![0]; 1_000])), "large");
         queue.push(Arc::new(batch(&[vec![1]])), "small");
         let call = queue.next_call();
-        assert_eq!(call.batch.decisions.len(), MOST);
-        assert_eq!(call.batch.buckets.len(), 2, "a hot bucket is in it once");
+        assert_eq!(call.batch().decisions.len(), MOST);
+        assert_eq!(call.batch().buckets.len(), 2, "a hot bucket is in it once");
         let waited: Vec<_> = queue.first_in(&call).collect();
         assert_eq!(waited, [&"large", &"small"]);
         let done = queue.answer(&call, vec![None; MOST]);
@@ -238,9 +212,9 @@ mod tests {
         raised.buckets[0].spec = spec(100);
         queue.push(Arc::new(raised), 1);
         let call = queue.next_call();
-        assert_eq!(call.batch.decisions.len(), 1);
+        assert_eq!(call.batch().decisions.len(), 1);
         assert_eq!(queue.answer(&call, vec![None]).len(), 1);
-        assert_eq!(queue.next_call().batch.buckets[0].spec, spec(100));
+        assert_eq!(queue.next_call().batch().buckets[0].spec, spec(100));
     }
 
     #[test]
@@ -249,7 +223,7 @@ mod tests {
         queue.push(Arc::new(batch(&[vec![0]])), "left");
         queue.push(Arc::new(batch(&[vec![0]])), "stays");
         queue.retain(|answer| *answer == "stays");
-        assert_eq!(queue.next_call().batch.decisions.len(), 1);
+        assert_eq!(queue.next_call().batch().decisions.len(), 1);
     }
 
     proptest! {
