@@ -4,6 +4,13 @@
 //! Times are microseconds of the store's clock, since that is what Redis's TIME gives; whoever shows
 //! them to a caller rounds up to milliseconds.
 
+/// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision of more goes alone.
+/// So many hold Redis for TODO.
+pub const MAX_CALL_WEIGHT: usize = 512;
+/// Most bucket visits that one request may ask for: its checks, each counted once for each window of its limit.
+/// Eight calls, since whoever asks waits for all of them.
+pub const MAX_REQUEST_WEIGHT: usize = 8 * MAX_CALL_WEIGHT;
+
 /// How a bucket counts. See lua/README.md for what each one promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
@@ -69,6 +76,22 @@ pub struct Batch {
     pub buckets: Vec<Bucket>,
     /// The decisions.
     pub decisions: Vec<Decision>,
+}
+
+impl Decision {
+    /// What it costs a store, in visits of buckets: its takes, and 1 at least.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.takes.len().max(1)
+    }
+}
+
+impl Batch {
+    /// What it costs a store, in visits of buckets; see [`crate::MAX_CALL_WEIGHT`].
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.decisions.iter().map(Decision::weight).sum()
+    }
 }
 
 /// What became of one decision.

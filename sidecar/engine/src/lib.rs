@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `batch.rs` | the question: buckets, decisions over them; the answer: outcomes |
+//! | `builder.rs` | a batch put together, each bucket once |
 //! | `check.rs` | which numbers a bucket may have, and what to do about those it may not |
 //! | `key.rs` | the one spelling of a bucket's key |
 //! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
@@ -14,6 +15,7 @@
 //! Nothing here reads a clock, opens a socket or knows tokio: time comes in as an argument.
 
 mod batch;
+mod builder;
 mod check;
 mod key;
 mod memory;
@@ -22,7 +24,11 @@ mod share;
 mod size;
 mod verdict;
 
-pub use batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
+pub use batch::{
+    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_CALL_WEIGHT, MAX_REQUEST_WEIGHT, Outcome,
+    Take,
+};
+pub use builder::BatchBuilder;
 pub use check::{
     MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate, greatest_common_divisor,
 };

@@ -22,6 +22,9 @@ pub enum Code {
     NoChecks,
     /// More than [`crate::MAX_CHECKS`] checks in one decision.
     TooManyChecks,
+    /// The request asks for more buckets than one may: its checks, each counted once for each window of its limit.
+    /// The decisions before this one are made.
+    RequestTooLarge,
     /// The policy has no limit of that name.
     UnknownLimit,
     /// The cost is more than the limit ever holds, so that waiting cannot help.
@@ -46,6 +49,7 @@ impl Code {
             Self::MalformedEntry => "malformed_entry",
             Self::NoChecks => "no_checks",
             Self::TooManyChecks => "too_many_checks",
+            Self::RequestTooLarge => "request_too_large",
             Self::UnknownLimit => "unknown_limit",
             Self::CostOverLimit => "cost_over_limit",
             Self::EmptyKey => "empty_key",

@@ -1,9 +1,11 @@
 //! From checks to buckets and from outcomes back to verdicts. Pure.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, bucket_key};
+use sluicegate_engine::{
+    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Take,
+    bucket_key,
+};
 use sluicegate_protocol::{Code, Decision as Asked, Problem, Standing, Verdict};
 
 use super::instead::Instead;
@@ -68,90 +70,21 @@ impl Plan {
             denial_ttl_ms: ttl_ms,
             ..Self::default()
         };
-        let mut buckets = HashMap::new();
+        let mut builder = BatchBuilder::new();
         for decision in asked {
             let entry = match decision {
                 Err(problem) => Entry::Bad(problem.clone()),
                 Ok(decision) => match covering(decision) {
                     Some(standing) => Entry::Held(standing),
-                    None => plan
-                        .add(policy, decision, &mut buckets)
-                        .map_or_else(Entry::Bad, Entry::Planned),
+                    None => {
+                        add(policy, decision, &mut builder).map_or_else(Entry::Bad, Entry::Planned)
+                    }
                 },
             };
             plan.decisions.push(entry);
         }
+        plan.batch = Arc::new(builder.finish());
         plan
-    }
-
-    fn add(
-        &mut self,
-        policy: &Policy,
-        asked: &Asked<'_>,
-        buckets: &mut HashMap<String, usize>,
-    ) -> Result<Planned, Problem> {
-        // Every check is looked up before any bucket is made, so that a bad decision leaves none behind.
-        let mut wanted: Vec<(usize, Arc<Limit>, u64)> = Vec::with_capacity(asked.checks.len());
-        let mut receipts = Vec::new();
-        for (index, check) in asked.checks.iter().enumerate() {
-            let limit = policy.limit(&check.limit).ok_or_else(|| {
-                unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
-            })?;
-            // The same limit for the same key twice in one decision is one check of both costs:
-            // looked at one by one, each might find the room that only one of them can have.
-            let same = wanted.iter_mut().find(|(earlier, _, _)| {
-                asked
-                    .checks
-                    .get(*earlier)
-                    .is_some_and(|e| e.limit == check.limit && e.key == check.key)
-            });
-            receipts.push(same.as_ref().map_or(index, |(earlier, _, _)| *earlier));
-            match same {
-                Some((_, _, cost)) => *cost = cost.saturating_add(check.cost),
-                None => wanted.push((index, Arc::clone(limit), check.cost)),
-            }
-        }
-        if !asked.receipt || asked.peek {
-            receipts.clear();
-        }
-        for (index, limit, cost) in &wanted {
-            let most = limit.most();
-            if *cost > most {
-                return Err(Problem::new(
-                    Code::CostOverLimit,
-                    format_args!(
-                        "`checks[{index}].cost`: {cost} is more than limit `{}` ever holds ({most}): waiting cannot help, ask for less at a time",
-                        limit.name
-                    ),
-                ));
-            }
-        }
-        // Not shared yet, so nothing is copied.
-        let batch = Arc::make_mut(&mut self.batch);
-        let mut sources = Vec::with_capacity(wanted.len());
-        let mut takes = Vec::with_capacity(wanted.len());
-        for (index, limit, cost) in wanted {
-            let Some(check) = asked.checks.get(index) else {
-                continue;
-            };
-            for spec in &limit.windows {
-                let key = bucket_key(&check.key, &limit.name, spec);
-                let bucket = *buckets.entry(key).or_insert_with_key(|key| {
-                    batch.buckets.push(Bucket {
-                        key: key.clone(),
-                        spec: *spec,
-                    });
-                    batch.buckets.len() - 1
-                });
-                takes.push(Take { bucket, cost });
-                sources.push((index, Arc::clone(&limit)));
-            }
-        }
-        batch.decisions.push(Decision {
-            takes,
-            peek: asked.peek,
-        });
-        Ok(Planned { sources, receipts })
     }
 
     /// What each decision that the store is asked for takes, and from which limits; in the order of the batch.
@@ -256,6 +189,74 @@ impl Plan {
         };
         Some((&limit.name, verdict))
     }
+}
+
+/// Plans one decision.
+fn add(policy: &Policy, asked: &Asked<'_>, builder: &mut BatchBuilder) -> Result<Planned, Problem> {
+    // Every check is looked up before any bucket is made, so that a bad decision leaves none behind.
+    let mut wanted: Vec<(usize, Arc<Limit>, u64)> = Vec::with_capacity(asked.checks.len());
+    let mut receipts = Vec::new();
+    for (index, check) in asked.checks.iter().enumerate() {
+        let limit = policy.limit(&check.limit).ok_or_else(|| {
+            unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
+        })?;
+        // The same limit for the same key twice in one decision is one check of both costs:
+        // looked at one by one, each might find the room that only one of them can have.
+        let same = wanted.iter_mut().find(|(earlier, _, _)| {
+            asked
+                .checks
+                .get(*earlier)
+                .is_some_and(|e| e.limit == check.limit && e.key == check.key)
+        });
+        receipts.push(same.as_ref().map_or(index, |(earlier, _, _)| *earlier));
+        match same {
+            Some((_, _, cost)) => *cost = cost.saturating_add(check.cost),
+            None => wanted.push((index, Arc::clone(limit), check.cost)),
+        }
+    }
+    if !asked.receipt || asked.peek {
+        receipts.clear();
+    }
+    for (index, limit, cost) in &wanted {
+        let most = limit.most();
+        if *cost > most {
+            return Err(Problem::new(
+                Code::CostOverLimit,
+                format_args!(
+                    "`checks[{index}].cost`: {cost} is more than limit `{}` ever holds ({most}): waiting cannot help, ask for less at a time",
+                    limit.name
+                ),
+            ));
+        }
+    }
+    let visits: usize = wanted.iter().map(|(_, limit, _)| limit.windows.len()).sum();
+    if builder.weight() + visits > MAX_REQUEST_WEIGHT {
+        return Err(Problem::new(
+            Code::RequestTooLarge,
+            format_args!(
+                "`decisions`: with this one the request asks for {} buckets (its checks, each counted once for each window of its limit), and a request may ask for {MAX_REQUEST_WEIGHT}: send the decisions in several requests",
+                builder.weight() + visits
+            ),
+        ));
+    }
+    let mut sources = Vec::with_capacity(wanted.len());
+    let mut takes = Vec::with_capacity(wanted.len());
+    for (index, limit, cost) in wanted {
+        let Some(check) = asked.checks.get(index) else {
+            continue;
+        };
+        for spec in &limit.windows {
+            let key = bucket_key(&check.key, &limit.name, spec);
+            let bucket = builder.bucket(key, *spec);
+            takes.push(Take { bucket, cost });
+            sources.push((index, Arc::clone(&limit)));
+        }
+    }
+    builder.push(Decision {
+        takes,
+        peek: asked.peek,
+    });
+    Ok(Planned { sources, receipts })
 }
 
 /// The buckets of a limit for a key.

@@ -1,19 +1,18 @@
-//! Group commit: what waits while a store call is under way goes together in the next one. Pure; `batcher.rs` flies.
+//! Group commit: what waits while a store call is under way goes together in the next one. Pure; `worker.rs` makes the calls.
 //!
-//! Callers take turns. Each gets a bounded share of a call before the next one's turn comes, so a caller with a
-//! thousand decisions does not hold up one with a single decision; and within a caller the order stays.
+//! A call is bounded by the buckets that it visits, since that is what it costs Redis; a caller with more is spread over
+//! several calls. Callers take turns. Each gets a bounded share of a call before the next one's turn comes, so a caller
+//! with a thousand decisions does not hold up one with a single decision; and within a caller the order stays.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use sluicegate_engine::{Batch, Decision, Take};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, MAX_CALL_WEIGHT};
 
 use crate::store::portion::Portion;
 use crate::store::settled::Settled;
 
-/// Decisions of one call: Redis is held for a millisecond or two by so many.
-const MOST: usize = 256;
-/// Decisions of one caller before the next caller's turn.
-const SHARE: usize = 32;
+/// Bucket visits of one caller before the next caller's turn; its last decision may go over it.
+const SHARE: usize = MAX_CALL_WEIGHT / 8;
 
 /// Callers that wait, in the order of their arrival. `A` is how a caller is answered.
 #[derive(Debug)]
@@ -38,9 +37,7 @@ impl<A> Caller<A> {
 /// What goes to the store in one call.
 #[derive(Debug, Default)]
 pub struct Call {
-    /// The decisions of several callers, each bucket once.
-    pub batch: Batch,
-    places: HashMap<String, usize>,
+    builder: BatchBuilder,
     /// Whose decisions these are, in their order: a caller's place in the queue, once for each decision.
     owners: Vec<usize>,
     /// For each caller in the queue how many of them are its own.
@@ -81,14 +78,17 @@ impl<A> Queue<A> {
         let mut call = Call::default();
         let mut added = vec![0_usize; self.callers.len()];
         let mut before = usize::MAX;
-        // Round after round, until the call is full or nobody has added in one.
-        while call.owners.len() < MOST && call.owners.len() != before {
+        // Round after round, until the call is full or nobody has added anything in one.
+        while call.weight() < MAX_CALL_WEIGHT && call.owners.len() != before {
             before = call.owners.len();
             for (place, (caller, added)) in self.callers.iter().zip(&mut added).enumerate() {
                 let first = caller.settled.len() + *added;
-                let waiting = (first..).map_while(|number| caller.portion.get(number));
-                for decision in waiting.take(SHARE.min(MOST - call.owners.len())) {
-                    if !call.add(caller.portion.batch(), decision, place) {
+                let turn_ends = call.weight() + SHARE;
+                for decision in (first..).map_while(|number| caller.portion.get(number)) {
+                    if call.weight() >= turn_ends
+                        || !call.has_room(decision)
+                        || !call.add(caller.portion.batch(), decision, place)
+                    {
                         break;
                     }
                     *added += 1;
@@ -133,42 +133,27 @@ impl<A> Queue<A> {
 }
 
 impl Call {
+    /// The decisions of several callers, each bucket once.
+    pub fn batch(&self) -> &Batch {
+        self.builder.batch()
+    }
+
+    fn weight(&self) -> usize {
+        self.builder.weight()
+    }
+
+    /// A decision too large for any call goes alone.
+    fn has_room(&self, decision: &Decision) -> bool {
+        self.owners.is_empty() || self.weight() + decision.weight() <= MAX_CALL_WEIGHT
+    }
+
     /// Adds a decision; false when it has to wait for the next call.
     fn add(&mut self, batch: &Batch, decision: &Decision, owner: usize) -> bool {
-        let named = |take: &Take| batch.buckets.get(take.bucket);
-        // A policy was reloaded between two callers: the same bucket cannot be counted in two ways in one call.
-        let differs = decision.takes.iter().filter_map(named).any(|bucket| {
-            let place = self.places.get(&bucket.key);
-            place
-                .and_then(|place| self.batch.buckets.get(*place))
-                .is_some_and(|known| known.spec != bucket.spec)
-        });
-        if differs {
-            return false;
+        let fits = self.builder.copy(batch, decision);
+        if fits {
+            self.owners.push(owner);
         }
-        let mut takes = Vec::with_capacity(decision.takes.len());
-        for take in &decision.takes {
-            let Some(bucket) = named(take) else { continue };
-            let place = match self.places.get(&bucket.key) {
-                Some(place) => *place,
-                None => {
-                    self.batch.buckets.push(bucket.clone());
-                    self.places
-                        .insert(bucket.key.clone(), self.batch.buckets.len() - 1);
-                    self.batch.buckets.len() - 1
-                }
-            };
-            takes.push(Take {
-                bucket: place,
-                cost: take.cost,
-            });
-        }
-        self.batch.decisions.push(Decision {
-            takes,
-            peek: decision.peek,
-        });
-        self.owners.push(owner);
-        true
+        fits
     }
 }
 
@@ -200,7 +185,7 @@ mod tests {
 
     /// Lets the engine decide a call.
     fn work(engine: &mut Memory, call: &Call) -> Vec<Option<Settled>> {
-        let outcomes = engine.decide(1, &call.batch).into_iter();
+        let outcomes = engine.decide(1, call.batch()).into_iter();
         outcomes
             .map(|outcome| {
                 Some(Settled {
@@ -214,14 +199,17 @@ mod tests {
     #[test]
     fn a_small_caller_does_not_wait_behind_a_large_one() {
         let mut queue = Queue::default();
-        queue.push(Arc::new(batch(&vec![vec![0]; 1_000])), "large");
+        queue.push(
+            Arc::new(batch(&vec![vec![0]; 2 * MAX_CALL_WEIGHT])),
+            "large",
+        );
         queue.push(Arc::new(batch(&[vec![1]])), "small");
         let call = queue.next_call();
-        assert_eq!(call.batch.decisions.len(), MOST);
-        assert_eq!(call.batch.buckets.len(), 2, "a hot bucket is in it once");
+        assert_eq!(call.batch().decisions.len(), MAX_CALL_WEIGHT);
+        assert_eq!(call.batch().buckets.len(), 2, "a hot bucket is in it once");
         let waited: Vec<_> = queue.first_in(&call).collect();
         assert_eq!(waited, [&"large", &"small"]);
-        let done = queue.answer(&call, vec![None; MOST]);
+        let done = queue.answer(&call, vec![None; MAX_CALL_WEIGHT]);
         assert_eq!(
             done.iter().map(|(answer, _)| *answer).collect::<Vec<_>>(),
             ["small"]
@@ -238,9 +226,9 @@ mod tests {
         raised.buckets[0].spec = spec(100);
         queue.push(Arc::new(raised), 1);
         let call = queue.next_call();
-        assert_eq!(call.batch.decisions.len(), 1);
+        assert_eq!(call.batch().decisions.len(), 1);
         assert_eq!(queue.answer(&call, vec![None]).len(), 1);
-        assert_eq!(queue.next_call().batch.buckets[0].spec, spec(100));
+        assert_eq!(queue.next_call().batch().buckets[0].spec, spec(100));
     }
 
     #[test]
@@ -249,7 +237,85 @@ mod tests {
         queue.push(Arc::new(batch(&[vec![0]])), "left");
         queue.push(Arc::new(batch(&[vec![0]])), "stays");
         queue.retain(|answer| *answer == "stays");
-        assert_eq!(queue.next_call().batch.decisions.len(), 1);
+        assert_eq!(queue.next_call().batch().decisions.len(), 1);
+    }
+
+    /// One decision over so many buckets, of its own.
+    fn wide(name: &str, takes: usize) -> Arc<Batch> {
+        wides(name, takes, 1)
+    }
+
+    fn wides(name: &str, takes: usize, decisions: usize) -> Arc<Batch> {
+        let bucket = |n: usize| Bucket {
+            key: format!("sg:{{{name}{n}}}:l"),
+            spec: spec(9),
+        };
+        let decision = |n: usize| (n * takes..(n + 1) * takes).collect();
+        let decisions: Vec<Vec<usize>> = (0..decisions).map(decision).collect();
+        let buckets = (0..takes * decisions.len()).map(bucket).collect();
+        Arc::new(test_batches::batch(buckets, &decisions))
+    }
+
+    /// The weights of the calls until nobody waits, and who was answered by which of them.
+    fn drain<'a>(queue: &mut Queue<&'a str>) -> (Vec<usize>, Vec<Vec<&'a str>>) {
+        let (mut weights, mut answered) = (Vec::new(), Vec::new());
+        while !queue.is_empty() {
+            let call = queue.next_call();
+            assert_eq!(call.weight(), call.batch().weight());
+            weights.push(call.weight());
+            let none = vec![None; call.owners.len()];
+            let done = queue.answer(&call, none).into_iter();
+            answered.push(done.map(|(answer, _)| answer).collect());
+        }
+        (weights, answered)
+    }
+
+    #[test]
+    fn s7_a_call_is_bounded_by_the_buckets_it_visits() {
+        let mut queue = Queue::default();
+        // 256 decisions of 4 checks with 4 windows, which were one call.
+        queue.push(wides("large", 16, 256), "large");
+        let (weights, answered) = drain(&mut queue);
+        assert_eq!(weights, vec![MAX_CALL_WEIGHT; 8]);
+        assert_eq!(answered.last(), Some(&vec!["large"]));
+    }
+
+    #[test]
+    fn s22_a_large_caller_leaves_room_for_others_in_every_call() {
+        let mut queue = Queue::default();
+        // 256 decisions of 32 checks with 8 windows.
+        queue.push(wides("large", 256, 256), "large");
+        queue.push(wide("small", 1), "small");
+        queue.push(wide("wide", 200), "wide");
+        let (weights, answered) = drain(&mut queue);
+        assert_eq!(answered[0], ["small", "wide"], "with the first call");
+        assert!(weights.iter().all(|weight| *weight <= MAX_CALL_WEIGHT));
+        assert_eq!(answered.last(), Some(&vec!["large"]));
+    }
+
+    #[test]
+    fn s22_a_caller_of_light_decisions_gets_no_more_than_one_of_heavy_ones() {
+        let mut queue = Queue::default();
+        queue.push(wides("light", 1, 2_000), "light");
+        queue.push(wides("heavy", 64, 40), "heavy");
+        let call = queue.next_call();
+        let of = |owner| {
+            let owners = call.owners.iter().zip(&call.batch().decisions);
+            let its = owners.filter(|(o, _)| **o == owner);
+            its.map(|(_, decision)| decision.weight()).sum::<usize>()
+        };
+        assert_eq!((of(0), of(1)), (MAX_CALL_WEIGHT / 2, MAX_CALL_WEIGHT / 2));
+    }
+
+    #[test]
+    fn s22_a_decision_too_large_for_any_call_goes_alone() {
+        let mut queue = Queue::default();
+        queue.push(wide("huge", MAX_CALL_WEIGHT + 1), "huge");
+        queue.push(wide("small", 1), "small");
+        queue.push(wide("wide", MAX_CALL_WEIGHT), "wide");
+        let (weights, answered) = drain(&mut queue);
+        assert_eq!(weights, [MAX_CALL_WEIGHT + 1, 1, MAX_CALL_WEIGHT]);
+        assert_eq!(answered, [["huge"], ["small"], ["wide"]]);
     }
 
     proptest! {
@@ -270,7 +336,7 @@ mod tests {
             let mut waiting: Vec<usize> = (0..callers.len()).collect();
             while !queue.is_empty() {
                 let call = queue.next_call();
-                prop_assert!(!call.owners.is_empty() && call.owners.len() <= MOST);
+                prop_assert!(!call.owners.is_empty() && call.weight() <= MAX_CALL_WEIGHT);
                 for owner in &call.owners {
                     let number = waiting[*owner];
                     let next = &callers[number][expected[number].len()];

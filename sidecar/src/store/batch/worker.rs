@@ -181,13 +181,13 @@ async fn work(shared: Arc<Shared>, lane: usize, mut arrivals: mpsc::Receiver<(Po
             continue;
         }
         let call = queue.next_call();
-        shared.metrics.batch_goes(call.batch.decisions.len());
+        shared.metrics.batch_goes(call.batch().decisions.len());
         let started = Instant::now();
         for caller in queue.first_in(&call) {
             let waited = started.saturating_duration_since(caller.since);
             shared.metrics.queued_for(waited);
         }
-        let settlement = shared.store.decide(&call.batch).await;
+        let settlement = shared.store.decide(call.batch()).await;
         shared.metrics.store_took(started.elapsed());
         shared.ended(lane, &settlement);
         for (caller, settled) in queue.answer(&call, settlement.decisions) {

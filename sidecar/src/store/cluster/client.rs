@@ -99,7 +99,7 @@ impl Cluster {
         &self,
         part: &Part,
     ) -> Result<Vec<sluicegate_engine::Outcome>, StoreError> {
-        call::decide(&mut self.connection().await?, &self.script, &part.batch).await
+        call::decide(&mut self.connection().await?, &self.script, part.batch()).await
     }
 
     pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {

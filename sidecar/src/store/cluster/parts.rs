@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, Decision, Outcome, Take};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome};
 
 use super::slots::tag;
 use crate::store::settled::Settled;
@@ -11,10 +11,16 @@ use crate::store::settled::Settled;
 /// What is asked of one slot.
 #[derive(Debug, Default)]
 pub struct Part {
-    /// The decisions' takes in this slot.
-    pub batch: Batch,
+    builder: BatchBuilder,
     /// For each decision of the part: which decision of the whole it is of, and which of its takes these are.
     sources: Vec<(usize, Vec<usize>)>,
+}
+
+impl Part {
+    /// The decisions' takes in this slot.
+    pub fn batch(&self) -> &Batch {
+        self.builder.batch()
+    }
 }
 
 /// The parts' answers put together.
@@ -38,29 +44,20 @@ pub fn split(batch: &Batch) -> Vec<Part> {
                 continue;
             };
             let part = parts.entry(tag(&bucket.key)).or_default();
-            let place = *place.get_or_insert_with(|| {
-                part.batch.buckets.push(bucket.clone());
-                part.batch.buckets.len() - 1
-            });
             if part
                 .sources
                 .last()
                 .is_none_or(|(source, _)| *source != index)
             {
                 part.sources.push((index, Vec::new()));
-                part.batch.decisions.push(Decision {
+                part.builder.push(Decision {
                     takes: Vec::new(),
                     peek: decision.peek,
                 });
             }
-            if let (Some((_, numbers)), Some(decision)) =
-                (part.sources.last_mut(), part.batch.decisions.last_mut())
-            {
+            part.builder.extend_last(place, bucket, take.cost);
+            if let Some((_, numbers)) = part.sources.last_mut() {
                 numbers.push(number);
-                decision.takes.push(Take {
-                    bucket: place,
-                    cost: take.cost,
-                });
             }
         }
     }
@@ -211,7 +208,7 @@ mod tests {
         let parts = split(&batch);
         assert_eq!(parts.len(), 2);
         assert_eq!(parts[0].sources, [(0, vec![0, 2]), (2, vec![0])]);
-        assert_eq!(parts[0].batch.buckets.len(), 2);
+        assert_eq!(parts[0].batch().buckets.len(), 2);
         assert_eq!(parts[1].sources, [(0, vec![1]), (1, vec![0])]);
     }
 

@@ -1,0 +1,238 @@
+//! Puts a batch together: a bucket that several decisions name stands in it once.
+
+use crate::batch::{Batch, Bucket, BucketSpec, Decision, Take};
+use hashbrown::HashTable;
+use std::hash::{BuildHasher, RandomState};
+
+/// A batch that grows decision by decision.
+#[derive(Debug, Default)]
+pub struct BatchBuilder {
+    batch: Batch,
+    weight: usize,
+    /// Indices into the batch's buckets, found by their keys, which are not stored a second time.
+    by_key: HashTable<usize>,
+    // Seeded at random: clients choose parts of keys.
+    hasher: RandomState,
+}
+
+impl BatchBuilder {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What there is so far.
+    #[must_use]
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// The batch.
+    #[must_use]
+    pub fn finish(self) -> Batch {
+        self.batch
+    }
+
+    /// [`Batch::weight`] of what there is so far, without counting it anew.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// The index of the bucket with that key, which is added if it is new. One that is there keeps its spec.
+    pub fn bucket(&mut self, key: String, spec: BucketSpec) -> usize {
+        let hash = self.hasher.hash_one(key.as_str());
+        match self.find(hash, &key) {
+            Some((index, _)) => index,
+            None => self.insert(hash, Bucket { key, spec }),
+        }
+    }
+
+    /// Adds a decision whose takes name buckets of this batch.
+    pub fn push(&mut self, decision: Decision) {
+        self.weight += decision.weight();
+        self.batch.decisions.push(decision);
+    }
+
+    /// Adds a decision of another batch, with the buckets that it names; a take that names none is left out.
+    ///
+    /// False, and nothing is added, if a bucket is already here with another spec: a policy was reloaded between two
+    /// callers, and one call cannot count the same bucket in two ways.
+    #[must_use]
+    pub fn copy(&mut self, from: &Batch, decision: &Decision) -> bool {
+        let mut takes = Vec::with_capacity(decision.takes.len());
+        let named = decision.takes.iter();
+        let named = named.filter_map(|take| Some((from.buckets.get(take.bucket)?, take.cost)));
+        let mut any_new = false;
+        for (bucket, cost) in named.clone() {
+            let hash = self.hasher.hash_one(bucket.key.as_str());
+            let found = match self.find(hash, &bucket.key) {
+                Some((_, spec)) if *spec != bucket.spec => return false,
+                Some((index, _)) => index,
+                None => NEW,
+            };
+            any_new |= found == NEW;
+            takes.push(Take {
+                bucket: found,
+                cost,
+            });
+        }
+        if any_new {
+            for (take, (bucket, _)) in takes.iter_mut().zip(named) {
+                if take.bucket == NEW {
+                    let hash = self.hasher.hash_one(bucket.key.as_str());
+                    take.bucket = self.insert(hash, bucket.clone());
+                }
+            }
+        }
+        self.push(Decision {
+            takes,
+            peek: decision.peek,
+        });
+        true
+    }
+
+    /// Adds to the last decision a take from a bucket of another batch. `known` is where the caller, who sees each bucket
+    /// of that batch once, remembers its index here.
+    pub fn extend_last(&mut self, known: &mut Option<usize>, bucket: &Bucket, cost: u64) {
+        let buckets = &mut self.batch.buckets;
+        let bucket = *known.get_or_insert_with(|| {
+            buckets.push(bucket.clone());
+            buckets.len() - 1
+        });
+        if let Some(decision) = self.batch.decisions.last_mut() {
+            self.weight -= decision.weight();
+            decision.takes.push(Take { bucket, cost });
+            self.weight += decision.weight();
+        }
+    }
+
+    fn find(&self, hash: u64, key: &str) -> Option<(usize, &BucketSpec)> {
+        let bucket = |index: &usize| self.batch.buckets.get(*index);
+        let same = |index: &usize| bucket(index).is_some_and(|bucket| bucket.key == key);
+        let index = self.by_key.find(hash, same)?;
+        Some((*index, &bucket(index)?.spec))
+    }
+
+    fn insert(&mut self, hash: u64, bucket: Bucket) -> usize {
+        let index = self.batch.buckets.len();
+        self.batch.buckets.push(bucket);
+        let (buckets, hasher) = (&self.batch.buckets, &self.hasher);
+        let hash_of = |index: &usize| {
+            let key = buckets.get(*index).map_or("", |bucket| bucket.key.as_str());
+            hasher.hash_one(key)
+        };
+        self.by_key.insert_unique(hash, index, hash_of);
+        index
+    }
+}
+
+/// Stands for the index of a bucket until it has one.
+const NEW: usize = usize::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Algorithm;
+
+    fn spec(limit: u64) -> BucketSpec {
+        BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            limit,
+            window_us: 1_000_000,
+        }
+    }
+
+    fn take(bucket: usize) -> Take {
+        Take { bucket, cost: 1 }
+    }
+
+    fn decision(takes: &[usize]) -> Decision {
+        Decision {
+            takes: takes.iter().copied().map(take).collect(),
+            peek: false,
+        }
+    }
+
+    fn batch(keys: &[&str], limit: u64, decisions: &[&[usize]]) -> Batch {
+        let bucket = |key: &&str| Bucket {
+            key: (*key).to_owned(),
+            spec: spec(limit),
+        };
+        Batch {
+            buckets: keys.iter().map(bucket).collect(),
+            decisions: decisions.iter().map(|takes| decision(takes)).collect(),
+        }
+    }
+
+    fn keys(batch: &Batch) -> Vec<&str> {
+        batch.buckets.iter().map(|b| b.key.as_str()).collect()
+    }
+
+    #[test]
+    fn a_bucket_of_two_batches_stands_in_one_once() {
+        let mut builder = BatchBuilder::new();
+        let (one, other) = (
+            batch(&["a", "b"], 5, &[&[0, 1]]),
+            batch(&["c", "b"], 5, &[&[1, 0]]),
+        );
+        assert!(builder.copy(&one, &one.decisions[0]));
+        assert!(builder.copy(&other, &other.decisions[0]));
+        assert_eq!(builder.weight(), 4);
+        let whole = builder.finish();
+        assert_eq!(keys(&whole), ["a", "b", "c"]);
+        assert_eq!(whole.decisions, [decision(&[0, 1]), decision(&[1, 2])]);
+    }
+
+    #[test]
+    fn a_decision_over_a_bucket_with_another_spec_adds_nothing() {
+        let mut builder = BatchBuilder::new();
+        let (old, new) = (batch(&["a"], 5, &[&[0]]), batch(&["b", "a"], 6, &[&[0, 1]]));
+        assert!(builder.copy(&old, &old.decisions[0]));
+        assert!(!builder.copy(&new, &new.decisions[0]));
+        assert_eq!(builder.batch(), &old);
+        assert_eq!(builder.weight(), 1);
+    }
+
+    #[test]
+    fn a_take_that_names_no_bucket_is_left_out() {
+        let mut builder = BatchBuilder::new();
+        let short = batch(&["a"], 5, &[&[7, 0]]);
+        assert!(builder.copy(&short, &short.decisions[0]));
+        assert_eq!(builder.finish().decisions, [decision(&[0])]);
+    }
+
+    #[test]
+    fn a_key_has_one_index_and_keeps_its_first_spec() {
+        let mut builder = BatchBuilder::new();
+        let index = |builder: &mut BatchBuilder, n: usize| builder.bucket(format!("k{n}"), spec(5));
+        // Enough to make the table grow.
+        for n in (0..1_000).chain(0..1_000) {
+            assert_eq!(index(&mut builder, n), n);
+        }
+        assert_eq!(builder.bucket("k7".to_owned(), spec(9)), 7);
+        builder.push(decision(&[7]));
+        let whole = builder.finish();
+        assert_eq!(whole.buckets.len(), 1_000);
+        assert_eq!(whole.buckets[7].spec, spec(5));
+        assert_eq!(whole.decisions.len(), 1);
+    }
+
+    #[test]
+    fn a_callers_own_index_takes_the_place_of_a_search() {
+        let whole = batch(&["a", "b"], 5, &[]);
+        let mut known = [None, None];
+        let mut builder = BatchBuilder::new();
+        for takes in [&[1, 0][..], &[1]] {
+            builder.push(decision(&[]));
+            for index in takes {
+                builder.extend_last(&mut known[*index], &whole.buckets[*index], 1);
+            }
+        }
+        assert_eq!(builder.weight(), 3);
+        let part = builder.finish();
+        assert_eq!(keys(&part), ["b", "a"]);
+        assert_eq!(part.decisions, [decision(&[0, 1]), decision(&[0])]);
+    }
+}
