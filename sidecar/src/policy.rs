@@ -15,6 +15,6 @@ mod source;
 mod store;
 
 pub use file::AlgorithmName;
-pub use limits::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy};
+pub use limits::{DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy};
 pub use source::{PolicyError, PolicySource};
 pub use store::StoreAddress;

@@ -20,6 +20,9 @@ pub enum StoreError {
     /// The script answered something that is not a reply to this batch.
     #[error("the script's reply cannot be read: {0}")]
     Reply(#[source] sluicegate_engine::script::ReplyError),
+    /// The embedded store holds as much as it may.
+    #[error("{0}: `memory_limit` is reached, and what is new has no room until something expires")]
+    Full(#[from] sluicegate_engine::Full),
 }
 
 /// Why a URL cannot be used; the detail is a piece of the URL.
@@ -51,6 +54,7 @@ impl StoreError {
             Self::Connection(_) => "connection",
             Self::Refused(_) => "refused",
             Self::Reply(_) => "reply",
+            Self::Full(_) => "full",
         }
     }
 }

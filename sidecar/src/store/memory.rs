@@ -4,10 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, Memory as Engine, Outcome};
+use sluicegate_engine::{Batch, Full, Memory as Engine, Outcome};
 
-/// Buckets looked at by one sweep: a few milliseconds' work, while decisions wait.
-const SWEEP_AT_MOST: usize = 10_000;
+/// Entries looked at while decisions wait: less than a millisecond's work.
+const SWEEP_AT_ONCE: usize = 500;
 
 /// State in this process.
 #[derive(Debug)]
@@ -19,21 +19,20 @@ pub struct Memory {
     started: Instant,
 }
 
-impl Default for Memory {
-    fn default() -> Self {
+impl Memory {
+    /// Holds about this many bytes at most.
+    pub fn new(limit_bytes: usize) -> Self {
         let since_epoch = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         Self {
-            engine: Mutex::default(),
+            engine: Mutex::new(Engine::with_limit(limit_bytes)),
             started_us: u64::try_from(since_epoch.as_micros()).unwrap_or(0),
             started: Instant::now(),
         }
     }
-}
 
-impl Memory {
-    pub fn decide(&self, batch: &Batch) -> Vec<Outcome> {
+    pub fn decide(&self, batch: &Batch) -> Vec<Result<Outcome, Full>> {
         self.engine().decide(self.now_us(), batch)
     }
 
@@ -50,9 +49,19 @@ impl Memory {
         keys.iter().map(|key| engine.reset(key)).collect()
     }
 
-    /// Drops what has expired; to be called every second or so.
-    pub fn sweep(&self) {
-        self.engine().sweep(self.now_us(), SWEEP_AT_MOST);
+    /// Drops what has expired, a little at a time, so that decisions get their turn in between; to be called every second
+    /// or so.
+    pub async fn sweep(&self) {
+        // What expires from now on is for the next time, or a flood of keys would keep this one from ending.
+        let now_us = self.now_us();
+        while !self.sweep_at_once(now_us) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Whether all has been done.
+    fn sweep_at_once(&self, now_us: u64) -> bool {
+        self.engine().sweep(now_us, SWEEP_AT_ONCE).done
     }
 
     fn now_us(&self) -> u64 {

@@ -22,9 +22,10 @@ const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 
 const USED_RATIO: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
 /// Reasons for which the store gave no verdict: those of `StoreError::kind`, and two of the queue before it.
-pub const STORE_ERRORS: [&str; 7] = [
+pub const STORE_ERRORS: [&str; 8] = [
     "address",
     "connection",
+    "full",
     "late",
     "overloaded",
     "refused",
