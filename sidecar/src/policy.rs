@@ -15,6 +15,8 @@ mod source;
 mod store;
 
 pub use file::AlgorithmName;
-pub use limits::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown};
+pub use limits::{
+    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
+};
 pub use source::{PolicyError, PolicySource};
 pub use store::StoreAddress;

@@ -71,7 +71,7 @@ fn ask(
     let settled: Vec<_> = outcomes
         .map(|outcome| {
             Some(Settled {
-                outcome,
+                outcome: outcome.unwrap(),
                 taken_at_us: Vec::new(),
             })
         })

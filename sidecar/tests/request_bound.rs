@@ -43,10 +43,10 @@ fn s22_what_a_request_asks_for_beyond_its_bound_is_refused_and_the_rest_is_decid
     let plan = Plan::new(&policy, &asked, |_| None);
     assert_eq!(plan.batch.weight(), MAX_REQUEST_WEIGHT);
     let fit = plan.batch.decisions.len();
-    let verdicts = plan.verdicts(&vec![None; fit]);
+    let verdicts = plan.verdicts(&vec![None; fit], &[]);
     for (index, told) in verdicts.iter().enumerate() {
         match &told.verdict {
-            Verdict::Unavailable => assert!(index < fit, "asked, and not answered"),
+            Verdict::Unavailable { .. } => assert!(index < fit, "asked, and not answered"),
             Verdict::Error { code, message } => {
                 assert!(index >= fit && *code == Code::RequestTooLarge);
                 assert!(message.contains("`decisions`") && message.contains("4352"));

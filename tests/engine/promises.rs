@@ -26,7 +26,7 @@ impl Store<'_> {
         };
         match self {
             Store::Lua(lua) => lua.borrow_mut().decide(Some(now), &batch)[0],
-            Store::Memory(memory) => memory.borrow_mut().decide(now, &batch)[0],
+            Store::Memory(memory) => memory.borrow_mut().decide(now, &batch)[0].unwrap(),
         }
     }
 

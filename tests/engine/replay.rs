@@ -177,7 +177,12 @@ impl Replay<'_> {
         self.calls += 1;
         let batch = &self.batch(&decisions);
         let model = self.model.decide(self.now, batch);
-        let rust = self.memory.decide(self.now, batch);
+        let rust: Vec<_> = self
+            .memory
+            .decide(self.now, batch)
+            .into_iter()
+            .flatten()
+            .collect();
         agree("Rust", &model, &rust)?;
         let lua = self.lua.try_decide(Some(self.now), batch)?;
         agree("Lua", &model, &lua)?;

@@ -33,5 +33,5 @@ pub use check::{
     MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate, greatest_common_divisor,
 };
 pub use key::bucket_key;
-pub use memory::Memory;
+pub use memory::{Full, Memory, Swept};
 pub use share::Place;

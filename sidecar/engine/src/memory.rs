@@ -3,52 +3,85 @@
 //! The default when no Redis is named, what enforces when Redis is away, and the yardstick that the Lua
 //! is tested against: the two agree to the microsecond.
 //!
-//! It never sheds state by itself while deciding; whoever owns it calls [`Memory::sweep`] now and then.
+//! It never forgets what it has admitted. What has ended is dropped by [`Memory::sweep`], which whoever owns it calls now
+//! and then; and a store that was given a limit takes in nothing new beyond it.
 
 mod fixed;
+mod held;
 mod log;
 mod state;
+mod table;
 mod token;
 
-use crate::batch::{Batch, Bucket, BucketSpec, Decision, Outcome};
+use crate::batch::{Batch, Bucket, Decision, Outcome};
 use crate::verdict::{Look, all_have_room, outcome};
+use held::Held;
 use state::State;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use std::sync::Arc;
+use table::Table;
+
+pub use table::Swept;
+
+/// The part of the limit that is kept for buckets that are known already: an eighth.
+const RESERVE: usize = 8;
+/// What has ended is dropped to make room for what is new, looking at this many entries.
+const MAKE_ROOM: usize = 8;
 
 /// Buckets and their states. Times are microseconds of one clock, the caller's; it may step back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memory {
-    buckets: HashMap<Arc<str>, Held>,
-    /// Each held bucket once, by a time before which it need not be looked at again.
-    due: BinaryHeap<Reverse<(u64, Arc<str>)>>,
+    table: Table<Held>,
+    /// Bytes.
+    limit: usize,
 }
 
-#[derive(Debug)]
-struct Held {
-    state: State,
-    /// As last named with the bucket: what tells when the state is empty.
-    spec: BucketSpec,
+/// A decision that would have been admitted needs more memory than the store may have. Nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the embedded store is full")]
+pub struct Full;
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::with_limit(usize::MAX)
+    }
 }
 
 impl Memory {
-    /// A store that holds nothing.
+    /// A store that holds nothing, and may hold anything.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A store that holds nothing, and at most about this many bytes.
+    #[must_use]
+    pub fn with_limit(bytes: usize) -> Self {
+        Self {
+            table: Table::new(),
+            limit: bytes,
+        }
     }
 
     /// Makes the decisions in order, each seeing what those before it took. One outcome each.
     ///
     /// Costs are to be at most [`BucketSpec::most_at_once`], the specs to pass [`BucketSpec::check`].
     /// A take that names no bucket of the batch is passed over.
-    pub fn decide(&mut self, now_us: u64, batch: &Batch) -> Vec<Outcome> {
+    ///
+    /// Of a store with a limit, a decision may be [`Full`]: beyond seven eighths of the limit one that would add a bucket,
+    /// beyond the limit one that would make a log longer.
+    ///
+    /// [`BucketSpec::most_at_once`]: crate::BucketSpec::most_at_once
+    /// [`BucketSpec::check`]: crate::BucketSpec::check
+    pub fn decide(&mut self, now_us: u64, batch: &Batch) -> Vec<Result<Outcome, Full>> {
         let decide = |decision| self.decide_one(now_us, &batch.buckets, decision);
         batch.decisions.iter().map(decide).collect()
     }
 
-    fn decide_one(&mut self, now_us: u64, buckets: &[Bucket], decision: &Decision) -> Outcome {
+    fn decide_one(
+        &mut self,
+        now_us: u64,
+        buckets: &[Bucket],
+        decision: &Decision,
+    ) -> Result<Outcome, Full> {
         let takes = decision.takes.iter();
         let takes = takes.filter_map(|take| Some((buckets.get(take.bucket)?, take.cost)));
         let mut looks: Vec<Look> = takes
@@ -56,104 +89,109 @@ impl Memory {
             .map(|(bucket, cost)| self.look(now_us, bucket, cost))
             .collect();
         if all_have_room(&looks) && !decision.peek {
+            let costly = takes.clone().filter(|(_, cost)| *cost > 0);
+            self.find_memory(now_us, costly.map(|(bucket, _)| bucket))?;
             for ((bucket, cost), look) in takes.zip(&mut looks) {
                 if cost > 0 {
                     *look = self.take(now_us, bucket, cost);
                 }
             }
         }
-        outcome(&looks, now_us)
+        Ok(outcome(&looks, now_us))
     }
 
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
-        match self.buckets.get_mut(bucket.key.as_str()) {
-            Some(held) => {
-                held.spec = bucket.spec;
-                held.state.heal(&bucket.spec, now_us);
-                held.state.look(&bucket.spec, now_us, cost)
-            }
+        let place = self.table.place(&bucket.key);
+        match self.table.get_mut(place, &bucket.key) {
+            Some(held) => held.look(&bucket.spec, now_us, cost),
             None => State::empty(&bucket.spec).look(&bucket.spec, now_us, cost),
         }
+    }
+
+    /// Whether there is memory to take from all of these.
+    fn find_memory<'a>(
+        &mut self,
+        now_us: u64,
+        buckets: impl Iterator<Item = &'a Bucket>,
+    ) -> Result<(), Full> {
+        let for_new = self.limit - self.limit / RESERVE;
+        for bucket in buckets {
+            // Nearly always: without another look into the table.
+            if self.table.bytes() < for_new / 2 {
+                return Ok(());
+            }
+            let place = self.table.place(&bucket.key);
+            let most = match self.table.get(place, &bucket.key) {
+                None => for_new,
+                Some(held) => match held.growth(&bucket.spec, now_us) {
+                    0 => continue,
+                    growth => self.limit.saturating_sub(growth),
+                },
+            };
+            if self.table.bytes() >= most {
+                self.table.make_room(place, now_us, MAKE_ROOM);
+            }
+            if self.table.bytes() >= most {
+                return Err(Full);
+            }
+        }
+        Ok(())
     }
 
     /// Takes what a look has found room for, and says how the bucket stands then.
     fn take(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
-        if let Some(held) = self.buckets.get_mut(bucket.key.as_str()) {
-            held.state.take(spec, now_us, cost);
-            return held.state.look(spec, now_us, 0);
-        }
-        let mut state = State::empty(spec);
-        state.take(spec, now_us, cost);
-        let look = state.look(spec, now_us, 0);
-        let key: Arc<str> = bucket.key.as_str().into();
-        let due_us = state.empty_at_us(spec);
-        self.due.push(Reverse((due_us, Arc::clone(&key))));
-        self.buckets.insert(key, Held { state, spec: *spec });
-        look
+        let place = self.table.place(&bucket.key);
+        let taken = self
+            .table
+            .change(place, &bucket.key, |held| held.take(spec, now_us, cost));
+        taken.unwrap_or_else(|| {
+            let mut held = Held::new(spec);
+            let look = held.take(spec, now_us, cost);
+            self.table.insert(place, &bucket.key, held);
+            look
+        })
     }
 
     /// Returns up to `cost` units that a decision took from `bucket` at `at_us` (its outcome's), and says
     /// how many: none if they have come back by themselves or the bucket was reset since.
     pub fn give_back(&mut self, now_us: u64, bucket: &Bucket, cost: u64, at_us: u64) -> u64 {
-        let Some(held) = self.buckets.get_mut(bucket.key.as_str()) else {
-            return 0;
-        };
-        held.state.heal(&bucket.spec, now_us);
-        held.state.give_back(&bucket.spec, now_us, cost, at_us)
+        let place = self.table.place(&bucket.key);
+        let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, at_us);
+        let returned = self.table.change(place, &bucket.key, give_back);
+        returned.unwrap_or(0)
     }
 
     /// Makes the bucket whole. True if it held anything, be it only what had expired.
     pub fn reset(&mut self, key: &str) -> bool {
-        // Its place in `due` stays, and finds the bucket empty when its time comes.
-        self.buckets.get_mut(key).is_some_and(|held| {
-            let held_units = held.state.empty_at_us(&held.spec) > 0;
-            held.state = State::empty(&held.spec);
-            held_units
-        })
+        // It stays until a sweep finds it empty.
+        let place = self.table.place(key);
+        self.table.change(place, key, Held::reset).unwrap_or(false)
     }
 
-    /// Drops buckets that hold nothing at `now_us`, looking at no more than `at_most`; says how many it
-    /// dropped. Calling it every second with a few thousand keeps memory in step with live traffic, and
-    /// brings it to nothing after the traffic ends.
-    pub fn sweep(&mut self, now_us: u64, at_most: usize) -> usize {
-        let mut dropped = 0;
-        for _ in 0..at_most {
-            match self.due.peek() {
-                Some(Reverse((due_us, _))) if *due_us <= now_us => {}
-                _ => break,
-            }
-            let Some(Reverse((_, key))) = self.due.pop() else {
-                break;
-            };
-            let Some(held) = self.buckets.get(&key) else {
-                continue;
-            };
-            let empty_at_us = held.state.empty_at_us(&held.spec);
-            if empty_at_us > now_us {
-                self.due.push(Reverse((empty_at_us, key)));
-            } else {
-                self.buckets.remove(&key);
-                dropped += 1;
-            }
-        }
-        if self.buckets.is_empty() {
-            // A burst of keys must not leave its tables behind.
-            *self = Self::default();
-        }
-        dropped
+    /// Drops buckets that hold nothing at `now_us`, looking at no more than `at_most`, and gives back the memory of tables
+    /// that have become too large. To be called every second or so, each time until it is done: so memory stays in step
+    /// with live traffic, and comes to nothing after the traffic ends. A thousand looks are a millisecond at most.
+    pub fn sweep(&mut self, now_us: u64, at_most: usize) -> Swept {
+        self.table.sweep(now_us, at_most)
     }
 
     /// Buckets held, those that hold nothing and were not swept yet included.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.buckets.len()
+    pub const fn len(&self) -> usize {
+        self.table.len()
     }
 
     /// True if nothing is held.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.buckets.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that are allocated for what is held: tables, keys and states.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.table.bytes()
     }
 }
 

@@ -74,7 +74,9 @@ impl Serve {
             })?),
         };
         let store = given.as_ref().unwrap_or(&policy.store);
-        let store = Store::open(store, policy.store_timeout).map_err(Failure::usage)?;
+        let store = Store::open(store, policy.store_timeout)
+            .map_err(Failure::usage)?
+            .with_memory_limit(policy.memory_limit);
         let service = Arc::new(Service::new(live, store, metrics));
         let access = match self.admin_token {
             Some(token) if token.is_empty() => {

@@ -184,7 +184,7 @@ impl Service {
     /// Frees what has expired in the store, and looks how things stand that no decision has told of lately; to be called
     /// every second or so.
     pub async fn tick(&self) {
-        self.store.sweep();
+        self.store.sweep().await;
         let asked = self.store_asked.swap(false, Ordering::Relaxed);
         if asked {
             self.look_at_samples().await;

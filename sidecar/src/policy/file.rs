@@ -8,13 +8,17 @@ use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
-use super::limits::{DEFAULT_DENIAL_TTL, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown};
+use super::limits::{
+    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
+};
 use super::problem::{self, shown};
 use super::store::StoreAddress;
 
 /// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DENIAL_TTL: Duration = Duration::from_millis(sluicegate_protocol::MAX_HOLD_MS);
+/// Less would not hold the tables of what is counted.
+const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
 /// More would make every request pay for windows that nobody can reason about.
 const MAX_WINDOWS: usize = 8;
 
@@ -25,6 +29,8 @@ struct PolicyFile {
     store: Option<Spanned<String>>,
     #[serde(default)]
     store_timeout: Option<Spanned<String>>,
+    #[serde(default)]
+    memory_limit: Option<Spanned<String>>,
     #[serde(default)]
     denial_ttl: Option<Spanned<String>>,
     limits: BTreeMap<String, Spanned<LimitFile>>,
@@ -100,6 +106,11 @@ fn parse(text: &str) -> Result<Policy, String> {
             .map_err(|why| format!("line {}: `{field}`: {why}", text.referenced.line())),
     };
     let store_timeout = set("store_timeout", &file.store_timeout, DEFAULT_STORE_TIMEOUT)?;
+    let memory_limit = match &file.memory_limit {
+        None => DEFAULT_MEMORY_LIMIT,
+        Some(text) => bytes(&text.value)
+            .map_err(|why| format!("line {}: `memory_limit`: {why}", text.referenced.line()))?,
+    };
     let denial_ttl = match &file.denial_ttl {
         // Zero is not a duration that anything else may have: it holds no denial at all.
         Some(text) if text.value == "0s" => Duration::ZERO,
@@ -124,6 +135,7 @@ fn parse(text: &str) -> Result<Policy, String> {
     Ok(Policy {
         store,
         store_timeout,
+        memory_limit,
         denial_ttl,
         limits,
     })
@@ -240,6 +252,20 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+/// Bytes in whole `KiB`, `MiB` or `GiB`.
+fn bytes(text: &str) -> Result<usize, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let read = units.iter().find_map(|(unit, shift)| {
+        let number: usize = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+        number.checked_mul(1 << shift)
+    });
+    read.filter(|bytes| *bytes >= SMALLEST_MEMORY_LIMIT)
+        .ok_or_else(|| {
+            let shown = shown(text, "the text given");
+            format!("{shown} is not a size of at least 1MiB, such as `256MiB` or `2GiB`")
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,7 +291,7 @@ limits:
 
     #[test]
     fn a_broken_policy_is_refused_with_line_field_and_remedy() {
-        let cases: [(&str, &str, &[&str]); 14] = [
+        let cases: [(&str, &str, &[&str]); 15] = [
             ("quota: 10,", "qouta: 10,", &["line 6", "qouta", "`quota`"]),
             (
                 "sliding_log",
@@ -301,6 +327,11 @@ limits:
                 "limits:",
                 "store_timeout: soon\nlimits:",
                 &["line 2", "`store_timeout`", "soon"],
+            ),
+            (
+                "limits:",
+                "memory_limit: 10kB\nlimits:",
+                &["line 2", "`memory_limit`", "10kB", "256MiB"],
             ),
             ("limits:", "limit:", &["line 2", "`limits`"]),
             (

@@ -17,6 +17,9 @@ pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(20);
 /// sidecars have given back take effect everywhere.
 pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
 
+/// Bytes that the embedded store may take unless the policy says otherwise: some 700,000 keys of one window.
+pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
+
 /// A loaded policy.
 #[derive(Debug)]
 pub struct Policy {
@@ -24,6 +27,8 @@ pub struct Policy {
     pub store: StoreAddress,
     /// Deadline of one store call.
     pub store_timeout: Duration,
+    /// Bytes that the embedded store may take.
+    pub memory_limit: usize,
     /// Longest time that a denial is given again without asking the store.
     pub denial_ttl: Duration,
     /// By name.
@@ -76,6 +81,8 @@ impl Policy {
             "store"
         } else if self.store_timeout != next.store_timeout {
             "store_timeout"
+        } else if self.memory_limit != next.memory_limit {
+            "memory_limit"
         } else {
             return Ok(next);
         };

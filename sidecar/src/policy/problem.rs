@@ -10,12 +10,13 @@ const DURATION: &str = "a duration such as `10s`, `1m` or `24h`";
 const WHOLE: &str = "a whole number of 1 or more";
 
 /// All fields of the file, and what each takes.
-const FIELDS: [(&str, &str); 10] = [
+const FIELDS: [(&str, &str); 11] = [
     (
         "store",
         "`memory` or the URL of a Redis, `\"redis://HOST:PORT\"`",
     ),
     ("store_timeout", DURATION),
+    ("memory_limit", "a size such as `256MiB`"),
     ("denial_ttl", DURATION),
     (
         "limits",

@@ -22,6 +22,9 @@ pub enum StoreError {
     /// The script answered something that is not a reply to this batch.
     #[error("the script's reply cannot be read: {0}")]
     Reply(#[source] sluicegate_engine::script::ReplyError),
+    /// The embedded store holds as much as it may.
+    #[error("{0}: `memory_limit` is reached, and what is new has no room until something expires")]
+    Full(#[from] sluicegate_engine::Full),
 }
 
 /// Why a URL cannot be used; the detail is a piece of the URL.
@@ -53,6 +56,7 @@ impl StoreError {
             Self::Connection(_) => FailureKind::Connection,
             Self::Refused(_) => FailureKind::Refused,
             Self::Reply(_) => FailureKind::Reply,
+            Self::Full(_) => FailureKind::Full,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::error::{StoreError, within};
 use super::memory::Memory;
 use super::redis::Redis;
 use super::settled::Settlement;
-use crate::policy::StoreAddress;
+use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress};
 
 /// A store, and the deadline of every call to it.
 #[derive(Debug)]
@@ -36,11 +36,20 @@ impl Store {
     /// The address cannot be understood.
     pub fn open(address: &StoreAddress, timeout: Duration) -> Result<Self, StoreError> {
         let kind = match address {
-            StoreAddress::Memory => Kind::Memory(Memory::default()),
+            StoreAddress::Memory => Kind::Memory(Memory::new(DEFAULT_MEMORY_LIMIT)),
             StoreAddress::Redis(url) => Kind::Redis(Redis::open(url)?),
             StoreAddress::Cluster(urls) => Kind::Cluster(Box::new(Cluster::open(urls, timeout)?)),
         };
         Ok(Self { kind, timeout })
+    }
+
+    /// Bounds what the embedded store holds, in bytes; of no effect on the others. To be called before it holds anything.
+    #[must_use]
+    pub fn with_memory_limit(mut self, bytes: usize) -> Self {
+        if let Kind::Memory(memory) = &mut self.kind {
+            *memory = Memory::new(bytes);
+        }
+        self
     }
 
     /// What it is, for people.
@@ -66,7 +75,7 @@ impl Store {
     /// several slots is taken slot by slot, and what was taken is given back if one of them denies.
     pub async fn decide(&self, batch: &Batch) -> Settlement {
         match &self.kind {
-            Kind::Memory(memory) => Settlement::whole(batch, Ok(memory.decide(batch))),
+            Kind::Memory(memory) => Settlement::each(batch, memory.decide(batch)),
             Kind::Redis(redis) => {
                 Settlement::whole(batch, within(self.timeout, redis.decide(batch)).await)
             }
@@ -77,7 +86,7 @@ impl Store {
     /// Makes the decisions without waiting, if this store is one that can.
     pub fn decide_at_once(&self, batch: &Batch) -> Option<Settlement> {
         match &self.kind {
-            Kind::Memory(memory) => Some(Settlement::whole(batch, Ok(memory.decide(batch)))),
+            Kind::Memory(memory) => Some(Settlement::each(batch, memory.decide(batch))),
             Kind::Redis(_) | Kind::Cluster(_) => None,
         }
     }
@@ -107,9 +116,9 @@ impl Store {
     }
 
     /// Frees what has expired. Redis does so by itself.
-    pub fn sweep(&self) {
+    pub async fn sweep(&self) {
         if let Kind::Memory(memory) = &self.kind {
-            memory.sweep();
+            memory.sweep().await;
         }
     }
 

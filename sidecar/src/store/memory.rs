@@ -3,12 +3,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, Memory as Engine, Outcome};
+use sluicegate_engine::{Batch, Full, Memory as Engine, Outcome};
 
 use crate::clock;
 
-/// Buckets looked at by one sweep: a few milliseconds' work, while decisions wait.
-const SWEEP_AT_MOST: usize = 10_000;
+/// Entries looked at while decisions wait: less than a millisecond's work.
+const SWEEP_AT_ONCE: usize = 500;
 
 /// State in this process.
 #[derive(Debug, Default)]
@@ -17,7 +17,14 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn decide(&self, batch: &Batch) -> Vec<Outcome> {
+    /// Holds about this many bytes at most.
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            engine: Mutex::new(Engine::with_limit(limit_bytes)),
+        }
+    }
+
+    pub fn decide(&self, batch: &Batch) -> Vec<Result<Outcome, Full>> {
         self.engine().decide(clock::steady_unix_us(), batch)
     }
 
@@ -34,9 +41,19 @@ impl Memory {
         keys.iter().map(|key| engine.reset(key)).collect()
     }
 
-    /// Drops what has expired; to be called every second or so.
-    pub fn sweep(&self) {
-        self.engine().sweep(clock::steady_unix_us(), SWEEP_AT_MOST);
+    /// Drops what has expired, a little at a time, so that decisions get their turn in between; to be called every second
+    /// or so.
+    pub async fn sweep(&self) {
+        // What expires from now on is for the next time, or a flood of keys would keep this one from ending.
+        let now_us = clock::steady_unix_us();
+        while !self.sweep_at_once(now_us) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Whether all has been done.
+    fn sweep_at_once(&self, now_us: u64) -> bool {
+        self.engine().sweep(now_us, SWEEP_AT_ONCE).done
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {

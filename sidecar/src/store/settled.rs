@@ -31,23 +31,31 @@ impl Settlement {
                 decisions: vec![None; batch.decisions.len()],
                 errors: vec![error],
             },
-            Ok(outcomes) => {
-                let settle = |(outcome, decision): (Outcome, &sluicegate_engine::Decision)| {
-                    Some(Settled {
-                        outcome,
-                        taken_at_us: vec![outcome.at_us; decision.takes.len()],
-                    })
-                };
-                let decisions = outcomes
-                    .into_iter()
-                    .zip(&batch.decisions)
-                    .map(settle)
-                    .collect();
-                Self {
-                    decisions,
-                    errors: Vec::new(),
-                }
-            }
+            Ok(outcomes) => Self::each(batch, outcomes.into_iter().map(Ok::<_, StoreError>)),
         }
+    }
+
+    /// The answer of a store that may refuse single decisions. The first reason stands for all.
+    pub fn each<E: Into<StoreError>>(
+        batch: &Batch,
+        answers: impl IntoIterator<Item = Result<Outcome, E>>,
+    ) -> Self {
+        let mut settlement = Self::default();
+        for (answer, decision) in answers.into_iter().zip(&batch.decisions) {
+            let settled = match answer {
+                Ok(outcome) => Some(Settled {
+                    outcome,
+                    taken_at_us: vec![outcome.at_us; decision.takes.len()],
+                }),
+                Err(error) => {
+                    if settlement.errors.is_empty() {
+                        settlement.errors.push(error.into());
+                    }
+                    None
+                }
+            };
+            settlement.decisions.push(settled);
+        }
+        settlement
     }
 }

@@ -8,6 +8,9 @@ use crate::batch::{Algorithm, BucketSpec};
 use crate::verdict::Look;
 use std::collections::VecDeque;
 
+/// Logs with room for fewer entries are not worth shrinking.
+const SMALL: usize = 64;
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     stamp_us: u64,
@@ -106,6 +109,22 @@ impl Log {
         let head = self.head(spec, now_us);
         self.base = self.total_before(head);
         self.entries.drain(..head);
+        // Few entries must not keep the memory of many.
+        if self.entries.capacity() > SMALL && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+    }
+
+    /// Bytes that to take at `now_us` would add: a queue that is full doubles.
+    pub(super) fn growth(&self, spec: &BucketSpec, now_us: u64) -> usize {
+        let grows = self.entries.len() == self.entries.capacity()
+            && self.head(spec, now_us) == 0
+            && self.entries.back().map(|e| e.stamp_us) != Some(stamp(spec, now_us));
+        if grows { self.heap_bytes().max(1) } else { 0 }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
     }
 
     pub(super) fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {

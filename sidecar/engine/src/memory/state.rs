@@ -60,6 +60,22 @@ impl State {
         of_each!(self, state => state.give_back(spec, now_us, cost, at_us))
     }
 
+    /// Bytes that to take at `now_us` would add.
+    pub(super) fn growth(&self, spec: &BucketSpec, now_us: u64) -> usize {
+        match self {
+            State::Log(log) => log.growth(spec, now_us),
+            State::Fixed(_) | State::Token(_) => 0,
+        }
+    }
+
+    /// Bytes that it has allocated.
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            State::Log(log) => log.heap_bytes(),
+            State::Fixed(_) | State::Token(_) => 0,
+        }
+    }
+
     /// When the last unit will have come back if nobody asks; 0 if it holds none.
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
         of_each!(self, state => state.empty_at_us(spec))

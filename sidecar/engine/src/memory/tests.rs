@@ -1,6 +1,6 @@
 //! The embedded store by example; the promises are proved in tests/engine, against the model.
 
-use super::Memory;
+use super::{Full, Memory};
 use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
 
 const SECOND: u64 = 1_000_000;
@@ -24,7 +24,7 @@ fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome 
             peek: false,
         }],
     };
-    memory.decide(now_us, &batch)[0]
+    memory.decide(now_us, &batch)[0].unwrap()
 }
 
 #[test]
@@ -80,9 +80,15 @@ fn memory_returns_to_nothing_when_traffic_ends() {
         log.key = index.to_string();
         ask(&mut memory, index, &log, 1);
     }
-    assert_eq!(memory.sweep(10 * SECOND, usize::MAX), 1, "only what is due");
-    assert_eq!(memory.sweep(11 * SECOND, 100), 100, "no more than asked");
-    while memory.sweep(11 * SECOND, 100) > 0 {}
+    let swept = memory.sweep(10 * SECOND, usize::MAX);
+    assert_eq!((swept.dropped, swept.done), (1, true), "only what is due");
+    let swept = memory.sweep(11 * SECOND, 100);
+    assert_eq!(
+        (swept.dropped, swept.done),
+        (100, false),
+        "no more than asked"
+    );
+    while !memory.sweep(11 * SECOND, 100).done {}
     assert!(memory.is_empty());
 }
 
@@ -92,7 +98,143 @@ fn a_bucket_in_use_outlives_its_first_due_time() {
     let log = bucket(Algorithm::SlidingLog, 10);
     ask(&mut memory, 0, &log, 1);
     ask(&mut memory, 5 * SECOND, &log, 1);
-    assert_eq!(memory.sweep(10 * SECOND, 10), 0);
+    assert_eq!(memory.sweep(10 * SECOND, 10).dropped, 0);
     assert_eq!(ask(&mut memory, 10 * SECOND, &log, 0).remaining, 9);
-    assert_eq!(memory.sweep(15 * SECOND, 10), 1);
+    assert_eq!(memory.sweep(15 * SECOND, 10).dropped, 1);
+}
+
+fn fill(memory: &mut Memory, now_us: u64, keys: std::ops::Range<u64>, window_us: u64) -> usize {
+    let decide = |index: u64| {
+        let mut log = bucket(Algorithm::SlidingLog, 10);
+        log.key = format!("sg:{{key-{index}}}:per-key:log:10000ms");
+        log.spec.window_us = window_us;
+        let batch = Batch {
+            buckets: vec![log],
+            decisions: vec![Decision {
+                takes: vec![Take { bucket: 0, cost: 1 }],
+                peek: false,
+            }],
+        };
+        usize::from(memory.decide(now_us, &batch)[0].is_ok())
+    };
+    keys.map(decide).sum()
+}
+
+#[test]
+fn s14_invented_keys_at_a_high_rate_stay_bounded() {
+    let mut memory = Memory::new();
+    let mut most = 0;
+    // 20,000 new keys in each tenth of a second, with a window of one.
+    for step in 0..50u64 {
+        let now_us = step * SECOND / 10;
+        fill(
+            &mut memory,
+            now_us,
+            step * 20_000..(step + 1) * 20_000,
+            SECOND,
+        );
+        if step % 10 == 0 {
+            while !memory.sweep(now_us, 1_000).done {}
+        }
+        most = most.max(memory.len());
+    }
+    assert!(most <= 420_000, "{most} keys: a window's and a sweep's");
+    while !memory.sweep(60 * SECOND, 1_000).done {}
+    assert_eq!(memory.len(), 0);
+    assert!(memory.bytes() < 100_000, "{} bytes", memory.bytes());
+}
+
+#[test]
+fn s25_one_long_lived_key_does_not_keep_the_memory_of_others() {
+    let mut memory = Memory::new();
+    fill(&mut memory, 0, 0..1, 86_400 * SECOND);
+    fill(&mut memory, 0, 1..200_000, SECOND);
+    let full = memory.bytes();
+    assert!(full > 20_000_000, "{full} bytes");
+    while !memory.sweep(2 * SECOND, 1_000).done {}
+    assert_eq!(memory.len(), 1);
+    assert!(
+        memory.bytes() < full / 200,
+        "{} of {full} bytes",
+        memory.bytes()
+    );
+}
+
+#[test]
+fn s25_a_log_gives_back_the_memory_of_what_has_expired() {
+    let mut memory = Memory::new();
+    let log = bucket(Algorithm::SlidingLog, 1_000_000);
+    for now_us in 0..100_000 {
+        ask(&mut memory, now_us, &log, 1);
+    }
+    let full = memory.bytes();
+    ask(&mut memory, 20 * SECOND, &log, 1);
+    assert!(
+        memory.bytes() < full / 100,
+        "{} of {full} bytes",
+        memory.bytes()
+    );
+}
+
+#[test]
+fn s14_a_full_store_refuses_what_is_new_and_goes_on_with_what_it_knows() {
+    const LIMIT: usize = 1_000_000;
+    let mut memory = Memory::with_limit(LIMIT);
+    let admitted = fill(&mut memory, 0, 0..100_000, 10 * SECOND);
+    assert!((1_000..20_000).contains(&admitted), "{admitted} keys");
+    assert!(memory.bytes() < LIMIT, "{} bytes", memory.bytes());
+    assert_eq!(admitted, memory.len(), "nothing was forgotten");
+    // Known keys go on, and count on.
+    let known = |memory: &mut Memory, now_us| fill(memory, now_us, 0..1, 10 * SECOND);
+    for now_us in 1..=20 {
+        assert_eq!(known(&mut memory, now_us), 1);
+    }
+    assert_eq!(fill(&mut memory, 20, 100_000..100_100, 10 * SECOND), 0);
+    // Whoever is refused makes some room of what has ended; a sweep makes all of it.
+    let refused = 100_000..100_100;
+    assert!(fill(&mut memory, 11 * SECOND, refused.clone(), 10 * SECOND) > 50);
+    while !memory.sweep(11 * SECOND, 1_000).done {}
+    assert_eq!(fill(&mut memory, 11 * SECOND, refused, 10 * SECOND), 100);
+}
+
+#[test]
+fn s14_a_refused_decision_takes_nothing_from_the_buckets_that_are_known() {
+    let mut memory = Memory::with_limit(100_000);
+    let known = bucket(Algorithm::SlidingLog, 10);
+    ask(&mut memory, 0, &known, 1);
+    fill(&mut memory, 0, 0..10_000, 10 * SECOND);
+    let mut new = known.clone();
+    new.key = "new".to_owned();
+    let take = |bucket| Take { bucket, cost: 1 };
+    let batch = |peek| Batch {
+        buckets: vec![known.clone(), new.clone()],
+        decisions: vec![Decision {
+            takes: vec![take(0), take(1)],
+            peek,
+        }],
+    };
+    assert_eq!(memory.decide(1, &batch(false)), [Err(Full)]);
+    assert!(
+        memory.decide(1, &batch(true))[0].is_ok(),
+        "a peek needs nothing"
+    );
+    assert_eq!(ask(&mut memory, 1, &known, 0).remaining, 9);
+}
+
+#[test]
+fn s14_logs_of_known_keys_stay_within_the_limit_too() {
+    const LIMIT: usize = 1_000_000;
+    let mut memory = Memory::with_limit(LIMIT);
+    let log = bucket(Algorithm::SlidingLog, 1_000_000);
+    let batch = Batch {
+        buckets: vec![log],
+        decisions: vec![Decision {
+            takes: vec![Take { bucket: 0, cost: 1 }],
+            peek: false,
+        }],
+    };
+    let admits = |now_us: &u64| memory.decide(*now_us, &batch)[0].is_ok();
+    let admitted = (0..200_000).filter(admits).count();
+    assert!((20_000..150_000).contains(&admitted), "{admitted}");
+    assert!(memory.bytes() < LIMIT, "{} bytes", memory.bytes());
 }

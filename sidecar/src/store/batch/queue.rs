@@ -189,7 +189,7 @@ mod tests {
         outcomes
             .map(|outcome| {
                 Some(Settled {
-                    outcome,
+                    outcome: outcome.unwrap(),
                     taken_at_us: Vec::new(),
                 })
             })
@@ -341,7 +341,7 @@ mod tests {
                     let number = waiting[*owner];
                     let next = &callers[number][expected[number].len()];
                     let single = apart.decide(1, &batch(std::slice::from_ref(next)));
-                    expected[number].push(Some(single[0]));
+                    expected[number].push(single[0].ok());
                 }
                 let settled = work(&mut together, &call);
                 for (number, settled) in queue.answer(&call, settled) {

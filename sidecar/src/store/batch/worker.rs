@@ -81,6 +81,10 @@ impl Batcher {
             return Vec::new();
         }
         if let Some(settlement) = self.shared.store.decide_at_once(&batch) {
+            for error in &settlement.errors {
+                // Not in the log, nor an outage: it goes on with whom it knows.
+                self.shared.metrics.store_failed(error.kind());
+            }
             return settlement.decisions;
         }
         if let [lane] = self.lanes.as_slice() {

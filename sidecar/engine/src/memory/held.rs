@@ -1,0 +1,67 @@
+//! What the embedded store's table holds: a bucket's state, and what is needed to tell when it ends.
+
+use super::state::State;
+use super::table::Ends;
+use crate::batch::BucketSpec;
+use crate::verdict::Look;
+
+#[derive(Debug)]
+pub(super) struct Held {
+    state: State,
+    /// As last named with the bucket.
+    spec: BucketSpec,
+}
+
+impl Held {
+    pub(super) fn new(spec: &BucketSpec) -> Self {
+        Self {
+            state: State::empty(spec),
+            spec: *spec,
+        }
+    }
+
+    pub(super) fn look(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
+        self.spec = *spec;
+        self.state.heal(spec, now_us);
+        self.state.look(spec, now_us, cost)
+    }
+
+    /// Takes, and says how it stands then.
+    pub(super) fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
+        self.state.take(spec, now_us, cost);
+        self.state.look(spec, now_us, 0)
+    }
+
+    /// Bytes that to take at `now_us` would add.
+    pub(super) fn growth(&self, spec: &BucketSpec, now_us: u64) -> usize {
+        self.state.growth(spec, now_us)
+    }
+
+    pub(super) fn give_back(
+        &mut self,
+        spec: &BucketSpec,
+        now_us: u64,
+        cost: u64,
+        at_us: u64,
+    ) -> u64 {
+        self.state.heal(spec, now_us);
+        self.state.give_back(spec, now_us, cost, at_us)
+    }
+
+    /// Makes it whole; whether it held anything.
+    pub(super) fn reset(&mut self) -> bool {
+        let held_units = self.state.empty_at_us(&self.spec) > 0;
+        self.state = State::empty(&self.spec);
+        held_units
+    }
+}
+
+impl Ends for Held {
+    fn ends_us(&self) -> u64 {
+        self.state.empty_at_us(&self.spec)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.state.heap_bytes()
+    }
+}

@@ -1,0 +1,242 @@
+//! What the embedded store holds, by key: each entry is dropped once it has ended, and the bytes are counted.
+//!
+//! A hash table doubles and halves as a whole. So the entries are spread over shards, each small enough that nobody
+//! waits long for it, and one long-lived entry keeps the memory of its own shard at most.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+
+/// A thousand entries in each are a quarter of a million, and 0.1 ms to move.
+const SHARDS: usize = 256;
+/// What an allocation takes besides what is asked for.
+const ALLOCATION: usize = 16;
+/// Tables with room for fewer entries are not worth shrinking.
+const SMALL: usize = 64;
+
+/// What a table can hold.
+pub(super) trait Ends {
+    /// The time from which on it holds nothing.
+    fn ends_us(&self) -> u64;
+    /// Bytes that it has allocated.
+    fn heap_bytes(&self) -> usize;
+}
+
+/// What came of a sweep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Entries that were dropped.
+    pub dropped: usize,
+    /// Nothing else is to be dropped now. If false, call again.
+    pub done: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    shards: Box<[Shard<T>]>,
+    /// Keys come from outside: whoever chooses them must not be able to choose their places.
+    seed: RandomState,
+    entries: usize,
+    bytes: usize,
+    /// Where the next sweep goes on.
+    next: usize,
+}
+
+/// Where an entry is, or would be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(u64);
+
+impl Place {
+    const fn shard(self) -> usize {
+        // Bits that neither the position in a table of this size nor its tags use.
+        (self.0 >> 40) as usize % SHARDS
+    }
+}
+
+#[derive(Debug)]
+struct Shard<T> {
+    table: HashTable<Entry<T>>,
+    /// For each entry a time before which it need not be looked at again, and its hash.
+    due: BinaryHeap<Reverse<(u64, u64)>>,
+    /// What keys and values have allocated.
+    contents: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    hash: u64,
+    key: Box<str>,
+    value: T,
+}
+
+impl<T: Ends> Table<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: std::iter::repeat_with(Shard::new).take(SHARDS).collect(),
+            seed: RandomState::new(),
+            entries: 0,
+            bytes: 0,
+            next: 0,
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Bytes that entries, their keys and the tables take.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn place(&self, key: &str) -> Place {
+        Place(self.seed.hash_one(key))
+    }
+
+    pub(super) fn get(&self, place: Place, key: &str) -> Option<&T> {
+        let shard = self.shards.get(place.shard())?;
+        let entry = shard.table.find(place.0, |entry| entry.is(place, key))?;
+        Some(&entry.value)
+    }
+
+    pub(super) fn get_mut(&mut self, place: Place, key: &str) -> Option<&mut T> {
+        let shard = self.shards.get_mut(place.shard())?;
+        let entry = shard
+            .table
+            .find_mut(place.0, |entry| entry.is(place, key))?;
+        Some(&mut entry.value)
+    }
+
+    /// Changes an entry in a way that may change what it has allocated.
+    pub(super) fn change<R>(
+        &mut self,
+        place: Place,
+        key: &str,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
+        let shard = self.shards.get_mut(place.shard())?;
+        let entry = shard
+            .table
+            .find_mut(place.0, |entry| entry.is(place, key))?;
+        let before = entry.value.heap_bytes();
+        let result = change(&mut entry.value);
+        let after = entry.value.heap_bytes();
+        shard.contents = shard.contents + after - before;
+        self.bytes = self.bytes + after - before;
+        Some(result)
+    }
+
+    /// Adds an entry that is not there.
+    pub(super) fn insert(&mut self, place: Place, key: &str, value: T) {
+        if let Some(shard) = self.shards.get_mut(place.shard()) {
+            let before = shard.bytes();
+            shard.insert(place.0, key.into(), value);
+            self.bytes = self.bytes + shard.bytes() - before;
+            self.entries += 1;
+        }
+    }
+
+    /// Drops what has ended among the neighbours of an entry that is to come, looking at a few only.
+    pub(super) fn make_room(&mut self, place: Place, now_us: u64, at_most: usize) {
+        self.sweep_shard(place.shard(), now_us, at_most);
+    }
+
+    /// Drops what has ended, looking at no more than `at_most` entries, and gives back what tables no longer need.
+    pub(super) fn sweep(&mut self, now_us: u64, at_most: usize) -> Swept {
+        let mut swept = Swept::default();
+        let mut left = at_most;
+        while self.next < SHARDS {
+            let (looked, dropped) = self.sweep_shard(self.next, now_us, left);
+            swept.dropped += dropped;
+            left -= looked;
+            if left == 0 {
+                return swept;
+            }
+            self.next += 1;
+        }
+        self.next = 0;
+        swept.done = true;
+        swept
+    }
+
+    /// How many were looked at, and how many were dropped.
+    fn sweep_shard(&mut self, index: usize, now_us: u64, at_most: usize) -> (usize, usize) {
+        let Some(shard) = self.shards.get_mut(index) else {
+            return (0, 0);
+        };
+        let before = shard.bytes();
+        let (looked, dropped) = shard.sweep(now_us, at_most);
+        if dropped > 0 {
+            shard.shrink();
+        }
+        self.bytes = self.bytes + shard.bytes() - before;
+        self.entries -= dropped;
+        (looked, dropped)
+    }
+}
+
+impl<T: Ends> Shard<T> {
+    fn new() -> Self {
+        Self {
+            table: HashTable::new(),
+            due: BinaryHeap::new(),
+            contents: 0,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let due = self.due.capacity() * size_of::<Reverse<(u64, u64)>>();
+        self.table.allocation_size() + due + self.contents
+    }
+
+    fn insert(&mut self, hash: u64, key: Box<str>, value: T) {
+        self.due.push(Reverse((value.ends_us(), hash)));
+        let entry = Entry { hash, key, value };
+        self.contents += entry.contents();
+        self.table.insert_unique(hash, entry, |entry| entry.hash);
+    }
+
+    fn sweep(&mut self, now_us: u64, at_most: usize) -> (usize, usize) {
+        let (mut looked, mut dropped) = (0, 0);
+        while looked < at_most
+            && let Some(Reverse((due_us, hash))) = self.due.peek().copied()
+            && due_us <= now_us
+        {
+            looked += 1;
+            self.due.pop();
+            // Of two entries with the same hash, which is next to none, each has its own due time; any of them will do.
+            let ended = |entry: &Entry<T>| entry.hash == hash && entry.value.ends_us() <= now_us;
+            if let Ok(entry) = self.table.find_entry(hash, ended) {
+                let (entry, _) = entry.remove();
+                self.contents -= entry.contents();
+                dropped += 1;
+            } else if let Some(entry) = self.table.find(hash, |entry| entry.hash == hash) {
+                self.due.push(Reverse((entry.value.ends_us(), hash)));
+            }
+        }
+        (looked, dropped)
+    }
+
+    /// A burst of keys must not leave its tables behind.
+    fn shrink(&mut self) {
+        let entries = self.table.len();
+        if self.table.capacity() > SMALL && entries < self.table.capacity() / 4 {
+            self.table.shrink_to(2 * entries, |entry| entry.hash);
+        }
+        if self.due.capacity() > SMALL && entries < self.due.capacity() / 4 {
+            self.due.shrink_to(2 * entries);
+        }
+    }
+}
+
+impl<T: Ends> Entry<T> {
+    fn is(&self, place: Place, key: &str) -> bool {
+        self.hash == place.0 && *self.key == *key
+    }
+
+    fn contents(&self) -> usize {
+        self.key.len() + ALLOCATION + self.value.heap_bytes()
+    }
+}
