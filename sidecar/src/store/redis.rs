@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
+use sluicegate_engine::Batch;
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, Outcome};
 
 use super::call;
 use super::error::StoreError;
@@ -44,7 +44,7 @@ impl Redis {
         })
     }
 
-    pub async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
+    pub async fn decide(&self, batch: &Batch) -> Result<call::Each, StoreError> {
         call::decide(&mut self.connection.clone(), &self.script, batch).await
     }
 
