@@ -148,6 +148,26 @@ impl Lua {
         done(reply)?[0].map_err(text)
     }
 
+    /// What the script says of a give-back with a not-after time.
+    pub fn give_back_by(
+        &mut self,
+        now_us: u64,
+        not_after_us: u64,
+        bucket: &Bucket,
+        cost: u64,
+        at_us: u64,
+    ) -> Reply<u64> {
+        let returns = [GiveBack {
+            bucket,
+            cost,
+            at_us,
+        }];
+        let arguments = script::give_back_arguments(&returns, Some(not_after_us));
+        let keys = script::give_back_keys(&returns);
+        let reply = self.call(keys, arguments, Some(now_us)).expect("an answer");
+        script::returned(&returns, &reply).expect("a reply")
+    }
+
     /// Units recorded.
     pub fn try_write_back(
         &mut self,
