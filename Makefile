@@ -1,5 +1,5 @@
 # The commands of this project. `make help` lists them.
-.PHONY: help demo test build filter lint unit engine chain page-test observe dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
+.PHONY: help demo test build filter lint unit engine store chain page-test observe dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -9,9 +9,9 @@ demo: ## install what is missing, build, run the whole chain, show 200s and 429s
 	@$(MAKE) --no-print-directory build filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every test: formatting, lints, units, the engine on a real Redis, the chain with a real Envoy, the live page in a real browser, what Prometheus sees, all of it in containers
+test: ## every test: formatting, lints, units, the engine on a real Redis, the sidecar on Redis as people run it, the chain with a real Envoy, the live page in a real browser, what Prometheus sees, all of it in containers
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit build filter engine chain page-test observe compose
+	@$(MAKE) --no-print-directory lint unit build filter engine store chain page-test observe compose
 
 build: ## the sidecar: target/debug/sluicegate
 	@echo "build: the sidecar (the first build takes a minute or two)"
@@ -33,6 +33,10 @@ unit: ## tests that need nothing but Rust
 engine: ## the engine against its model, in Rust and in Lua on a real Redis
 	@echo "engine: model, Rust and Lua on a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test engine
+
+store: build ## the sidecar's way to Redis: Sentinel, Cluster, TLS, ACLs, silent peers, failovers
+	@echo "store: single Redis, Sentinel, Cluster, TLS, ACLs, failovers"
+	@cargo test --quiet --locked -p sluicegate-tests --test store
 
 chain: build filter ## end to end, with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"

@@ -23,13 +23,23 @@ impl Cluster {
     /// # Panics
     /// It does not come together.
     pub async fn start() -> Self {
+        Self::start_with(async |_| Vec::new()).await
+    }
+
+    /// Starts one whose nodes have more arguments, made from their ports.
+    ///
+    /// # Panics
+    /// It does not come together.
+    pub async fn start_with(arguments: impl AsyncFn(u16) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut nodes = Vec::new();
         for _ in 0..NODES {
             let port = port_with_bus();
             let state = format!("nodes-{port}.conf");
-            let cluster = ["--cluster-enabled", "yes", "--cluster-config-file", &state];
-            let process = launch(port, folder.path(), &cluster).await;
+            let mut words = vec!["--cluster-enabled", "yes", "--cluster-config-file", &state];
+            let more = arguments(port).await;
+            words.extend(more.iter().map(String::as_str));
+            let process = launch(port, folder.path(), &words).await;
             nodes.push((process, port));
         }
         let mut create = Command::new("redis-cli");

@@ -1,7 +1,7 @@
 //! A TCP proxy before a store, which can do what networks and hosts do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,8 +16,11 @@ pub enum Mode {
     Pass,
     /// They pass, so much later, each way.
     Slow(Duration),
-    /// They vanish, both ways, and connections stay open; new ones are accepted and hear nothing.
+    /// They vanish, both ways, and connections stay open, but are of no use any more even when others pass again (a
+    /// stream with a gap is nonsense); new ones are accepted and hear nothing.
     Swallow,
+    /// Whoever sends these bytes is cut off in place of the answer.
+    CutAfter(&'static str),
     /// The next answer on each connection is cut after its first bytes, and the connection with it; new connections are
     /// treated likewise.
     CutAnswers,
@@ -31,8 +34,15 @@ pub struct Proxy {
     /// Where it listens.
     pub port: u16,
     mode: watch::Sender<Mode>,
-    accepted: Arc<AtomicU64>,
+    shared: Arc<Shared>,
     _tasks: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    upstream: AtomicU16,
+    accepted: AtomicU64,
+    cut: AtomicU64,
 }
 
 impl Proxy {
@@ -46,21 +56,22 @@ impl Proxy {
             .expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let mode = watch::Sender::new(Mode::Pass);
-        let accepted = Arc::new(AtomicU64::new(0));
+        let shared = Arc::new(Shared::default());
+        shared.upstream.store(upstream, Ordering::Relaxed);
         let mut tasks = JoinSet::new();
-        let (modes, count) = (mode.subscribe(), Arc::clone(&accepted));
+        let (modes, inner) = (mode.subscribe(), Arc::clone(&shared));
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                count.fetch_add(1, Ordering::Relaxed);
-                connections.spawn(connection(client, upstream, modes.clone()));
+                inner.accepted.fetch_add(1, Ordering::Relaxed);
+                connections.spawn(connection(client, Arc::clone(&inner), modes.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
         Self {
             port,
             mode,
-            accepted,
+            shared,
             _tasks: tasks,
         }
     }
@@ -72,14 +83,30 @@ impl Proxy {
 
     /// Connections accepted so far.
     pub fn accepted(&self) -> u64 {
-        self.accepted.load(Ordering::Relaxed)
+        self.shared.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Connections that [`Mode::CutAfter`] has cut.
+    pub fn cut(&self) -> u64 {
+        self.shared.cut.load(Ordering::Relaxed)
+    }
+
+    /// New connections lead to another port; old ones stay.
+    pub fn lead_to(&self, upstream: u16) {
+        self.shared.upstream.store(upstream, Ordering::Relaxed);
+    }
+
+    /// As a policy's `store` names a Redis behind it.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
     }
 }
 
-async fn connection(client: TcpStream, upstream: u16, mut modes: watch::Receiver<Mode>) {
+async fn connection(client: TcpStream, shared: Arc<Shared>, mut modes: watch::Receiver<Mode>) {
     if *modes.borrow() == Mode::Refuse {
         return;
     }
+    let upstream = shared.upstream.load(Ordering::Relaxed);
     let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)).await else {
         return;
     };
@@ -87,9 +114,14 @@ async fn connection(client: TcpStream, upstream: u16, mut modes: watch::Receiver
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
+    let doomed = AtomicBool::new(false);
+    let upwards = pump(from_client, to_server, modes.clone(), false, &doomed);
+    let downwards = pump(from_server, to_client, modes.clone(), true, &doomed);
     tokio::select! {
-        () = pump(from_client, to_server, modes.clone(), false) => {}
-        () = pump(from_server, to_client, modes.clone(), true) => {}
+        () = upwards => {}
+        () = downwards => if doomed.load(Ordering::Relaxed) {
+            shared.cut.fetch_add(1, Ordering::Relaxed);
+        },
         _ = modes.wait_for(|mode| *mode == Mode::Refuse) => {}
     }
 }
@@ -100,6 +132,7 @@ async fn pump(
     mut to: tokio::net::tcp::OwnedWriteHalf,
     modes: watch::Receiver<Mode>,
     answers: bool,
+    doomed: &AtomicBool,
 ) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(read @ 1..) = from.read(&mut bytes).await {
@@ -108,7 +141,20 @@ async fn pump(
         match mode {
             Mode::Pass | Mode::Refuse => {}
             Mode::Slow(by) => tokio::time::sleep(by).await,
-            Mode::Swallow => continue,
+            Mode::Swallow => std::future::pending().await,
+            Mode::CutAfter(_) if answers => {
+                if doomed.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            Mode::CutAfter(mark) => {
+                if passed
+                    .windows(mark.len())
+                    .any(|bytes| bytes == mark.as_bytes())
+                {
+                    doomed.store(true, Ordering::Relaxed);
+                }
+            }
             Mode::CutAnswers if answers => {
                 let _ = to.write_all(&passed[..read.min(3)]).await;
                 return;

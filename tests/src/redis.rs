@@ -13,19 +13,50 @@ pub struct Redis {
     process: Process,
     port: u16,
     folder: tempfile::TempDir,
+    arguments: Vec<String>,
 }
 
 impl Redis {
     /// Starts one.
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one with more arguments.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_with(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
-        let process = launch(port, folder.path(), &[]).await;
+        let process = launch(port, folder.path(), arguments).await;
         Self {
             process,
             port,
             folder,
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
         }
+    }
+
+    /// The folder of its files.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Sends it a command, its words separated by spaces.
+    ///
+    /// # Panics
+    /// It answers with an error, or not at all.
+    pub async fn command<T: redis::FromRedisValue>(&self, words: &str) -> T {
+        let mut words = words.split(' ');
+        let mut command = redis::cmd(words.next().expect("a command"));
+        for word in words {
+            command.arg(word);
+        }
+        command
+            .query_async(&mut self.connection().await)
+            .await
+            .expect("an answer")
     }
 
     /// Where it listens.
@@ -71,7 +102,8 @@ impl Redis {
     /// Starts it again, empty, on the same port.
     pub async fn restart(&mut self) {
         self.kill();
-        self.process = launch(self.port, self.folder.path(), &[]).await;
+        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
+        self.process = launch(self.port, self.folder.path(), &arguments).await;
     }
 
     /// Lets it stand still: connections stay open and nothing is answered.

@@ -7,13 +7,31 @@ use std::fmt::Write;
 use serde_saphyr::{Error, ExternalMessageSource, Location};
 
 const DURATION: &str = "a duration such as `10s`, `1m` or `24h`";
+const FILE: &str = "the path of a file";
 const WHOLE: &str = "a whole number of 1 or more";
 
 /// All fields of the file, and what each takes.
-const FIELDS: [(&str, &str); 11] = [
+const FIELDS: [(&str, &str); 22] = [
     (
         "store",
         "`memory` or the URL of a Redis, `\"redis://HOST:PORT\"`",
+    ),
+    ("url", "the URL of a Redis, `\"redis://HOST:PORT\"`"),
+    ("username_file", FILE),
+    ("password_file", FILE),
+    (
+        "tls",
+        "a mapping of `ca`, `certificate`, `key` and `server_name`",
+    ),
+    ("ca", FILE),
+    ("certificate", FILE),
+    ("key", FILE),
+    ("server_name", "the name in the certificate of Redis"),
+    ("key_prefix", "what stands before every key, a text"),
+    ("connections", "a whole number from 1 to 16"),
+    (
+        "sentinel",
+        "a mapping of `username_file` and `password_file`",
     ),
     ("store_timeout", DURATION),
     ("memory_limit", "a size such as `256MiB`"),
@@ -160,7 +178,9 @@ fn field_before(before: &str) -> Option<&'static (&'static str, &'static str)> {
     let key = before.trim_end_matches(opened).strip_suffix(':')?;
     let is_named = |name: &str| {
         let rest = key.strip_suffix(name);
-        rest.is_some_and(|rest| !rest.ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+        rest.is_some_and(|rest| {
+            !rest.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
+        })
     };
     FIELDS.iter().find(|(name, _)| is_named(name))
 }

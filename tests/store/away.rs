@@ -1,0 +1,229 @@
+//! A Redis that dies, stands still, becomes silent, moves or becomes a replica.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::proxy::{Mode, Proxy};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::{BACK, back, decide, failures, for_a_while, measured, policy};
+
+const AWAY: Duration = Duration::from_secs(3);
+
+#[tokio::test]
+async fn a_redis_that_was_killed_is_used_within_a_second_of_its_return() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redis = Redis::start().await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "20ms", 1_000), folder.path()).await;
+    back(&sidecar, "k").await;
+    redis.kill();
+    let during = for_a_while(&sidecar, "k", AWAY).await;
+    assert!(during[1..].iter().all(|outcome| outcome == "unavailable"));
+    redis.restart().await;
+    let time = back(&sidecar, "k").await;
+    measured("Redis killed for 3 s", time);
+    assert!(time < BACK, "{time:?}");
+}
+
+#[tokio::test]
+async fn a_redis_that_stood_still_is_used_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "20ms", 1_000), folder.path()).await;
+    back(&sidecar, "k").await;
+    redis.pause();
+    let during = for_a_while(&sidecar, "k", AWAY).await;
+    assert!(during.iter().all(|outcome| outcome == "unavailable"));
+    redis.resume();
+    let time = back(&sidecar, "k").await;
+    measured("Redis stopped for 3 s", time);
+    assert!(time < BACK, "{time:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s1_a_connection_that_has_become_silent_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let sidecar = Sidecar::start(&policy(&proxy.url(), "20ms", 1_000), folder.path()).await;
+    back(&sidecar, "k").await;
+    let before = proxy.accepted();
+    proxy.set(Mode::Swallow);
+    let during = for_a_while(&sidecar, "k", AWAY).await;
+    assert!(during.iter().all(|outcome| outcome == "unavailable"));
+    assert!(proxy.accepted() > before + 1, "no other was tried");
+    // A connection that was silent once stays so: only a new one can answer.
+    proxy.set(Mode::Pass);
+    let time = back(&sidecar, "k").await;
+    measured("peer silent for 3 s, old connections lost", time);
+    assert!(time < BACK, "{time:?}");
+}
+
+/// Nobody asks: the connection is looked at all the same, and left.
+#[tokio::test(flavor = "multi_thread")]
+async fn s1_an_idle_connection_that_has_become_silent_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let sidecar = Sidecar::start(&policy(&proxy.url(), "20ms", 1_000), folder.path()).await;
+    back(&sidecar, "k").await;
+    let before = proxy.accepted();
+    proxy.set(Mode::Swallow);
+    eventually("others are tried", async || proxy.accepted() > before + 2).await;
+    proxy.set(Mode::Pass);
+    tokio::time::sleep(BACK).await;
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+    assert_eq!(failures(&sidecar, "timeout").await, 0.0);
+}
+
+/// A Redis in a network of its own, whose packets are dropped.
+struct Network {
+    name: String,
+    inside: String,
+}
+
+impl Network {
+    /// Nothing if this machine lets nobody make one.
+    fn new() -> Option<Self> {
+        let number = std::process::id() % 250;
+        let network = Self {
+            name: format!("sluicegate-{}", std::process::id()),
+            inside: format!("10.231.{number}.2"),
+        };
+        let (host, peer) = (format!("sg{number}h"), format!("sg{number}p"));
+        let commands = [
+            format!("ip netns add {}", network.name),
+            format!(
+                "ip link add {host} type veth peer name {peer} netns {}",
+                network.name
+            ),
+            format!("ip addr add 10.231.{number}.1/30 dev {host}"),
+            format!("ip link set {host} up"),
+            network.in_it(&format!("ip addr add {}/30 dev {peer}", network.inside)),
+            network.in_it(&format!("ip link set {peer} up")),
+        ];
+        commands
+            .iter()
+            .all(|command| network.run(command))
+            .then_some(network)
+    }
+
+    fn in_it(&self, command: &str) -> String {
+        format!("ip netns exec {} {command}", self.name)
+    }
+
+    fn run(&self, command: &str) -> bool {
+        let status = Command::new("sh").args(["-c", command]).status();
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.run(&format!("ip netns del {}", self.name));
+    }
+}
+
+#[tokio::test]
+async fn s1_a_peer_whose_packets_are_dropped_is_left() {
+    let Some(network) = Network::new() else {
+        eprintln!("skipped: no network namespace can be made here (it needs root)");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let port = sluicegate_tests::process::free_port();
+    let redis = network.in_it(&format!(
+        "redis-server --port {port} --bind {} --save '' --protected-mode no",
+        network.inside
+    ));
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("exec {redis}")])
+        .current_dir(folder.path());
+    let log = folder.path().join("redis.log");
+    let _redis = sluicegate_tests::process::Process::start(&mut command, &log, "");
+    let store = format!("redis://{}:{port}", network.inside);
+    let sidecar = Sidecar::start(&policy(&store, "20ms", 1_000), folder.path()).await;
+    back(&sidecar, "k").await;
+    let drop = |what: &str| {
+        let rule = network.in_it(&format!("iptables {what} INPUT -j DROP"));
+        assert!(network.run(&rule), "{rule}");
+    };
+    drop("-I");
+    let during = for_a_while(&sidecar, "k", Duration::from_secs(8)).await;
+    assert!(during.iter().all(|outcome| outcome == "unavailable"));
+    drop("-D");
+    let time = back(&sidecar, "k").await;
+    measured("packets dropped for 8 s", time);
+    assert!(time < BACK, "{time:?}");
+}
+
+/// The old primary stays up as a replica, and new connections lead to the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn s1_a_planned_failover_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (Redis::start().await, Redis::start().await);
+    let _: () = new
+        .command(&format!("REPLICAOF 127.0.0.1 {}", old.port()))
+        .await;
+    let proxy = Proxy::start(old.port()).await;
+    let sidecar = Sidecar::start(&policy(&proxy.url(), "500ms", 2), folder.path()).await;
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+    eventually("the replica has it", async || !new.keys().await.is_empty()).await;
+    let _: () = new.command("REPLICAOF NO ONE").await;
+    let _: () = old
+        .command(&format!("REPLICAOF 127.0.0.1 {}", new.port()))
+        .await;
+    proxy.lead_to(new.port());
+    let time = back(&sidecar, "k").await;
+    measured("planned failover", time);
+    assert!(time < BACK, "{time:?}");
+    assert_eq!(
+        decide(&sidecar, "k").await,
+        "denied",
+        "it was admitted twice"
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_moves_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut old = Redis::start().await;
+    // The same port at another address: only the name can lead there.
+    let hosts = folder.path().join("hosts");
+    std::fs::write(&hosts, "127.0.0.1 moving.test\n").unwrap();
+    let may = Command::new("unshare").args(["-m", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no mount namespace can be made here (it needs root)");
+        return;
+    }
+    // The sidecar in a mount namespace of its own, with a file of hosts of its own.
+    let script = format!(
+        "#!/bin/sh\nexec unshare -m sh -c 'mount --bind {} /etc/hosts && exec \"$@\"' sh {} \"$@\"\n",
+        hosts.display(),
+        sluicegate_tests::sidecar::binary().display()
+    );
+    let program = folder.path().join("sluicegate.sh");
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let store = format!("redis://moving.test:{}", old.port());
+    let text = policy(&store, "500ms", 100);
+    let sidecar = Sidecar::start_program(&program, &text, folder.path()).await;
+    back(&sidecar, "k").await;
+    let port = old.port().to_string();
+    let arguments = ["--bind", "127.0.0.2", "--port", &port, "--save", ""];
+    let mut command = Command::new("redis-server");
+    command.args(arguments).current_dir(folder.path());
+    let log = folder.path().join("redis.log");
+    let _new = sluicegate_tests::process::Process::start(&mut command, &log, "");
+    old.kill();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    std::fs::write(&hosts, "127.0.0.2 moving.test\n").unwrap();
+    let time = back(&sidecar, "k").await;
+    measured("a name that moved", time);
+    assert!(time < BACK, "{time:?}");
+}

@@ -1,0 +1,128 @@
+//! What is told when Redis cannot be reached or used.
+
+use std::time::Duration;
+
+use sluicegate_tests::process::{eventually, free_port};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::{back, decide, failures, policy};
+
+/// Asks a few times; every failure is of this kind, the first one too.
+async fn is_told(store: &str, kind: &str, words: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy(store, "500ms", 10), folder.path()).await;
+    for _ in 0..20 {
+        assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    }
+    assert_eq!(failures(&sidecar, kind).await, 20.0, "{}", sidecar.log());
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    let (_, told) = sluicegate_tests::client::get(&ready).await;
+    assert!(
+        told.contains(words) || sidecar.log().contains(words),
+        "{told}"
+    );
+    assert!(!told.contains("secret") && !sidecar.log().contains("secret"));
+}
+
+#[tokio::test]
+async fn s23_a_port_where_nobody_listens() {
+    let store = format!("redis://:secret@127.0.0.1:{}", free_port());
+    is_told(&store, "connection", "Connection refused").await;
+}
+
+#[tokio::test]
+async fn s23_a_name_that_does_not_exist() {
+    is_told(
+        "redis://:secret@nowhere.invalid",
+        "connection",
+        "cannot be resolved",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn s23_a_socket_that_does_not_exist() {
+    is_told("redis+unix:///nowhere/socket", "connection", "No such file").await;
+}
+
+#[tokio::test]
+async fn s23_a_wrong_password() {
+    let redis = Redis::start_with(&["--requirepass", "right"]).await;
+    let store = format!("redis://:secret@127.0.0.1:{}", redis.port());
+    is_told(&store, "auth", "refused the user and password").await;
+}
+
+#[tokio::test]
+async fn s23_a_password_that_is_missing() {
+    let redis = Redis::start_with(&["--requirepass", "right"]).await;
+    is_told(&redis.url(), "auth", "refused the user and password").await;
+}
+
+#[tokio::test]
+async fn s23_a_database_that_does_not_exist() {
+    let redis = Redis::start().await;
+    is_told(&format!("{}/99", redis.url()), "refused", "out of range").await;
+}
+
+#[tokio::test]
+async fn s23_a_cluster_that_is_none() {
+    let redis = Redis::start().await;
+    let store = format!("redis+cluster://127.0.0.1:{}", redis.port());
+    is_told(&store, "connection", "cluster support disabled").await;
+}
+
+#[tokio::test]
+async fn s23_a_replica() {
+    let (primary, replica) = (Redis::start().await, Redis::start().await);
+    let words = format!("REPLICAOF 127.0.0.1 {}", primary.port());
+    let _: () = replica.command(&words).await;
+    is_told(&replica.url(), "connection", "replica").await;
+}
+
+#[tokio::test]
+async fn s23_a_file_that_is_missing() {
+    let redis = Redis::start().await;
+    let store = format!(
+        "{{ url: '{}', password_file: /nowhere/secret }}",
+        redis.url()
+    );
+    is_told(&store, "connection", "password_file").await;
+}
+
+/// Nobody asks for decisions: PING would say that all is well.
+#[tokio::test]
+async fn s10_a_redis_that_is_full_is_not_up_and_only_a_write_clears_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
+    back(&sidecar, "k").await;
+    let is_up = async || sidecar.metric("sluicegate_store_up").await;
+    eventually("it is up", async || is_up().await == 1.0).await;
+    let _: () = redis.command("CONFIG SET maxmemory 1").await;
+    eventually("it is down", async || is_up().await == 0.0).await;
+    // Decisions that write nothing succeed, and do not make it up.
+    let pong: String = redis.command("PING").await;
+    assert_eq!(pong, "PONG");
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(is_up().await, 0.0);
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    let (_, told) = sluicegate_tests::client::get(&ready).await;
+    assert!(told.contains("OOM"), "{told}");
+    let _: () = redis.command("CONFIG SET maxmemory 0").await;
+    eventually("it is up again", async || is_up().await == 1.0).await;
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+}
+
+#[tokio::test]
+async fn s20_a_redis_that_evicts_is_warned_of_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let redis = Redis::start_with(&arguments).await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
+    eventually("it warns", async || sidecar.log().contains("allkeys-lru")).await;
+    let _: i64 = redis.command("CLIENT KILL TYPE normal SKIPME yes").await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    back(&sidecar, "k").await;
+    assert_eq!(sidecar.log().matches("allkeys-lru").count(), 1);
+}

@@ -1,0 +1,134 @@
+//! Slow links, cut links, failovers of a Cluster.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use sluicegate_tests::cluster::Cluster;
+use sluicegate_tests::proxy::{Mode, Proxy};
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::{BACK, back, decide, measured, policy};
+
+/// A Cluster each of whose nodes is known by a proxy's port only.
+async fn behind_proxies() -> (Cluster, Vec<Proxy>) {
+    let proxies = Mutex::new(Vec::new());
+    let cluster = Cluster::start_with(async |port| {
+        let proxy = Proxy::start(port).await;
+        let words = [
+            "--cluster-announce-ip".to_owned(),
+            "127.0.0.1".to_owned(),
+            "--cluster-announce-port".to_owned(),
+            proxy.port.to_string(),
+            "--cluster-announce-bus-port".to_owned(),
+            (port + 10_000).to_string(),
+        ];
+        proxies.lock().unwrap().push(proxy);
+        words.to_vec()
+    })
+    .await;
+    (cluster, proxies.into_inner().unwrap())
+}
+
+fn store(proxies: &[Proxy]) -> String {
+    let hosts: Vec<_> = proxies
+        .iter()
+        .map(|proxy| format!("127.0.0.1:{}", proxy.port))
+        .collect();
+    format!("redis+cluster://{}", hosts.join(","))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_a_cluster_six_milliseconds_away_is_used_within_a_deadline_of_twenty() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_cluster, proxies) = behind_proxies().await;
+    for proxy in &proxies {
+        proxy.set(Mode::Slow(Duration::from_millis(3)));
+    }
+    let sidecar = Sidecar::start(&policy(&store(&proxies), "20ms", 1_000), folder.path()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut admitted = 0;
+    for number in 0..60 {
+        admitted += u32::from(decide(&sidecar, &format!("k{number}")).await == "admitted");
+    }
+    // These machines stand still now and then.
+    assert!(admitted >= 50, "{admitted} of 60: {}", sidecar.log());
+    let opened: u64 = proxies.iter().map(Proxy::accepted).sum();
+    assert!(opened < 30, "{opened} connections");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s4_a_call_whose_answer_was_lost_is_not_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, proxies) = behind_proxies().await;
+    let sidecar = Sidecar::start(&policy(&store(&proxies), "1s", 2), folder.path()).await;
+    back(&sidecar, "warm").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for proxy in &proxies {
+        proxy.set(Mode::CutAfter("{k}:"));
+    }
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    let cuts: u64 = proxies.iter().map(Proxy::cut).sum();
+    assert_eq!(cuts, 1, "it was sent again");
+    for proxy in &proxies {
+        proxy.set(Mode::Pass);
+    }
+    back(&sidecar, "warm").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // One unit of two is gone, not both.
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+    assert_eq!(decide(&sidecar, "k").await, "denied");
+    drop(cluster);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s1_a_node_that_has_become_silent_is_left_and_the_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, proxies) = behind_proxies().await;
+    let sidecar = Sidecar::start(&policy(&store(&proxies), "20ms", 1_000), folder.path()).await;
+    let owner = cluster.owner(cluster.slot("victim").await).await;
+    back(&sidecar, "victim").await;
+    let mut other = String::new();
+    for number in 0.. {
+        other = format!("other-{number}");
+        if cluster.owner(cluster.slot(&other).await).await != owner {
+            break;
+        }
+    }
+    proxies[owner].set(Mode::Swallow);
+    let since = Instant::now();
+    let (mut admitted, mut asked) = (0, 0);
+    while since.elapsed() < Duration::from_secs(3) {
+        assert_eq!(decide(&sidecar, "victim").await, "unavailable");
+        admitted += u32::from(decide(&sidecar, &other).await == "admitted");
+        asked += 1;
+    }
+    assert!(admitted * 10 >= asked * 8, "{admitted} of {asked}");
+    proxies[owner].set(Mode::Pass);
+    let time = back(&sidecar, "victim").await;
+    measured("Cluster: a node silent for 3 s", time);
+    assert!(time < BACK, "{time:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_was_killed_and_its_slots_moved_are_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let sidecar = Sidecar::start(&policy(&cluster.url(), "500ms", 3), folder.path()).await;
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+    let slot = cluster.slot("k").await;
+    let from = cluster.owner(slot).await;
+    cluster
+        .migrate(slot, (from + 1) % 3, Duration::from_millis(50))
+        .await;
+    let outcomes = [
+        decide(&sidecar, "k").await,
+        decide(&sidecar, "k").await,
+        decide(&sidecar, "k").await,
+    ];
+    assert_eq!(
+        outcomes,
+        ["admitted", "admitted", "denied"],
+        "{}",
+        sidecar.log()
+    );
+}

@@ -1,0 +1,98 @@
+//! Every option of the policy's `store`.
+
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::{back, decide, policy};
+
+/// Keys of a database, without what a look at the connection leaves for a moment.
+async fn keys(redis: &Redis, database: u32) -> Vec<String> {
+    let mut connection = redis.connection().await;
+    let mut commands = redis::pipe();
+    commands
+        .cmd("SELECT")
+        .arg(database)
+        .ignore()
+        .cmd("KEYS")
+        .arg("*");
+    let (keys,): (Vec<String>,) = commands.query_async(&mut connection).await.unwrap();
+    keys.into_iter()
+        .filter(|key| !key.ends_with(":probe"))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_database_number_and_a_prefix_say_where_keys_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let store = format!("{{ url: '{}/3', key_prefix: 'team-a/' }}", redis.url());
+    let sidecar = Sidecar::start(&policy(&store, "500ms", 1), folder.path()).await;
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+    assert_eq!(decide(&sidecar, "k").await, "denied");
+    assert!(keys(&redis, 0).await.is_empty());
+    let held = keys(&redis, 3).await;
+    assert!(
+        held.len() == 1 && held[0].starts_with("team-a/sg:{k}:"),
+        "{held:?}"
+    );
+    // A reset finds them too.
+    let url = format!("http://127.0.0.1:{}/v1/reset", sidecar.admin_port);
+    let body = r#"{ "resets": [{ "limit": "per-key", "key": "k" }] }"#;
+    let (_, answer) = sluicegate_tests::client::post(&url, body).await;
+    assert!(answer.contains("\"held\":true"), "{answer}");
+    assert!(keys(&redis, 3).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let socket = socket.display().to_string();
+    let arguments = ["--unixsocket", &socket, "--requirepass", "p w"];
+    let redis = Redis::start_with(&arguments[..2]).await;
+    let _: () = redis.command("CONFIG SET requirepass p:w").await;
+    let store = format!("redis+unix://{socket}?db=2&pass=p%3Aw");
+    let sidecar = Sidecar::start(&policy(&store, "500ms", 1), folder.path()).await;
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+    assert_eq!(decide(&sidecar, "k").await, "denied");
+}
+
+#[tokio::test]
+async fn several_connections_and_one_that_breaks_is_not_felt() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let store = format!("{{ url: '{}', connections: 3 }}", redis.url());
+    let sidecar = Sidecar::start(&policy(&store, "500ms", 1_000), folder.path()).await;
+    back(&sidecar, "k").await;
+    let ours = async || -> Vec<String> {
+        let list: String = redis.command("CLIENT LIST").await;
+        let ours = list.lines().filter(|line| {
+            line.contains("cmd=unlink") || line.contains("cmd=evalsha") || line.contains("cmd=info")
+        });
+        ours.map(|line| line.split([' ', '=']).nth(1).unwrap().to_owned())
+            .collect()
+    };
+    eventually("there are three", async || ours().await.len() == 3).await;
+    for round in 0..5 {
+        let victim = ours().await.swap_remove(round % 2);
+        let _: i64 = redis.command(&format!("CLIENT KILL ID {victim}")).await;
+        // Its end is known when the kernel says so.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        for _ in 0..4 {
+            assert_eq!(decide(&sidecar, "k").await, "admitted");
+        }
+        eventually("there are three again", async || ours().await.len() == 3).await;
+    }
+}
+
+#[tokio::test]
+async fn store_in_the_environment_replaces_the_url_and_keeps_the_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let store = "{ url: 'redis://nowhere.invalid', key_prefix: 'p/' }";
+    let url = redis.url();
+    let sidecar = Sidecar::start_on(&policy(store, "500ms", 1), Some(&url), folder.path()).await;
+    assert_eq!(decide(&sidecar, "k").await, "admitted");
+    assert!(keys(&redis, 0).await[0].starts_with("p/sg:"));
+}

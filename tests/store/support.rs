@@ -1,0 +1,66 @@
+//! What several modules need.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::post;
+use sluicegate_tests::sidecar::Sidecar;
+
+/// A store that is there again is used again within this time. Two seconds: what is promised, and a machine that stands
+/// still for a while.
+pub const BACK: Duration = Duration::from_secs(2);
+
+/// A policy in `store`, a text or a mapping in YAML, with a limit `per-key`.
+pub fn policy(store: &str, timeout: &str, quota: u64) -> String {
+    format!(
+        "store: {store}\nstore_timeout: {timeout}\nlimits:\n  per-key: {{ algorithm: sliding_log, windows: [{{ quota: {quota}, per: 1h }}] }}\n"
+    )
+}
+
+/// One decision; its outcome.
+pub async fn decide(sidecar: &Sidecar, key: &str) -> String {
+    let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (_, answer) = post(&url, body.to_string()).await;
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    answer["verdicts"][0]["outcome"]
+        .as_str()
+        .expect("an outcome")
+        .to_owned()
+}
+
+/// Asks until there is a verdict; how long that took.
+pub async fn back(sidecar: &Sidecar, key: &str) -> Duration {
+    let since = Instant::now();
+    while decide(sidecar, key).await == "unavailable" {
+        assert!(
+            since.elapsed() < Duration::from_secs(30),
+            "never back: {}",
+            sidecar.log()
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    since.elapsed()
+}
+
+/// Asks for a while; the outcomes in order.
+pub async fn for_a_while(sidecar: &Sidecar, key: &str, time: Duration) -> Vec<String> {
+    let since = Instant::now();
+    let mut outcomes = Vec::new();
+    while since.elapsed() < time {
+        outcomes.push(decide(sidecar, key).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    outcomes
+}
+
+/// Failed calls of a kind.
+pub async fn failures(sidecar: &Sidecar, kind: &str) -> f64 {
+    let name = format!("sluicegate_store_errors_total{{kind=\"{kind}\"}}");
+    sidecar.metric(&name).await
+}
+
+/// Tells a measured time, for README.
+pub fn measured(what: &str, time: Duration) {
+    println!("measured: {what}: back after {time:?}");
+}
