@@ -33,7 +33,7 @@ async fn a_database_number_and_a_prefix_say_where_keys_are() {
     assert!(keys(&redis, 0).await.is_empty());
     let held = keys(&redis, 3).await;
     assert!(
-        held.len() == 1 && held[0].starts_with("team-a/sg:{k}:"),
+        held.len() == 1 && held[0].starts_with("team-a/sg") && held[0].contains("{k}:"),
         "{held:?}"
     );
     // A reset finds them too.
@@ -94,5 +94,5 @@ async fn store_in_the_environment_replaces_the_url_and_keeps_the_options() {
     let url = redis.url();
     let sidecar = Sidecar::start_on(&policy(store, "500ms", 1), Some(&url), folder.path()).await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
-    assert!(keys(&redis, 0).await[0].starts_with("p/sg:"));
+    assert!(keys(&redis, 0).await[0].starts_with("p/sg"));
 }

@@ -19,14 +19,19 @@ pub fn policy(store: &str, timeout: &str, quota: u64) -> String {
 
 /// One decision; its outcome.
 pub async fn decide(sidecar: &Sidecar, key: &str) -> String {
-    let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let (_, answer) = post(&url, body.to_string()).await;
-    let answer: Value = serde_json::from_str(&answer).expect("JSON");
-    answer["verdicts"][0]["outcome"]
+    verdict(sidecar, key).await["outcome"]
         .as_str()
         .expect("an outcome")
         .to_owned()
+}
+
+/// One decision; its verdict.
+pub async fn verdict(sidecar: &Sidecar, key: &str) -> Value {
+    let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (_, answer) = post(&url, body.to_string()).await;
+    let mut answer: Value = serde_json::from_str(&answer).expect("JSON");
+    answer["verdicts"][0].take()
 }
 
 /// Asks until there is a verdict; how long that took.
