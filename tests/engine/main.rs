@@ -13,6 +13,7 @@
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE |
 //! | `concurrency.rs` | many callers, real time |
+//! | `write_back.rs` | what was admitted elsewhere, recorded afterwards |
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
 mod agreement;
@@ -27,3 +28,4 @@ mod mutations;
 mod promises;
 mod replay;
 mod sizes;
+mod write_back;

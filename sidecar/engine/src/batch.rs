@@ -5,7 +5,8 @@
 //! them to a caller rounds up to milliseconds.
 
 /// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision of more goes alone.
-/// So many hold Redis for TODO.
+/// So many hold Redis for 1.3 ms (counters) to 2.4 ms (logs) if every one is of another bucket, and for 0.5 ms if all
+/// are of one; measured with Redis 7.0 on two shared cores.
 pub const MAX_CALL_WEIGHT: usize = 512;
 /// Most bucket visits that one request may ask for: its checks, each counted once for each window of its limit.
 /// Eight calls, since whoever asks waits for all of them.

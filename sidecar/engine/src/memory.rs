@@ -180,6 +180,18 @@ impl Memory {
         })
     }
 
+    /// What a bucket holds at `now_us`, to be written back to another store: units, and when they were taken, oldest
+    /// first. At most [`crate::MAX_RECORDS`]: where there were more, neighbours are told as taken when the later of them
+    /// was, which is held longer and never over.
+    ///
+    /// Of a token bucket it is what has not drained yet, as if it was taken now. What was taken would not do, if
+    /// several stores have shared the rate: written back one after the other, each would drain by the whole rate.
+    #[must_use]
+    pub fn records(&self, now_us: u64, key: &str) -> Vec<Record> {
+        let held = self.table.get(self.table.place(key), key);
+        held.map_or_else(Vec::new, |held| held.records(now_us))
+    }
+
     /// Makes the bucket whole. True if it held anything, be it only what had expired.
     pub fn reset(&mut self, key: &str) -> bool {
         // It stays until a sweep finds it empty.

@@ -31,7 +31,8 @@ pub struct GiveBack<'a> {
     pub at_us: u64,
 }
 
-/// What was taken of one bucket elsewhere, while Redis could not be asked.
+/// What was taken of one bucket elsewhere, while Redis could not be asked. A record costs about what a take does:
+/// calls are to be kept below [`crate::MAX_CALL_WEIGHT`] records.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteBack<'a> {
     /// The bucket.

@@ -124,6 +124,18 @@ impl Fixed {
         recorded
     }
 
+    /// What it holds. In the middle of its window, so that a clock that differs a little finds the same window.
+    pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
+        let units = if self.is_of_following(spec, now_us) {
+            self.count
+        } else {
+            self.used(spec, now_us)
+        };
+        let at_us = self.window * spec.window_us + spec.window_us / 2;
+        let record = Record { at_us, units };
+        Vec::from_iter((units > 0).then_some(record))
+    }
+
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
         if self.count == 0 {
             0

@@ -54,6 +54,10 @@ impl Held {
         self.state.write_back(spec, now_us, records)
     }
 
+    pub(super) fn records(&self, now_us: u64) -> Vec<Record> {
+        self.state.records(&self.spec, now_us)
+    }
+
     /// Makes it whole; whether it held anything.
     pub(super) fn reset(&mut self) -> bool {
         let held_units = self.state.empty_at_us(&self.spec) > 0;

@@ -5,7 +5,7 @@
 //! so what has expired, and when enough will have, are binary searches.
 
 use super::state::in_order;
-use crate::batch::{Algorithm, BucketSpec, Record};
+use crate::batch::{Algorithm, BucketSpec, MAX_RECORDS, Record};
 use crate::check::MAX_HELD;
 use crate::verdict::Look;
 use std::collections::VecDeque;
@@ -210,6 +210,29 @@ impl Log {
             recorded += units;
         }
         recorded
+    }
+
+    /// What it holds; where there are more than [`MAX_RECORDS`] entries, neighbours as of the later.
+    pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
+        let head = self.head(spec, now_us);
+        let together = (self.entries.len() - head).div_ceil(MAX_RECORDS).max(1);
+        let mut records = Vec::new();
+        let mut before = self.total_before(head);
+        let mut index = head;
+        while index < self.entries.len() {
+            index = (index + together).min(self.entries.len());
+            let Some(last) = self.entries.get(index - 1) else {
+                break;
+            };
+            if last.total > before {
+                records.push(Record {
+                    at_us: last.stamp_us,
+                    units: last.total - before,
+                });
+            }
+            before = last.total;
+        }
+        records
     }
 
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {

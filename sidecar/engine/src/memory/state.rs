@@ -80,6 +80,11 @@ impl State {
         of_each!(self, state => state.write_back(spec, now_us, records))
     }
 
+    /// What it holds: units, and when they were taken, oldest first.
+    pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
+        of_each!(self, state => state.records(spec, now_us))
+    }
+
     /// When the last unit will have come back if nobody asks; 0 if it holds none.
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
         of_each!(self, state => state.empty_at_us(spec))

@@ -122,6 +122,16 @@ impl Token {
         recorded
     }
 
+    /// What it holds now, as if it had been taken now.
+    pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
+        let backlog = self.backlog(spec, now_us);
+        let record = Record {
+            at_us: now_us,
+            units: backlog.div_ceil(spec.token_rate().per_unit),
+        };
+        Vec::from_iter((backlog > 0).then_some(record))
+    }
+
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
         let drains_in = self.backlog.div_ceil(spec.token_rate().per_us);
         self.as_of_us.saturating_add(drains_in)

@@ -1,0 +1,175 @@
+//! What was admitted elsewhere during an outage is in the windows again afterwards, and to write it is bounded work.
+
+use crate::expiry::every_algorithm;
+use crate::lua::Lua;
+use sluicegate_engine::{
+    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record,
+    Take,
+};
+
+const SECOND: u64 = 1_000_000;
+const START_US: u64 = 1_790_000_000_000_000;
+
+fn batch(bucket: &Bucket, cost: u64, peek: bool) -> Batch {
+    Batch {
+        buckets: vec![bucket.clone()],
+        decisions: vec![Decision {
+            takes: vec![Take { bucket: 0, cost }],
+            peek,
+        }],
+    }
+}
+
+fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome {
+    memory.decide(now_us, &batch(bucket, cost, false))[0].expect("room")
+}
+
+/// Ten seconds before an outage, twenty of it, in which three sidecars decide, each over its share, and ten after it:
+/// Redis then says what it would have said if it had seen everything.
+#[test]
+fn write_back_makes_every_window_as_if_redis_had_never_been_away() {
+    let mut lua = Lua::start();
+    for bucket in every_algorithm(60 * SECOND) {
+        let is_token = matches!(bucket.spec.algorithm, Algorithm::TokenBucket { .. });
+        let mut whole = Memory::new();
+        let mut sidecars = [Memory::new(), Memory::new(), Memory::new()];
+        let share = |rank| Bucket {
+            key: bucket.key.clone(),
+            spec: bucket.spec.share(Place { rank, of: 3 }).expect("a share"),
+        };
+        for step in 0..60 {
+            let now_us = START_US + 10 * SECOND + step * 500_000 + step;
+            let units = step % 3 + 1;
+            let away = (20..60).contains(&step);
+            if away {
+                let rank = step % 3;
+                let sidecar = &mut sidecars[rank as usize];
+                assert!(ask(sidecar, now_us, &share(rank), units).admitted);
+            } else {
+                lua.decide(Some(now_us), &batch(&bucket, units, false));
+            }
+            // The whole of a token bucket has not drained three times what each share has.
+            if !is_token || away {
+                assert!(ask(&mut whole, now_us, &bucket, units).admitted);
+            }
+        }
+        // Redis is back: sidecars tell what they hold, one after the other, and traffic goes on meanwhile.
+        let mut now_us = START_US + 40 * SECOND;
+        for sidecar in &sidecars {
+            let records = sidecar.records(now_us, &bucket.key);
+            let units: u64 = records.iter().map(|record| record.units).sum();
+            let recorded = lua.try_write_back(Some(now_us), &bucket, &records);
+            assert_eq!(recorded, Ok(units));
+            lua.decide(Some(now_us), &batch(&bucket, 1, false));
+            ask(&mut whole, now_us, &bucket, 1);
+            now_us += 100_000;
+        }
+        for later in [
+            0, 1, 5_000_000, 15_300_000, 29_000_000, 45_000_000, 70_000_000,
+        ] {
+            for cost in [1, 40, 150] {
+                let peek = batch(&bucket, cost, true);
+                let should = whole.decide(now_us + later, &peek)[0].expect("room");
+                let says = lua.decide(Some(now_us + later), &peek)[0];
+                if is_token {
+                    // Shares that are not used up drain less than the whole: never over, and held a little longer.
+                    let more = should.remaining.saturating_sub(says.remaining);
+                    assert!(
+                        says.remaining <= should.remaining && more <= 10,
+                        "{more} at +{later}"
+                    );
+                } else {
+                    assert_eq!(says, should, "{:?} +{later}", bucket.spec.algorithm);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn write_back_tells_at_most_64_records_and_none_earlier_than_it_was() {
+    for bucket in every_algorithm(60 * SECOND) {
+        let mut sidecar = Memory::new();
+        for n in 0..150 {
+            assert!(ask(&mut sidecar, START_US + n * 10_000, &bucket, 1).admitted);
+        }
+        let now_us = START_US + SECOND * 3 / 2;
+        let records = sidecar.records(now_us, &bucket.key);
+        assert!(records.len() <= MAX_RECORDS && records.is_sorted_by_key(|r| r.at_us));
+        let mut other = Memory::new();
+        other.write_back(now_us, &bucket, &records);
+        for later in (0..70).map(|seconds| now_us + seconds * SECOND) {
+            let peek = batch(&bucket, 1, true);
+            let left =
+                |memory: &mut Memory| memory.decide(later, &peek)[0].expect("room").remaining;
+            assert!(left(&mut other) <= left(&mut sidecar), "{bucket:?}");
+        }
+    }
+}
+
+#[test]
+fn write_back_is_unconditional_and_more_than_the_limit_waits_its_true_time() {
+    let mut lua = Lua::start();
+    for bucket in every_algorithm(60 * SECOND) {
+        let now_us = START_US + 20 * SECOND;
+        let records = [Record {
+            at_us: now_us,
+            units: 400,
+        }];
+        let mut embedded = Memory::new();
+        assert_eq!(embedded.write_back(now_us, &bucket, &records), 400);
+        let recorded = lua.try_write_back(Some(now_us), &bucket, &records);
+        assert_eq!(recorded, Ok(400));
+        let one = batch(&bucket, 1, false);
+        let denied = lua.decide(Some(now_us), &one)[0];
+        assert_eq!(embedded.decide(now_us, &one)[0], Ok(denied));
+        assert!(!denied.admitted && denied.remaining == 0);
+        let at_us = now_us + denied.retry_after_us;
+        assert!(!lua.decide(Some(at_us - 1), &one)[0].admitted);
+        assert!(lua.decide(Some(at_us), &one)[0].admitted);
+        assert!(lua.ttl_ms(&bucket.key) > 0, "{} has no end", bucket.key);
+    }
+}
+
+/// A log of 40,000 entries, all of them later than what is written back.
+#[test]
+fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {
+    let mut lua = Lua::start();
+    let bucket = Bucket {
+        key: "sg:{deep}:log".to_owned(),
+        spec: BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            limit: 1_000_000,
+            window_us: 600 * SECOND,
+        },
+    };
+    const ENTRIES: u64 = 40_000;
+    let times: Vec<u64> = (0..ENTRIES).map(|n| START_US + SECOND + n).collect();
+    for chunk in times.chunks(1_000) {
+        lua.decide_all(chunk, &batch(&bucket, 1, false));
+    }
+    let now_us = START_US + 2 * SECOND;
+    let record = |n: u64| Record {
+        at_us: START_US + n,
+        units: 10,
+    };
+    let records: Vec<Record> = (0..MAX_RECORDS as u64).map(record).collect();
+    let started = std::time::Instant::now();
+    let recorded = lua.try_write_back(Some(now_us), &bucket, &records);
+    let took = started.elapsed();
+    assert_eq!(recorded, Ok(640));
+    // 128 blocks, some 2 ms; all 2,222 would be forty. Generous, for machines that stand still.
+    assert!(took.as_millis() < 100, "{took:?}");
+    let left =
+        |lua: &mut Lua, at_us| lua.decide(Some(at_us), &batch(&bucket, 0, true))[0].remaining;
+    let held = ENTRIES + 640;
+    assert_eq!(left(&mut lua, now_us), 1_000_000 - held);
+    // Nothing of it goes before it should, and all of it with the log's last entry.
+    let ends_us = START_US + 600 * SECOND;
+    assert_eq!(left(&mut lua, ends_us + 64), 1_000_000 - held);
+    let all_gone = ends_us + SECOND + ENTRIES;
+    assert_eq!(left(&mut lua, all_gone), 1_000_000);
+    let depth = 129 * 18;
+    let before = left(&mut lua, all_gone - depth - 2);
+    assert_eq!(before, 1_000_000 - 640 - (depth + 1), "beyond the depth");
+}
