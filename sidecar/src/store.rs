@@ -9,6 +9,7 @@
 //! | `redis.rs` | one Redis |
 //! | `cluster/` | a Redis Cluster: slots, parts, lanes, and its client |
 //! | `call.rs` | the script, called |
+//! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
 //! | `portion.rs` | some decisions of a batch |
 //! | `settled.rs`, `error.rs` | what a store answers, and why it does not |
 
@@ -18,12 +19,15 @@ mod cluster;
 mod error;
 mod kinds;
 mod memory;
+mod outage;
 mod portion;
 mod redis;
 mod settled;
+mod share;
 #[cfg(test)]
 mod test_batches;
 
 pub use error::StoreError;
 pub use kinds::Store;
+pub use outage::{NoShare, Outage};
 pub use settled::{Settled, Settlement};

@@ -32,10 +32,8 @@ pub struct Service {
     /// The policy in force.
     pub live: Live,
     store: Arc<Store>,
-    batcher: Batcher,
+    settler: Settler,
     denials: Denials,
-    /// The store was asked for something since the last tick.
-    store_asked: AtomicBool,
     /// What it counts.
     pub metrics: Arc<Metrics>,
     /// What has happened to it.
@@ -85,11 +83,8 @@ impl Service {
             self.denials.covering(moment, decision)
         });
         let store_asked = !plan.batch.decisions.is_empty();
-        if store_asked {
-            self.store_asked.store(true, Ordering::Relaxed);
-        }
-        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
-        let told = plan.verdicts(&settled, &instead(&plan, &settled));
+        let (settled, instead) = self.settler.settle(&plan).await;
+        let told = plan.verdicts(&settled, &instead);
         for (told, asked) in told.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
             epoch.meters.count(told, decision, now_us);
@@ -214,9 +209,9 @@ impl Service {
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
         let plan = Plan::new(&epoch.policy, &looks, |_| None);
-        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
+        let (settled, instead) = self.settler.settle(&plan).await;
         let now_us = clock::now_us();
-        for (told, (_, key)) in plan.verdicts(&settled, &[]).iter().zip(&samples) {
+        for (told, (_, key)) in plan.verdicts(&settled, &instead).iter().zip(&samples) {
             epoch.meters.note(&told.verdict, key, now_us);
         }
     }
@@ -270,19 +265,6 @@ impl Service {
             }
         }
     }
-}
-
-/// What decides where the store did not answer; nothing, if it did everywhere.
-fn instead(plan: &Plan, settled: &[Option<Settled>]) -> Vec<Instead> {
-    if settled.iter().all(Option::is_some) {
-        return Vec::new();
-    }
-    let instead = |(_, limits)| match Mode::of(limits) {
-        Mode::Allow => Instead::Say(Some(WithoutStore::Allow)),
-        Mode::Deny => Instead::Say(Some(WithoutStore::Deny)),
-        Mode::Share => Instead::Say(None),
-    };
-    plan.takes().map(instead).collect()
 }
 
 /// A number from 1 to 2^53 - 1. The standard library's hasher is the one source of randomness that it has: its keys are the
