@@ -1,22 +1,26 @@
 //! The stores behind one seam.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_engine::Batch;
 use sluicegate_engine::script::GiveBack;
+use tokio::sync::watch;
 
 use super::cluster::client::Cluster;
-use super::error::{StoreError, within};
+use super::error::{ConnectionError, StoreError};
+use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::redis::Redis;
 use super::settled::Settlement;
-use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress};
+use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress, Topology};
 
 /// A store, and the deadline of every call to it.
 #[derive(Debug)]
 pub struct Store {
     kind: Kind,
     timeout: Duration,
+    monitor: Arc<Monitor>,
 }
 
 #[derive(Debug)]
@@ -26,21 +30,46 @@ enum Kind {
     /// In one Redis, shared by a fleet.
     Redis(Redis),
     /// In a Redis Cluster.
-    Cluster(Box<Cluster>),
+    Cluster(Cluster),
 }
 
 impl Store {
-    /// Opens the store. Redis need not be there yet: the connection is made when it is first needed.
-    ///
-    /// # Errors
-    /// The address cannot be understood.
-    pub fn open(address: &StoreAddress, timeout: Duration) -> Result<Self, StoreError> {
+    /// Opens the store. Redis need not be there yet: connections are made in the current runtime, in the background.
+    pub fn open(address: &StoreAddress, timeout: Duration) -> Self {
+        let monitor = Arc::new(Monitor::default());
+        let report = Arc::clone(&monitor);
         let kind = match address {
-            StoreAddress::Memory => Kind::Memory(Memory::new(DEFAULT_MEMORY_LIMIT)),
-            StoreAddress::Redis(url) => Kind::Redis(Redis::open(url)?),
-            StoreAddress::Cluster(urls) => Kind::Cluster(Box::new(Cluster::open(urls, timeout)?)),
+            StoreAddress::Memory => {
+                monitor.up(monitor.add());
+                Kind::Memory(Memory::new(DEFAULT_MEMORY_LIMIT))
+            }
+            StoreAddress::Redis(redis) => match &redis.url.topology {
+                Topology::Single(endpoint) => {
+                    Kind::Redis(Redis::open(redis, endpoint, timeout, report))
+                }
+                Topology::Sentinel { sentinels, name } => Kind::Redis(Redis::by_sentinels(
+                    redis, sentinels, name, timeout, report,
+                )),
+                Topology::Cluster(seeds) => {
+                    Kind::Cluster(Cluster::open(redis, seeds, timeout, report))
+                }
+            },
         };
-        Ok(Self { kind, timeout })
+        Self {
+            kind,
+            timeout,
+            monitor,
+        }
+    }
+
+    /// Whether all of it can be used: what the connections, the looks at them and the calls have found.
+    pub fn health(&self) -> Health {
+        self.monitor.health()
+    }
+
+    /// Tells of changes of that.
+    pub fn health_changes(&self) -> watch::Receiver<Health> {
+        self.monitor.watch()
     }
 
     /// Bounds what the embedded store holds, in bytes; of no effect on the others. To be called before it holds anything.
@@ -77,7 +106,7 @@ impl Store {
         match &self.kind {
             Kind::Memory(memory) => Settlement::each(batch, memory.decide(batch)),
             Kind::Redis(redis) => {
-                Settlement::whole(batch, within(self.timeout, redis.decide(batch)).await)
+                Settlement::whole(batch, redis.decide(batch).await)
             }
             Kind::Cluster(cluster) => cluster.decide(batch).await,
         }
@@ -98,7 +127,7 @@ impl Store {
     pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
         match &self.kind {
             Kind::Memory(memory) => Ok(memory.give_back(returns)),
-            Kind::Redis(redis) => within(self.timeout, redis.give_back(returns)).await,
+            Kind::Redis(redis) => redis.give_back(returns).await,
             Kind::Cluster(cluster) => cluster.give_back(returns).await,
         }
     }
@@ -110,7 +139,7 @@ impl Store {
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         match &self.kind {
             Kind::Memory(memory) => Ok(memory.reset(keys)),
-            Kind::Redis(redis) => within(self.timeout, redis.reset(keys)).await,
+            Kind::Redis(redis) => redis.reset(keys).await,
             Kind::Cluster(cluster) => cluster.reset(keys).await,
         }
     }
@@ -122,15 +151,24 @@ impl Store {
         }
     }
 
-    /// Whether the store answers at all.
+    /// Whether all of the store can be used; at the very first, waits until that is known or `store_timeout` has passed.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why it cannot.
     pub async fn ping(&self) -> Result<(), StoreError> {
         match &self.kind {
-            Kind::Memory(_) => Ok(()),
-            Kind::Redis(redis) => within(self.timeout, redis.ping()).await,
-            Kind::Cluster(cluster) => cluster.ping().await,
+            Kind::Memory(_) => {}
+            Kind::Redis(redis) => redis.tried().await?,
+            Kind::Cluster(cluster) => cluster.tried().await?,
+        }
+        let mut changes = self.monitor.watch();
+        let known = changes.wait_for(|health| !matches!(health.state, HealthState::Unknown));
+        // If it is not known in time the state says so.
+        let _ = tokio::time::timeout(self.timeout, known).await;
+        match self.health().state {
+            HealthState::Up => Ok(()),
+            HealthState::Down(cause) => Err(cause),
+            HealthState::Unknown => Err(ConnectionError::NotYet.into()),
         }
     }
 }

@@ -4,84 +4,89 @@
 //! A decision over several subjects becomes a part in each of their slots. The parts are taken at the same time, and
 //! if one is denied (or its node does not answer), what the others took is given back: never over, but while the parts
 //! of such a decision are under way another may be denied for units that come back.
+//!
+//! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
+//! After a connection broke nobody knows, and nothing is sent again.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use redis::Script;
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
-use redis::cluster_async::ClusterConnection;
-use sluicegate_engine::Batch;
-use sluicegate_engine::script::GiveBack;
-use tokio::sync::OnceCell;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use sluicegate_engine::script::{GiveBack, ReplyError};
+use sluicegate_engine::{Batch, Outcome};
+use tokio::time::sleep;
 
+use super::map::{Atlas, Primary, named};
 use super::parts::{Part, combine, split};
-use crate::store::call;
-use crate::store::error::{StoreError, within};
+use super::slots::slot;
+use crate::policy::{Endpoint, RedisStore};
+use crate::store::call::{Request, Told, outcomes, returned};
+use crate::store::error::{ConnectionError, StoreError};
+use crate::store::health::Monitor;
+use crate::store::redis::live::Deadline;
+use crate::store::redis::node::Common;
 use crate::store::settled::Settlement;
 
-/// Attempts while a slot moves or a node is replaced. More than any deadline leaves time for: a slot that is in two
-/// places sends a call to and fro, and the store's deadline is what ends it.
-const RETRIES: u32 = 1_000;
-/// Milliseconds between them.
-const RETRY_WAIT: (u64, u64) = (5, 50);
-/// A connection that takes longer than this is given up and tried again.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause before a call is sent to a node that may now have what it needs.
+const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// A Redis Cluster.
 pub struct Cluster {
-    client: ClusterClient,
-    /// Made when it is first needed: the client asks the nodes for their slots.
-    connection: OnceCell<ClusterConnection>,
-    script: Script,
+    atlas: Atlas,
+    common: Arc<Common>,
     timeout: Duration,
 }
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the client: its addresses may hold passwords.
+        // Not where it is, and not who asks.
         f.debug_struct("Cluster").finish_non_exhaustive()
     }
 }
 
+/// Where a call goes.
+struct Way {
+    slot: u16,
+    target: Arc<Primary>,
+    /// The target was named by the owner of the slot, for this time only.
+    asking: bool,
+    referrals: u32,
+}
+
+/// What a node's refusal says to do.
+enum Referral {
+    /// Ask this one, from now on.
+    Moved(Option<Endpoint>),
+    /// Ask this one, this time only.
+    Ask(Option<Endpoint>),
+    /// Ask again later.
+    Later,
+}
+
 impl Cluster {
-    pub fn open(urls: &[String], timeout: Duration) -> Result<Self, StoreError> {
-        let client = ClusterClientBuilder::new(urls.iter().map(String::as_str))
-            .retries(RETRIES)
-            .min_retry_wait(RETRY_WAIT.0)
-            .max_retry_wait(RETRY_WAIT.1)
-            .connection_timeout(CONNECT_TIMEOUT)
-            .response_timeout(timeout)
-            .build()
-            .map_err(StoreError::Address)?;
-        Ok(Self {
-            client,
-            connection: OnceCell::new(),
-            script: call::script(),
+    /// Begins to connect, in the current runtime.
+    pub fn open(
+        store: &RedisStore,
+        seeds: &[Endpoint],
+        timeout: Duration,
+        monitor: Arc<Monitor>,
+    ) -> Self {
+        let common = Arc::new(Common::new(store, timeout, monitor));
+        Self {
+            atlas: Atlas::start(Arc::clone(&common), seeds.to_vec()),
+            common,
             timeout,
-        })
+        }
     }
 
-    async fn connection(&self) -> Result<ClusterConnection, StoreError> {
-        let connect = async || {
-            self.client
-                .get_async_connection()
-                .await
-                .map_err(StoreError::Connection)
-        };
-        self.connection.get_or_try_init(connect).await.cloned()
-    }
-
-    pub async fn decide(&self, batch: &Batch) -> Settlement {
+    pub(in crate::store) async fn decide(&self, batch: &Batch) -> Settlement {
         let parts = split(batch);
-        let answers = join_all(
-            parts
-                .iter()
-                .map(|part| within(self.timeout, self.decide_part(part))),
-        )
-        .await;
+        let deadline = Deadline::after(self.timeout);
+        let answers = parts.iter().map(|part| self.decide_part(part, deadline));
         let mut errors = Vec::new();
-        let answers: Vec<_> = answers
+        let answers: Vec<_> = join_all(answers)
+            .await
             .into_iter()
             .map(|answer| answer.map_err(|error| errors.push(error)).ok())
             .collect();
@@ -98,39 +103,151 @@ impl Cluster {
     async fn decide_part(
         &self,
         part: &Part,
-    ) -> Result<Vec<sluicegate_engine::Outcome>, StoreError> {
-        call::decide(&mut self.connection().await?, &self.script, part.batch()).await
+        deadline: Deadline,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let request = Request::decide(part.batch());
+        self.invoke(&request, deadline, |reply| outcomes(part.batch(), reply))
+            .await
     }
 
-    pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
-        let one = async |give_back: &GiveBack<'_>| {
-            let returns = std::slice::from_ref(give_back);
-            call::give_back(&mut self.connection().await?, &self.script, returns).await
+    pub(in crate::store) async fn give_back(
+        &self,
+        returns: &[GiveBack<'_>],
+    ) -> Result<Vec<u64>, StoreError> {
+        let deadline = Deadline::after(self.timeout);
+        let one = async |one: &[GiveBack<'_>]| {
+            let request = Request::give_back(one);
+            self.invoke(&request, deadline, |reply| returned(one, reply))
+                .await
         };
-        let units = join_all(
-            returns
-                .iter()
-                .map(|give_back| within(self.timeout, one(give_back))),
-        )
-        .await;
+        let units = join_all(returns.chunks(1).map(one)).await;
         Ok(units.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
-        let one = async |key: &String| call::reset(&mut self.connection().await?, key).await;
-        join_all(keys.iter().map(|key| within(self.timeout, one(key))))
-            .await
-            .into_iter()
-            .collect()
+    pub(in crate::store) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let deadline = Deadline::after(self.timeout);
+        let one = async |key: &String| {
+            let command = self.common.script.reset(key);
+            let mut way = self.way(slot(key), deadline).await?;
+            loop {
+                let live = way.target.node.live(deadline).await?;
+                let answer = live.query_asking(&command, way.asking, deadline).await;
+                match &answer {
+                    Err(error) if self.referred(&mut way, error, deadline).await? => {}
+                    _ => return answer,
+                }
+            }
+        };
+        join_all(keys.iter().map(one)).await.into_iter().collect()
     }
 
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        within(self.timeout, async {
-            redis::cmd("PING")
-                .query_async(&mut self.connection().await?)
-                .await
-                .map_err(call::classify)
+    /// Waits for the first attempts to connect to come to something.
+    pub(in crate::store) async fn tried(&self) -> Result<(), StoreError> {
+        self.atlas
+            .known(Deadline::after(self.timeout))
+            .await
+            .owner(0)
+            .map(|_| ())
+    }
+
+    async fn invoke<T>(
+        &self,
+        request: &Request<'_>,
+        deadline: Deadline,
+        read: impl Fn(&[u8]) -> Result<Told<T>, ReplyError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut way = self.way(slot(request.first_key()), deadline).await?;
+        loop {
+            let node = &way.target.node;
+            let answer = node.invoke(request, way.asking, deadline, &read).await;
+            match &answer {
+                Err(error) if self.referred(&mut way, error, deadline).await? => {}
+                _ => return answer,
+            }
+        }
+    }
+
+    async fn way(&self, slot: u16, deadline: Deadline) -> Result<Way, StoreError> {
+        Ok(Way {
+            slot,
+            target: self.atlas.known(deadline).await.owner(slot)?,
+            asking: false,
+            referrals: 0,
         })
-        .await
+    }
+
+    /// Whether a node has refused because another one, or it at another time, is to be asked; the way is changed then.
+    /// Fails when there is no time left for that: nothing was done.
+    async fn referred(
+        &self,
+        way: &mut Way,
+        error: &StoreError,
+        deadline: Deadline,
+    ) -> Result<bool, StoreError> {
+        let Some(referral) = Referral::of(error, &way.target.endpoint) else {
+            return Ok(false);
+        };
+        way.referrals = way.referrals.saturating_add(1);
+        way.asking = matches!(referral, Referral::Ask(_));
+        let named = match &referral {
+            Referral::Moved(to) => {
+                self.atlas.doubt();
+                to.as_ref()
+            }
+            Referral::Ask(to) => to.as_ref(),
+            Referral::Later => None,
+        };
+        let known = named.and_then(|named| self.atlas.map().at(named));
+        // Two nodes may refer to each other for a while.
+        if way.referrals > 1 || known.is_none() {
+            let left = deadline.at().saturating_duration_since(Instant::now());
+            if left <= AGAIN_AFTER {
+                return Err(unfollowed(error.clone()));
+            }
+            match referral {
+                Referral::Later => sleep(AGAIN_AFTER).await,
+                _ if known.is_some() => sleep(AGAIN_AFTER).await,
+                _ => self.atlas.ask_again(left - AGAIN_AFTER).await,
+            }
+        }
+        way.target = match known {
+            Some(known) => known,
+            None => {
+                way.asking = false;
+                self.atlas.map().owner(way.slot)?
+            }
+        };
+        Ok(true)
+    }
+}
+
+impl Referral {
+    fn of(error: &StoreError, asked: &Endpoint) -> Option<Self> {
+        let to = |error: &RedisError| {
+            let (host, port) = error.redirect_node().map(|(place, _)| place)?.rsplit_once(':')?;
+            named(host, port.parse().ok()?, asked)
+        };
+        match error {
+            StoreError::Refused(error) => match error.kind() {
+                ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to(error))),
+                ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to(error))),
+                _ => None,
+            },
+            StoreError::Connection(ConnectionError::Redis(error)) => match error.kind() {
+                ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => {
+                    Some(Self::Later)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// The deadline came before the owner was found. Nothing was done.
+fn unfollowed(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Refused(error) => ConnectionError::Redis(error).into(),
+        error => error,
     }
 }
