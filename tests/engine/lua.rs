@@ -1,8 +1,8 @@
 //! The script on a real Redis, asked synchronously and one call at a time.
 
 use redis::{Connection, RedisResult};
-use sluicegate_engine::script::{self, GiveBack};
-use sluicegate_engine::{Batch, Bucket, Outcome};
+use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply, WriteBack};
+use sluicegate_engine::{Batch, Bucket, Outcome, Record};
 use sluicegate_tests::redis::Redis;
 use std::collections::HashMap;
 
@@ -88,9 +88,26 @@ impl Lua {
         now_us: Option<u64>,
         batch: &Batch,
     ) -> Result<Vec<Outcome>, String> {
-        let reply = self.call(script::keys(batch), script::arguments(batch), now_us);
-        let reply = reply.map_err(|error| error.to_string())?;
-        script::outcomes(batch, &reply).map_err(|error| error.to_string())
+        let each = done(self.reply(now_us, None, batch)?)?;
+        each.into_iter().map(|said| said.map_err(text)).collect()
+    }
+
+    /// What the script says, if it is called with a not-after time.
+    pub fn reply(
+        &mut self,
+        now_us: Option<u64>,
+        not_after_us: Option<u64>,
+        batch: &Batch,
+    ) -> Result<Reply<Outcome>, String> {
+        let arguments = script::arguments(batch, not_after_us);
+        let reply = self.call(script::keys(batch), arguments, now_us);
+        script::outcomes(batch, &reply.map_err(text)?).map_err(text)
+    }
+
+    /// What the script says to each decision, those over keys that it cannot read included.
+    pub fn each(&mut self, now_us: u64, batch: &Batch) -> Vec<Result<Outcome, BrokenState>> {
+        let reply = self.reply(Some(now_us), None, batch).expect("a reply");
+        done(reply).expect("in time")
     }
 
     pub fn decide(&mut self, now_us: Option<u64>, batch: &Batch) -> Vec<Outcome> {
@@ -106,7 +123,7 @@ impl Lua {
                 .arg(&self.loaded[&self.block])
                 .arg(keys.len())
                 .arg(&keys)
-                .arg(script::arguments(batch))
+                .arg(script::arguments(batch, None))
                 .arg(script::clock(*now_us))
                 .ignore();
         }
@@ -125,11 +142,24 @@ impl Lua {
             cost,
             at_us,
         }];
-        let arguments = script::give_back_arguments(&returns);
+        let arguments = script::give_back_arguments(&returns, None);
         let reply = self.call(script::give_back_keys(&returns), arguments, now_us);
-        let reply = reply.map_err(|error| error.to_string())?;
-        let returned = script::returned(&returns, &reply).map_err(|error| error.to_string())?;
-        Ok(returned[0])
+        let reply = script::returned(&returns, &reply.map_err(text)?).map_err(text)?;
+        done(reply)?[0].map_err(text)
+    }
+
+    /// Units recorded.
+    pub fn try_write_back(
+        &mut self,
+        now_us: Option<u64>,
+        bucket: &Bucket,
+        records: &[Record],
+    ) -> Result<u64, String> {
+        let writes = [WriteBack { bucket, records }];
+        let arguments = script::write_back_arguments(&writes, None);
+        let reply = self.call(script::write_back_keys(&writes), arguments, now_us);
+        let reply = script::written(&writes, &reply.map_err(text)?).map_err(text)?;
+        done(reply)?[0].map_err(text)
     }
 
     pub fn reset(&mut self, key: &str) {
@@ -145,6 +175,17 @@ impl Lua {
             .arg(key)
             .query(&mut self.connection)
             .expect("an answer")
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn done<T>(reply: Reply<T>) -> Result<Vec<Result<T, BrokenState>>, String> {
+    match reply {
+        Reply::Done { each, .. } => Ok(each),
+        Reply::Late { now_us } => Err(format!("late, at {now_us}")),
     }
 }
 

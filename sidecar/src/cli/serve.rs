@@ -67,9 +67,9 @@ impl Serve {
         let live = Live::load(&self.policy, &metrics).map_err(Failure::usage)?;
         let policy = &live.current().policy;
         let given = self.store.as_ref().map(|text| policy.store.with_url(text));
-        let given = given.transpose().map_err(|why| {
-            Failure::usage(format!("`--store` or SLUICEGATE_STORE is {why}"))
-        })?;
+        let given = given
+            .transpose()
+            .map_err(|why| Failure::usage(format!("`--store` or SLUICEGATE_STORE is {why}")))?;
         let store = given.as_ref().unwrap_or(&policy.store);
         let store = Store::open(store, policy.store_timeout).with_memory_limit(policy.memory_limit);
         let service = Arc::new(Service::new(live, store, metrics));

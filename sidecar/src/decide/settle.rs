@@ -60,9 +60,9 @@ impl Settler {
                 Mode::Allow => Instead::Say(Some(WithoutStore::Allow)),
                 Mode::Deny => Instead::Say(Some(WithoutStore::Deny)),
                 Mode::Share => {
-                    let shared = limits.enumerate().filter(|(_, limit)| {
-                        limit.when_store_is_down == WhenStoreIsDown::Share
-                    });
+                    let shared = limits
+                        .enumerate()
+                        .filter(|(_, limit)| limit.when_store_is_down == WhenStoreIsDown::Share);
                     let takes: Vec<_> = shared.map(|(number, _)| number).collect();
                     match self.outage.decide(&self.store, batch, decision, &takes) {
                         Ok(outcome) => Instead::Share(Settled {

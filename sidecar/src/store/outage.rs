@@ -70,7 +70,9 @@ impl Outage {
             return Err(NoShare::NotDown);
         }
         let place = self.place().ok_or(NoShare::NotPlaced)?;
-        let now_us = buckets.clone().find_map(|bucket| store.clock_us(&bucket.key));
+        let now_us = buckets
+            .clone()
+            .find_map(|bucket| store.clock_us(&bucket.key));
         let now_us = now_us.ok_or(NoShare::NotPlaced)?;
         let outcome = share.decide(now_us, place, (batch, decision), takes);
         if !share.is_settled() && !self.pending.swap(true, Ordering::Relaxed) {
@@ -88,7 +90,10 @@ impl Outage {
             written.as_mut().enable();
             let waits_for = {
                 let share = self.share();
-                let mut pending = batch.buckets.iter().filter(|bucket| share.is_pending(bucket));
+                let mut pending = batch
+                    .buckets
+                    .iter()
+                    .filter(|bucket| share.is_pending(bucket));
                 pending.next().map(|bucket| store.is_down(&bucket.key))
             };
             match waits_for {
@@ -119,7 +124,9 @@ impl Outage {
     async fn write_some_back(&self, store: &Store) -> bool {
         let debts = {
             let mut share = self.share();
-            let debts = share.begin(AT_ONCE, |key| (!store.is_down(key)).then(|| store.clock_us(key))?);
+            let debts = share.begin(AT_ONCE, |key| {
+                (!store.is_down(key)).then(|| store.clock_us(key))?
+            });
             if share.is_settled() {
                 self.pending.store(false, Ordering::Relaxed);
             }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use sluicegate_engine::script::GiveBack;
+use sluicegate_engine::script::{BrokenState, GiveBack, WriteBack, outcomes, returned, written};
 use sluicegate_engine::{Batch, Outcome};
 use tokio::sync::{Notify, watch};
 
@@ -33,7 +33,7 @@ use self::dial::Dialer;
 use self::live::Deadline;
 use self::node::{Common, Node, Place};
 use self::sentinel::Sentinels;
-use super::call::{Request, Script, outcomes, returned};
+use super::call::{Request, Script};
 use super::error::StoreError;
 use super::health::Monitor;
 use crate::policy::{Endpoint, RedisStore};
@@ -121,7 +121,10 @@ impl Redis {
         }
     }
 
-    pub(super) async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
+    pub(super) async fn decide(
+        &self,
+        batch: &Batch,
+    ) -> Result<Vec<Result<Outcome, BrokenState>>, StoreError> {
         if batch.decisions.is_empty() {
             return Ok(Vec::new());
         }
@@ -139,7 +142,9 @@ impl Redis {
         for one in returns.chunks(1) {
             let read = |reply: &[u8]| returned(one, reply);
             let request = Request::give_back(one);
-            units.extend(self.node.invoke(&request, false, deadline, read).await?);
+            for returned in self.node.invoke(&request, false, deadline, read).await? {
+                units.push(returned?);
+            }
         }
         Ok(units)
     }
@@ -154,8 +159,35 @@ impl Redis {
         Ok(held)
     }
 
+    pub(super) async fn write_back(&self, writes: &[WriteBack<'_>]) -> Result<(), StoreError> {
+        let request = Request::write_back(writes);
+        let deadline = Deadline::after(self.timeout);
+        let read = |reply: &[u8]| written(writes, reply);
+        // A key that holds something else is not mended by trying again.
+        let told = self.node.invoke(&request, false, deadline, read);
+        told.await.map(drop)
+    }
+
+    pub(super) async fn announce(
+        &self,
+        name: &str,
+        lasts: Duration,
+        leaves: bool,
+    ) -> Result<(u64, u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, lasts, leaves);
+        self.node.ask(&command, Deadline::after(self.timeout)).await
+    }
+
+    /// The node.
+    pub(super) const fn node(&self) -> &Node {
+        &self.node
+    }
+
     /// Waits for the first attempt to connect to come to something.
     pub(super) async fn tried(&self) -> Result<(), StoreError> {
-        self.node.live(Deadline::after(self.timeout)).await.map(|_| ())
+        self.node
+            .live(Deadline::after(self.timeout))
+            .await
+            .map(|_| ())
     }
 }

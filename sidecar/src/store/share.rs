@@ -7,17 +7,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sluicegate_engine::{Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Place, Take};
-
-/// Records of one bucket. Neighbours are put together when there are more, as of the later of the two: what is written
-/// back may stay a little longer than it should, and never goes sooner.
-const MOST_RECORDS: usize = 64;
+use sluicegate_engine::{
+    Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record, Take,
+};
 
 /// Entries looked at by one sweep: a millisecond's work.
 const SWEEP_AT_MOST: usize = 1_000;
-
-/// When, in microseconds of the store's clock, and how many units.
-pub type Record = (u64, u64);
 
 /// Shares of limits.
 #[derive(Debug)]
@@ -37,7 +32,8 @@ pub struct Share {
 struct Pending {
     /// The whole limit's, not the share's.
     spec: BucketSpec,
-    /// In their order.
+    /// In their order. Neighbours are put together when there are too many, as of the later of the two: what is written
+    /// back may stay a little longer than it should, and never goes sooner.
     records: Vec<Record>,
 }
 
@@ -104,7 +100,13 @@ impl Share {
         outcome.decided_by = *takes.get(outcome.decided_by)?;
         if outcome.admitted && !decision.peek {
             for (whole, cost) in wholes.into_iter().filter(|(_, cost)| *cost > 0) {
-                self.owe(whole, (now_us, cost));
+                self.owe(
+                    whole,
+                    Record {
+                        at_us: now_us,
+                        units: cost,
+                    },
+                );
             }
         }
         Some(outcome)
@@ -154,7 +156,7 @@ impl Share {
                 spec: pending.spec,
             };
             let mut records = pending.records;
-            records.retain(|(at_us, _)| at_us.saturating_add(lasts_us) > now_us);
+            records.retain(|record| record.at_us.saturating_add(lasts_us) > now_us);
             if records.is_empty() {
                 self.engine.reset(&key);
             } else {
@@ -211,18 +213,22 @@ impl Share {
 }
 
 impl Pending {
-    fn add(&mut self, (at_us, units): Record) {
+    fn add(&mut self, record: Record) {
         match self.records.last_mut() {
             // A clock that stepped back: as of the later time.
-            Some((last_us, last)) if *last_us >= at_us => *last = last.saturating_add(units),
-            _ => self.records.push((at_us, units)),
+            Some(last) if last.at_us >= record.at_us => {
+                last.units = last.units.saturating_add(record.units);
+            }
+            _ => self.records.push(record),
         }
-        if self.records.len() > MOST_RECORDS {
+        if self.records.len() > MAX_RECORDS {
             let pairs = self.records.chunks(2);
             self.records = pairs
                 .filter_map(|pair| {
-                    let (at_us, _) = pair.last()?;
-                    Some((*at_us, pair.iter().map(|(_, units)| units).sum()))
+                    Some(Record {
+                        at_us: pair.last()?.at_us,
+                        units: pair.iter().map(|record| record.units).sum(),
+                    })
                 })
                 .collect();
         }
@@ -266,6 +272,13 @@ mod tests {
         }
     }
 
+    fn at(after_us: u64, units: u64) -> Record {
+        Record {
+            at_us: START_US + after_us,
+            units,
+        }
+    }
+
     fn one_of(of: u64) -> Place {
         Place { rank: 0, of }
     }
@@ -286,7 +299,7 @@ mod tests {
         assert!(share.is_pending(&whole[0]));
         let debts = share.begin(9, |_| Some(START_US + 10));
         assert_eq!(debts[0].bucket, whole[0]);
-        let owed: Vec<_> = (0..4).map(|n| (START_US + n, 1)).collect();
+        let owed: Vec<_> = (0..4).map(|n| at(n, 1)).collect();
         assert_eq!(debts[0].records, owed);
         assert!(
             share.is_pending(&whole[0]),
@@ -310,7 +323,7 @@ mod tests {
             .begin(9, |_| Some(START_US))
             .iter()
             .flat_map(|debt| &debt.records)
-            .map(|r| r.1)
+            .map(|r| r.units)
             .sum();
         assert_eq!(owed, 2);
         let (mut other, last_of_three) = (Share::new(1 << 20), Place { rank: 2, of: 3 });
@@ -325,7 +338,7 @@ mod tests {
         ask(&mut share, START_US + 5, one_of(1), &whole);
         share.failed(debts);
         let debts = share.begin(9, |_| Some(START_US + 6));
-        assert_eq!(debts[0].records, [(START_US, 1), (START_US + 5, 1)]);
+        assert_eq!(debts[0].records, [at(0, 1), at(5, 1)]);
         // Written, but one was admitted meanwhile: that one is pending, and all still count here.
         ask(&mut share, START_US + 7, one_of(1), &whole);
         share.written(&debts);
@@ -357,16 +370,17 @@ mod tests {
             let (mut now_us, mut taken) = (START_US, Vec::new());
             for (step_us, units) in steps {
                 now_us += step_us;
-                pending.add((now_us, units));
-                taken.push((now_us, units));
+                let record = Record { at_us: now_us, units };
+                pending.add(record);
+                taken.push(record);
             }
             let records = &pending.records;
-            prop_assert!(records.len() <= MOST_RECORDS && records.is_sorted());
-            for at_us in taken.iter().map(|(at_us, _)| *at_us) {
-                let since = |list: &[Record]| list.iter().filter(|r| r.0 >= at_us).map(|r| r.1).sum::<u64>();
+            prop_assert!(records.len() <= MAX_RECORDS && records.is_sorted_by_key(|record| record.at_us));
+            for at_us in taken.iter().map(|record| record.at_us) {
+                let since = |list: &[Record]| list.iter().filter(|r| r.at_us >= at_us).map(|r| r.units).sum::<u64>();
                 prop_assert!(since(records) >= since(&taken), "more is held, never less");
             }
-            let sum = |list: &[Record]| list.iter().map(|r| r.1).sum::<u64>();
+            let sum = |list: &[Record]| list.iter().map(|r| r.units).sum::<u64>();
             prop_assert_eq!(sum(records), sum(&taken));
         }
     }

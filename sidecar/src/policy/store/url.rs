@@ -184,7 +184,10 @@ fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, Fault> {
             if host.parse::<std::net::Ipv6Addr>().is_err() {
                 return Err("a URL with something else than an IPv6 address in `[ ]`".to_owned());
             }
-            (host, port.strip_prefix(':').or(port.is_empty().then_some("")))
+            (
+                host,
+                port.strip_prefix(':').or(port.is_empty().then_some("")),
+            )
         }
         None => match text.split_once(':') {
             Some((host, port)) => (host, Some(port).filter(|port| !port.is_empty())),

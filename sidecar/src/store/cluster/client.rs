@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use sluicegate_engine::script::{GiveBack, ReplyError};
+use sluicegate_engine::script::{
+    BrokenState, GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, written,
+};
 use sluicegate_engine::{Batch, Outcome};
 use tokio::time::sleep;
 
@@ -21,11 +23,11 @@ use super::map::{Atlas, Primary, named};
 use super::parts::{Part, combine, split};
 use super::slots::slot;
 use crate::policy::{Endpoint, RedisStore};
-use crate::store::call::{Request, Told, outcomes, returned};
+use crate::store::call::{Request, SIDECARS_KEYS};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::Monitor;
 use crate::store::redis::live::Deadline;
-use crate::store::redis::node::Common;
+use crate::store::redis::node::{Common, Node};
 use crate::store::settled::Settlement;
 
 /// Pause before a call is sent to a node that may now have what it needs.
@@ -90,6 +92,9 @@ impl Cluster {
             .into_iter()
             .map(|answer| answer.map_err(|error| errors.push(error)).ok())
             .collect();
+        let mut broken = answers.iter().flatten().flatten();
+        let broken = broken.find_map(|said| said.as_ref().err());
+        errors.extend(broken.map(|broken| StoreError::from(*broken)));
         let combined = combine(batch, &parts, &answers);
         if let Err(error) = self.give_back(&combined.to_give_back).await {
             errors.push(error);
@@ -104,7 +109,7 @@ impl Cluster {
         &self,
         part: &Part,
         deadline: Deadline,
-    ) -> Result<Vec<Outcome>, StoreError> {
+    ) -> Result<Vec<Result<Outcome, BrokenState>>, StoreError> {
         let request = Request::decide(part.batch());
         self.invoke(&request, deadline, |reply| outcomes(part.batch(), reply))
             .await
@@ -121,7 +126,8 @@ impl Cluster {
                 .await
         };
         let units = join_all(returns.chunks(1).map(one)).await;
-        Ok(units.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+        let units = units.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+        units.into_iter().map(|units| Ok(units?)).collect()
     }
 
     pub(in crate::store) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
@@ -141,6 +147,38 @@ impl Cluster {
         join_all(keys.iter().map(one)).await.into_iter().collect()
     }
 
+    pub(in crate::store) async fn write_back(
+        &self,
+        writes: &[WriteBack<'_>],
+    ) -> Result<(), StoreError> {
+        let deadline = Deadline::after(self.timeout);
+        let one = async |one: &[WriteBack<'_>]| {
+            let request = Request::write_back(one);
+            self.invoke(&request, deadline, |reply| written(one, reply))
+                .await
+        };
+        let told = join_all(writes.chunks(1).map(one)).await;
+        told.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+    }
+
+    pub(in crate::store) async fn announce(
+        &self,
+        name: &str,
+        lasts: Duration,
+        leaves: bool,
+    ) -> Result<(u64, u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, lasts, leaves);
+        let deadline = Deadline::after(self.timeout);
+        let way = self.way(slot(SIDECARS_KEYS[0]), deadline).await?;
+        way.target.node.ask(&command, deadline).await
+    }
+
+    /// Something of the node that owns a key; nothing where none is known.
+    pub(in crate::store) fn of_owner<T>(&self, key: &str, of: impl Fn(&Node) -> T) -> Option<T> {
+        let owner = self.atlas.map().owner(slot(key)).ok()?;
+        Some(of(&owner.node))
+    }
+
     /// Waits for the first attempts to connect to come to something.
     pub(in crate::store) async fn tried(&self) -> Result<(), StoreError> {
         self.atlas
@@ -154,8 +192,8 @@ impl Cluster {
         &self,
         request: &Request<'_>,
         deadline: Deadline,
-        read: impl Fn(&[u8]) -> Result<Told<T>, ReplyError>,
-    ) -> Result<Vec<T>, StoreError> {
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
+    ) -> Result<Vec<Result<T, BrokenState>>, StoreError> {
         let mut way = self.way(slot(request.first_key()), deadline).await?;
         loop {
             let node = &way.target.node;
@@ -224,7 +262,10 @@ impl Cluster {
 impl Referral {
     fn of(error: &StoreError, asked: &Endpoint) -> Option<Self> {
         let to = |error: &RedisError| {
-            let (host, port) = error.redirect_node().map(|(place, _)| place)?.rsplit_once(':')?;
+            let (host, port) = error
+                .redirect_node()
+                .map(|(place, _)| place)?
+                .rsplit_once(':')?;
             named(host, port.parse().ok()?, asked)
         };
         match error {

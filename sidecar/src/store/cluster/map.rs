@@ -68,7 +68,9 @@ impl Map {
     /// The primary at this place.
     pub fn at(&self, endpoint: &Endpoint) -> Option<Arc<Primary>> {
         let mut primaries = self.primaries.iter();
-        primaries.find(|primary| primary.endpoint == *endpoint).cloned()
+        primaries
+            .find(|primary| primary.endpoint == *endpoint)
+            .cloned()
     }
 }
 
@@ -211,7 +213,13 @@ fn ranges(answer: &Value, asked: &Endpoint) -> Option<Vec<Range>> {
 
 fn range(row: &Value, asked: &Endpoint) -> Option<Range> {
     let Value::Array(row) = row else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = row.as_slice() else {
+    let [
+        Value::Int(first),
+        Value::Int(last),
+        Value::Array(primary),
+        ..,
+    ] = row.as_slice()
+    else {
         return None;
     };
     let [host, Value::Int(port), ..] = primary.as_slice() else {
@@ -263,12 +271,7 @@ fn drawn(shared: &Shared, ranges: &[Range]) -> Map {
                 let (common, doubted) = (&shared.common, &shared.doubted);
                 Arc::new(Primary {
                     endpoint: endpoint.clone(),
-                    node: Node::start(
-                        Arc::clone(common),
-                        place,
-                        Arc::clone(doubted),
-                        Some(&tag),
-                    ),
+                    node: Node::start(Arc::clone(common), place, Arc::clone(doubted), Some(&tag)),
                     _keeper: keeper,
                 })
             }
@@ -276,7 +279,10 @@ fn drawn(shared: &Shared, ranges: &[Range]) -> Map {
         map.primaries.push(primary);
     }
     for (first, last, endpoint) in ranges {
-        let number = map.primaries.iter().position(|one| one.endpoint == *endpoint);
+        let number = map
+            .primaries
+            .iter()
+            .position(|one| one.endpoint == *endpoint);
         let number = number.and_then(|number| u16::try_from(number).ok());
         if let Some(owners) = map.owners.get_mut(usize::from(*first)..=usize::from(*last)) {
             owners.fill(number);

@@ -22,7 +22,12 @@ mod tests {
     #[test]
     fn a_slot_is_what_redis_thinks_it_is() {
         // What `CLUSTER KEYSLOT` of Redis 7.0 answers.
-        for (key, is) in [("123456789", 12_739), ("foo", 12_182), ("sg:{foo}:l:log:1ms", 12_182), ("", 0)] {
+        for (key, is) in [
+            ("123456789", 12_739),
+            ("foo", 12_182),
+            ("sg:{foo}:l:log:1ms", 12_182),
+            ("", 0),
+        ] {
             assert_eq!(slot(key), is, "{key}");
         }
     }

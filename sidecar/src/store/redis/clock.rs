@@ -75,9 +75,8 @@ mod tests {
         let mut clock = Clock::new(start);
         assert_eq!(clock.at(start), None);
         // Redis's clock is 5 s ahead; answers take 1 ms there and 3 ms back, then 1 and 1.
-        let redis_us = |moment: Instant| {
-            u64::try_from((moment - start).as_micros()).unwrap() + 5_000_000
-        };
+        let redis_us =
+            |moment: Instant| u64::try_from((moment - start).as_micros()).unwrap() + 5_000_000;
         let mut now = start;
         for back in [3, 1, 7] {
             clock.told(redis_us(now + MS), now, now + (1 + back) * MS);

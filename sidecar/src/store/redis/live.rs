@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::clock::Clock;
-use crate::store::call::{Request, Script, Told};
+use crate::store::call::{Request, Script};
 use crate::store::error::StoreError;
-use sluicegate_engine::script::ReplyError;
+use sluicegate_engine::script::{BrokenState, Reply, ReplyError};
 
 /// So many calls in a row without an answer, and the connection is looked at before it gets another.
 const MISSES: u32 = 2;
@@ -97,31 +97,44 @@ impl Live {
         self.opened.elapsed().saturating_sub(heard)
     }
 
-    /// Calls the script. It is sent once, and once more only if Redis has lost the script, which proves that nothing
-    /// was done.
+    /// Calls the script; for each decision or bucket what became of it. It is sent once, and once more only where Redis
+    /// says that it did nothing: it has lost the script, or took the call for late because its clock was set.
     pub async fn invoke<T>(
         &self,
         script: &Script,
         request: &Request<'_>,
         asking: bool,
         deadline: Deadline,
-        read: impl FnOnce(&[u8]) -> Result<Told<T>, ReplyError>,
-    ) -> Result<Vec<T>, StoreError> {
-        let not_after_us = self.clock().at(deadline.at);
-        let mut sent = Instant::now();
-        let send = async |command: Cmd| -> Result<Vec<u8>, StoreError> {
-            self.query_asking(&command, asking, deadline).await
-        };
-        let mut reply = send(script.by_hash(request, not_after_us)).await;
-        if reply.as_ref().is_err_and(is_no_script) {
-            sent = Instant::now();
-            reply = send(script.whole(request, not_after_us)).await;
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
+    ) -> Result<Vec<Result<T, BrokenState>>, StoreError> {
+        let mut by_hash = true;
+        let mut was_late = false;
+        loop {
+            let not_after_us = self.clock().at(deadline.at);
+            let sent = Instant::now();
+            let command = if by_hash {
+                script.by_hash(request, not_after_us)
+            } else {
+                script.whole(request, not_after_us)
+            };
+            let reply: Result<Vec<u8>, _> = self.query_asking(&command, asking, deadline).await;
+            if by_hash && reply.as_ref().is_err_and(is_no_script) {
+                by_hash = false;
+                continue;
+            }
+            let reply = read(&reply?).map_err(StoreError::Reply)?;
+            self.clock().told(reply.now_us(), sent, Instant::now());
+            match reply {
+                Reply::Done { each, .. } => return Ok(each),
+                Reply::Late { .. } if was_late => return Err(StoreError::Late),
+                Reply::Late { .. } => was_late = true,
+            }
         }
-        let told = read(&reply?).map_err(StoreError::Reply)?;
-        if let Some(now_us) = told.now_us {
-            self.clock().told(now_us, sent, Instant::now());
-        }
-        Ok(told.each)
+    }
+
+    /// Redis's clock now, as far as it is known: microseconds.
+    pub fn clock_us(&self) -> Option<u64> {
+        self.clock().at(Instant::now())
     }
 
     /// Sends a command.

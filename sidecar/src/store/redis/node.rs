@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::{Cmd, FromRedisValue};
-use sluicegate_engine::script::ReplyError;
+use sluicegate_engine::script::{BrokenState, Reply, ReplyError};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
@@ -15,7 +15,7 @@ use super::live::{Deadline, Live};
 use super::probe::Probe;
 use super::supervise::supervise;
 use crate::policy::Endpoint;
-use crate::store::call::{Request, Script, Told};
+use crate::store::call::{Request, Script};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::{Monitor, PartId};
 
@@ -60,6 +60,8 @@ pub struct Shared {
     part: PartId,
     /// The last probe was refused.
     refuses: AtomicBool,
+    /// The last connection that could be used: it knows what time it is there.
+    last: ArcSwapOption<Live>,
 }
 
 struct Link {
@@ -95,6 +97,7 @@ impl Node {
             tried: watch::Sender::new(false),
             part: common.monitor.add(),
             refuses: AtomicBool::new(false),
+            last: ArcSwapOption::empty(),
             common,
         });
         let mut tasks = JoinSet::new();
@@ -126,14 +129,24 @@ impl Node {
         }
     }
 
+    /// It is known not to decide: nothing was sent to it, or it refused.
+    pub fn is_down(&self) -> bool {
+        self.shared.refuses() || self.shared.pick().is_err()
+    }
+
+    /// Its clock now, as far as it is known: microseconds.
+    pub fn clock_us(&self) -> Option<u64> {
+        self.shared.clock_us()
+    }
+
     /// Calls the script.
     pub async fn invoke<T>(
         &self,
         request: &Request<'_>,
         asking: bool,
         deadline: Deadline,
-        read: impl FnOnce(&[u8]) -> Result<Told<T>, ReplyError>,
-    ) -> Result<Vec<T>, StoreError> {
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
+    ) -> Result<Vec<Result<T, BrokenState>>, StoreError> {
         let live = self.live(deadline).await?;
         let script = &self.shared.common.script;
         live.invoke(script, request, asking, deadline, read).await
@@ -186,8 +199,14 @@ impl Shared {
         doubtful.ok_or(lost.unwrap_or(ConnectionError::NotYet.into()))
     }
 
+    /// Redis's clock now, as far as it is known. A connection that was lost knew it too, and time goes on.
+    fn clock_us(&self) -> Option<u64> {
+        self.last.load().as_ref().and_then(|live| live.clock_us())
+    }
+
     /// A connection can be used.
     pub fn found(&self, number: usize, live: &Arc<Live>) {
+        self.last.store(Some(Arc::clone(live)));
         self.set(number, LinkState::Live(Arc::clone(live)));
         if !self.refuses.load(Ordering::Relaxed) {
             self.common.monitor.up(self.part);

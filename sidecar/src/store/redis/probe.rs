@@ -5,8 +5,9 @@ use redis::{ErrorKind, ServerErrorKind};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
 use super::live::{Deadline, Live};
-use crate::store::call::{Request, Script, outcomes};
+use crate::store::call::{Request, Script};
 use crate::store::error::{ConnectionError, StoreError};
+use sluicegate_engine::script::outcomes;
 
 /// What a look found.
 pub enum Found {

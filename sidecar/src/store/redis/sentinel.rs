@@ -36,12 +36,7 @@ struct Asker {
 
 impl Sentinels {
     /// Begins to ask, in the current runtime; at once whenever somebody doubts the last answer.
-    pub fn ask(
-        dialer: Dialer,
-        sentinels: Vec<Endpoint>,
-        name: &str,
-        doubted: Arc<Notify>,
-    ) -> Self {
+    pub fn ask(dialer: Dialer, sentinels: Vec<Endpoint>, name: &str, doubted: Arc<Notify>) -> Self {
         let (told, primary) = watch::channel(Err(ConnectionError::NotYet.into()));
         let mut asker = Asker {
             dialer,

@@ -52,9 +52,7 @@ async fn connect(shared: &Shared) -> Result<(Arc<Live>, JoinSet<()>), StoreError
     let common = &shared.common;
     let mut place = shared.place.clone();
     let endpoint = place
-        .wait_for(|place| {
-            !matches!(place, Err(StoreError::Connection(ConnectionError::NotYet)))
-        })
+        .wait_for(|place| !matches!(place, Err(StoreError::Connection(ConnectionError::NotYet))))
         .await
         .map_err(|_| ConnectionError::NotYet)?
         .clone()?;

@@ -29,10 +29,7 @@ pub fn configuration(files: &TlsFiles) -> Result<ClientConfig, ConnectionError> 
 }
 
 /// The name that the peer's certificate must have.
-pub fn expected_name(
-    files: &TlsFiles,
-    host: &str,
-) -> Result<ServerName<'static>, ConnectionError> {
+pub fn expected_name(files: &TlsFiles, host: &str) -> Result<ServerName<'static>, ConnectionError> {
     let name = files.server_name.as_deref().unwrap_or(host);
     ServerName::try_from(name.to_owned())
         .map_err(|error| ConnectionError::Tls(Arc::new(io::Error::other(error))))
