@@ -136,6 +136,7 @@ impl Monitor {
 mod tests {
     use super::*;
     use crate::store::error::ConnectionError;
+    use crate::telemetry::labels::FailureKind;
 
     #[test]
     fn a_store_is_up_when_all_its_parts_are() {
@@ -152,7 +153,10 @@ mod tests {
         monitor.down(b, ConnectionError::Closed.into());
         assert!(changes.has_changed().unwrap());
         let down = monitor.health();
-        assert_eq!(down.cause().map(StoreError::kind), Some("connection"));
+        assert_eq!(
+            down.cause().map(StoreError::kind),
+            Some(FailureKind::Connection)
+        );
         assert!(down.since >= health.since);
         monitor.remove(b);
         assert!(monitor.health().is_up());

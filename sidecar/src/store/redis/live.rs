@@ -199,6 +199,8 @@ impl Live {
         let answer = answer.map_err(StoreError::from);
         match &answer {
             Err(error) if error.ends_connection() => self.tell(Sign::Discard(error.clone())),
+            // It may refuse every call, or only this one.
+            Err(error) if error.is_refusal() => self.tell(Sign::Look(error.clone())),
             _ => {
                 self.misses.store(0, Ordering::Relaxed);
                 let now = self.opened.elapsed().as_millis();
@@ -216,10 +218,11 @@ impl Live {
 
     fn tell(&self, sign: Sign) {
         self.sign.send_if_modified(|now| {
-            let news = match (&*now, &sign) {
-                (Sign::Discard(_), _) | (Sign::Look(_), Sign::Look(_)) => false,
-                _ => true,
-            };
+            let known = (&*now, &sign);
+            let news = !matches!(
+                known,
+                (Sign::Discard(_), _) | (Sign::Look(_), Sign::Look(_))
+            );
             if news {
                 *now = sign;
             }
