@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `service.rs` | decides: reads, asks the store, counts, answers |
+//! | `settle.rs` | the store, or what stands in for it |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
 //! | `instead.rs` | what decides where the store did not answer |
 //! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
@@ -13,6 +14,7 @@ mod epoch;
 mod instead;
 mod plan;
 mod service;
+mod settle;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, Live, Reload};

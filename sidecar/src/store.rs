@@ -10,6 +10,7 @@
 //! | `cluster/` | a Redis Cluster: slots, parts, lanes, and its client |
 //! | `call.rs` | the script as commands |
 //! | `health.rs` | whether it can be used |
+//! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
 //! | `portion.rs` | some decisions of a batch |
 //! | `settled.rs`, `error.rs` | what a store answers, and why it does not |
 
@@ -20,13 +21,16 @@ mod error;
 mod health;
 mod kinds;
 mod memory;
+mod outage;
 mod portion;
 mod redis;
 mod settled;
+mod share;
 #[cfg(test)]
 mod test_batches;
 
 pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;
+pub use outage::{NoShare, Outage};
 pub use settled::{Settled, Settlement};

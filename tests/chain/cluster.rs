@@ -206,7 +206,10 @@ async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
     const NEVER: u64 = 1_000_000;
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
-    let policy = policy(&cluster, NEVER, NEVER).replace(PATIENCE, "store_timeout: 1s");
+    let policy = policy(&cluster, NEVER, NEVER)
+        .replace(PATIENCE, "store_timeout: 1s")
+        // Else a share of the limit would decide.
+        .replace("algorithm:", "when_store_is_down: deny\n    algorithm:");
     let sidecar = sidecar(&policy, folder.path()).await;
     let mut by_node = subjects_by_node(&cluster, 3).await;
     let still = by_node.pop().unwrap();

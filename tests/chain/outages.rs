@@ -70,11 +70,12 @@ async fn limits_hold(chain: &Chain, key: &str) {
 }
 
 #[tokio::test]
-async fn without_redis_each_rule_gives_its_own_answer_and_limits_hold_again_afterwards() {
+async fn without_redis_a_share_of_each_limit_holds_and_all_of_it_again_afterwards() {
     let mut chain = chain().await;
     limits_hold(&chain, "before").await;
     chain.redis.kill();
-    no_verdict_is_to_be_had(&chain, "during").await;
+    // This sidecar's share is the whole limit: there is no other.
+    limits_hold(&chain, "during").await;
     let failed = ["connection", "timeout"];
     let mut errors = 0.0;
     for kind in failed {
@@ -83,7 +84,7 @@ async fn without_redis_each_rule_gives_its_own_answer_and_limits_hold_again_afte
             .metric(&format!("sluicegate_store_errors_total{{kind=\"{kind}\"}}"))
             .await;
     }
-    assert!(errors >= 10.0, "{errors}");
+    assert!(errors >= 1.0, "{errors}");
     chain.redis.restart().await;
     limits_hold(&chain, "after").await;
 }
@@ -93,7 +94,7 @@ async fn a_redis_that_stands_still_is_as_good_as_away() {
     let chain = chain().await;
     limits_hold(&chain, "before").await;
     chain.redis.pause();
-    no_verdict_is_to_be_had(&chain, "during").await;
+    limits_hold(&chain, "during").await;
     chain.redis.resume();
     limits_hold(&chain, "after").await;
 }

@@ -55,7 +55,7 @@ async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
             Sidecar::start(&policy(&redis.url(), algorithm, 3, "1s"), folder.path()).await;
         assert_eq!(outcome(&sidecar).await, "admitted");
         let mut connection = redis.connection().await;
-        for key in redis.keys().await {
+        for key in redis.all_keys().await {
             let ttl: i64 = redis::cmd("PTTL")
                 .arg(&key)
                 .query_async(&mut connection)
@@ -68,6 +68,11 @@ async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
         })
         .await;
     }
+    // Sidecars that are killed are forgotten too.
+    sluicegate_tests::process::eventually("nothing at all is left", async || {
+        redis.all_keys().await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,11 +80,10 @@ async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
     const LIMIT: u64 = 400;
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    let sidecar = Sidecar::start(
-        &policy(&redis.url(), "sliding_log", LIMIT, "1h"),
-        folder.path(),
-    )
-    .await;
+    // Else a share of the limit would decide if no connection lasted.
+    let policy = policy(&redis.url(), "sliding_log", LIMIT, "1h")
+        .replace("algorithm:", "when_store_is_down: deny\n    algorithm:");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     let batch =
         json!({ "decisions": vec![json!({ "checks": [{ "limit": "per-key", "key": "k" }] }); 16] })

@@ -82,11 +82,21 @@ impl Redis {
         connect(self.port).await.expect("a Redis that answers")
     }
 
-    /// All keys that it holds.
+    /// All keys of limits that it holds: not those by which sidecars know of each other.
     ///
     /// # Panics
     /// It does not answer.
     pub async fn keys(&self) -> Vec<String> {
+        let mut keys = self.all_keys().await;
+        keys.retain(|key| !key.starts_with("sg:{sidecars}:"));
+        keys
+    }
+
+    /// All keys that it holds.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn all_keys(&self) -> Vec<String> {
         redis::cmd("KEYS")
             .arg("*")
             .query_async(&mut self.connection().await)

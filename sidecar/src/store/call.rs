@@ -1,8 +1,10 @@
 //! The script as commands, on any connection. Every key of a call is in one slot.
 
+use std::time::Duration;
+
 use redis::{Cmd, Script as Hashed};
 use sluicegate_engine::Batch;
-use sluicegate_engine::script::{self, BrokenState, GiveBack};
+use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
 
 /// The script, with its SHA-1 at hand, and what stands before every key.
 pub struct Script {
@@ -19,6 +21,7 @@ pub struct Request<'a> {
 enum Arguments<'a> {
     Decide(&'a Batch),
     GiveBack(&'a [GiveBack<'a>]),
+    WriteBack(&'a [WriteBack<'a>]),
 }
 
 /// For each decision or bucket what the script says, unless its key cannot be read.
@@ -41,13 +44,39 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Writes back, no bucket twice.
+    pub fn write_back(writes: &'a [WriteBack<'a>]) -> Self {
+        Self {
+            keys: script::write_back_keys(writes).collect(),
+            arguments: Arguments::WriteBack(writes),
+        }
+    }
+
     /// The key that says where in a Cluster the call belongs.
     pub fn first_key(&self) -> &str {
         self.keys.first().copied().unwrap_or_default()
     }
 }
 
+/// Says that a sidecar is there, and answers how many are.
+const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
+/// Where it does so: in one slot.
+pub const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
+
 impl Script {
+    /// Says that the sidecar of this name is there, for so long, or that it leaves. Answers its rank, how many there are,
+    /// and Redis's clock in microseconds.
+    pub fn sidecars(&self, name: &str, lasts: Duration, leaves: bool) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(SIDECARS).arg(SIDECARS_KEYS.len());
+        for key in SIDECARS_KEYS {
+            command.arg(self.key(key));
+        }
+        let lasts_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+        command.arg(name).arg(lasts_ms).arg(u8::from(leaves));
+        command
+    }
+
     /// With this before every key.
     pub fn new(prefix: &str) -> Self {
         Self {
@@ -85,6 +114,7 @@ impl Script {
         let arguments = match request.arguments {
             Arguments::Decide(batch) => script::arguments(batch, not_after_us),
             Arguments::GiveBack(returns) => script::give_back_arguments(returns, not_after_us),
+            Arguments::WriteBack(writes) => script::write_back_arguments(writes, not_after_us),
         };
         command.arg(arguments);
         command

@@ -141,6 +141,20 @@ impl StoreError {
         }
     }
 
+    /// Whether Redis will not run the script, for now: out of memory, for example. Not that another node is to be asked,
+    /// or that it has to be told the script again.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused(error) => !matches!(
+                error.kind(),
+                ErrorKind::Server(
+                    ServerErrorKind::NoScript | ServerErrorKind::Moved | ServerErrorKind::Ask
+                )
+            ),
+            _ => false,
+        }
+    }
+
     /// Whether the connection on which it was said is of no more use: it broke, or it leads to a Redis that will not
     /// run the script for us however often it is asked.
     pub(super) fn ends_connection(&self) -> bool {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_engine::Batch;
-use sluicegate_engine::script::GiveBack;
+use sluicegate_engine::script::{GiveBack, WriteBack};
+use sluicegate_engine::{Batch, Place};
 use tokio::sync::watch;
 
 use super::cluster::client::Cluster;
@@ -12,8 +12,14 @@ use super::error::{ConnectionError, StoreError};
 use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::redis::Redis;
+use super::redis::node::Node;
 use super::settled::Settlement;
+use super::share::Debt;
+use crate::clock;
 use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress, Topology};
+
+/// For how long a sidecar is remembered that says that it is there: it does so every second.
+const REMEMBERED: Duration = Duration::from_secs(5);
 
 /// A store, and the deadline of every call to it.
 #[derive(Debug)]
@@ -139,6 +145,68 @@ impl Store {
             Kind::Memory(memory) => Ok(memory.reset(keys)),
             Kind::Redis(redis) => redis.reset(keys).await,
             Kind::Cluster(cluster) => cluster.reset(keys).await,
+        }
+    }
+
+    /// The part of the store that keeps a bucket is known not to decide: nothing was sent to it, or it refused.
+    pub fn is_down(&self, key: &str) -> bool {
+        match &self.kind {
+            Kind::Memory(_) => false,
+            Kind::Redis(redis) => redis.node().is_down(),
+            Kind::Cluster(cluster) => cluster.of_owner(key, Node::is_down).unwrap_or(true),
+        }
+    }
+
+    /// The clock of whatever keeps a bucket, microseconds, as far as it is known; rather early than late.
+    pub fn clock_us(&self, key: &str) -> Option<u64> {
+        match &self.kind {
+            Kind::Memory(_) => Some(clock::steady_unix_us()),
+            Kind::Redis(redis) => redis.node().clock_us(),
+            Kind::Cluster(cluster) => cluster.of_owner(key, Node::clock_us)?,
+        }
+    }
+
+    /// Says that the sidecar of this name is there, and hears which of how many it is; nothing where a store is not
+    /// shared.
+    ///
+    /// # Errors
+    /// The store was not told.
+    pub async fn announce(&self, name: &str) -> Result<Option<Place>, StoreError> {
+        self.sidecars(name, false).await
+    }
+
+    /// Says that the sidecar of this name goes.
+    ///
+    /// # Errors
+    /// The store was not told; it forgets by itself.
+    pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
+        self.sidecars(name, true).await.map(drop)
+    }
+
+    async fn sidecars(&self, name: &str, leaves: bool) -> Result<Option<Place>, StoreError> {
+        let (rank, of, _) = match &self.kind {
+            Kind::Memory(_) => return Ok(None),
+            Kind::Redis(redis) => redis.announce(name, REMEMBERED, leaves).await?,
+            Kind::Cluster(cluster) => cluster.announce(name, REMEMBERED, leaves).await?,
+        };
+        Ok(Some(Place { rank, of }))
+    }
+
+    /// Records what was admitted without the store. A second time does not harm anybody: units would count twice, which
+    /// is never over.
+    ///
+    /// # Errors
+    /// Some of it is not known to have been recorded.
+    pub async fn write_back(&self, debts: &[Debt]) -> Result<(), StoreError> {
+        let writes = debts.iter().map(|debt| WriteBack {
+            bucket: &debt.bucket,
+            records: &debt.records,
+        });
+        let writes: Vec<_> = writes.collect();
+        match &self.kind {
+            Kind::Memory(_) => Ok(()),
+            Kind::Redis(redis) => redis.write_back(&writes).await,
+            Kind::Cluster(cluster) => cluster.write_back(&writes).await,
         }
     }
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use sluicegate_engine::script::{GiveBack, outcomes, returned};
+use sluicegate_engine::script::{GiveBack, WriteBack, outcomes, returned, written};
 use sluicegate_engine::{Batch, Outcome};
 use tokio::sync::{Notify, watch};
 
@@ -154,6 +154,30 @@ impl Redis {
             held.push(self.node.query(&reset, deadline).await?);
         }
         Ok(held)
+    }
+
+    pub(super) async fn write_back(&self, writes: &[WriteBack<'_>]) -> Result<(), StoreError> {
+        let request = Request::write_back(writes);
+        let deadline = Deadline::after(self.timeout);
+        let read = |reply: &[u8]| written(writes, reply);
+        // A key that holds something else is not mended by trying again.
+        let told = self.node.invoke(&request, false, deadline, read);
+        told.await.map(drop)
+    }
+
+    pub(super) async fn announce(
+        &self,
+        name: &str,
+        lasts: Duration,
+        leaves: bool,
+    ) -> Result<(u64, u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, lasts, leaves);
+        self.node.ask(&command, Deadline::after(self.timeout)).await
+    }
+
+    /// The node.
+    pub(super) const fn node(&self) -> &Node {
+        &self.node
     }
 
     /// Waits for the first attempt to connect to come to something.

@@ -80,8 +80,6 @@ names! {
         Overloaded = "overloaded",
         /// The embedded store holds as many keys as it may.
         Full = "full",
-        /// It was not asked: it failed repeatedly just before.
-        Open = "open",
     }
 }
 

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use sluicegate_engine::script::{GiveBack, Reply, ReplyError, outcomes, returned};
+use sluicegate_engine::script::{
+    GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, written,
+};
 use sluicegate_engine::{Batch, Outcome};
 use tokio::time::sleep;
 
@@ -21,11 +23,11 @@ use super::map::{Atlas, Primary, named};
 use super::parts::{Part, combine, split};
 use super::slots::slot;
 use crate::policy::{Endpoint, RedisStore};
-use crate::store::call::{Each, Request};
+use crate::store::call::{Each, Request, SIDECARS_KEYS};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::Monitor;
 use crate::store::redis::live::Deadline;
-use crate::store::redis::node::Common;
+use crate::store::redis::node::{Common, Node};
 use crate::store::settled::Settlement;
 
 /// Pause before a call is sent to a node that may now have what it needs.
@@ -144,6 +146,38 @@ impl Cluster {
             }
         };
         join_all(keys.iter().map(one)).await.into_iter().collect()
+    }
+
+    pub(in crate::store) async fn write_back(
+        &self,
+        writes: &[WriteBack<'_>],
+    ) -> Result<(), StoreError> {
+        let deadline = Deadline::after(self.timeout);
+        let one = async |one: &[WriteBack<'_>]| {
+            let request = Request::write_back(one);
+            self.invoke(&request, deadline, |reply| written(one, reply))
+                .await
+        };
+        let told = join_all(writes.chunks(1).map(one)).await;
+        told.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+    }
+
+    pub(in crate::store) async fn announce(
+        &self,
+        name: &str,
+        lasts: Duration,
+        leaves: bool,
+    ) -> Result<(u64, u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, lasts, leaves);
+        let deadline = Deadline::after(self.timeout);
+        let way = self.way(slot(SIDECARS_KEYS[0]), deadline).await?;
+        way.target.node.ask(&command, deadline).await
+    }
+
+    /// Something of the node that owns a key; nothing where none is known.
+    pub(in crate::store) fn of_owner<T>(&self, key: &str, of: impl Fn(&Node) -> T) -> Option<T> {
+        let owner = self.atlas.map().owner(slot(key)).ok()?;
+        Some(of(&owner.node))
     }
 
     /// Waits for the first attempts to connect to come to something.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ServerErrorKind, Value};
-use sluicegate_engine::script::{Reply, ReplyError};
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::clock::Clock;
 use crate::store::call::{Each, Request, Script};
 use crate::store::error::StoreError;
+use sluicegate_engine::script::{Reply, ReplyError};
 
 /// So many calls in a row without an answer, and the connection is looked at before it gets another.
 const MISSES: u32 = 2;
@@ -97,32 +97,44 @@ impl Live {
         self.opened.elapsed().saturating_sub(heard)
     }
 
-    /// Calls the script. It is sent once, and once more only if Redis has lost the script, which proves that nothing
-    /// was done.
+    /// Calls the script; for each decision or bucket what became of it. It is sent once, and once more only where Redis
+    /// says that it did nothing: it has lost the script, or took the call for late because its clock was set.
     pub async fn invoke<T>(
         &self,
         script: &Script,
         request: &Request<'_>,
         asking: bool,
         deadline: Deadline,
-        read: impl FnOnce(&[u8]) -> Result<Reply<T>, ReplyError>,
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
     ) -> Result<Each<T>, StoreError> {
-        let not_after_us = self.clock().at(deadline.at);
-        let mut sent = Instant::now();
-        let send = async |command: Cmd| -> Result<Vec<u8>, StoreError> {
-            self.query_asking(&command, asking, deadline).await
-        };
-        let mut reply = send(script.by_hash(request, not_after_us)).await;
-        if reply.as_ref().is_err_and(is_no_script) {
-            sent = Instant::now();
-            reply = send(script.whole(request, not_after_us)).await;
+        let mut by_hash = true;
+        let mut was_late = false;
+        loop {
+            let not_after_us = self.clock().at(deadline.at);
+            let sent = Instant::now();
+            let command = if by_hash {
+                script.by_hash(request, not_after_us)
+            } else {
+                script.whole(request, not_after_us)
+            };
+            let reply: Result<Vec<u8>, _> = self.query_asking(&command, asking, deadline).await;
+            if by_hash && reply.as_ref().is_err_and(is_no_script) {
+                by_hash = false;
+                continue;
+            }
+            let reply = read(&reply?).map_err(StoreError::Reply)?;
+            self.clock().told(reply.now_us(), sent, Instant::now());
+            match reply {
+                Reply::Done { each, .. } => return Ok(each),
+                Reply::Late { .. } if was_late => return Err(StoreError::Late),
+                Reply::Late { .. } => was_late = true,
+            }
         }
-        let reply = read(&reply?).map_err(StoreError::Reply)?;
-        self.clock().told(reply.now_us(), sent, Instant::now());
-        match reply {
-            Reply::Done { each, .. } => Ok(each),
-            Reply::Late { .. } => Err(StoreError::Late),
-        }
+    }
+
+    /// Redis's clock now, as far as it is known: microseconds.
+    pub fn clock_us(&self) -> Option<u64> {
+        self.clock().at(Instant::now())
     }
 
     /// Sends a command.
@@ -187,6 +199,8 @@ impl Live {
         let answer = answer.map_err(StoreError::from);
         match &answer {
             Err(error) if error.ends_connection() => self.tell(Sign::Discard(error.clone())),
+            // It may refuse every call, or only this one.
+            Err(error) if error.is_refusal() => self.tell(Sign::Look(error.clone())),
             _ => {
                 self.misses.store(0, Ordering::Relaxed);
                 let now = self.opened.elapsed().as_millis();
@@ -204,8 +218,9 @@ impl Live {
 
     fn tell(&self, sign: Sign) {
         self.sign.send_if_modified(|now| {
+            let known = (&*now, &sign);
             let news = !matches!(
-                (&*now, &sign),
+                known,
                 (Sign::Discard(_), _) | (Sign::Look(_), Sign::Look(_))
             );
             if news {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{Reply, ReplyError};
 use tokio::sync::{Notify, watch};
@@ -21,6 +22,10 @@ use crate::store::health::{Monitor, PartId};
 
 /// Where the node is, as far as is known now.
 pub type Place = watch::Receiver<Result<Endpoint, StoreError>>;
+
+/// A connection that broke is replaced within this time, or the node is down: what is decided without it may be over its
+/// limit, which a connection that is cut now and then is not worth.
+const DOWN_AFTER: Duration = Duration::from_millis(100);
 
 /// What all nodes of a store have in common.
 pub struct Common {
@@ -58,8 +63,12 @@ pub struct Shared {
     /// The first attempts to connect have come to something.
     tried: watch::Sender<bool>,
     part: PartId,
-    /// The last probe was refused.
-    refuses: AtomicBool,
+    /// Since when it is known not to decide.
+    down_since: ArcSwapOption<Instant>,
+    /// Why the last probe was refused, if it was.
+    refuses: ArcSwapOption<StoreError>,
+    /// The last connection that could be used: it knows what time it is there.
+    last: ArcSwapOption<Live>,
 }
 
 struct Link {
@@ -94,7 +103,9 @@ impl Node {
             turn: AtomicUsize::new(0),
             tried: watch::Sender::new(false),
             part: common.monitor.add(),
-            refuses: AtomicBool::new(false),
+            down_since: ArcSwapOption::empty(),
+            refuses: ArcSwapOption::empty(),
+            last: ArcSwapOption::empty(),
             common,
         });
         let mut tasks = JoinSet::new();
@@ -126,13 +137,26 @@ impl Node {
         }
     }
 
+    /// It has been known for a while not to decide: calls fail without being sent.
+    pub fn is_down(&self) -> bool {
+        let since = self.shared.down_since.load();
+        since
+            .as_ref()
+            .is_some_and(|since| since.elapsed() >= DOWN_AFTER)
+    }
+
+    /// Its clock now, as far as it is known: microseconds.
+    pub fn clock_us(&self) -> Option<u64> {
+        self.shared.clock_us()
+    }
+
     /// Calls the script.
     pub async fn invoke<T>(
         &self,
         request: &Request<'_>,
         asking: bool,
         deadline: Deadline,
-        read: impl FnOnce(&[u8]) -> Result<Reply<T>, ReplyError>,
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
     ) -> Result<Each<T>, StoreError> {
         let live = self.live(deadline).await?;
         let script = &self.shared.common.script;
@@ -172,6 +196,9 @@ impl Shared {
 
     /// The connections take turns; one that did not answer its last call comes last.
     fn pick(&self) -> Result<Arc<Live>, StoreError> {
+        if let Some(cause) = &*self.refuses.load() {
+            return Err(StoreError::clone(cause));
+        }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let (mut doubtful, mut lost) = (None, None);
         let (after, before) = self.links.split_at(turn % self.links.len());
@@ -186,41 +213,58 @@ impl Shared {
         doubtful.ok_or(lost.unwrap_or(ConnectionError::NotYet.into()))
     }
 
+    /// Redis's clock now, as far as it is known. A connection that was lost knew it too, and time goes on.
+    fn clock_us(&self) -> Option<u64> {
+        self.last.load().as_ref().and_then(|live| live.clock_us())
+    }
+
     /// A connection can be used.
     pub fn found(&self, number: usize, live: &Arc<Live>) {
+        self.last.store(Some(Arc::clone(live)));
         self.set(number, LinkState::Live(Arc::clone(live)));
-        if !self.refuses.load(Ordering::Relaxed) {
-            self.common.monitor.up(self.part);
-        }
+        self.report();
         self.tried.send_replace(true);
     }
 
     /// A connection cannot be used.
     pub fn lost(&self, number: usize, cause: StoreError) {
-        self.set(number, LinkState::Lost(cause.clone()));
-        // As long as another can be, the Redis is there.
-        if self.pick().is_err() {
-            self.common.monitor.down(self.part, cause);
-        }
+        self.set(number, LinkState::Lost(cause));
+        self.report();
         self.tried.send_replace(true);
     }
 
     /// A probe was refused.
     pub fn refused(&self, cause: StoreError) {
-        self.refuses.store(true, Ordering::Relaxed);
-        self.common.monitor.down(self.part, cause);
+        self.refuses.store(Some(Arc::new(cause)));
+        self.report();
     }
 
     /// A probe was not refused.
     pub fn writes(&self) {
-        if self.refuses.swap(false, Ordering::Relaxed) {
-            self.common.monitor.up(self.part);
+        if self.refuses.swap(None).is_some() {
+            self.report();
+        }
+    }
+
+    /// As long as one connection can be used, and it is not refused, the Redis is there.
+    fn report(&self) {
+        match self.pick() {
+            Ok(_) => {
+                self.down_since.store(None);
+                self.common.monitor.up(self.part);
+            }
+            Err(cause) => {
+                if self.down_since.load().is_none() {
+                    self.down_since.store(Some(Arc::new(Instant::now())));
+                }
+                self.common.monitor.down(self.part, cause);
+            }
         }
     }
 
     /// The last probe was refused.
     pub fn refuses(&self) -> bool {
-        self.refuses.load(Ordering::Relaxed)
+        self.refuses.load().is_some()
     }
 
     fn set(&self, number: usize, state: LinkState) {

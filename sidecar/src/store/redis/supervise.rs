@@ -16,8 +16,10 @@ use crate::store::error::{ConnectionError, StoreError};
 
 /// How often a connection is looked at that tells nothing by itself.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The shortest pause between two looks, and how often a Redis is looked at that refuses.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// The shortest time after which a look at it is in vain.
-const LOOK_WITHIN: Duration = Duration::from_millis(250);
+const LOOK_WITHIN: Duration = Duration::from_millis(50);
 /// A connection that lasted so long was a good one.
 const GOOD: Duration = Duration::from_secs(1);
 
@@ -69,7 +71,17 @@ async fn connect(shared: &Shared) -> Result<(Arc<Live>, JoinSet<()>), StoreError
     if !shared.clustered {
         role(&live, deadline()).await.map_err(silent)?;
     }
-    match shared.probe().look(&live, &common.script, deadline()).await {
+    // The first call brings the script; the second is what decisions will have to wait for. A Redis that is too slow for
+    // them is not handed out.
+    let first = shared.probe().look(&live, &common.script, deadline()).await;
+    let found = match first {
+        Found::Fine => {
+            let deadline = Deadline::after(common.dialer.store_timeout());
+            shared.probe().look(&live, &common.script, deadline).await
+        }
+        other => other,
+    };
+    match found {
         Found::Fine => shared.writes(),
         Found::Refuses(cause) => shared.refused(cause),
         Found::Useless(cause) => return Err(silent(cause)),
@@ -89,6 +101,11 @@ async fn watch(
     place.mark_unchanged();
     let mut signs = live.signs();
     loop {
+        let pause = if shared.refuses() {
+            LOOK_AGAIN
+        } else {
+            LOOK_EVERY.saturating_sub(live.silent_for()).max(LOOK_AGAIN)
+        };
         let doubt = tokio::select! {
             biased;
             Ok(()) = signs.changed() => match signs.borrow_and_update().clone() {
@@ -98,7 +115,7 @@ async fn watch(
             },
             _ = driver.join_next() => return ConnectionError::Closed.into(),
             Ok(()) = place.changed() => return ConnectionError::Moved.into(),
-            () = sleep(LOOK_EVERY.saturating_sub(live.silent_for()).max(LOOK_EVERY / 4)) => None,
+            () = sleep(pause) => None,
         };
         match &doubt {
             Some(cause) => shared.lost(number, cause.clone()),
