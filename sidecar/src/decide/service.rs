@@ -11,7 +11,6 @@ use sluicegate_protocol::{
     Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, WithoutStore,
     read_decisions, read_give_backs, read_resets,
 };
-use tracing::warn;
 
 use super::denials::Denials;
 use super::epoch::{Live, Reload};
@@ -111,7 +110,7 @@ impl Service {
     fn failed(&self, error: &StoreError) {
         self.incidents.store_failed(clock::unix_ms(), error);
         self.metrics.store_failed(error.kind());
-        warn!(kind = %error.kind(), "store call failed: {error}");
+        self.incidents.log.failed(error.kind(), error);
     }
 
     /// Answers the body of `POST /v1/give-back`.
@@ -245,8 +244,12 @@ impl Service {
             Ok(()) => {
                 self.batcher.store_answers();
                 self.incidents.store_answered(clock::unix_ms());
+                self.incidents.log.succeeded();
             }
-            Err(error) => self.incidents.store_failed(clock::unix_ms(), error),
+            Err(error) => {
+                self.incidents.store_failed(clock::unix_ms(), error);
+                self.incidents.log.failed(error.kind(), error);
+            }
         }
         answered
     }

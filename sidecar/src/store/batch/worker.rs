@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use sluicegate_engine::Batch;
 use tokio::sync::{mpsc, oneshot};
-use tracing::warn;
 
 use super::queue::Queue;
 use crate::clock;
@@ -115,14 +114,14 @@ impl Batcher {
             answer,
         };
         if lane.try_send((portion, waiting)).is_err() {
-            self.shared.metrics.store_failed(FailureKind::Overloaded);
+            self.shared.gave_up(FailureKind::Overloaded);
             return vec![None; decisions];
         }
         match tokio::time::timeout(self.patience, answered).await {
             Ok(Ok(settled)) => settled,
             // Its place in the queue is given up by the answer's being dropped.
             _ => {
-                self.shared.metrics.store_failed(FailureKind::Late);
+                self.shared.gave_up(FailureKind::Late);
                 vec![None; decisions]
             }
         }
@@ -145,6 +144,13 @@ impl Shared {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that a caller's decisions did not get as far as the store.
+    fn gave_up(&self, kind: FailureKind) {
+        self.metrics.store_failed(kind);
+        let why = "decisions waited too long for the calls before theirs";
+        self.incidents.log.failed(kind, why);
+    }
+
     /// Notes how a lane's call ended.
     fn ended(&self, lane: usize, settlement: &Settlement) {
         let all_answer = {
@@ -159,11 +165,12 @@ impl Shared {
         self.metrics.store_is_up(all_answer);
         if all_answer {
             self.incidents.store_answered(clock::unix_ms());
+            self.incidents.log.succeeded();
         }
         for error in &settlement.errors {
             self.incidents.store_failed(clock::unix_ms(), error);
             self.metrics.store_failed(error.kind());
-            warn!(kind = %error.kind(), "store call failed: {error}");
+            self.incidents.log.failed(error.kind(), error);
         }
     }
 }
