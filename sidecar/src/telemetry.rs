@@ -9,6 +9,7 @@
 //! | `log.rs` | the log's format, filter and writer |
 //! | `failures.rs`, `repeats.rs` | store calls that failed, as few lines with a count |
 //! | `labels.rs` | what labels and the log call things, an enum each |
+//! | `traces.rs`, `traces/` | spans of decisions, calls and waits, for whoever collects traces |
 //! | `verdict.rs` | a verdict, and what is counted of it |
 
 pub mod events;
@@ -20,4 +21,5 @@ pub mod metrics;
 pub mod repeats;
 pub mod subject;
 pub mod top;
+pub mod traces;
 pub mod verdict;

@@ -11,6 +11,7 @@ use sluicegate::server::listen::{Address, Listener};
 use sluicegate::store::Store;
 use sluicegate::telemetry::log;
 use sluicegate::telemetry::metrics::Metrics;
+use sluicegate::telemetry::traces::Traces;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::info;
@@ -74,7 +75,10 @@ impl Serve {
         let store = Store::open(store, policy.store_timeout)
             .map_err(Failure::usage)?
             .with_memory_limit(policy.memory_limit);
-        let service = Arc::new(Service::new(live, store, metrics));
+        let mut service = Service::new(live, store, metrics);
+        service.traces = Traces::from_environment().map_err(Failure::usage)?;
+        let traces = service.traces.clone();
+        let service = Arc::new(service);
         let access = match self.admin_token {
             Some(token) if token.is_empty() => {
                 return Err(Failure::usage("the admin token is empty"));
@@ -113,9 +117,12 @@ impl Serve {
             }
             info!("stopping: requests under way are finished");
         };
-        sluicegate::server::run(service, decisions, admin, access, changed, shutdown)
+        let served = sluicegate::server::run(service, decisions, admin, access, changed, shutdown)
             .await
-            .map_err(Failure::system)
+            .map_err(Failure::system);
+        // It waits for a thread.
+        let _ = tokio::task::spawn_blocking(move || traces.shutdown()).await;
+        served
     }
 }
 

@@ -21,6 +21,7 @@ use crate::store::batch::Batcher;
 use crate::store::{Settled, Store, StoreError};
 use crate::telemetry::events::Incidents;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::{Trace, Traces, of_decision};
 use crate::telemetry::verdict::Source;
 
 /// Everything a sidecar knows.
@@ -39,6 +40,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     /// What has happened to it.
     pub incidents: Arc<Incidents>,
+    /// Its spans; off unless somebody turns it on before it serves.
+    pub traces: Traces,
 }
 
 impl Service {
@@ -61,14 +64,20 @@ impl Service {
             store_asked: AtomicBool::new(false),
             metrics,
             incidents,
+            traces: Traces::default(),
         }
     }
 
-    /// Answers the body of `POST /v1/decide` with the body of its answer.
+    /// Answers the body of `POST /v1/decide` with the body of its answer. `header` gives the call's headers, by their names
+    /// in lower case.
     ///
     /// # Errors
     /// The body as a whole is of no use.
-    pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+    pub async fn decide<'h>(
+        &self,
+        body: &[u8],
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> Result<Vec<u8>, Problem> {
         let started = Instant::now();
         let epoch = self.live.current();
         let Read {
@@ -79,6 +88,8 @@ impl Service {
         for denied in &denied {
             epoch.meters.count_denied_here(denied, now_us);
         }
+        let traceparents = asked.iter().map(|asked| of_decision(asked.as_ref().ok()?));
+        let trace = self.traces.decide(header, traceparents);
         let moment = self.denials.moment(epoch.number);
         let plan = Plan::new(&epoch.policy, &asked, |decision| {
             self.denials.covering(moment, decision)
@@ -87,7 +98,8 @@ impl Service {
         if store_asked {
             self.store_asked.store(true, Ordering::Relaxed);
         }
-        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
+        let parent = trace.as_ref().and_then(Trace::parent);
+        let settled = self.batcher.decide(Arc::clone(&plan.batch), parent).await;
         let told = plan.verdicts(&settled, &instead(&plan, &settled));
         for (told, asked) in told.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
@@ -98,6 +110,9 @@ impl Service {
         }
         if store_asked || told.iter().any(|told| told.source == Source::Certificate) {
             self.metrics.decided_within(started.elapsed(), store_asked);
+        }
+        if let Some(trace) = trace {
+            trace.end(&told);
         }
         let answer = Answer {
             epoch: epoch.number,
@@ -209,11 +224,12 @@ impl Service {
                 peek: true,
                 receipt: false,
                 shadow: None,
+                traceparent: None,
             })
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
         let plan = Plan::new(&epoch.policy, &looks, |_| None);
-        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
+        let settled = self.batcher.decide(Arc::clone(&plan.batch), None).await;
         let now_us = clock::now_us();
         for (told, (_, key)) in plan.verdicts(&settled, &[]).iter().zip(&samples) {
             epoch.meters.note(&told.verdict, key, now_us);
