@@ -57,7 +57,7 @@ async fn a_decision_can_be_followed_through_queue_and_store_in_the_trace_of_whoe
     let (header, trace, parent) = traceparent(7, true);
     let three = json!([decision(), decision(), decision()]);
     let answer = ask(&sidecar, Some(&header), three).await;
-    assert_eq!(answer["verdicts"][2]["verdict"], "denied", "{answer}");
+    assert_eq!(answer["verdicts"][2]["outcome"], "denied", "{answer}");
     eventually("the spans have come", async || {
         !collector.spans("decide").is_empty()
     })
