@@ -254,3 +254,28 @@ fn named<'a>(header: &dyn Fn(&str) -> Option<&'a str>) -> Context {
 pub fn of_decision<'a>(decision: &'a sluicegate_protocol::Decision<'_>) -> Option<&'a str> {
     decision.traceparent.as_ref().map(Cow::as_ref)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn off_no_header_and_no_decision_is_looked_at() {
+        let traces = Traces::default();
+        let header = |_: &str| -> Option<&str> { panic!("a header was looked at") };
+        let decisions = std::iter::from_fn(|| -> Option<Option<&str>> { panic!("a decision") });
+        assert!(traces.decide(header, decisions).is_none());
+        traces.shutdown();
+        // What each caller in the queue carries, and what each call looks for.
+        let callers = std::iter::repeat_n(None, 3);
+        assert!(StoreSpan::start(callers, &Batch::default()).is_none());
+    }
+
+    #[test]
+    fn what_names_no_trace_is_passed_over() {
+        for bad in ["", "00", "00-0-0-01", "\u{fffd}", &"0".repeat(1_000)] {
+            let context = named(&|_| Some(bad));
+            assert!(!context.span().span_context().is_valid(), "{bad}");
+        }
+    }
+}
