@@ -56,7 +56,7 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         // In colours where there are any. Nothing is left to do if nobody reads it.
         let _ = error.print();
     } else {
-        eprint!("{clean}");
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), clean.as_bytes());
     }
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

@@ -2,6 +2,7 @@
 
 mod cli;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -47,7 +48,9 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("sluicegate: {}", cli::without_urls(failure.to_string()));
+            // Nobody may be reading, which is no reason to end in another way.
+            let why = cli::without_urls(failure.to_string());
+            let _ = writeln!(std::io::stderr(), "sluicegate: {why}");
             failure.status()
         }
     }

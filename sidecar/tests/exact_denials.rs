@@ -46,6 +46,7 @@ fn decision((checks, _, _): &Step) -> Decision<'static> {
         peek: false,
         receipt: false,
         shadow: None,
+        traceparent: None,
     }
 }
 

@@ -32,6 +32,7 @@ fn decision(name: usize, checks: usize) -> Decision<'static> {
         peek: false,
         receipt: false,
         shadow: None,
+        traceparent: None,
     }
 }
 

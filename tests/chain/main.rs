@@ -27,6 +27,7 @@
 //! | `together` | one callout for all that wait, under churn |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
+//! | `traces` | the spans that a sidecar sends |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
 mod access_log;
@@ -55,4 +56,5 @@ mod store_down;
 mod support;
 mod together;
 mod top;
+mod traces;
 mod wire;

@@ -17,9 +17,11 @@
 //! | `noise.rs` | requests that no client should send |
 //! | `wire.rs` | HTTP/1.1 by hand |
 //! | `client.rs` | clients, one of them hostile |
+//! | `collector.rs` | a receiver of OpenTelemetry's spans |
 
 pub mod client;
 pub mod cluster;
+pub mod collector;
 pub mod edge;
 pub mod envoy;
 pub mod identity;

@@ -33,7 +33,26 @@ impl Sidecar {
         let port = free_port();
         let program = binary();
         let listen = format!("127.0.0.1:{port}");
-        Self::start_at(&program, policy, store, folder, port, &listen).await
+        let environment = store.map(|store| ("SLUICEGATE_STORE", store.to_owned()));
+        Self::start_at(
+            &program,
+            policy,
+            environment.as_slice(),
+            folder,
+            port,
+            &listen,
+        )
+        .await
+    }
+
+    /// Starts one with this in its environment.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_with(policy: &str, environment: &[(&str, String)], folder: &Path) -> Self {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        Self::start_at(&binary(), policy, environment, folder, port, &listen).await
     }
 
     /// Starts one of another build.
@@ -43,7 +62,7 @@ impl Sidecar {
     pub async fn start_program(program: &Path, policy: &str, folder: &Path) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
-        Self::start_at(program, policy, None, folder, port, &listen).await
+        Self::start_at(program, policy, &[], folder, port, &listen).await
     }
 
     /// Starts one that is asked for decisions on a Unix socket, by its path.
@@ -52,13 +71,13 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on_socket(policy: &str, folder: &Path, socket: &Path) -> Self {
         let listen = format!("unix:{}", socket.display());
-        Self::start_at(&binary(), policy, None, folder, 0, &listen).await
+        Self::start_at(&binary(), policy, &[], folder, 0, &listen).await
     }
 
     async fn start_at(
         program: &Path,
         policy: &str,
-        store: Option<&str>,
+        environment: &[(&str, String)],
         folder: &Path,
         port: u16,
         listen: &str,
@@ -72,9 +91,7 @@ impl Sidecar {
         command.args(["serve", "--policy"]).arg(&file);
         command.args(["--listen", listen]);
         command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
-        if let Some(store) = store {
-            command.env("SLUICEGATE_STORE", store);
-        }
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         let log = folder.join(format!("sidecar-{admin_port}.log"));
         let process = launch(&mut command, &log, admin_port).await;
         Self {

@@ -50,6 +50,8 @@ pub struct Sidecar {
     pub timeout: Duration,
     /// Requests that wait go together in one callout.
     pub together: bool,
+    /// The sidecar is told which trace a request belongs to.
+    pub traces: bool,
 }
 
 /// Reads and checks a configuration: JSON, or a serialized `google.protobuf.Struct`.
@@ -97,6 +99,7 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
         cluster: not_empty("sidecar.cluster", &file.sidecar.cluster)?.to_owned(),
         timeout: timeout(&file.sidecar.timeout)?,
         together: file.sidecar.together,
+        traces: file.sidecar.traces,
     };
     if file.rules.is_empty() || file.rules.len() > MAX_RULES {
         return fault(

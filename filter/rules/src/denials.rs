@@ -188,6 +188,7 @@ mod tests {
             shadows,
             when_unavailable: WhenUnavailable::Deny,
             grpc: false,
+            traceparent: None,
         }
     }
 

@@ -14,6 +14,7 @@
 //! | `cost.rs` | what a request costs |
 //! | `denials.rs`, `denials/unreported.rs` | cached denials, and those that the sidecar is told of later |
 //! | `queue.rs` | who waits for a verdict, and when the next callout leaves |
+//! | `trace.rs` | the trace that a request belongs to |
 //! | `wire.rs` | the question to the sidecar and its answer |
 //! | `outage_log.rs` | how often the log says that verdicts are missing |
 //! | `reply.rs`, `reply/fields.rs` | what a client is told |
@@ -42,6 +43,7 @@ mod rule;
 mod seen;
 mod stats;
 mod template;
+mod trace;
 mod wire;
 
 pub use claims::metadata;

@@ -13,6 +13,7 @@ use crate::reply::{LimitTexts, Reply, ReplyStyle};
 use crate::request::Request;
 use crate::seen::{self, Reader, Seen};
 use crate::stats::Counters;
+use crate::trace;
 use crate::wire::Unusable;
 
 /// Everything that one plugin configuration says.
@@ -118,6 +119,8 @@ pub struct Question {
     pub when_unavailable: WhenUnavailable,
     /// The request speaks gRPC, and so does its answer.
     pub grpc: bool,
+    /// The trace that the request belongs to, if it is sampled and the configuration wants it told.
+    pub traceparent: Option<String>,
 }
 
 /// One way in which an upstream may read a request's target, for people.
@@ -171,6 +174,7 @@ impl Rules {
             shadows: Vec::new(),
             when_unavailable: WhenUnavailable::Allow,
             grpc: false,
+            traceparent: None,
         };
         // The readings in which a rule with `stop` has matched. A rule stops another only where both match: the rules
         // that apply are those that apply in any reading, whichever is the upstream's.
@@ -234,6 +238,9 @@ impl Rules {
         }
         count(Counters::DECISIONS);
         question.grpc = is_grpc(&seen);
+        if self.sidecar.traces {
+            question.traceparent = trace::parent(request.headers());
+        }
         if question.checks.len() > MAX_CHECKS {
             let why = self.too_many_checks(&question);
             return Evaluation::NoVerdict(question, why);

@@ -147,7 +147,9 @@ impl Rules {
         let mut decisions = Vec::new();
         for question in questions {
             if !question.checks.is_empty() {
-                decisions.push(self.decision(&question.checks, None));
+                let mut decision = self.decision(&question.checks, None);
+                decision.traceparent = question.traceparent.as_deref().map(Into::into);
+                decisions.push(decision);
             }
             for shadow in &question.shadows {
                 decisions.push(self.decision(&shadow.checks, Some(self.rule_name(shadow.rule))));
@@ -171,6 +173,9 @@ impl Rules {
             checks: 0,
             bytes: question.decisions() * 2 * AROUND,
         };
+        if let Some(traceparent) = &question.traceparent {
+            load.bytes += AROUND + traceparent.len();
+        }
         for check in question.checks.iter().chain(shadows) {
             load.checks += 1;
             let limit = self.limit_name(check.rule, check.limit);
@@ -190,6 +195,7 @@ impl Rules {
             peek: false,
             receipt: false,
             shadow: shadow.map(Into::into),
+            traceparent: None,
         }
     }
 

@@ -73,6 +73,10 @@ pub struct Decision<'a> {
     /// been. Decided like any other, and counted apart.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Cow<'a, str>>,
+    /// The trace that it belongs to, as W3C Trace Context writes it: what the request's `traceparent` says. Decides
+    /// nothing; one that cannot be read is passed over, since a client may have written it.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<Cow<'a, str>>,
 }
 
 /// One (limit, key, cost).

@@ -1,6 +1,5 @@
 //! `sluicegate serve`: ports, signals and the log.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,13 +8,12 @@ use sluicegate::decide::Service;
 use sluicegate::server::Access;
 use sluicegate::server::listen::{Address, Listener};
 use sluicegate::store::Store;
+use sluicegate::telemetry::log;
 use sluicegate::telemetry::metrics::Metrics;
+use sluicegate::telemetry::traces::Traces;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::info;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use super::Failure;
 
@@ -48,21 +46,21 @@ pub struct Serve {
         hide_env_values = true
     )]
     admin_token: Option<String>,
+    /// How the log on standard error looks: `text` or `json`, an object a line. RUST_LOG says what is logged.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "SLUICEGATE_LOG_FORMAT",
+        default_value = "text"
+    )]
+    log_format: log::Format,
 }
 
 impl Serve {
     pub async fn run(self) -> Result<(), Failure> {
-        tracing_subscriber::fmt()
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .finish()
-            .with(
-                Targets::new()
-                    .with_default(LevelFilter::INFO)
-                    // It logs Redis's answers, and one of them repeats the password. We tell errors ourselves.
-                    .with_target("redis", LevelFilter::OFF),
-            )
-            .init();
+        let filter = std::env::var_os(log::FILTER).unwrap_or_default();
+        let _log =
+            log::start(self.log_format, &filter.to_string_lossy()).map_err(Failure::usage)?;
         let metrics = Metrics::new().map_err(Failure::system)?;
         let live = Live::load(&self.policy, &metrics).map_err(Failure::usage)?;
         let policy = &live.current().policy;
@@ -72,7 +70,10 @@ impl Serve {
             .map_err(|why| Failure::usage(format!("`--store` or SLUICEGATE_STORE is {why}")))?;
         let store = given.as_ref().unwrap_or(&policy.store);
         let store = Store::open(store, policy.store_timeout).with_memory_limit(policy.memory_limit);
-        let service = Arc::new(Service::new(live, store, metrics));
+        let mut service = Service::new(live, store, metrics);
+        service.traces = Traces::from_environment().map_err(Failure::usage)?;
+        let traces = service.traces.clone();
+        let service = Arc::new(service);
         let access = match self.admin_token {
             Some(token) if token.is_empty() => {
                 return Err(Failure::usage("the admin token is empty"));
@@ -111,9 +112,12 @@ impl Serve {
             }
             info!("stopping: requests under way are finished");
         };
-        sluicegate::server::run(service, decisions, admin, access, changed, shutdown)
+        let served = sluicegate::server::run(service, decisions, admin, access, changed, shutdown)
             .await
-            .map_err(Failure::system)
+            .map_err(Failure::system);
+        // It waits for a thread.
+        let _ = tokio::task::spawn_blocking(move || traces.shutdown()).await;
+        served
     }
 }
 

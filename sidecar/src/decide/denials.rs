@@ -140,6 +140,7 @@ mod tests {
             peek: false,
             receipt: false,
             shadow: None,
+            traceparent: None,
         }
     }
 

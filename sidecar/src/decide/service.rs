@@ -10,7 +10,6 @@ use sluicegate_protocol::{
     Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, read_decisions,
     read_give_backs, read_resets,
 };
-use tracing::warn;
 
 use super::denials::Denials;
 use super::epoch::{Live, Reload};
@@ -21,6 +20,7 @@ use crate::store::batch::Batcher;
 use crate::store::{Health, HealthState, Outage, Store, StoreError};
 use crate::telemetry::events::Incidents;
 use crate::telemetry::metrics::{Metrics, Now};
+use crate::telemetry::traces::{Trace, Traces, of_decision};
 use crate::telemetry::verdict::Source;
 
 /// A connection that is lost for less than this is none that operators should hear of.
@@ -40,6 +40,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     /// What has happened to it.
     pub incidents: Arc<Incidents>,
+    /// Its spans; off unless somebody turns it on before it serves.
+    pub traces: Traces,
 }
 
 impl Service {
@@ -48,7 +50,11 @@ impl Service {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
         let incidents = Arc::new(Incidents::default());
         incidents.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
-        let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&metrics));
+        let batcher = Batcher::start(
+            Arc::clone(&store),
+            Arc::clone(&metrics),
+            Arc::clone(&incidents),
+        );
         let instance = random_instance();
         let memory_limit = live.current().policy.memory_limit;
         Self {
@@ -64,14 +70,20 @@ impl Service {
             denials: Denials::default(),
             metrics,
             incidents,
+            traces: Traces::default(),
         }
     }
 
-    /// Answers the body of `POST /v1/decide` with the body of its answer.
+    /// Answers the body of `POST /v1/decide` with the body of its answer. `header` gives the call's headers, by their names
+    /// in lower case.
     ///
     /// # Errors
     /// The body as a whole is of no use.
-    pub async fn decide(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+    pub async fn decide<'h>(
+        &self,
+        body: &[u8],
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> Result<Vec<u8>, Problem> {
         let started = Instant::now();
         let epoch = self.live.current();
         let Read {
@@ -82,12 +94,15 @@ impl Service {
         for denied in &denied {
             epoch.meters.count_denied_here(denied, now_us);
         }
+        let traceparents = asked.iter().map(|asked| of_decision(asked.as_ref().ok()?));
+        let trace = self.traces.decide(header, traceparents);
         let moment = self.denials.moment(epoch.number);
         let plan = Plan::new(&epoch.policy, &asked, |decision| {
             self.denials.covering(moment, decision)
         });
         let store_asked = !plan.batch.decisions.is_empty();
-        let (settled, instead) = self.settler.settle(&plan).await;
+        let parent = trace.as_ref().and_then(Trace::parent);
+        let (settled, instead) = self.settler.settle(&plan, parent).await;
         let told = plan.verdicts(&settled, &instead);
         for (told, asked) in told.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
@@ -99,6 +114,9 @@ impl Service {
         if store_asked || told.iter().any(|told| told.source == Source::Certificate) {
             self.metrics.decided_within(started.elapsed(), store_asked);
         }
+        if let Some(trace) = trace {
+            trace.end(&told);
+        }
         let answer = Answer {
             epoch: epoch.number,
             instance: self.instance,
@@ -109,7 +127,7 @@ impl Service {
 
     fn failed(&self, error: &StoreError) {
         self.metrics.store_failed(error.kind());
-        warn!(kind = %error.kind(), "store call failed: {error}");
+        self.incidents.log.failed(error.kind(), error);
     }
 
     /// Answers the body of `POST /v1/give-back`.
@@ -204,11 +222,12 @@ impl Service {
                 peek: true,
                 receipt: false,
                 shadow: None,
+                traceparent: None,
             })
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
         let plan = Plan::new(&epoch.policy, &looks, |_| None);
-        let (settled, instead) = self.settler.settle(&plan).await;
+        let (settled, instead) = self.settler.settle(&plan, None).await;
         let now_us = clock::now_us();
         for (told, (_, key)) in plan.verdicts(&settled, &instead).iter().zip(&samples) {
             epoch.meters.note(&told.verdict, key, now_us);
@@ -249,7 +268,10 @@ impl Service {
             self.metrics.store_is_up(health.is_up());
             match &health.state {
                 HealthState::Unknown => {}
-                HealthState::Up => self.incidents.store_answered(clock::unix_ms()),
+                HealthState::Up => {
+                    self.incidents.store_answered(clock::unix_ms());
+                    self.incidents.log.succeeded();
+                }
                 HealthState::Down(cause) => {
                     // A connection that is replaced at once is no outage.
                     let up = changes.wait_for(Health::is_up);

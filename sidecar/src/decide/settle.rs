@@ -11,6 +11,7 @@ use super::plan::Plan;
 use crate::policy::WhenStoreIsDown;
 use crate::store::batch::Batcher;
 use crate::store::{NoShare, Outage, Settled, Store, StoreError};
+use crate::telemetry::traces::Parent;
 
 /// The store, the queue before it, and what is done without it.
 #[derive(Debug)]
@@ -37,7 +38,11 @@ impl Settler {
     }
 
     /// What the store says to each decision of a plan, and what stands in for it where it says nothing.
-    pub async fn settle(&self, plan: &Plan) -> (Vec<Option<Settled>>, Vec<Instead>) {
+    pub async fn settle(
+        &self,
+        plan: &Plan,
+        parent: Option<Parent>,
+    ) -> (Vec<Option<Settled>>, Vec<Instead>) {
         let batch = &plan.batch;
         if batch.decisions.is_empty() {
             return Default::default();
@@ -46,7 +51,7 @@ impl Settler {
         let deadline = Instant::now() + self.store.timeout();
         let may = self.outage.store_may_decide(&self.store, batch, deadline);
         let settled = if may.await {
-            self.batcher.decide(Arc::clone(batch)).await
+            self.batcher.decide(Arc::clone(batch), parent).await
         } else {
             vec![None; batch.decisions.len()]
         };

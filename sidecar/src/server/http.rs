@@ -37,8 +37,10 @@ const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What filters and workers may call.
 pub fn decisions(service: Arc<Service>) -> Router {
-    let decide = async |State(service): State<Arc<Service>>, body: Body| {
-        answer(async { service.decide(&whole(body).await?).await }).await
+    let decide = async |State(service): State<Arc<Service>>, request: Request| {
+        let (head, body) = request.into_parts();
+        let header = |name: &str| head.headers.get(name)?.to_str().ok();
+        answer(async { service.decide(&whole(body).await?, header).await }).await
     };
     let give_back = async |State(service): State<Arc<Service>>, body: Body| {
         answer(async { service.give_back(&whole(body).await?).await }).await

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::failures::FailureLog;
+
 /// Events that are kept.
 const CAPACITY: usize = 50;
 
@@ -66,6 +68,8 @@ pub enum Store {
 #[derive(Debug, Default)]
 pub struct Incidents {
     state: Mutex<State>,
+    /// What the log is told of it.
+    pub log: FailureLog,
     /// The store answered the last call: then another that does changes nothing, and need not lock.
     calm: AtomicBool,
 }

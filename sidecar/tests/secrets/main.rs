@@ -53,7 +53,10 @@ impl Folder {
 
     fn sluicegate(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
-        command.env_remove("SLUICEGATE_STORE").args(arguments);
+        command
+            .env_remove("SLUICEGATE_STORE")
+            .env_remove("RUST_LOG");
+        command.args(arguments);
         command.stdin(Stdio::null());
         command
     }
@@ -215,6 +218,17 @@ impl Running {
         stream
     }
 
+    /// Posts to one of its sockets, and waits for the answer.
+    fn post(&self, socket: &str, path: &str, headers: &str, body: &str) {
+        let mut stream = UnixStream::connect(self.admin.with_file_name(socket)).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: s\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
+        stream.read_to_string(&mut String::new()).unwrap();
+    }
+
     fn get(&self, path: &str) -> String {
         let mut answer = String::new();
         self.ask(path).read_to_string(&mut answer).unwrap();
@@ -261,7 +275,10 @@ fn is_refused_without_the_secret_on_reload(store: &str) {
     for (number, (case, file, named)) in broken(store).into_iter().enumerate() {
         folder.write(&file);
         running.eventually(&case, refused);
-        let (all, log) = (running.everything(), running.log());
+        // The log is written by a thread of its own.
+        let told = || running.log().contains("the policy before stays in force");
+        running.eventually(&case, told);
+        let all = running.everything();
         for (place, said) in &all {
             if said.contains(SECRET) {
                 leaks.push(format!("{case}: {place}"));
@@ -273,7 +290,6 @@ fn is_refused_without_the_secret_on_reload(store: &str) {
                 leaks.push(format!("{case}: no {name} in {place}: {said}"));
             }
         }
-        assert!(log.contains("the policy before stays in force"), "{log}");
         // So that each leak is told once.
         fs::write(&running.log, "").unwrap();
         // Another text each time: one that has been read is not read again.
@@ -370,8 +386,7 @@ fn s21_a_mistake_in_the_environment_or_on_the_command_line() {
 }
 
 /// A Redis in which `HELLO` is renamed or unknown repeats what it was sent: `HELLO 3 AUTH default PASSWORD`.
-#[test]
-fn s21_a_redis_that_refuses_the_password_and_repeats_it() {
+fn a_redis_that_repeats_the_password() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -395,6 +410,12 @@ fn s21_a_redis_that_refuses_the_password_and_repeats_it() {
             });
         }
     });
+    port
+}
+
+#[test]
+fn s21_a_redis_that_refuses_the_password_and_repeats_it() {
+    let port = a_redis_that_repeats_the_password();
     let mut leaks = Vec::new();
     for form in ["redis", "redis+cluster"] {
         for database in ["", "0"] {
@@ -426,4 +447,50 @@ fn s21_the_debug_form_of_a_policy_has_no_password() {
         let policy = sluicegate::policy::Policy::parse(&text).unwrap();
         assert!(!format!("{policy:?} {policy:#?}").contains(SECRET));
     }
+}
+
+/// `RUST_LOG=trace` turns on what every library logs: of Redis's answers, of requests, of headers.
+#[test]
+fn s19_no_filter_of_the_log_lets_a_secret_out() {
+    let port = a_redis_that_repeats_the_password();
+    let mut leaks = Vec::new();
+    for filter in ["trace", "info,redis=trace", "redis::aio=trace,trace"] {
+        // The client of a Cluster logs the most.
+        for (format, scheme) in [
+            ("text", "redis+cluster"),
+            ("json", "redis+cluster"),
+            ("text", "redis"),
+        ] {
+            let folder = Folder::new();
+            let store = format!("{scheme}://:{SECRET}@127.0.0.1:{port}/?protocol=resp3");
+            let policy = GOOD.replace("STORE", &store).replace("20ms", "1s");
+            folder.write(policy.as_bytes());
+            let mut command = folder.serve();
+            command.env("RUST_LOG", filter);
+            command.args(["--log-format", format, "--admin-token", SECRET]);
+            let running = Running::start(&folder, command);
+            // Keys may be secrets too.
+            let body = format!(
+                r#"{{"decisions": [{{"checks": [{{"limit": "per-key", "key": "{SECRET}"}}]}}]}}"#
+            );
+            let head = format!("authorization: Bearer {SECRET}\r\n");
+            running.post("decisions", "/v1/decide", &head, &body);
+            running.post("admin", "/v1/reset", &head, &body.replace("checks", SECRET));
+            running.eventually("the failure is told", || {
+                running.log().contains("store call failed")
+            });
+            let log = running.log();
+            assert_eq!(
+                log.contains("TRACE"),
+                filter != "info,redis=trace",
+                "{filter}: {log}"
+            );
+            let library = "redis::";
+            let leaking = |line: &&str| line.contains(SECRET) || line.contains(library);
+            for line in log.lines().filter(leaking) {
+                leaks.push(format!("{filter} {format}: {line}"));
+            }
+        }
+    }
+    assert_none(&leaks);
 }

@@ -58,6 +58,10 @@ pub struct Sidecar {
     /// Whether requests that wait go together in one callout; `false` makes one for each, for comparing.
     #[serde(default = "together")]
     pub together: bool,
+    /// Whether the sidecar is told the `traceparent` of requests that are sampled, so that its spans join their traces:
+    /// docs/tracing.md. Earlier sidecars refuse such decisions: upgrade them first.
+    #[serde(default)]
+    pub traces: bool,
 }
 
 const fn together() -> bool {

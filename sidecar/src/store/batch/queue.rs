@@ -107,6 +107,14 @@ impl<A> Queue<A> {
             .map(|(caller, _)| &caller.answer)
     }
 
+    /// The callers that have decisions in a call, before it is answered.
+    pub fn all_in<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = &'a A> {
+        let callers = self.callers.iter().zip(&call.added);
+        callers
+            .filter(|(_, added)| **added > 0)
+            .map(|(caller, _)| &caller.answer)
+    }
+
     /// Hands out what a call came back with, and lets go of the callers that have all their decisions.
     pub fn answer(
         &mut self,

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use sluicegate_engine::Batch;
 use tokio::sync::{mpsc, oneshot};
-use tracing::warn;
 
 use super::queue::Queue;
 use crate::store::cluster::lanes::{LANES, split};
+use crate::store::error::StoreError;
 use crate::store::kinds::Store;
 use crate::store::portion::Portion;
 use crate::store::settled::{Settled, Settlement};
+use crate::telemetry::events::Incidents;
 use crate::telemetry::labels::FailureKind;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::{Parent, StoreSpan};
 
 /// Callers that may wait in a lane. A filter asks for all its waiting requests at once, so this is a matter of Envoy
 /// workers and clients, not of requests. Not one bound over all lanes: those that wait for a dead node would use it up.
@@ -25,6 +27,7 @@ const MOST_CALLERS: usize = 4_096;
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
+    trace: Option<Parent>,
     answer: oneshot::Sender<Vec<Option<Settled>>>,
 }
 
@@ -41,15 +44,20 @@ pub struct Batcher {
 struct Shared {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
+    incidents: Arc<Incidents>,
 }
 
 impl Batcher {
     /// Starts making calls, in the current runtime, until this is dropped.
-    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>) -> Self {
+    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, incidents: Arc<Incidents>) -> Self {
         let lanes = if store.has_parts() { LANES } else { 1 };
         // At most: once for the call under way, once for its own.
         let patience = store.timeout() * 2;
-        let shared = Arc::new(Shared { store, metrics });
+        let shared = Arc::new(Shared {
+            store,
+            metrics,
+            incidents,
+        });
         let start = |_| {
             let (callers, arrivals) = mpsc::channel(MOST_CALLERS);
             tokio::spawn(work(Arc::clone(&shared), arrivals));
@@ -63,12 +71,16 @@ impl Batcher {
     }
 
     /// Decides a batch, together with whatever else waits.
-    pub async fn decide(&self, batch: Arc<Batch>) -> Vec<Option<Settled>> {
+    pub async fn decide(&self, batch: Arc<Batch>, trace: Option<Parent>) -> Vec<Option<Settled>> {
         let decisions = batch.decisions.len();
         if decisions == 0 {
             return Vec::new();
         }
+        let started = trace.is_some().then(Instant::now);
         if let Some(settlement) = self.shared.store.decide_at_once(&batch) {
+            if let (Some(trace), Some(started)) = (&trace, started) {
+                trace.stored(started.elapsed(), &batch);
+            }
             for error in &settlement.errors {
                 // Not in the log, nor an outage: it goes on with whom it knows.
                 self.shared.metrics.store_failed(error.kind());
@@ -76,12 +88,13 @@ impl Batcher {
             return settlement.decisions;
         }
         if let [lane] = self.lanes.as_slice() {
-            return self.decide_in(lane, batch.into()).await;
+            return self.decide_in(lane, batch.into(), trace).await;
         }
         let portions = split(&batch);
         let go = |(lane, portion): &(usize, Portion)| {
             let (lane, portion) = (self.lanes.get(*lane), portion.clone());
-            async move { Some(self.decide_in(lane?, portion).await) }
+            let trace = trace.clone();
+            async move { Some(self.decide_in(lane?, portion, trace).await) }
         };
         let answers = join_all(portions.iter().map(go)).await;
         let mut whole = vec![None; decisions];
@@ -95,22 +108,24 @@ impl Batcher {
         &self,
         lane: &mpsc::Sender<(Portion, Waiting)>,
         portion: Portion,
+        trace: Option<Parent>,
     ) -> Vec<Option<Settled>> {
         let decisions = portion.len();
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             since: Instant::now(),
+            trace,
             answer,
         };
         if lane.try_send((portion, waiting)).is_err() {
-            self.shared.metrics.store_failed(FailureKind::Overloaded);
+            self.shared.gave_up(FailureKind::Overloaded);
             return vec![None; decisions];
         }
         match tokio::time::timeout(self.patience, answered).await {
             Ok(Ok(settled)) => settled,
             // Its place in the queue is given up by the answer's being dropped.
             _ => {
-                self.shared.metrics.store_failed(FailureKind::Late);
+                self.shared.gave_up(FailureKind::Late);
                 vec![None; decisions]
             }
         }
@@ -118,11 +133,18 @@ impl Batcher {
 }
 
 impl Shared {
+    /// Notes that a caller's decisions did not get as far as the store.
+    fn gave_up(&self, kind: FailureKind) {
+        self.metrics.store_failed(kind);
+        let why = "decisions waited too long for the calls before theirs";
+        self.incidents.log.failed(kind, why);
+    }
+
     /// Notes how a call ended. Whether the store is up its connections tell.
     fn ended(&self, settlement: &Settlement) {
         for error in &settlement.errors {
             self.metrics.store_failed(error.kind());
-            warn!(kind = %error.kind(), "store call failed: {error}");
+            self.incidents.log.failed(error.kind(), error);
         }
     }
 }
@@ -146,13 +168,21 @@ async fn work(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Portion, Waitin
         let call = queue.next_call();
         shared.metrics.batch_goes(call.batch().decisions.len());
         let started = Instant::now();
+        let callers = queue.all_in(&call).map(|caller| caller.trace.as_ref());
+        let span = StoreSpan::start(callers, call.batch());
         for caller in queue.first_in(&call) {
             let waited = started.saturating_duration_since(caller.since);
             shared.metrics.queued_for(waited);
+            if let Some(trace) = &caller.trace {
+                trace.waited(waited, span.as_ref());
+            }
         }
         let settlement = shared.store.decide(call.batch()).await;
         shared.metrics.store_took(started.elapsed());
         shared.ended(&settlement);
+        if let Some(span) = span {
+            span.end(settlement.errors.first().map(StoreError::kind));
+        }
         for (caller, settled) in queue.answer(&call, settlement.decisions) {
             // Whoever has left in the meantime does not hear it.
             let _ = caller.answer.send(settled);

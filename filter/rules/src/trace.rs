@@ -1,0 +1,76 @@
+//! The trace that a request belongs to.
+
+use crate::request::Headers;
+
+/// The `traceparent` of a request whose trace is sampled, in version 00 of W3C Trace Context; nothing else, as a client
+/// may have written it.
+pub fn parent(headers: &Headers) -> Option<String> {
+    const BYTES: usize = 55;
+    let mut all = headers.all("traceparent");
+    let (value, None) = (all.next()?, all.next()) else {
+        return None;
+    };
+    let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let fields: Vec<&[u8]> = value.split(|byte| *byte == b'-').collect();
+    let [version, trace, parent, flags] = fields.as_slice() else {
+        return None;
+    };
+    let fits = value.len() == BYTES
+        && *version == b"00"
+        && (trace.len(), parent.len()) == (32, 16)
+        && fields.iter().all(|field| field.iter().all(is_hex));
+    // The last bit: the caller recorded it.
+    let sampled = matches!(
+        flags.last(),
+        Some(b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f')
+    );
+    let value = std::str::from_utf8(value).ok()?;
+    (fits && sampled).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    /// Headers in the form of the ABI.
+    fn headers(values: &[&[u8]]) -> Headers {
+        let name = b"traceparent";
+        let mut bytes = u32::try_from(values.len()).unwrap().to_le_bytes().to_vec();
+        for value in values {
+            for size in [name.len(), value.len()] {
+                bytes.extend(u32::try_from(size).unwrap().to_le_bytes());
+            }
+        }
+        for value in values {
+            bytes.extend([name, &b"\0"[..], value, b"\0"].concat());
+        }
+        Headers::from_pairs(bytes)
+    }
+
+    #[test]
+    fn a_traceparent_that_is_sampled_is_told_as_it_is() {
+        assert_eq!(parent(&headers(&[GOOD.as_bytes()])).as_deref(), Some(GOOD));
+        assert_eq!(parent(&headers(&[])), None);
+        let unsampled = GOOD.replace("-01", "-00");
+        assert_eq!(parent(&headers(&[unsampled.as_bytes()])), None);
+    }
+
+    #[test]
+    fn what_a_client_writes_instead_is_not_told() {
+        for bad in [
+            "",
+            "01",
+            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b71692033310-1",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+            "00-0af7651916cd43dd8448eb211c80319\"-b7ad6b7169203331-01",
+        ] {
+            assert_eq!(parent(&headers(&[bad.as_bytes()])), None, "{bad}");
+        }
+        assert_eq!(parent(&headers(&[&b"\xff"[..]])), None);
+        assert_eq!(parent(&headers(&[GOOD.as_bytes(), GOOD.as_bytes()])), None);
+    }
+}

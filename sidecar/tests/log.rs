@@ -1,0 +1,219 @@
+//! The log of the real program: its two formats, its filter, and what becomes of a sidecar whose log nobody reads.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A sidecar whose store is a port that nobody listens on, ended when dropped.
+struct Sidecar {
+    process: Child,
+    folder: TempDir,
+    redis: u16,
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Sidecar {
+    fn start(stderr: Stdio, folder: TempDir, arguments: &[&str], filter: &str) -> Self {
+        let redis = TcpListener::bind("127.0.0.1:0").unwrap();
+        let redis = redis.local_addr().unwrap().port();
+        let policy = folder.path().join("policy.yaml");
+        let text = format!(
+            "store: redis://127.0.0.1:{redis}\nlimits: {{ l: {{ algorithm: fixed_window, windows: [{{ quota: 1, per: 1h }}] }} }}\n"
+        );
+        fs::write(&policy, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        command.args(["serve", "--policy"]).arg(&policy);
+        for (argument, socket) in [("--listen", "decisions"), ("--admin-listen", "admin")] {
+            let socket = folder.path().join(socket);
+            command.args([argument, &format!("unix:{}", socket.display())]);
+        }
+        command.args(arguments).env("RUST_LOG", filter);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let process = command.stderr(stderr).spawn().unwrap();
+        let sidecar = Self {
+            process,
+            folder,
+            redis,
+        };
+        eventually("it serves", || {
+            UnixStream::connect(sidecar.path("admin")).is_ok()
+        });
+        sidecar
+    }
+
+    /// One that logs to a file.
+    fn logging(arguments: &[&str], filter: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
+        Self::start(log.into(), folder, arguments, filter)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// Asks for a decision, and gives the answer.
+    fn decide(&self) -> String {
+        let mut stream = UnixStream::connect(self.path("decisions")).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let body = r#"{"decisions": [{"checks": [{"limit": "l", "key": "k"}]}]}"#;
+        let head = format!(
+            "POST /v1/decide HTTP/1.1\r\nhost: s\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Asks it to end; how it did.
+    fn end(&mut self) -> Option<i32> {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").arg(id).status().unwrap().success());
+        let mut status = None;
+        eventually("it ends", || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: never");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Answers whatever a client of Redis sends, well enough to be there.
+fn answers(listener: TcpListener) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(read) = stream.read(&mut bytes) {
+                    let said = String::from_utf8_lossy(bytes.get(..read).unwrap_or_default());
+                    let commands = said.matches("\r\n*").count() + 1;
+                    let answer = if said.contains("PING") {
+                        "+PONG\r\n"
+                    } else {
+                        "+OK\r\n"
+                    };
+                    if read == 0
+                        || stream
+                            .write_all(answer.repeat(commands).as_bytes())
+                            .is_err()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn s19_an_outage_is_two_lines_in_the_log_of_the_program() {
+    let sidecar = Sidecar::logging(&["--log-format", "json"], "");
+    for _ in 0..100 {
+        assert!(sidecar.decide().contains("unavailable"));
+    }
+    let listener = TcpListener::bind(("127.0.0.1", sidecar.redis)).unwrap();
+    answers(listener);
+    eventually("the store is back", || sidecar.log().contains("is back"));
+    let lines: Vec<serde_json::Value> = sidecar
+        .log()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    for line in &lines {
+        for field in ["timestamp", "level", "target", "message"] {
+            assert!(line[field].is_string(), "{field} of {line}");
+        }
+    }
+    let failed: Vec<_> = lines
+        .iter()
+        .filter(|line| line["level"] == "WARN")
+        .collect();
+    // Of each kind one in ten seconds; slow machines take longer.
+    assert!((1..=12).contains(&failed.len()), "{failed:#?}");
+    assert!(failed.iter().all(|line| line["kind"].is_string()));
+    let back = lines.iter().find_map(|line| {
+        line["message"]
+            .as_str()
+            .filter(|line| line.contains("is back"))
+    });
+    let failed = back.unwrap().split(' ').rev().nth(2).unwrap();
+    assert!(failed.parse::<u64>().unwrap() >= 100, "{back:?}");
+}
+
+#[test]
+fn s19_rust_log_says_what_is_logged() {
+    let silent = Sidecar::logging(&[], "off");
+    silent.decide();
+    assert_eq!(silent.log(), "");
+    let debug = Sidecar::logging(&[], "warn,sluicegate=info");
+    eventually("it tells", || debug.log().contains("serving"));
+    assert!(!debug.log().contains('{'), "text: {}", debug.log());
+
+    let refused = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .args(["serve", "--policy", "nowhere"])
+        .env("RUST_LOG", "sluicegate=loud")
+        .output()
+        .unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(64), "{why}");
+    assert!(why.contains("RUST_LOG"), "{why}");
+}
+
+#[test]
+fn s19_a_standard_error_that_is_closed_ends_nothing() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut sidecar = Sidecar::start(writer.into(), folder, &[], "trace");
+    drop(reader);
+    for _ in 0..20 {
+        assert!(sidecar.decide().contains("unavailable"));
+    }
+    assert_eq!(sidecar.end(), Some(0));
+}
+
+#[test]
+fn s19_a_standard_error_that_nobody_reads_holds_nothing_up() {
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut sidecar = Sidecar::start(writer.into(), folder, &[], "trace");
+    // Far more lines than a pipe and the queue hold.
+    for _ in 0..300 {
+        assert!(sidecar.decide().contains("unavailable"));
+    }
+    assert_eq!(sidecar.end(), Some(0));
+}

@@ -1,0 +1,289 @@
+//! The spans that a sidecar sends, read by a receiver of OTLP; and by a real collector where one is given.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::client;
+use sluicegate_tests::collector::{Collector, attribute};
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::{Process, eventually, free_port};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::upstream;
+
+use crate::support::{per_key, plugin, policy};
+
+/// A key that must be in no span.
+const KEY: &str = "a-key-that-is-a-secret";
+
+/// A `traceparent` of the trace of this number, sampled or not, and the two ids in it.
+fn traceparent(trace: u8, sampled: bool) -> (String, Vec<u8>, Vec<u8>) {
+    let (trace, parent) = (vec![trace; 16], vec![0xb7; 8]);
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    let text = format!("00-{}-{}-0{}", hex(&trace), hex(&parent), u8::from(sampled));
+    (text, trace, parent)
+}
+
+/// Asks for decisions, with this header.
+async fn ask(sidecar: &Sidecar, traceparent: Option<&str>, decisions: Value) -> Value {
+    let mut request = client().post(format!("http://127.0.0.1:{}/v1/decide", sidecar.port));
+    if let Some(traceparent) = traceparent {
+        request = request.header("traceparent", traceparent);
+    }
+    let body = json!({ "decisions": decisions }).to_string();
+    let answer = request.body(body).send().await.unwrap().text().await;
+    serde_json::from_str(&answer.unwrap()).unwrap()
+}
+
+fn decision() -> Value {
+    json!({ "checks": [{ "limit": "per-key", "key": KEY }] })
+}
+
+/// Spans leave soon.
+fn environment(endpoint: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.to_owned()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100".to_owned()),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_can_be_followed_through_queue_and_store_in_the_trace_of_whoever_asked() {
+    let (folder, redis) = (tempfile::tempdir().unwrap(), Redis::start().await);
+    let collector = Collector::start().await;
+    let policy = policy(&redis.url(), "sliding_log", 2, "1h");
+    let environment = environment(&collector.endpoint());
+    let sidecar = Sidecar::start_with(&policy, &environment, folder.path()).await;
+    let (header, trace, parent) = traceparent(7, true);
+    let three = json!([decision(), decision(), decision()]);
+    let answer = ask(&sidecar, Some(&header), three).await;
+    assert_eq!(answer["verdicts"][2]["outcome"], "denied", "{answer}");
+    eventually("the spans have come", async || {
+        !collector.spans("decide").is_empty()
+    })
+    .await;
+
+    let [decide] = collector.spans("decide").try_into().unwrap();
+    assert_eq!(
+        (&decide.trace_id, &decide.parent_span_id),
+        (&trace, &parent)
+    );
+    for (name, value) in [
+        ("decisions", "3"),
+        ("admitted", "2"),
+        ("denied", "1"),
+        ("unavailable", "0"),
+        ("errors", "0"),
+    ] {
+        assert_eq!(
+            attribute(&decide, &format!("sluicegate.{name}")),
+            value,
+            "{name}"
+        );
+    }
+    let [queue] = collector.spans("queue").try_into().unwrap();
+    let [store] = collector.spans("store").try_into().unwrap();
+    for child in [&queue, &store] {
+        assert_eq!(
+            (&child.trace_id, &child.parent_span_id),
+            (&trace, &decide.span_id)
+        );
+        assert!(child.start_time_unix_nano <= child.end_time_unix_nano);
+        assert!(child.end_time_unix_nano <= decide.end_time_unix_nano);
+    }
+    assert_eq!(queue.links[0].span_id, store.span_id);
+    assert_eq!(attribute(&store, "sluicegate.decisions"), "3");
+    assert_eq!(attribute(&store, "sluicegate.buckets"), "1");
+    assert_eq!(collector.resources("service.name")[0], "sluicegate");
+    assert!(!collector.has(KEY));
+
+    // Whoever is not sampled, in a trace of its own.
+    let (unsampled, _, _) = traceparent(8, false);
+    ask(&sidecar, Some(&unsampled), json!([decision()])).await;
+    let (sampled, last, _) = traceparent(9, true);
+    ask(&sidecar, Some(&sampled), json!([decision()])).await;
+    eventually("the last has come", async || {
+        collector
+            .spans("decide")
+            .iter()
+            .any(|span| span.trace_id == last)
+    })
+    .await;
+    assert_eq!(collector.spans("decide").len(), 2);
+    // That denial was held: nobody was asked.
+    assert_eq!(collector.spans("store").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_share_a_store_call_are_linked_to_it() {
+    let (folder, redis) = (tempfile::tempdir().unwrap(), Redis::start().await);
+    let collector = Collector::start().await;
+    let policy = policy(&redis.url(), "sliding_log", 1_000, "1h");
+    let environment = environment(&collector.endpoint());
+    let sidecar = Sidecar::start_with(&policy, &environment, folder.path()).await;
+    // Held up: what comes meanwhile goes together.
+    ask(&sidecar, None, json!([decision()])).await;
+    redis.pause();
+    let mut waiting = tokio::task::JoinSet::new();
+    for trace in 1..=8 {
+        let (header, _, _) = traceparent(trace, true);
+        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        waiting.spawn(async move {
+            let body = json!({ "decisions": [decision()] }).to_string();
+            let request = client().post(url).header("traceparent", header);
+            request.body(body).send().await.unwrap().status().as_u16()
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    redis.resume();
+    assert_eq!(waiting.join_all().await, [200; 8]);
+    eventually("all spans have come", async || {
+        let traces = collector.spans("queue").into_iter();
+        traces.filter(|span| span.trace_id[0] < 9).count() >= 8
+            && collector
+                .spans("store")
+                .iter()
+                .any(|span| !span.links.is_empty())
+    })
+    .await;
+    let shared = collector.spans("store");
+    let shared = shared.iter().find(|span| !span.links.is_empty()).unwrap();
+    let decides = collector.spans("decide");
+    let parent = decides
+        .iter()
+        .find(|span| span.span_id == shared.parent_span_id);
+    assert_eq!(parent.unwrap().trace_id, shared.trace_id);
+    for link in &shared.links {
+        assert_ne!(link.trace_id, shared.trace_id);
+        let linked = decides.iter().find(|span| span.span_id == link.span_id);
+        assert_eq!(linked.unwrap().trace_id, link.trace_id);
+        let queue = collector.spans("queue").into_iter();
+        let mut queue = queue.filter(|span| span.parent_span_id == link.span_id);
+        assert_eq!(queue.next().unwrap().links[0].span_id, shared.span_id);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_through_envoy_finds_its_decision_in_its_own_trace() {
+    let (folder, redis) = (tempfile::tempdir().unwrap(), Redis::start().await);
+    let collector = Collector::start().await;
+    let environment = environment(&collector.endpoint());
+    let text = policy(&redis.url(), "sliding_log", 1, "1h");
+    let sidecar = Sidecar::start_with(&text, &environment, folder.path()).await;
+    let mut plugin = plugin(per_key("deny"));
+    plugin["sidecar"]["traces"] = true.into();
+    let upstream = upstream::start().await;
+    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
+    let get = async |header: &str| {
+        let request = client().get(envoy.url("/")).header("x-api-key", KEY);
+        let request = request.header("traceparent", header);
+        request.send().await.unwrap().status().as_u16()
+    };
+    let (first, trace, parent) = traceparent(7, true);
+    assert_eq!(get(&first).await, 200);
+    // A client may write anything; it has to be a request like others.
+    assert_eq!(get("00-nonsense-\"-01").await, 429);
+    eventually("the span has come", async || {
+        !collector.spans("decision").is_empty()
+    })
+    .await;
+    let [decision] = collector.spans("decision").try_into().unwrap();
+    assert_eq!(
+        (&decision.trace_id, &decision.parent_span_id),
+        (&trace, &parent)
+    );
+    for (name, value) in [
+        ("limit", "per-key"),
+        ("verdict", "admitted"),
+        ("source", "store"),
+    ] {
+        assert_eq!(attribute(&decision, &format!("sluicegate.{name}")), value);
+    }
+    let decides = collector.spans("decide");
+    let decide = decides.iter().find(|span| span.trace_id == trace).unwrap();
+    assert_eq!(decide.parent_span_id, decision.span_id);
+    assert_eq!(decision.links[0].span_id, decide.span_id);
+    for name in ["queue", "store"] {
+        let spans = collector.spans(name);
+        let own = spans.iter().find(|span| span.trace_id == trace).unwrap();
+        assert_eq!(own.parent_span_id, decide.span_id, "{name}");
+    }
+    assert!(!collector.has(KEY));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_away_is_told_in_one_line_and_holds_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody listens there; a password in it must not be told.
+    let endpoint = format!("http://user:{KEY}@127.0.0.1:{}", free_port());
+    let environment = environment(&endpoint);
+    let text = policy("memory", "sliding_log", 1, "1h");
+    let mut sidecar = Sidecar::start_with(&text, &environment, folder.path()).await;
+    for _ in 0..2_000 {
+        ask(&sidecar, None, json!([decision()])).await;
+    }
+    eventually("it is told", async || {
+        sidecar.log().contains("the collector does not take spans")
+    })
+    .await;
+    let lines = sidecar.log().matches("does not take spans").count();
+    assert!(lines <= 3, "{}", sidecar.log());
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    assert!(!sidecar.log().contains(KEY), "{}", sidecar.log());
+}
+
+/// `SLUICEGATE_OTELCOL` names a collector's program with the receiver `otlp` and the exporter `debug`:
+/// docs/tracing.md tells how to build one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_collector_reads_the_spans() {
+    let Some(program) = std::env::var_os("SLUICEGATE_OTELCOL") else {
+        eprintln!("SLUICEGATE_OTELCOL is not set: no real collector");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let config = json!({
+        "receivers": { "otlp": { "protocols": { "http": { "endpoint": format!("127.0.0.1:{port}") } } } },
+        "exporters": { "debug": { "verbosity": "detailed" } },
+        "service": {
+            "telemetry": { "metrics": { "level": "none" } },
+            "pipelines": { "traces": { "receivers": ["otlp"], "exporters": ["debug"] } },
+        },
+    });
+    let file = folder.path().join("collector.yaml");
+    std::fs::write(&file, config.to_string()).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.arg("--config").arg(&file);
+    let mut collector = Process::start(
+        &mut command,
+        &folder.path().join("log"),
+        "see docs/tracing.md",
+    );
+    collector
+        .wait_until("the collector", async || {
+            tokio::net::TcpStream::connect(("127.0.0.1", port))
+                .await
+                .is_ok()
+        })
+        .await;
+    let redis = Redis::start().await;
+    let text = policy(&redis.url(), "sliding_log", 1, "1h");
+    let environment = environment(&format!("http://127.0.0.1:{port}"));
+    let sidecar = Sidecar::start_with(&text, &environment, folder.path()).await;
+    let (header, _, _) = traceparent(7, true);
+    ask(&sidecar, Some(&header), json!([decision()])).await;
+    eventually("it has read all three", async || {
+        let log = collector.log();
+        ["decide", "queue", "store"].iter().all(|name| {
+            log.lines()
+                .any(|line| line.trim().starts_with("Name") && line.ends_with(&format!(": {name}")))
+        })
+    })
+    .await;
+    let log = collector.log();
+    assert!(log.contains("b7b7b7b7b7b7b7b7"), "its parent: {log}");
+    assert!(log.contains("sluicegate.admitted: Int(1)"), "{log}");
+    assert!(log.contains("service.name: Str(sluicegate)"), "{log}");
+    assert!(!log.contains(KEY));
+}
