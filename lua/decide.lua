@@ -1,22 +1,25 @@
 -- Decides a batch: every decision over all its buckets at once, in order, exact to the microsecond.
 --
--- KEYS     the buckets, each once, all in one slot.
+-- KEYS     the buckets, then the receipts, each once, all in one slot.
 -- ARGV[1]  the request, packed big-endian:
 --            for each key       kind I1 | limit I4 | a I7 | b I7
 --              kind 1, sliding log and window: a = window, b = precision (1 for a log), microseconds
 --              kind 2, fixed window:           a = window, microseconds
 --              kind 3, token bucket:           limit = burst, a = fine units drained per microsecond,
 --                                              b = fine units per unit
+--              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0
 --            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
 --              what 0 takes, what 1 peeks
 --              what 2 gives back: one take, and after it  at I7, the time of the taking
---            A batch that gives back does nothing else.
+--              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted; cost 0
+--              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4
+--            A batch that gives back or returns does nothing else.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
 -- Replies with a string, for each decision  said i4 | remaining I4 | reset I7 | retry after I7 | now I7,
 -- times in microseconds; said is 1 + the index of the take that decided, negative if denied.
--- For a give-back, remaining is the units returned.
+-- For what gives back or returns, remaining is the units returned (to the bucket that most went to).
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
 -- Whatever its algorithm it has a `level` in fine units (`unit` of them to a unit) under a `cap`.
@@ -29,8 +32,8 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 
-local LOG, FIXED, TOKEN = 1, 2, 3
-local PEEK, GIVE_BACK = 1, 2
+local LOG, FIXED, TOKEN, RECEIPT = 1, 2, 3, 4
+local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- A key outlives what it holds by this much: Redis expires by a millisecond clock of its own reading.
 local MARGIN = 1000000
@@ -50,7 +53,7 @@ local SHED = 8
 -- A give-back or a step of the clock touches at most this many blocks: a call must not hold Redis.
 local REACH = 1024
 
--- make_rare is in rare.lua, which goes in front of this file.
+-- make_rare and read_receipt are in rare.lua, which goes in front of this file.
 local rare
 
 -- Reads every bucket. Fields that change are all named at first: a table that grows costs more.
@@ -91,6 +94,8 @@ for i = 1, #KEYS do
     buckets[i] = {
       drain = a, unit = b, cap = limit * b, level = level, kept = kept, born = born, expires = expires,
     }
+  elseif kind == RECEIPT then
+    buckets[i] = read_receipt(key, limit, a)
   else
     if kind ~= LOG then error('sluicegate: unknown kind of bucket') end
     local stamp, kept = now + (-now) % b, 0
@@ -135,7 +140,14 @@ while position <= ends do
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
   local said, remaining, reset, retry = 1, 0, 0, 0
   local bucket
-  if what == GIVE_BACK then
+  if what >= RECEIPTS then
+    rare = rare or make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
+    if what == RECEIPTS then
+      rare.leave(buckets, takes, index, reply)
+    else
+      remaining, position = rare.redeem(buckets, takes, index, cost, request, position)
+    end
+  elseif what == GIVE_BACK then
     local at
     at, position = unpack('>I7', request, position)
     rare = rare or make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
@@ -222,6 +234,13 @@ for i = 1, #buckets do
         call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
       else
         call('SET', key, pack('>I7I7I7I7', level, now, born, expires), 'KEEPTTL')
+      end
+    elseif bucket.lifetime then
+      local state = pack('>I4I7', level, bucket.at or now)
+      if kept > 0 then
+        call('SET', key, state, 'KEEPTTL')
+      else
+        call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))
       end
     elseif not bucket.head then
       local state = pack('>I7I4I7', now - now % bucket.a, level, born)

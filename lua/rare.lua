@@ -4,6 +4,18 @@
 -- tenth of a call. So this one captures nothing, and only the calls that need it make those inside.
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
+
+-- A receipt, as a bucket of which decide.lua saves what has changed. Its level is the units that it still
+-- stands for, its state those and the time of the taking.
+local function read_receipt(key, units, lifetime)
+  local left, at = 0, nil
+  if units == 0 then
+    local state = redis.call('GET', key)
+    if state then left, at = struct.unpack('>I4I7', state) end
+  end
+  return { level = left, kept = left, units = units, lifetime = lifetime, at = at }
+end
+
 local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
   local floor, min = math.floor, math.min
@@ -191,6 +203,26 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     end
     bucket.returned = bucket.returned or returned > 0
     return returned
+  end
+
+  -- Leaves n receipts from `index` on, if the decision whose reply this is was admitted.
+  function rare.leave(buckets, n, index, reply)
+    if unpack('>i4', reply) < 0 then return end
+    for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
+  end
+
+  -- Returns up to `cost` units to n buckets, and takes as many off the receipt; how many, and the next position.
+  function rare.redeem(buckets, n, index, cost, request, position)
+    local receipt, returned = buckets[index], 0
+    local units = min(cost, receipt.level)
+    receipt.level = receipt.level - units
+    for i = 0, n - 1 do
+      local bucket = unpack('>I4', request, position + 4 * i)
+      if units > 0 then
+        returned = math.max(returned, rare.give_back(buckets[bucket], KEYS[bucket], units, receipt.at))
+      end
+    end
+    return returned, position + 4 * n
   end
 
   return rare

@@ -22,6 +22,7 @@
 //! | `access_log` | what Envoy's access log says of requests that were not simply admitted |
 //! | `replies` | what clients are told, by every kind of request |
 //! | `matching` | every matcher, cost and tier |
+//! | `memory` | what the process takes of the machine when keys are invented |
 //! | `sources` | every source of a key, with what provides it in Envoy |
 //! | `together` | one callout for all that wait, under churn |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
@@ -41,6 +42,7 @@ mod hostile;
 mod lifecycle;
 mod limits;
 mod matching;
+mod memory;
 mod metrics;
 mod operations;
 mod outages;

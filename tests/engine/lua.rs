@@ -2,7 +2,7 @@
 
 use redis::{Connection, RedisResult};
 use sluicegate_engine::script::{self, GiveBack};
-use sluicegate_engine::{Batch, Bucket, Outcome};
+use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
 use sluicegate_tests::redis::Redis;
 use std::collections::HashMap;
 
@@ -130,6 +130,12 @@ impl Lua {
         let reply = reply.map_err(|error| error.to_string())?;
         let returned = script::returned(&returns, &reply).map_err(|error| error.to_string())?;
         Ok(returned[0])
+    }
+
+    pub fn return_units(&mut self, now_us: Option<u64>, returns: &Returns) -> Vec<u64> {
+        let arguments = script::return_arguments(returns);
+        let reply = self.call(script::return_keys(returns), arguments, now_us);
+        script::returned_units(returns, &reply.expect("a reply")).expect("units")
     }
 
     pub fn reset(&mut self, key: &str) {

@@ -9,6 +9,7 @@
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
+//! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE |
 //! | `concurrency.rs` | many callers, real time |
@@ -23,5 +24,6 @@ mod lua;
 mod model;
 mod mutations;
 mod promises;
+mod receipts;
 mod replay;
 mod sizes;

@@ -3,7 +3,9 @@
 //! The contract stands on top of lua/decide.lua. Whoever has a connection sends
 //! `EVALSHA <sha of DECIDE> <n> <keys> <arguments>` and decodes the string of the reply here.
 
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Outcome};
+use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome};
+use crate::receipt::Returns;
+use std::collections::BTreeSet;
 
 /// The script, whole. It decides and gives back; to reset buckets, `UNLINK` their keys.
 pub const DECIDE: &str = concat!(
@@ -14,7 +16,11 @@ pub const DECIDE: &str = concat!(
 const TAKE: u8 = 0;
 const PEEK: u8 = 1;
 const GIVE_BACK: u8 = 2;
-/// Bytes of the reply for each decision: said 4, remaining 4, reset 7, retry-after 7, time 7.
+const RECEIPTS: u8 = 4;
+const RETURN: u8 = 5;
+/// The kind of key that is a receipt.
+const RECEIPT: u8 = 4;
+/// Bytes of the reply for each entry of the request: said 4, remaining 4, reset 7, retry-after 7, time 7.
 const ROW: usize = 29;
 
 /// Units to return to one bucket.
@@ -55,7 +61,9 @@ pub enum ReplyError {
 
 /// KEYS for a batch.
 pub fn keys(batch: &Batch) -> impl Iterator<Item = &str> {
-    batch.buckets.iter().map(|bucket| bucket.key.as_str())
+    let buckets = batch.buckets.iter().map(|bucket| bucket.key.as_str());
+    let receipts = batch.decisions.iter().flat_map(Decision::leaves);
+    buckets.chain(receipts.map(|receipt| receipt.key.as_str()))
 }
 
 /// ARGV for a batch, by Redis's own clock.
@@ -65,12 +73,61 @@ pub fn arguments(batch: &Batch) -> Vec<Vec<u8>> {
     for bucket in &batch.buckets {
         push_spec(&mut request, &bucket.spec);
     }
+    for receipt in batch.decisions.iter().flat_map(Decision::leaves) {
+        push_receipt(&mut request, receipt.units, receipt.lifetime_us);
+    }
+    let mut receipt = (batch.buckets.len() as u64).saturating_add(1);
     for decision in &batch.decisions {
         request.push(if decision.peek { PEEK } else { TAKE });
         push(&mut request, 2, decision.takes.len() as u64);
         for take in &decision.takes {
             push(&mut request, 4, (take.bucket as u64).saturating_add(1));
             push(&mut request, 4, take.cost);
+        }
+        if !decision.leaves().is_empty() {
+            let receipts = decision.leaves().len() as u64;
+            request.push(RECEIPTS);
+            push(&mut request, 2, receipts);
+            push(&mut request, 4, receipt);
+            push(&mut request, 4, 0);
+            receipt = receipt.saturating_add(receipts);
+        }
+    }
+    vec![request]
+}
+
+/// KEYS for returns.
+pub fn return_keys(returns: &Returns) -> impl Iterator<Item = &str> {
+    let buckets = returns.buckets.iter().map(|bucket| bucket.key.as_str());
+    buckets.chain(receipt_keys(returns))
+}
+
+/// The receipts of returns, each once: a key may be named only once in a call.
+fn receipt_keys(returns: &Returns) -> Vec<&str> {
+    let keys: BTreeSet<_> = returns.returns.iter().map(|r| r.receipt.as_str()).collect();
+    keys.into_iter().collect()
+}
+
+/// ARGV for returns.
+#[must_use]
+pub fn return_arguments(returns: &Returns) -> Vec<Vec<u8>> {
+    let mut request = Vec::new();
+    for bucket in &returns.buckets {
+        push_spec(&mut request, &bucket.spec);
+    }
+    let receipts = receipt_keys(returns);
+    for _ in &receipts {
+        push_receipt(&mut request, 0, 0);
+    }
+    for one in &returns.returns {
+        let receipt = receipts.binary_search(&one.receipt.as_str());
+        let receipt = receipt.map_or(u64::MAX, |place| (returns.buckets.len() + place + 1) as u64);
+        request.push(RETURN);
+        push(&mut request, 2, one.buckets.len() as u64);
+        push(&mut request, 4, receipt);
+        push(&mut request, 4, one.units);
+        for bucket in &one.buckets {
+            push(&mut request, 4, (*bucket as u64).saturating_add(1));
         }
     }
     vec![request]
@@ -118,6 +175,14 @@ fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec) {
     push(request, 7, b);
 }
 
+/// A receipt to be left, or one of no units, which is to be read.
+fn push_receipt(request: &mut Vec<u8>, units: u64, lifetime_us: u64) {
+    request.push(RECEIPT);
+    push(request, 4, units);
+    push(request, 7, lifetime_us);
+    push(request, 7, 0);
+}
+
 /// The last `bytes` bytes, the highest first. What does not fit becomes the largest that does: a bucket
 /// that is not there, which the script refuses, or a cost that no bucket has room for.
 fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
@@ -130,8 +195,14 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
 /// # Errors
 /// The reply is not one to this batch.
 pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Vec<Outcome>, ReplyError> {
-    let rows = rows(reply, batch.decisions.len())?;
-    let rows = rows.iter().zip(&batch.decisions).enumerate();
+    let rows = rows(reply, batch.decisions.iter().map(rows_of).sum())?;
+    let mut next = 0;
+    let first_rows = batch.decisions.iter().filter_map(|decision| {
+        let row = rows.get(next);
+        next += rows_of(decision);
+        row
+    });
+    let rows = first_rows.zip(&batch.decisions).enumerate();
     rows.map(|(index, (row, decision))| {
         let row = Row::read(row);
         let takes = decision.takes.len();
@@ -162,6 +233,20 @@ pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Vec<Outcome>, ReplyError>
 pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Vec<u64>, ReplyError> {
     let rows = rows(reply, returns.len())?;
     Ok(rows.iter().map(|row| Row::read(row).remaining).collect())
+}
+
+/// Units that each return gave back, from the script's reply: to the window that most were given back to.
+///
+/// # Errors
+/// The reply is not one to so many returns.
+pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Vec<u64>, ReplyError> {
+    let rows = rows(reply, returns.returns.len())?;
+    Ok(rows.iter().map(|row| Row::read(row).remaining).collect())
+}
+
+/// A decision has a row, and another if it leaves receipts.
+fn rows_of(decision: &Decision) -> usize {
+    1 + usize::from(!decision.leaves().is_empty())
 }
 
 fn rows(reply: &[u8], decisions: usize) -> Result<&[[u8; ROW]], ReplyError> {
@@ -203,7 +288,7 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Decision, Take};
+    use crate::batch::Take;
 
     fn batch() -> Batch {
         let spec = BucketSpec {
@@ -215,7 +300,11 @@ mod tests {
         let takes = vec![Take { bucket: 0, cost: 2 }];
         Batch {
             buckets: vec![Bucket { key, spec }],
-            decisions: vec![Decision { takes, peek: true }],
+            decisions: vec![Decision {
+                takes,
+                peek: true,
+                receipts: Vec::new(),
+            }],
         }
     }
 

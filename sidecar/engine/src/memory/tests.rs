@@ -22,6 +22,7 @@ fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome 
         decisions: vec![Decision {
             takes: vec![Take { bucket: 0, cost }],
             peek: false,
+            receipts: Vec::new(),
         }],
     };
     memory.decide(now_us, &batch)[0].unwrap()
@@ -113,6 +114,7 @@ fn fill(memory: &mut Memory, now_us: u64, keys: std::ops::Range<u64>, window_us:
             decisions: vec![Decision {
                 takes: vec![Take { bucket: 0, cost: 1 }],
                 peek: false,
+                receipts: Vec::new(),
             }],
         };
         usize::from(memory.decide(now_us, &batch)[0].is_ok())
@@ -211,6 +213,7 @@ fn s14_a_refused_decision_takes_nothing_from_the_buckets_that_are_known() {
         decisions: vec![Decision {
             takes: vec![take(0), take(1)],
             peek,
+            receipts: Vec::new(),
         }],
     };
     assert_eq!(memory.decide(1, &batch(false)), [Err(Full)]);
@@ -231,6 +234,7 @@ fn s14_logs_of_known_keys_stay_within_the_limit_too() {
         decisions: vec![Decision {
             takes: vec![Take { bucket: 0, cost: 1 }],
             peek: false,
+            receipts: Vec::new(),
         }],
     };
     let admits = |now_us: &u64| memory.decide(*now_us, &batch)[0].is_ok();

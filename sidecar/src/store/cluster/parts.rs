@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Receipt};
 
 use super::slots::tag;
 use crate::store::settled::Settled;
@@ -53,6 +53,7 @@ pub fn split(batch: &Batch) -> Vec<Part> {
                 part.builder.push(Decision {
                     takes: Vec::new(),
                     peek: decision.peek,
+                    receipts: of_tag(&decision.receipts, tag(&bucket.key)),
                 });
             }
             part.builder.extend_last(place, bucket, take.cost);
@@ -62,6 +63,12 @@ pub fn split(batch: &Batch) -> Vec<Part> {
         }
     }
     parts.into_values().collect()
+}
+
+/// The receipts that belong in a slot. If another part denies, theirs stays until it ends: nobody is told of it.
+fn of_tag(receipts: &[Receipt], of: &str) -> Vec<Receipt> {
+    let mine = receipts.iter().filter(|receipt| tag(&receipt.key) == of);
+    mine.cloned().collect()
 }
 
 /// Puts the parts' answers together; `None` where a part was not answered.
