@@ -185,8 +185,8 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     return returned
   end
 
-  -- Returns units to a bucket; how many.
-  function rare.give_back(bucket, key, cost, at)
+  -- Returns units to a bucket, of those taken together that are not returned yet (`left`); how many.
+  function rare.give_back(bucket, key, cost, at, left)
     if bucket.level == 0 or at < bucket.born or at > now then return 0 end
     local returned
     if bucket.head then
@@ -194,7 +194,8 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
       bucket.level = bucket.level - returned
     elseif bucket.drain then
       -- What has drained since was as if returned already; a part of a unit is reported as one.
-      returned = math.max(0, min(bucket.level, cost * bucket.unit - (now - at) * bucket.drain))
+      local undrained = (left or cost) * bucket.unit - (now - at) * bucket.drain
+      returned = math.max(0, min(bucket.level, cost * bucket.unit, undrained))
       bucket.level = bucket.level - returned
       returned = math.ceil(returned / bucket.unit)
     else
@@ -214,12 +215,13 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
   -- Returns up to `cost` units to n buckets, and takes as many off the receipt; how many, and the next position.
   function rare.redeem(buckets, n, index, cost, request, position)
     local receipt, returned = buckets[index], 0
-    local units = min(cost, receipt.level)
-    receipt.level = receipt.level - units
+    local left = receipt.level
+    local units = min(cost, left)
+    receipt.level = left - units
     for i = 0, n - 1 do
       local bucket = unpack('>I4', request, position + 4 * i)
       if units > 0 then
-        returned = math.max(returned, rare.give_back(buckets[bucket], KEYS[bucket], units, receipt.at))
+        returned = math.max(returned, rare.give_back(buckets[bucket], KEYS[bucket], units, receipt.at, left))
       end
     end
     return returned, position + 4 * n

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `service.rs` | decides: reads, asks the store, counts, answers |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `receipts.rs` | what proves that units were taken |
 //! | `instead.rs` | what decides where the store did not answer |
 //! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
@@ -12,6 +13,7 @@ mod denials;
 mod epoch;
 mod instead;
 mod plan;
+mod receipts;
 mod service;
 
 pub use denials::Denials;

@@ -10,6 +10,7 @@
 //! | `cluster/` | a Redis Cluster: slots, parts, lanes, and its client |
 //! | `call.rs` | the script, called |
 //! | `portion.rs` | some decisions of a batch |
+//! | `returns.rs` | give-backs, put together into few calls |
 //! | `settled.rs`, `error.rs` | what a store answers, and why it does not |
 
 pub mod batch;
@@ -20,10 +21,12 @@ mod kinds;
 mod memory;
 mod portion;
 mod redis;
+mod returns;
 mod settled;
 #[cfg(test)]
 mod test_batches;
 
 pub use error::StoreError;
 pub use kinds::Store;
+pub use returns::GiveBackEntry;
 pub use settled::{Settled, Settlement};

@@ -27,6 +27,7 @@
 //! | `together` | one callout for all that wait, under churn |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
+//! | `receipts` | units given back: once, by whoever has the receipt, and in time |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
 mod access_log;
@@ -46,6 +47,7 @@ mod memory;
 mod metrics;
 mod operations;
 mod outages;
+mod receipts;
 mod redis_store;
 mod reload;
 mod replies;

@@ -78,8 +78,8 @@ async fn s14_s25_a_flood_of_keys_stays_within_the_limit_and_its_memory_comes_bac
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let kept = resident(&sidecar).saturating_sub(before) / MIB;
-        eprintln!("kept {kept}");
-        if kept < 20 {
+        // Little by little: the allocator gives back what has been free for ten seconds.
+        if kept <= grown / 3 {
             break;
         }
         assert!(Instant::now() < deadline, "{kept} MiB of {grown} MiB stay");

@@ -199,6 +199,19 @@ fn s15_a_receipt_may_be_returned_in_parts() {
 }
 
 #[test]
+fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 5, 1));
+        // A token bucket has drained a part of a unit by then, which is taken off once and not twice.
+        let later = now + SECOND;
+        assert_eq!(stores.back(later, limit, 1, 1), 1);
+        assert_eq!(stores.remaining(later, limit), 6);
+        stores.back(later, limit, 4, 1);
+        assert_eq!(stores.remaining(later, limit), 10);
+    });
+}
+
+#[test]
 fn s15_what_has_come_back_by_itself_is_not_returned_again() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));

@@ -86,6 +86,7 @@ impl Decision {
         self.takes.len().max(1) + self.leaves().len()
     }
 }
+
 /// Decisions to be made in order, each seeing what those before it took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {

@@ -184,8 +184,20 @@ impl Memory {
     /// Returns up to `cost` units that a decision took from `bucket` at `at_us` (its outcome's), and says
     /// how many: none if they have come back by themselves or the bucket was reset since.
     pub fn give_back(&mut self, now_us: u64, bucket: &Bucket, cost: u64, at_us: u64) -> u64 {
+        self.give_back_of(now_us, bucket, cost, cost, at_us)
+    }
+
+    /// The same of units taken together, of which so many are not given back yet.
+    fn give_back_of(
+        &mut self,
+        now_us: u64,
+        bucket: &Bucket,
+        cost: u64,
+        left: u64,
+        at_us: u64,
+    ) -> u64 {
         let place = self.buckets.place(&bucket.key);
-        let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, at_us);
+        let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, left, at_us);
         let returned = self.buckets.change(place, &bucket.key, give_back);
         returned.unwrap_or(0)
     }
@@ -197,10 +209,11 @@ impl Memory {
             let place = self.receipts.place(&one.receipt);
             let take_off = |left: &mut Left| left.take_off(one.units);
             let taken_off = self.receipts.change(place, &one.receipt, take_off);
-            let (units, at_us) = taken_off.unwrap_or_default();
+            let (units, left, at_us) = taken_off.unwrap_or_default();
             let buckets = one.buckets.iter();
             let buckets = buckets.filter_map(|index| returns.buckets.get(*index));
-            let returned = buckets.map(|bucket| self.give_back(now_us, bucket, units, at_us));
+            let returned =
+                buckets.map(|bucket| self.give_back_of(now_us, bucket, units, left, at_us));
             returned.max().unwrap_or(0)
         };
         returns.returns.iter().map(give).collect()

@@ -3,7 +3,7 @@
 use redis::aio::ConnectionLike;
 use redis::{ErrorKind, RedisError, Script, ServerErrorKind};
 use sluicegate_engine::script::{self, GiveBack};
-use sluicegate_engine::{Batch, Outcome};
+use sluicegate_engine::{Batch, Outcome, Returns};
 
 use super::error::StoreError;
 
@@ -46,6 +46,20 @@ pub async fn give_back(
     )
     .await?;
     script::returned(returns, &reply).map_err(StoreError::Reply)
+}
+
+/// Returns units by receipts.
+pub async fn return_units(
+    connection: &mut impl ConnectionLike,
+    script: &Script,
+    returns: &Returns,
+) -> Result<Vec<u64>, StoreError> {
+    let (keys, arguments) = (
+        script::return_keys(returns),
+        script::return_arguments(returns),
+    );
+    let reply = invoke(connection, script, keys, arguments).await?;
+    script::returned_units(returns, &reply).map_err(StoreError::Reply)
 }
 
 /// Makes one bucket whole; whether it held anything.

@@ -10,4 +10,4 @@
 pub mod client;
 pub mod lanes;
 mod parts;
-mod slots;
+pub mod slots;

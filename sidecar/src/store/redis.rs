@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
-use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, Outcome};
+use sluicegate_engine::{Batch, Outcome, Returns};
 
 use super::call;
 use super::error::StoreError;
@@ -48,14 +47,8 @@ impl Redis {
         call::decide(&mut self.connection.clone(), &self.script, batch).await
     }
 
-    pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
-        let mut units = Vec::with_capacity(returns.len());
-        // One by one, since a call may name a bucket only once and a caller may name it twice.
-        for give_back in returns {
-            let one = std::slice::from_ref(give_back);
-            units.extend(call::give_back(&mut self.connection.clone(), &self.script, one).await?);
-        }
-        Ok(units)
+    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
+        call::return_units(&mut self.connection.clone(), &self.script, returns).await
     }
 
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {

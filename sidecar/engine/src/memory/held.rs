@@ -43,10 +43,11 @@ impl Held {
         spec: &BucketSpec,
         now_us: u64,
         cost: u64,
+        left: u64,
         at_us: u64,
     ) -> u64 {
         self.state.heal(spec, now_us);
-        self.state.give_back(spec, now_us, cost, at_us)
+        self.state.give_back(spec, now_us, cost, left, at_us)
     }
 
     /// Makes it whole; whether it held anything.
@@ -84,14 +85,15 @@ impl Left {
         }
     }
 
-    /// Takes off up to so many units; how many, and when they were taken.
-    pub(super) fn take_off(&mut self, units: u64) -> (u64, u64) {
+    /// Takes off up to so many units; how many, how many there were, and when they were taken.
+    pub(super) fn take_off(&mut self, units: u64) -> (u64, u64, u64) {
+        let left = self.units;
         let units = units.min(self.units);
         self.units -= units;
         if self.units == 0 {
             self.ends_us = 0;
         }
-        (units, self.taken_at_us)
+        (units, left, self.taken_at_us)
     }
 }
 

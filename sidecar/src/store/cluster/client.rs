@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use redis::Script;
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
-use sluicegate_engine::Batch;
 use sluicegate_engine::script::GiveBack;
+use sluicegate_engine::{Batch, Returns};
 use tokio::sync::OnceCell;
 
 use super::parts::{Part, combine, split};
@@ -102,7 +102,7 @@ impl Cluster {
         call::decide(&mut self.connection().await?, &self.script, part.batch()).await
     }
 
-    pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
+    async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
         let one = async |give_back: &GiveBack<'_>| {
             let returns = std::slice::from_ref(give_back);
             call::give_back(&mut self.connection().await?, &self.script, returns).await
@@ -114,6 +114,10 @@ impl Cluster {
         )
         .await;
         Ok(units.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
+        call::return_units(&mut self.connection().await?, &self.script, returns).await
     }
 
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {

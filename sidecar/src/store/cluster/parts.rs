@@ -90,7 +90,7 @@ pub fn combine<'a>(
     }
     let mut combined = Combined::default();
     for (decision, said) in batch.decisions.iter().zip(&said) {
-        let settled = settle(decision, said);
+        let settled = settle(said);
         if !decision.peek
             && settled
                 .as_ref()
@@ -104,16 +104,12 @@ pub fn combine<'a>(
 }
 
 /// One outcome of a decision's parts, as a store in one place would have told it.
-fn settle(decision: &Decision, said: &[(&[usize], Option<Outcome>)]) -> Option<Settled> {
-    let mut taken_at_us = vec![0; decision.takes.len()];
+fn settle(said: &[(&[usize], Option<Outcome>)]) -> Option<Settled> {
     let mut deciding: Option<Outcome> = None;
     for (numbers, outcome) in said {
         let mut outcome = (*outcome)?;
         // From a place in the part to one in the whole.
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
-        for number in *numbers {
-            *taken_at_us.get_mut(*number)? = outcome.at_us;
-        }
         if deciding
             .as_ref()
             .is_none_or(|so_far| decides_before(&outcome, so_far))
@@ -121,10 +117,7 @@ fn settle(decision: &Decision, said: &[(&[usize], Option<Outcome>)]) -> Option<S
             deciding = Some(outcome);
         }
     }
-    Some(Settled {
-        outcome: deciding?,
-        taken_at_us,
-    })
+    Some(Settled { outcome: deciding? })
 }
 
 /// Denials before admissions, the last to have room first; then the least remaining, the last to reset, the first.
@@ -258,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admitted_whole_tells_of_its_tightest_part_and_when_each_was_taken() {
+    fn an_admitted_whole_tells_of_its_tightest_part() {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
         let parts = split(&batch);
         let answers = [
@@ -271,7 +264,6 @@ mod tests {
             (settled.outcome.decided_by, settled.outcome.remaining),
             (1, 1)
         );
-        assert_eq!(settled.taken_at_us, [100, 200]);
         assert!(combined.to_give_back.is_empty());
     }
 }
