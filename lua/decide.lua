@@ -2,6 +2,7 @@
 --
 -- KEYS     the buckets, then the receipts, each once, all in one slot.
 -- ARGV[1]  the request, packed big-endian:
+--            not after I7, microseconds of Redis's clock: when it runs later than this, it does nothing
 --            for each key       kind I1 | limit I4 | a I7 | b I7
 --              kind 1, sliding log and window: a = window, b = precision (1 for a log), microseconds
 --              kind 2, fixed window:           a = window, microseconds
@@ -11,26 +12,35 @@
 --            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
 --              what 0 takes, what 1 peeks
 --              what 2 gives back: one take, and after it  at I7, the time of the taking
+--              what 3 writes back what was taken elsewhere: n is of records, the one take has the cost 0,
+--              and after it come the records, oldest first, of  at I7 | units I4
 --              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted; cost 0
 --              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4
---            A batch that gives back or returns does nothing else.
+--            A batch that gives or writes back does nothing else, and names each bucket once; one that returns
+--            does nothing else, either.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
 -- Replies with a string, for each decision  said i4 | remaining I4 | reset I7 | retry after I7 | now I7,
--- times in microseconds; said is 1 + the index of the take that decided, negative if denied.
--- For what gives back or returns, remaining is the units returned (to the bucket that most went to).
+-- times in microseconds; said is 1 + the index of the take that decided, negative if denied, and 0 if a key
+-- of the decision holds what this script did not write: then it has taken nothing.
+-- For what gives or writes back or returns, remaining is the units returned (to the bucket that most went to)
+-- or recorded.
+-- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
 -- Whatever its algorithm it has a `level` in fine units (`unit` of them to a unit) under a `cap`.
 -- lua/README.md explains the layouts, the bounds, the cost of things, and how to add an algorithm.
 
-local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
+local call, read = redis.call, redis.pcall
+local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.byte
 local request, now = ARGV[1], tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
+local not_after, position = unpack('>I7', request)
+if now > not_after then return pack('>I7', now) end
 
 local LOG, FIXED, TOKEN, RECEIPT = 1, 2, 3, 4
 local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
@@ -45,50 +55,71 @@ local MARGIN = 1000000
 -- closed block's records stands what give-backs have since added to its totals.
 -- The head: position of the oldest record | blocks before its block not deleted yet | blocks after its
 -- block | total before it | when the log was last empty | when the key expires | copies.
-local LOG_HEAD, RECORD = '>I6I3I3I4I7I7I1', '>I6I4'
+local LOG_HEAD, RECORD = '>I6I4I4I4I7I7I1', '>I6I4'
 local BLOCK = 18
 local AHEAD = 17
 -- Each write deletes at most this many expired blocks: no call pays for thousands.
 local SHED = 8
 -- A give-back or a step of the clock touches at most this many blocks: a call must not hold Redis.
 local REACH = 1024
+-- Write-backs of one call rewrite at most this many closed blocks, at some 10 us each.
+local DEPTH = 128
 
 -- make_rare and read_receipt are in rare.lua, which goes in front of this file.
 local rare
+-- Indices of keys that cannot be read, if there are any.
+local broken
 
 -- Reads every bucket. Fields that change are all named at first: a table that grows costs more.
 -- kept is the level as read, 0 if nothing of what was stored is to be kept; fresh is how long what is taken
 -- now will stay (a token bucket has a drain instead).
-local position, buckets = 1, {}
+local buckets = {}
 for i = 1, #KEYS do
   local key = KEYS[i]
   local kind, limit, a, b
   kind, limit, a, b, position = unpack('>I1I4I7I7', request, position)
   if kind == FIXED then
-    local state, edge = call('GET', key), now - now % a
-    local level, kept, born = 0, 0, now
+    local state, edge = read('GET', key), now - now % a
+    local level, kept, born, following, last = 0, 0, now
     if state then
-      local start, count, since = unpack('>I7I4I7', state)
-      if start == edge then
-        level, kept, born = count, count, since
-      elseif start > edge then
-        -- The clock stepped back over an edge. What this window had admitted is forgotten: it is full.
-        level, born = count > limit and count or limit, now + 1
+      if #state == 18 then
+        local start, count, since = unpack('>I7I4I7', state)
+        if start == edge then
+          level, kept, born = count, count, since
+        elseif start > edge then
+          -- The clock stepped back over an edge. What this window had admitted is forgotten: it is full.
+          level, born = count > limit and count or limit, now + 1
+          if start == edge + a then
+            -- One edge: the window that follows keeps its count, and this one is not written.
+            kept, following, last = level, count, start
+          end
+        end
+      else
+        broken = broken or {}
+        broken[i] = true
       end
     end
-    buckets[i] = { a = a, cap = limit, level = level, kept = kept, fresh = edge + a - now, born = born }
+    buckets[i] = {
+      a = a, cap = limit, level = level, kept = kept, fresh = edge + a - now, born = born,
+      following = following, last = last,
+    }
   elseif kind == TOKEN then
-    local state, level, kept, born, expires = call('GET', key), 0, 0, now, 0
+    local state, level, kept, born, expires = read('GET', key), 0, 0, now, 0
     if state then
-      local stored, as_of, since, stored_expires = unpack('>I7I7I7I7', state)
-      level, born, expires = stored, since, stored_expires
-      if as_of > now then
-        -- The clock stepped back: drain from the new now on.
-        born, expires = now + 1, 0
+      if #state == 28 then
+        local stored, as_of, since, stored_expires = unpack('>I7I7I7I7', state)
+        level, born, expires = stored, since, stored_expires
+        if as_of > now then
+          -- The clock stepped back: drain from the new now on.
+          born, expires = now + 1, 0
+        else
+          level = stored - (now - as_of) * a
+          if level <= 0 then level, born = 0, now end
+          kept = level
+        end
       else
-        level = stored - (now - as_of) * a
-        if level <= 0 then level, born = 0, now end
-        kept = level
+        broken = broken or {}
+        broken[i] = true
       end
     end
     buckets[i] = {
@@ -101,10 +132,16 @@ for i = 1, #KEYS do
     local stamp, kept = now + (-now) % b, 0
     local head, lag, blocks, base, born, expires, ahead, from = 0, 0, 0, 0, now, 0, 0, 1
     local head_stamp, last = 0, 0
-    local records = call('HGET', key, 'h')
-    if records then
+    local records = read('HGET', key, 'h')
+    local size = records and #records
+    -- A head of 33 bytes and records of 10: the oldest, its copies, and one in the open block at least.
+    if size and (size % 10 ~= 3 or size < 53 or size < 53 + 10 * byte(records, 33)) then
+      broken = broken or {}
+      broken[i], size = true, nil
+    end
+    if size then
       head, lag, blocks, base, born, expires, ahead, from = unpack(LOG_HEAD, records)
-      local newest, total = unpack(RECORD, records, #records - 9)
+      local newest, total = unpack(RECORD, records, size - 9)
       last = expires - (expires - newest) % TWO48
       if last + a > now then
         local head_total
@@ -125,13 +162,17 @@ for i = 1, #KEYS do
       expires = expires, ahead = ahead, from = from, records = records,
     }
     if kept > 0 and (last > stamp or head_stamp + a <= now) then
-      rare = rare or make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
-      rare.mend(log, key, stamp)
+      rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+      if not rare.try(rare.mend, log, key, stamp) then
+        broken = broken or {}
+        broken[i], log = true, { cap = 0, level = 0, kept = 0 }
+      end
     end
     buckets[i] = log
   end
 end
 
+if broken then rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48) end
 local reply, replies
 local ends = #request
 while position <= ends do
@@ -139,19 +180,18 @@ while position <= ends do
   local first = position + 3
   what, takes, index, cost, position = unpack('>I1I2I4I4', request, position)
   local said, remaining, reset, retry = 1, 0, 0, 0
-  local bucket
-  if what >= RECEIPTS then
-    rare = rare or make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
+  local bucket, tightest, lost
+  if what >= GIVE_BACK then
+    rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
     if what == RECEIPTS then
       rare.leave(buckets, takes, index, reply)
+    elseif what > RECEIPTS then
+      said, remaining, position = rare.redeem(buckets, broken, takes, index, cost, request, position)
     else
-      remaining, position = rare.redeem(buckets, takes, index, cost, request, position)
+      said, remaining, position = rare.change(what, buckets, broken, request, first)
     end
-  elseif what == GIVE_BACK then
-    local at
-    at, position = unpack('>I7', request, position)
-    rare = rare or make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
-    remaining = rare.give_back(buckets[index], KEYS[index], cost, at)
+  elseif broken and rare.touches(broken, request, first, takes) then
+    said, position = 0, first + 8 * takes
   else
     -- First look at every take; of those without room the last to have it decides.
     for i = 1, takes do
@@ -169,17 +209,29 @@ while position <= ends do
           if over <= (total - bucket.base) % TWO32 then
             stamp = bucket.last - (bucket.last - stamp) % TWO48
           else
-            rare = rare or make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
-            stamp = rare.room(bucket, KEYS[index], over)
+            rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+            stamp = rare.try(rare.room, bucket, KEYS[index], over)
+            if not stamp then
+              broken = broken or {}
+              broken[index], lost, stamp = true, true, 0
+            end
           end
           later = stamp + bucket.a - now
+        elseif bucket.following and bucket.following + cost > bucket.cap then
+          later = later + bucket.a
         end
-        if later > retry then said, retry = -i, later end
+        if later > retry then
+          said, retry, tightest = -i, later, bucket
+        elseif later == retry then
+          rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
+          if rare.tighter(bucket, tightest) then said, tightest = -i, bucket end
+        end
       end
     end
     -- Then, if all have room, take from each; the tightest is what the caller hears of.
     local from, to = 1, takes
     if retry > 0 then from, to = -said, -said end
+    if lost then said, to = 0, 0 end
     for i = from, to do
       if takes > 1 then index, cost = unpack('>I4I4', request, first + (i - 1) * 8) end
       bucket = buckets[index]

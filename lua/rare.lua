@@ -1,4 +1,5 @@
--- What few calls of decide.lua need: finding a place in a log, clocks that stepped back, give-backs.
+-- What few calls of decide.lua need: keys that cannot be read, equal waits, finding a place in a log, clocks
+-- that stepped back, give-backs, write-backs.
 --
 -- This file goes in front of decide.lua; the two are one script. A closure that captures much costs a
 -- tenth of a call. So this one captures nothing, and only the calls that need it make those inside.
@@ -10,16 +11,32 @@
 local function read_receipt(key, units, lifetime)
   local left, at = 0, nil
   if units == 0 then
-    local state = redis.call('GET', key)
-    if state then left, at = struct.unpack('>I4I7', state) end
+    local state = redis.pcall('GET', key)
+    if state and #state == 11 then left, at = struct.unpack('>I4I7', state) end
   end
   return { level = left, kept = left, units = units, lifetime = lifetime, at = at }
 end
 
-local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
+local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
-  local floor, min = math.floor, math.min
+  local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
   local rare = {}
+
+  -- Whether a decision, whose takes begin at `position`, touches a bucket that cannot be read.
+  function rare.touches(broken, request, position, takes)
+    for i = 0, takes - 1 do
+      if broken[unpack('>I4', request, position + 8 * i)] then return true end
+    end
+    return false
+  end
+
+  -- Of two buckets that will have room at the same time: whether the first has less left, or as much of less.
+  function rare.tighter(one, other)
+    local a, b = one.unit or 1, other.unit or 1
+    local left, least = max(0, one.cap - one.level), max(0, other.cap - other.level)
+    left, least = (left - left % a) / a, (least - least % b) / b
+    return left < least or left == least and one.cap / a < other.cap / b
+  end
 
   -- Splits what decide.lua keeps as one string: leaves the open block, and where its records are.
   local function open(log, key)
@@ -34,9 +51,20 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     end
   end
 
+  -- What is thrown when a log lacks a block, or has one that this script did not write.
+  local DAMAGED = {}
+
+  -- What f returns, or nil if it came across a damaged log.
+  function rare.try(f, ...)
+    local done, result = pcall(f, ...)
+    if done then return result end
+    if result ~= DAMAGED then error(result, 0) end
+  end
+
   local function block(log, number)
     if log.read_number ~= number then
       log.read_number, log.read = number, call('HGET', log.key, number)
+      if not log.read or #log.read ~= 4 + 10 * BLOCK then error(DAMAGED) end
     end
     return log.read
   end
@@ -151,6 +179,7 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     if late > 0 then log.expires = 0 end
     log.level = log.kept + late
     if log.kept > 0 then close(log) end
+    return true
   end
 
   local function log_give_back(log, key, cost, at)
@@ -164,7 +193,7 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     if returned > 0 then
       local from = p - number * BLOCK
       for i = number, log.number - 1 do
-        local records = call('HGET', log.key, i)
+        local records = block(log, i)
         if i == number then
           records = sub(records, 1, 4) .. lower(sub(records, 5), from, returned)
         else
@@ -186,7 +215,7 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
   end
 
   -- Returns units to a bucket, of those taken together that are not returned yet (`left`); how many.
-  function rare.give_back(bucket, key, cost, at, left)
+  local function give_back(bucket, key, cost, at, left)
     if bucket.level == 0 or at < bucket.born or at > now then return 0 end
     local returned
     if bucket.head then
@@ -194,10 +223,10 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
       bucket.level = bucket.level - returned
     elseif bucket.drain then
       -- What has drained since was as if returned already; a part of a unit is reported as one.
-      local undrained = (left or cost) * bucket.unit - (now - at) * bucket.drain
-      returned = math.max(0, min(bucket.level, cost * bucket.unit, undrained))
+      local undrained = left * bucket.unit - (now - at) * bucket.drain
+      returned = max(0, min(bucket.level, cost * bucket.unit, undrained))
       bucket.level = bucket.level - returned
-      returned = math.ceil(returned / bucket.unit)
+      returned = ceil(returned / bucket.unit)
     else
       returned = at >= now - now % bucket.a and min(cost, bucket.level) or 0
       bucket.level = bucket.level - returned
@@ -206,27 +235,200 @@ local function make_rare(now, BLOCK, AHEAD, REACH, RECORD, TWO32, TWO48)
     return returned
   end
 
+  function rare.give_back(bucket, key, request, position, _, cost)
+    return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
+  end
+
   -- Leaves n receipts from `index` on, if the decision whose reply this is was admitted.
   function rare.leave(buckets, n, index, reply)
-    if unpack('>i4', reply) < 0 then return end
+    if unpack('>i4', reply) <= 0 then return end
     for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
   end
 
-  -- Returns up to `cost` units to n buckets, and takes as many off the receipt; how many, and the next position.
-  function rare.redeem(buckets, n, index, cost, request, position)
-    local receipt, returned = buckets[index], 0
+  -- Returns up to `cost` units to n buckets, and takes as many off the receipt. Returns said, units, and where the
+  -- request goes on.
+  function rare.redeem(buckets, broken, n, index, cost, request, position)
+    local receipt, returned, said = buckets[index], 0, 1
+    local ends = position + 4 * n
+    if broken then
+      for i = position, ends - 1, 4 do
+        if broken[unpack('>I4', request, i)] then return 0, 0, ends end
+      end
+    end
     local left = receipt.level
     local units = min(cost, left)
     receipt.level = left - units
-    for i = 0, n - 1 do
-      local bucket = unpack('>I4', request, position + 4 * i)
-      if units > 0 then
-        returned = math.max(returned, rare.give_back(buckets[bucket], KEYS[bucket], units, receipt.at, left))
+    for i = position, units > 0 and ends - 1 or 0, 4 do
+      local bucket = unpack('>I4', request, i)
+      local back = rare.try(give_back, buckets[bucket], KEYS[bucket], units, receipt.at, left)
+      if back then
+        returned = max(returned, back)
+      else
+        -- It is not to be written.
+        buckets[bucket], said = { level = 0, kept = 0 }, 0
       end
     end
-    return returned, position + 4 * n
+    return said, returned, ends
+  end
+
+  local depth = DEPTH
+
+  -- Puts records among those of a log, each at its stamp; units recorded.
+  local function log_write_back(log, key, stamps, units)
+    if #stamps == 0 or log.level == TWO32 - 1 then return 0 end
+    if log.level == 0 then log.born = now end
+    local room, late, recorded = TWO32 - 1 - log.level, log.level - log.kept, 0
+    for k = 1, #stamps do
+      units[k] = min(units[k], room)
+      room, recorded = room - units[k], recorded + units[k]
+    end
+    if late > 0 then
+      -- The clock stepped back: what is to become of now.
+      stamps[#stamps + 1], units[#units + 1] = now + (-now) % log.b, late
+    end
+    if log.kept == 0 then
+      -- Nothing older counts: begin anew, as decide.lua does.
+      if log.lag + log.blocks > 0 then
+        call('UNLINK', key)
+        log.expires = 0
+      end
+      log.key, log.open, log.number, log.tail, log.last = key, '', 0, 0, 0
+      log.head, log.lag, log.base = 0, 0, 0
+    else
+      open(log, key)
+    end
+    -- The records from position p on are written anew, with the new ones among them.
+    local p, before, too_deep = log.tail, log.kept, false
+    if log.kept > 0 and stamps[1] <= log.last then
+      local _
+      p, _, _, before = search(log, true, stamps[1])
+      local number = floor(p / BLOCK)
+      if log.number - number > depth then
+        too_deep, number = true, log.number - depth
+        p = number * BLOCK
+        _, before = record(log, p - 1)
+      end
+      depth = depth - log.number + number
+    end
+    local level, old, old_units = before, {}, {}
+    for position = p, log.tail - 1 do
+      local stamp, up_to = record(log, position)
+      old[#old + 1], old_units[#old_units + 1], level = stamp, up_to - level, up_to
+    end
+    if p < log.tail then
+      local number, records = floor(p / BLOCK), log.open
+      if number ~= log.number then
+        records = block(log, number)
+        records = lower(sub(records, 5), 0, -unpack('>I4', records))
+      end
+      log.open, log.number = sub(records, 1, (p - number * BLOCK) * 10), number
+    end
+    -- What belongs deeper goes with the oldest record that is written anew: held longer, so never over.
+    for k = 1, #stamps do
+      if too_deep and stamps[k] < old[1] then stamps[k] = old[1] end
+    end
+    local total, i, k = log.base + before, 1, 1
+    while old[i] or stamps[k] do
+      local stamp = min(old[i] or stamps[k], stamps[k] or old[i])
+      local more, known = 0, old[i] == stamp
+      if known then more, i = old_units[i], i + 1 end
+      while stamps[k] == stamp do
+        level, more, k = level + units[k], more + units[k], k + 1
+      end
+      if more > 0 or known then
+        if #log.open == BLOCK * 10 then
+          call('HSET', key, log.number, '\0\0\0\0' .. log.open)
+          log.open, log.number = '', log.number + 1
+        end
+        total, log.last = (total + more) % TWO32, stamp
+        log.open = log.open .. pack(RECORD, stamp % TWO48, total)
+      end
+    end
+    log.tail = log.number * BLOCK + #log.open / 10
+    log.kept, log.level, log.read_number = level, level, nil
+    close(log)
+    return recorded
+  end
+
+  -- A token bucket's records. What came back since each was taken is not recorded: while the bucket held
+  -- something it drained that, and only while it was empty the new units could have drained instead.
+  local function token_write_back(bucket, key, times, units)
+    local drain, unit, level, recorded = bucket.drain, bucket.unit, bucket.level, 0
+    local most = min(TWO32 * 1048576, (TWO32 - 1) * unit)
+    local emptied = 0
+    local state = level == 0 and call('GET', key)
+    if state then
+      local stored, as_of = unpack('>I7I7', state)
+      emptied = as_of + (stored + (-stored) % drain) / drain
+    end
+    for i = 1, #times do
+      local at, gain = times[i], min(units[i], (most - most % unit) / unit) * unit
+      if level == 0 then
+        local from = max(at, emptied)
+        emptied = from + (gain + (-gain) % drain) / drain
+        gain = gain - (now - from) * drain
+        if gain > 0 then bucket.born = at end
+      elseif at < bucket.born and bucket.born <= now then
+        gain = gain - (bucket.born - at) * drain
+        if gain > 0 then bucket.born = at end
+      end
+      gain = max(0, min(gain, most - level))
+      level, recorded = level + gain, recorded + ceil(gain / unit)
+    end
+    bucket.level = level
+    return recorded
+  end
+
+  local function fixed_write_back(bucket, key, times, units)
+    local recorded, level, from = 0, bucket.level, now - now % bucket.a
+    -- If the clock stepped back over an edge, what is kept is the count of the window that follows.
+    if bucket.following then level, from = bucket.following, bucket.last end
+    for i = 1, #times do
+      if times[i] >= from and times[i] < from + bucket.a then
+        recorded = recorded + min(units[i], TWO32 - 1 - level - recorded)
+      end
+    end
+    if not bucket.following then
+      bucket.level = level + recorded
+    elseif recorded > 0 then
+      local start, _, born = unpack('>I7I4I7', call('GET', key))
+      call('SET', key, pack('>I7I4I7', start, level + recorded, born), 'KEEPTTL')
+    end
+    return recorded
+  end
+
+  -- Records units that were taken elsewhere, whatever the limit; how many are recorded.
+  function rare.write_back(bucket, key, request, position, count)
+    local times, units, last = {}, {}, 0
+    for _ = 1, count do
+      local at, more
+      at, more, position = unpack('>I7I4', request, position)
+      if not bucket.following then at = min(at, now) end
+      if bucket.head then at = at + (-at) % bucket.b end
+      -- In order, whoever sent them.
+      last = max(last, at)
+      if more > 0 and not (bucket.head and last + bucket.a <= now) then
+        times[#times + 1], units[#units + 1] = last, more
+      end
+    end
+    local write = bucket.head and log_write_back or bucket.drain and token_write_back or fixed_write_back
+    local recorded = write(bucket, key, times, units)
+    bucket.returned = bucket.returned or bucket.head and recorded > 0
+    return recorded
+  end
+
+  -- Gives or writes back, by what the request says from `first` on. Returns said, units, and where it goes on.
+  function rare.change(what, buckets, broken, request, first)
+    local count, index, cost, position = unpack('>I2I4I4', request, first - 2)
+    local change, ends = rare.give_back, position + 7
+    if what ~= GIVE_BACK then change, ends = rare.write_back, position + 11 * count end
+    local units = not (broken and broken[index])
+      and rare.try(change, buckets[index], KEYS[index], request, position, count, cost)
+    if units then return 1, units, ends end
+    -- It is not to be written.
+    buckets[index] = { level = 0, kept = 0 }
+    return 0, 0, ends
   end
 
   return rare
 end
-

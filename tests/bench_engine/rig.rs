@@ -58,7 +58,7 @@ impl Rig {
     pub fn decide(&self, batch: &Batch, now_us: Option<u64>) -> Vec<u8> {
         let keys: Vec<&str> = script::keys(batch).collect();
         let number = keys.len().to_string();
-        let mut arguments = script::arguments(batch);
+        let mut arguments = script::arguments(batch, None);
         arguments.extend(now_us.map(script::clock));
         let mut parts: Vec<&[u8]> = vec![b"EVALSHA", self.decide.as_bytes(), number.as_bytes()];
         parts.extend(keys.iter().map(|key| key.as_bytes()));

@@ -44,12 +44,16 @@ fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
                     for key in script::keys(&batch) {
                         call.key(key);
                     }
-                    for argument in script::arguments(&batch) {
+                    for argument in script::arguments(&batch, None) {
                         call.arg(argument);
                     }
                     let reply: Vec<u8> = call.invoke(&mut connection).expect("an answer");
-                    let outcomes = script::outcomes(&batch, &reply).expect("outcomes");
-                    for (decision, outcome) in batch.decisions.iter().zip(outcomes) {
+                    let reply = script::outcomes(&batch, &reply).expect("outcomes");
+                    let script::Reply::Done { each, .. } = reply else {
+                        panic!("late without a not-after time");
+                    };
+                    for (decision, outcome) in batch.decisions.iter().zip(each) {
+                        let outcome = outcome.expect("a key of this version");
                         if outcome.admitted && !decision.peek {
                             told.push((outcome.at_us, decision.takes[0].cost));
                         }

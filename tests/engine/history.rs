@@ -28,6 +28,11 @@ pub enum Step {
     Clock(Clock),
     /// The take that was admitted so many takes ago returns units.
     GiveBack { ago: usize, cost: u64 },
+    /// Another store took these: how long before now (negative: after), in percent of the window, and units.
+    WriteBack {
+        bucket: usize,
+        taken: Vec<(i64, u64)>,
+    },
     /// An operator makes a bucket whole.
     Reset(usize),
     /// A new policy: another limit for the same bucket.
@@ -134,6 +139,12 @@ fn ask() -> impl Strategy<Value = Ask> {
     (takes, prop::bool::weighted(0.15)).prop_map(|(takes, peek)| Ask { takes, peek })
 }
 
+fn write_back() -> impl Strategy<Value = Step> {
+    let ago = prop_oneof![8 => 0i64..130, 1 => -30i64..0, 3 => Just(0i64)];
+    let taken = prop::collection::vec((ago, cost()), 0..6);
+    (0usize..4, taken).prop_map(|(bucket, taken)| Step::WriteBack { bucket, taken })
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => prop::collection::vec(ask(), 1..5).prop_map(Step::Ask),
@@ -141,6 +152,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(bucket, times, pause_us, cost)| Step::Run { bucket, times, pause_us, cost }),
         6 => clock().prop_map(Step::Clock),
         3 => (0usize..40, cost()).prop_map(|(ago, cost)| Step::GiveBack { ago, cost }),
+        2 => write_back(),
         1 => (0usize..4).prop_map(Step::Reset),
         1 => (0usize..4, limit()).prop_map(|(bucket, limit)| Step::Relimit { bucket, limit }),
     ]

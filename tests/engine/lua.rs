@@ -1,8 +1,8 @@
 //! The script on a real Redis, asked synchronously and one call at a time.
 
 use redis::{Connection, RedisResult};
-use sluicegate_engine::script::{self, GiveBack};
-use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
+use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply, WriteBack};
+use sluicegate_engine::{Batch, Bucket, Outcome, Record, Returns};
 use sluicegate_tests::redis::Redis;
 use std::collections::HashMap;
 
@@ -88,9 +88,26 @@ impl Lua {
         now_us: Option<u64>,
         batch: &Batch,
     ) -> Result<Vec<Outcome>, String> {
-        let reply = self.call(script::keys(batch), script::arguments(batch), now_us);
-        let reply = reply.map_err(|error| error.to_string())?;
-        script::outcomes(batch, &reply).map_err(|error| error.to_string())
+        let each = done(self.reply(now_us, None, batch)?)?;
+        each.into_iter().map(|said| said.map_err(text)).collect()
+    }
+
+    /// What the script says, if it is called with a not-after time.
+    pub fn reply(
+        &mut self,
+        now_us: Option<u64>,
+        not_after_us: Option<u64>,
+        batch: &Batch,
+    ) -> Result<Reply<Outcome>, String> {
+        let arguments = script::arguments(batch, not_after_us);
+        let reply = self.call(script::keys(batch), arguments, now_us);
+        script::outcomes(batch, &reply.map_err(text)?).map_err(text)
+    }
+
+    /// What the script says to each decision, those over keys that it cannot read included.
+    pub fn each(&mut self, now_us: u64, batch: &Batch) -> Vec<Result<Outcome, BrokenState>> {
+        let reply = self.reply(Some(now_us), None, batch).expect("a reply");
+        done(reply).expect("in time")
     }
 
     pub fn decide(&mut self, now_us: Option<u64>, batch: &Batch) -> Vec<Outcome> {
@@ -106,7 +123,7 @@ impl Lua {
                 .arg(&self.loaded[&self.block])
                 .arg(keys.len())
                 .arg(&keys)
-                .arg(script::arguments(batch))
+                .arg(script::arguments(batch, None))
                 .arg(script::clock(*now_us))
                 .ignore();
         }
@@ -125,17 +142,54 @@ impl Lua {
             cost,
             at_us,
         }];
-        let arguments = script::give_back_arguments(&returns);
+        let arguments = script::give_back_arguments(&returns, None);
         let reply = self.call(script::give_back_keys(&returns), arguments, now_us);
-        let reply = reply.map_err(|error| error.to_string())?;
-        let returned = script::returned(&returns, &reply).map_err(|error| error.to_string())?;
-        Ok(returned[0])
+        let reply = script::returned(&returns, &reply.map_err(text)?).map_err(text)?;
+        done(reply)?[0].map_err(text)
+    }
+
+    /// What the script says of a give-back with a not-after time.
+    pub fn give_back_by(
+        &mut self,
+        now_us: u64,
+        not_after_us: u64,
+        bucket: &Bucket,
+        cost: u64,
+        at_us: u64,
+    ) -> Reply<u64> {
+        let returns = [GiveBack {
+            bucket,
+            cost,
+            at_us,
+        }];
+        let arguments = script::give_back_arguments(&returns, Some(not_after_us));
+        let keys = script::give_back_keys(&returns);
+        let reply = self.call(keys, arguments, Some(now_us)).expect("an answer");
+        script::returned(&returns, &reply).expect("a reply")
+    }
+
+    /// Units recorded.
+    pub fn try_write_back(
+        &mut self,
+        now_us: Option<u64>,
+        bucket: &Bucket,
+        records: &[Record],
+    ) -> Result<u64, String> {
+        let writes = [WriteBack { bucket, records }];
+        let arguments = script::write_back_arguments(&writes, None);
+        let reply = self.call(script::write_back_keys(&writes), arguments, now_us);
+        let reply = script::written(&writes, &reply.map_err(text)?).map_err(text)?;
+        done(reply)?[0].map_err(text)
     }
 
     pub fn return_units(&mut self, now_us: Option<u64>, returns: &Returns) -> Vec<u64> {
-        let arguments = script::return_arguments(returns);
+        let arguments = script::return_arguments(returns, None);
         let reply = self.call(script::return_keys(returns), arguments, now_us);
-        script::returned_units(returns, &reply.expect("a reply")).expect("units")
+        let reply = script::returned_units(returns, &reply.expect("a reply"));
+        let each = done(reply.expect("units")).expect("in time");
+        each.into_iter()
+            .map(|units| units.expect("sound state"))
+            .collect()
     }
 
     pub fn reset(&mut self, key: &str) {
@@ -151,6 +205,17 @@ impl Lua {
             .arg(key)
             .query(&mut self.connection)
             .expect("an answer")
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn done<T>(reply: Reply<T>) -> Result<Vec<Result<T, BrokenState>>, String> {
+    match reply {
+        Reply::Done { each, .. } => Ok(each),
+        Reply::Late { now_us } => Err(format!("late, at {now_us}")),
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `replay.rs` | one history through all three |
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
+//! | `calls.rs` | calls that run too late, keys that cannot be read, logs larger than any history |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
@@ -16,6 +17,7 @@
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
 mod agreement;
+mod calls;
 mod concurrency;
 mod expiry;
 mod history;

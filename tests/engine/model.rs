@@ -1,7 +1,10 @@
 //! What every store has to answer, written to be obviously right and nothing else: every admission is
 //! kept, and every question scans them all. It shares no arithmetic with the engine.
 
-use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome};
+use sluicegate_engine::{
+    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_HELD, Outcome, Record,
+    greatest_common_divisor,
+};
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +72,14 @@ impl Model {
             })
             .collect();
         let decided_by = if longest > 0 {
-            waits.iter().position(|wait| *wait == longest)
+            let last = (0..waits.len()).filter(|index| waits[*index] == longest);
+            last.min_by_key(|index| {
+                (
+                    stands[*index].0,
+                    takes[*index].0.spec.most_at_once(),
+                    *index,
+                )
+            })
         } else {
             let key = |&(remaining, reset): &(u64, u64)| (remaining, u64::MAX - reset);
             let tightest = stands.iter().map(key).min();
@@ -90,6 +100,18 @@ impl Model {
         let held = self.buckets.entry(bucket.key.clone()).or_default();
         held.heal(&bucket.spec, now);
         held.give_back(&bucket.spec, now, cost, at)
+    }
+
+    pub fn write_back(&mut self, now: u64, bucket: &Bucket, records: &[Record]) -> u64 {
+        let held = self.buckets.entry(bucket.key.clone()).or_default();
+        held.heal(&bucket.spec, now);
+        if let Algorithm::TokenBucket { .. } = bucket.spec.algorithm {
+            return held.write_back_tokens(&bucket.spec, now, records);
+        }
+        records
+            .iter()
+            .map(|record| held.write_back(&bucket.spec, now, record))
+            .sum()
     }
 
     pub fn reset(&mut self, key: &str) {
@@ -125,7 +147,7 @@ impl Held {
             Algorithm::FixedWindow => {
                 let window = |a: &Admission| a.stamp / spec.window_us;
                 let now_window = now / spec.window_us;
-                if self.admissions.iter().any(|a| window(a) > now_window) {
+                if self.admissions.iter().any(|a| window(a) > now_window + 1) {
                     let units = self.admissions.iter().map(|a| a.units).sum::<u64>();
                     let units = units.max(spec.limit);
                     self.admissions = vec![Admission { stamp: now, units }];
@@ -147,6 +169,19 @@ impl Held {
     /// What has expired when something is written is gone for good.
     fn forget(&mut self, spec: &BucketSpec, now: u64) {
         self.admissions.retain(|a| counts(spec, a.stamp, now));
+    }
+
+    /// The clock stepped back over one edge of a fixed window: units of the window that follows.
+    fn following(&self, spec: &BucketSpec, now: u64) -> u64 {
+        let follows = |a: &&Admission| {
+            spec.algorithm == Algorithm::FixedWindow
+                && a.stamp / spec.window_us == now / spec.window_us + 1
+        };
+        self.admissions
+            .iter()
+            .filter(follows)
+            .map(|a| a.units)
+            .sum()
     }
 
     fn used(&self, spec: &BucketSpec, now: u64) -> u64 {
@@ -174,8 +209,13 @@ impl Held {
             let excess = wanted.saturating_sub(u128::from(burst) * window);
             return us(excess.div_ceil(u128::from(spec.limit)));
         }
-        let room = |at: u64| self.used(spec, at) + cost <= spec.limit;
+        let room =
+            |at: u64| self.following(spec, at) == 0 && self.used(spec, at) + cost <= spec.limit;
         let mut moments: Vec<u64> = self.expiries(spec, now);
+        if self.following(spec, now) > 0 {
+            let edge = (now / spec.window_us + 1) * spec.window_us;
+            moments.extend([edge, edge + spec.window_us]);
+        }
         moments.push(now);
         moments.sort_unstable();
         let first = moments.into_iter().find(|at| room(*at));
@@ -199,12 +239,18 @@ impl Held {
             let whole = u128::from(burst) * window;
             return us(whole.saturating_sub(self.backlog(spec, now)) / window);
         }
+        if self.following(spec, now) > 0 {
+            return 0;
+        }
         spec.limit.saturating_sub(self.used(spec, now))
     }
 
     fn reset(&self, spec: &BucketSpec, now: u64) -> u64 {
         if let Algorithm::TokenBucket { .. } = spec.algorithm {
             return us(self.backlog(spec, now).div_ceil(u128::from(spec.limit)));
+        }
+        if self.following(spec, now) > 0 {
+            return (now / spec.window_us + 2) * spec.window_us - now;
         }
         let last = self.expiries(spec, now).into_iter().max();
         last.map_or(0, |last| last - now)
@@ -226,6 +272,71 @@ impl Held {
         }
         let stamp = stamp(spec, now);
         self.admissions.push(Admission { stamp, units: cost });
+    }
+
+    /// As a take at its time, if that had been here, whatever the limit.
+    fn write_back(&mut self, spec: &BucketSpec, now: u64, record: &Record) -> u64 {
+        let at = record.at_us.min(now);
+        let following = self.following(spec, now);
+        if following > 0 {
+            let same = record.at_us / spec.window_us == now / spec.window_us + 1;
+            let units = record.units.min(MAX_HELD - following);
+            if same && units > 0 {
+                let stamp = record.at_us;
+                self.admissions.push(Admission { stamp, units });
+            }
+            return if same { units } else { 0 };
+        }
+        let used = self.used(spec, now);
+        let units = record.units.min(MAX_HELD - used);
+        let stamp = stamp(spec, at);
+        if units == 0 || !counts(spec, stamp, now) {
+            return 0;
+        }
+        self.forget(spec, now);
+        if used == 0 {
+            self.born = now;
+        }
+        self.admissions.push(Admission { stamp, units });
+        units
+    }
+
+    /// What is empty drains a record from its time on (or from when it was empty); what is not drains what it holds,
+    /// and a record only from before it began to hold something.
+    fn write_back_tokens(&mut self, spec: &BucketSpec, now: u64, records: &[Record]) -> u64 {
+        let (window, limit) = (u128::from(spec.window_us), u128::from(spec.limit));
+        let divisor = u128::from(greatest_common_divisor(spec.limit, spec.window_us));
+        let most = (divisor << 52).min(u128::from(MAX_HELD) * window);
+        let mut emptied = match self.backlog {
+            0 => 0,
+            backlog => self.as_of + us(backlog.div_ceil(limit)),
+        };
+        let mut recorded = 0;
+        for record in records {
+            let (at, held) = (record.at_us.min(now), self.backlog(spec, now));
+            let fine = (most / window).min(u128::from(record.units)) * window;
+            let idle = if held == 0 {
+                let from = at.max(emptied);
+                emptied = from + us(fine.div_ceil(limit));
+                Some(from..now)
+            } else {
+                (at < self.born && self.born <= now).then_some(at..self.born)
+            };
+            let idle_us = idle
+                .as_ref()
+                .map_or(0, |idle| idle.end.saturating_sub(idle.start));
+            let gain = fine.saturating_sub(u128::from(idle_us) * limit);
+            let gain = gain.min(most.saturating_sub(held));
+            if gain > 0 {
+                if idle.is_some() {
+                    self.born = at;
+                }
+                self.backlog = held + gain;
+                self.as_of = now;
+                recorded += us(gain.div_ceil(window));
+            }
+        }
+        recorded
     }
 
     fn give_back(&mut self, spec: &BucketSpec, now: u64, cost: u64, at: u64) -> u64 {

@@ -281,11 +281,16 @@ fn s15_a_receipt_is_exactly_once_for_many_at_a_time() {
             for key in script::return_keys(&returns) {
                 call.key(key);
             }
-            for argument in script::return_arguments(&returns) {
+            for argument in script::return_arguments(&returns, None) {
                 call.arg(argument);
             }
             let reply: Vec<u8> = call.invoke(&mut connection).unwrap();
-            units += script::returned_units(&returns, &reply).unwrap()[0];
+            let script::Reply::Done { each, .. } =
+                script::returned_units(&returns, &reply).unwrap()
+            else {
+                panic!("too late");
+            };
+            units += each[0].unwrap();
         }
         units
     };

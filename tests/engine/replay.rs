@@ -3,7 +3,7 @@
 use crate::history::{Clock, History, Step};
 use crate::lua::Lua;
 use crate::model::Model;
-use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Memory, Outcome, Take};
+use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Memory, Outcome, Record, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Any time long after the epoch.
@@ -108,6 +108,7 @@ impl Replay<'_> {
                 Ok(())
             }
             Step::GiveBack { ago, cost } => self.give_back(*ago, *cost),
+            Step::WriteBack { bucket, taken } => self.write_back(self.index(*bucket), taken),
             Step::Reset(bucket) => {
                 let key = self.world[self.index(*bucket)].key.clone();
                 self.model.reset(&key);
@@ -196,6 +197,44 @@ impl Replay<'_> {
                 self.taken
                     .extend(takes.map(|take| (take.bucket, take.cost, self.now)));
             }
+        }
+        Ok(())
+    }
+
+    fn write_back(&mut self, index: usize, taken: &[(i64, u64)]) -> Result<(), String> {
+        self.calls += 1;
+        let bucket = &self.world[index];
+        // To the microsecond: some of them are of the microsecond of an admission.
+        let at_us =
+            |percent: i64| match self.taken.iter().rev().nth(percent.unsigned_abs() as usize) {
+                Some((_, _, at)) if percent % 3 == 0 => *at,
+                _ => {
+                    let part = bucket.spec.window_us / 100 * percent.unsigned_abs();
+                    if percent < 0 {
+                        self.now + part
+                    } else {
+                        self.now - part
+                    }
+                }
+            };
+        // A token bucket of so many units would not be empty while clocks of 53 bits run.
+        let most = match bucket.spec.algorithm {
+            Algorithm::TokenBucket { .. } => 1_000,
+            _ => u64::MAX,
+        };
+        let record = |(percent, units): &(i64, u64)| Record {
+            at_us: at_us(*percent),
+            units: (*units).min(most),
+        };
+        let mut records: Vec<Record> = taken.iter().map(record).collect();
+        records.sort_by_key(|record| record.at_us);
+        let model = self.model.write_back(self.now, bucket, &records);
+        let rust = self.memory.write_back(self.now, bucket, &records);
+        let lua = self.lua.try_write_back(Some(self.now), bucket, &records)?;
+        if (model, model) != (rust, lua) {
+            return Err(format!(
+                "of {records:?} model records {model}, Rust {rust}, Lua {lua}"
+            ));
         }
         Ok(())
     }

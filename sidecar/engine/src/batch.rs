@@ -104,12 +104,25 @@ impl Batch {
     }
 }
 
+/// Units taken from a bucket at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, microseconds of the store's clock.
+    pub at_us: u64,
+    /// How many.
+    pub units: u64,
+}
+
+/// Most records of one bucket in a write-back.
+pub const MAX_RECORDS: usize = 64;
+
 /// What became of one decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// All takes had room (and, unless it was a peek, were taken).
     pub admitted: bool,
-    /// Index into [`Decision::takes`] of the bucket that decided: when denied, the one that has room last;
+    /// Index into [`Decision::takes`] of the bucket that decided: when denied, the one that has room last
+    /// (of several the one with least remaining, then that of the smallest quota, then the first);
     /// when admitted, the one with least remaining (of equals the one that resets last, then the first).
     pub decided_by: usize,
     /// Units left in that bucket now, after what was taken.

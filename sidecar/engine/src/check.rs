@@ -7,6 +7,8 @@ use crate::batch::{Algorithm, BucketSpec};
 
 /// Most units a limit or a burst may have: sums of two still fit the four bytes that the script keeps.
 pub const MAX_UNITS: u64 = (1 << 31) - 1;
+/// Most units that a bucket holds, when what was taken elsewhere is written back to it; more are not recorded.
+pub const MAX_HELD: u64 = (1 << 32) - 1;
 /// Shortest window: callers are answered in milliseconds.
 pub const MIN_WINDOW_US: u64 = 1_000;
 /// Longest window: 366 days, well inside the times that the script can tell apart.
@@ -55,6 +57,11 @@ impl BucketSpec {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.limit,
         }
+    }
+
+    /// Most fine units that a token bucket may hold, when what was taken elsewhere is written back to it.
+    pub(crate) fn max_backlog(&self) -> u64 {
+        MAX_BACKLOG.min(MAX_HELD.saturating_mul(self.token_rate().per_unit))
     }
 
     /// Refuses what a store could not count exactly.

@@ -1,11 +1,16 @@
 //! The one spelling of a bucket's key.
 //!
 //! `sg:{subject}:limit:tag`. The braces make the subject the hash tag of Redis Cluster, so all windows and
-//! limits of a subject share a slot. The tag names all that the stored state depends on; the limit's size is
-//! not part of it (except where the state's unit is: the token bucket), so raising a limit keeps the counts.
+//! limits of a subject share a slot. The tag names all that the stored state depends on, the version of its layout
+//! included; the limit's size is not part of it (except where the state's unit is: the token bucket), so raising a
+//! limit keeps the counts.
 
 use crate::batch::{Algorithm, BucketSpec};
 use std::fmt::Write;
+
+/// Version of the layouts in lua/decide.lua. To be counted up with each change of them: the states of another version are
+/// then left to expire, and sidecars of both can run beside each other, each counting by itself.
+const LAYOUT: u32 = 1;
 
 /// The key of one window of the limit named `limit` for `subject`. No two different triples share one.
 #[must_use]
@@ -42,14 +47,14 @@ fn tag(key: &mut String, spec: &BucketSpec) {
     let window = span(spec.window_us);
     // Writing to a String cannot fail.
     let _ = match spec.algorithm {
-        Algorithm::SlidingLog => write!(key, "log:{window}"),
+        Algorithm::SlidingLog => write!(key, "log{LAYOUT}:{window}"),
         Algorithm::SlidingWindow { precision_us } => {
-            write!(key, "win:{window}:{}", span(precision_us))
+            write!(key, "win{LAYOUT}:{window}:{}", span(precision_us))
         }
-        Algorithm::FixedWindow => write!(key, "fix:{window}"),
+        Algorithm::FixedWindow => write!(key, "fix{LAYOUT}:{window}"),
         Algorithm::TokenBucket { .. } => {
             let rate = spec.token_rate();
-            write!(key, "tok:{}:{}", rate.per_us, rate.per_unit)
+            write!(key, "tok{LAYOUT}:{}:{}", rate.per_us, rate.per_unit)
         }
     };
 }
@@ -89,10 +94,16 @@ mod tests {
     }
 
     #[test]
+    fn s16_a_key_names_the_version_of_its_layout() {
+        let key = bucket_key("s", "l", &log(1_000));
+        assert_eq!(key, "sg:{s}:l:log1:1ms");
+    }
+
+    #[test]
     fn the_hash_tag_is_exactly_the_subject() {
         let key = bucket_key("a}b{c%d e\n", "per-key", &log(60_000_000));
-        assert_eq!(key, "sg:{a%7Db%7Bc%25d%20e%0A}:per-key:log:60000ms");
-        assert_eq!(bucket_key("", "l", &log(1_500)), "sg:{%}:l:log:1500us");
+        assert_eq!(key, "sg:{a%7Db%7Bc%25d%20e%0A}:per-key:log1:60000ms");
+        assert_eq!(bucket_key("", "l", &log(1_500)), "sg:{%}:l:log1:1500us");
     }
 
     #[test]
@@ -114,8 +125,8 @@ mod tests {
         );
         let mut token = log(60_000_000);
         token.algorithm = Algorithm::TokenBucket { burst: 5 };
-        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok:1:6000000");
+        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok1:1:6000000");
         token.limit = 20; // another rate counts in another unit
-        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok:1:3000000");
+        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok1:1:3000000");
     }
 }

@@ -8,7 +8,7 @@
 //! | `key.rs` | the one spelling of a bucket's key |
 //! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
 //! | `receipt.rs` | what proves that units were taken |
-//! | `script.rs` | what goes to the Lua script, and what comes back |
+//! | `script.rs`, `script/reply.rs` | what goes to the Lua script, and what comes back |
 //! | `share.rs` | a limit divided among sidecars that cannot ask the store |
 //! | `size.rs` | what a bucket takes in Redis |
 //! | `verdict.rs` | from what each bucket of a decision says to its outcome |
@@ -27,12 +27,13 @@ mod size;
 mod verdict;
 
 pub use batch::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_CALL_WEIGHT, MAX_REQUEST_WEIGHT, Outcome,
-    Take,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_CALL_WEIGHT, MAX_RECORDS,
+    MAX_REQUEST_WEIGHT, Outcome, Record, Take,
 };
 pub use builder::BatchBuilder;
 pub use check::{
-    MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate, greatest_common_divisor,
+    MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate,
+    greatest_common_divisor,
 };
 pub use key::{bucket_key, receipt_key};
 pub use memory::{Full, Memory, Swept};

@@ -13,7 +13,7 @@ mod state;
 mod table;
 mod token;
 
-use crate::batch::{Batch, Bucket, Decision, Outcome};
+use crate::batch::{Batch, Bucket, Decision, Outcome, Record};
 use crate::receipt::{Receipt, Return, Returns};
 use crate::verdict::{Look, all_have_room, outcome};
 use held::{Held, Left};
@@ -217,6 +217,24 @@ impl Memory {
             returned.max().unwrap_or(0)
         };
         returns.returns.iter().map(give).collect()
+    }
+
+    /// Records units that were taken from `bucket` elsewhere, oldest first, whatever its limit; how many units. Each
+    /// counts as if it had been taken here at its time (now, if that is later), so what had come back since is not
+    /// recorded, nor is what would make a bucket hold more than [`crate::MAX_HELD`].
+    pub fn write_back(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
+        let spec = &bucket.spec;
+        let place = self.buckets.place(&bucket.key);
+        let write_back = |held: &mut Held| held.write_back(spec, now_us, records);
+        let recorded = self.buckets.change(place, &bucket.key, write_back);
+        recorded.unwrap_or_else(|| {
+            let mut held = Held::new(spec);
+            let recorded = held.write_back(spec, now_us, records);
+            if recorded > 0 {
+                self.buckets.insert(place, &bucket.key, held);
+            }
+            recorded
+        })
     }
 
     /// Makes the bucket whole. True if it held anything, be it only what had expired.

@@ -3,11 +3,15 @@
 //! The contract stands on top of lua/decide.lua. Whoever has a connection sends
 //! `EVALSHA <sha of DECIDE> <n> <keys> <arguments>` and decodes the string of the reply here.
 
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome};
+mod reply;
+
+pub use reply::{BrokenState, Reply, ReplyError, outcomes, returned, returned_units, written};
+
+use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Record};
 use crate::receipt::Returns;
 use std::collections::BTreeSet;
 
-/// The script, whole. It decides and gives back; to reset buckets, `UNLINK` their keys.
+/// The script, whole. It decides, gives back and writes back; to reset buckets, `UNLINK` their keys.
 pub const DECIDE: &str = concat!(
     include_str!("../../../lua/rare.lua"),
     include_str!("../../../lua/decide.lua")
@@ -16,12 +20,11 @@ pub const DECIDE: &str = concat!(
 const TAKE: u8 = 0;
 const PEEK: u8 = 1;
 const GIVE_BACK: u8 = 2;
+const WRITE_BACK: u8 = 3;
 const RECEIPTS: u8 = 4;
 const RETURN: u8 = 5;
 /// The kind of key that is a receipt.
 const RECEIPT: u8 = 4;
-/// Bytes of the reply for each entry of the request: said 4, remaining 4, reset 7, retry-after 7, time 7.
-const ROW: usize = 29;
 
 /// Units to return to one bucket.
 #[derive(Clone, Copy, Debug)]
@@ -34,29 +37,13 @@ pub struct GiveBack<'a> {
     pub at_us: u64,
 }
 
-/// A reply that the script of this version does not send.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplyError {
-    /// Not the script's answer to this batch.
-    #[error("the script sent {got} bytes for {decisions} decisions, not {want}")]
-    Length {
-        /// Bytes received.
-        got: usize,
-        /// Decisions asked about.
-        decisions: usize,
-        /// Bytes that this many decisions have.
-        want: usize,
-    },
-    /// The take that it says decided is not there.
-    #[error("the script says that take {said} decided decision {decision}, of {takes}")]
-    DecidedBy {
-        /// What was sent: from 1, negative if denied.
-        said: i32,
-        /// Index of the decision.
-        decision: usize,
-        /// Takes that it has.
-        takes: usize,
-    },
+/// What was taken of one bucket elsewhere, while Redis could not be asked.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteBack<'a> {
+    /// The bucket.
+    pub bucket: &'a Bucket,
+    /// The takings, oldest first; at most [`crate::MAX_RECORDS`].
+    pub records: &'a [Record],
 }
 
 /// KEYS for a batch.
@@ -66,10 +53,12 @@ pub fn keys(batch: &Batch) -> impl Iterator<Item = &str> {
     buckets.chain(receipts.map(|receipt| receipt.key.as_str()))
 }
 
-/// ARGV for a batch, by Redis's own clock.
+/// ARGV for a batch, to be decided by Redis's own clock and, if that is later than `not_after_us`, not at all.
 #[must_use]
-pub fn arguments(batch: &Batch) -> Vec<Vec<u8>> {
-    let mut request = Vec::with_capacity(19 * batch.buckets.len() + 11 * batch.decisions.len());
+pub fn arguments(batch: &Batch, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
+    let takes = batch.weight();
+    let size = 19 * batch.buckets.len() + 3 * batch.decisions.len() + 8 * takes;
+    let mut request = begin(not_after_us, size);
     for bucket in &batch.buckets {
         push_spec(&mut request, &bucket.spec);
     }
@@ -110,8 +99,9 @@ fn receipt_keys(returns: &Returns) -> Vec<&str> {
 
 /// ARGV for returns.
 #[must_use]
-pub fn return_arguments(returns: &Returns) -> Vec<Vec<u8>> {
-    let mut request = Vec::new();
+pub fn return_arguments(returns: &Returns, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
+    let size = 19 * (returns.buckets.len() + returns.returns.len()) + 11 * returns.returns.len();
+    let mut request = begin(not_after_us, size);
     for bucket in &returns.buckets {
         push_spec(&mut request, &bucket.spec);
     }
@@ -138,10 +128,10 @@ pub fn give_back_keys<'a>(returns: &'a [GiveBack<'a>]) -> impl Iterator<Item = &
     returns.iter().map(|give| give.bucket.key.as_str())
 }
 
-/// ARGV for give-backs. They name each bucket once at most.
+/// ARGV for give-backs. They name each bucket once at most. Nothing is returned after `not_after_us`.
 #[must_use]
-pub fn give_back_arguments(returns: &[GiveBack<'_>]) -> Vec<Vec<u8>> {
-    let mut request = Vec::with_capacity(37 * returns.len());
+pub fn give_back_arguments(returns: &[GiveBack<'_>], not_after_us: Option<u64>) -> Vec<Vec<u8>> {
+    let mut request = begin(not_after_us, 37 * returns.len());
     for give in returns {
         push_spec(&mut request, &give.bucket.spec);
     }
@@ -155,10 +145,43 @@ pub fn give_back_arguments(returns: &[GiveBack<'_>]) -> Vec<Vec<u8>> {
     vec![request]
 }
 
+/// KEYS for write-backs.
+pub fn write_back_keys<'a>(writes: &'a [WriteBack<'a>]) -> impl Iterator<Item = &'a str> {
+    writes.iter().map(|write| write.bucket.key.as_str())
+}
+
+/// ARGV for write-backs. They name each bucket once at most. Nothing is recorded after `not_after_us`.
+#[must_use]
+pub fn write_back_arguments(writes: &[WriteBack<'_>], not_after_us: Option<u64>) -> Vec<Vec<u8>> {
+    let records: usize = writes.iter().map(|write| write.records.len()).sum();
+    let mut request = begin(not_after_us, 30 * writes.len() + 11 * records);
+    for write in writes {
+        push_spec(&mut request, &write.bucket.spec);
+    }
+    for (write, index) in writes.iter().zip(1u64..) {
+        request.push(WRITE_BACK);
+        push(&mut request, 2, write.records.len() as u64);
+        push(&mut request, 4, index);
+        push(&mut request, 4, 0);
+        for record in write.records {
+            push(&mut request, 7, record.at_us);
+            push(&mut request, 4, record.units);
+        }
+    }
+    vec![request]
+}
+
 /// The argument to add for a test that owns the clock.
 #[must_use]
 pub fn clock(now_us: u64) -> Vec<u8> {
     now_us.to_string().into_bytes()
+}
+
+/// A request of so many bytes, with its first field. Nothing is ever later than the largest time.
+fn begin(not_after_us: Option<u64>, size: usize) -> Vec<u8> {
+    let mut request = Vec::with_capacity(7 + size);
+    push(&mut request, 7, not_after_us.unwrap_or(u64::MAX));
+    request
 }
 
 fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec) {
@@ -190,105 +213,29 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
     request.extend_from_slice(&value.min(most).to_be_bytes()[8 - bytes..]);
 }
 
-/// The outcomes of `batch`, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to this batch.
-pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Vec<Outcome>, ReplyError> {
-    let rows = rows(reply, batch.decisions.iter().map(rows_of).sum())?;
-    let mut next = 0;
-    let first_rows = batch.decisions.iter().filter_map(|decision| {
-        let row = rows.get(next);
-        next += rows_of(decision);
-        row
-    });
-    let rows = first_rows.zip(&batch.decisions).enumerate();
-    rows.map(|(index, (row, decision))| {
-        let row = Row::read(row);
-        let takes = decision.takes.len();
-        let decided_by = usize::try_from(row.said.unsigned_abs()).unwrap_or(usize::MAX);
-        if !(1..=takes).contains(&decided_by) {
-            return Err(ReplyError::DecidedBy {
-                said: row.said,
-                decision: index,
-                takes,
-            });
-        }
-        Ok(Outcome {
-            admitted: row.said > 0,
-            decided_by: decided_by - 1,
-            remaining: row.remaining,
-            reset_us: row.reset_us,
-            retry_after_us: row.retry_after_us,
-            at_us: row.at_us,
-        })
-    })
-    .collect()
-}
-
-/// Units that each give-back returned, from the script's reply.
-///
-/// # Errors
-/// The reply is not one to so many give-backs.
-pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Vec<u64>, ReplyError> {
-    let rows = rows(reply, returns.len())?;
-    Ok(rows.iter().map(|row| Row::read(row).remaining).collect())
-}
-
-/// Units that each return gave back, from the script's reply: to the window that most were given back to.
-///
-/// # Errors
-/// The reply is not one to so many returns.
-pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Vec<u64>, ReplyError> {
-    let rows = rows(reply, returns.returns.len())?;
-    Ok(rows.iter().map(|row| Row::read(row).remaining).collect())
-}
-
-/// A decision has a row, and another if it leaves receipts.
-fn rows_of(decision: &Decision) -> usize {
-    1 + usize::from(!decision.leaves().is_empty())
-}
-
-fn rows(reply: &[u8], decisions: usize) -> Result<&[[u8; ROW]], ReplyError> {
-    match reply.as_chunks() {
-        (rows, []) if rows.len() == decisions => Ok(rows),
-        _ => Err(ReplyError::Length {
-            got: reply.len(),
-            decisions,
-            want: ROW * decisions,
-        }),
-    }
-}
-
-/// What the script says of one decision.
-struct Row {
-    said: i32,
-    remaining: u64,
-    reset_us: u64,
-    retry_after_us: u64,
-    at_us: u64,
-}
-
-impl Row {
-    fn read(row: &[u8; ROW]) -> Self {
-        let number = |from: usize, to: usize| {
-            let bytes = row.iter().take(to).skip(from);
-            bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
-        };
-        Row {
-            said: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
-            remaining: number(4, 8),
-            reset_us: number(8, 15),
-            retry_after_us: number(15, 22),
-            at_us: number(22, 29),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::batch::Take;
+
+    #[test]
+    fn a_write_back_is_packed_as_the_script_says() {
+        let batch = batch();
+        let records = [Record {
+            at_us: 513,
+            units: 3,
+        }];
+        let write = WriteBack {
+            bucket: &batch.buckets[0],
+            records: &records,
+        };
+        let [request] = &write_back_arguments(&[write], None)[..] else {
+            panic!("one argument");
+        };
+        let record = [0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 3];
+        let said = [&[3, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &record[..]].concat();
+        assert_eq!(request[26..], said);
+    }
 
     fn batch() -> Batch {
         let spec = BucketSpec {
@@ -313,39 +260,15 @@ mod tests {
         assert_eq!(keys(&batch()).collect::<Vec<_>>(), ["k"]);
         let spec = [2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 0, 0, 0];
         let decision = [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2];
-        assert_eq!(arguments(&batch()), [[&spec[..], &decision[..]].concat()]);
-    }
-
-    fn row(said: i32) -> Vec<u8> {
-        let mut row = said.to_be_bytes().to_vec();
-        for (bytes, value) in [(4, 4), (7, 100), (7, 50), (7, 1_790_000_000_123_456)] {
-            push(&mut row, bytes, value);
-        }
-        row
-    }
-
-    #[test]
-    fn a_reply_is_an_outcome_for_each_decision() {
-        let denied = Outcome {
-            admitted: false,
-            decided_by: 0,
-            remaining: 4,
-            reset_us: 100,
-            retry_after_us: 50,
-            at_us: 1_790_000_000_123_456,
-        };
-        assert_eq!(outcomes(&batch(), &row(-1)), Ok(vec![denied]));
-    }
-
-    #[test]
-    fn a_reply_that_is_not_the_scripts_is_refused() {
-        for wrong in [&[][..], &row(1)[..28], &[row(1), row(1)].concat()] {
-            let error = outcomes(&batch(), wrong).unwrap_err();
-            assert!(matches!(error, ReplyError::Length { want: ROW, .. }));
-        }
-        for said in [0, 2, -2, i32::MIN] {
-            let error = outcomes(&batch(), &row(said)).unwrap_err();
-            assert!(error.to_string().contains("decided decision 0, of 1"));
-        }
+        let never = [255; 7];
+        assert_eq!(
+            arguments(&batch(), None),
+            [[&never[..], &spec, &decision].concat()]
+        );
+        let late = [0, 0, 0, 0, 0, 1, 2];
+        assert_eq!(
+            arguments(&batch(), Some(258)),
+            [[&late[..], &spec, &decision].concat()]
+        );
     }
 }

@@ -10,7 +10,7 @@ const KEY: u64 = 56;
 const RECORD: u64 = 10;
 const BLOCK: u64 = 18;
 /// A log's head, with the copy of its oldest record.
-const LOG_HEAD: u64 = 41;
+const LOG_HEAD: u64 = 43;
 /// Redis keeps a hash in one piece while its values are no longer than this.
 const IN_ONE_PIECE: u64 = 64;
 /// A hash's table before its first field, and each field's entry, name and value headers.

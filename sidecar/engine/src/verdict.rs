@@ -1,6 +1,7 @@
 //! From what each bucket of a decision says to the decision's outcome.
 
 use crate::batch::Outcome;
+use std::cmp::Reverse;
 
 /// What one bucket answers to one cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub(crate) struct Look {
     pub remaining: u64,
     /// Microseconds until it holds nothing.
     pub reset_us: u64,
+    /// Units that it holds room for when it is whole.
+    pub quota: u64,
 }
 
 /// True if every bucket has room.
@@ -18,15 +21,16 @@ pub(crate) fn all_have_room(looks: &[Look]) -> bool {
     looks.iter().all(|look| look.retry_us == 0)
 }
 
-/// The outcome: of a denial the bucket that has room last, of an admission the tightest.
+/// The outcome: of a denial the bucket that has room last (of several the one with least remaining, then that of
+/// the smallest quota, then the first), of an admission the tightest.
 pub(crate) fn outcome(looks: &[Look], at_us: u64) -> Outcome {
     let admitted = all_have_room(looks);
     let before = |a: &Look, b: &Look| {
         if admitted {
-            (a.remaining, std::cmp::Reverse(a.reset_us))
-                < (b.remaining, std::cmp::Reverse(b.reset_us))
+            (a.remaining, Reverse(a.reset_us)) < (b.remaining, Reverse(b.reset_us))
         } else {
-            a.retry_us > b.retry_us
+            (Reverse(a.retry_us), a.remaining, a.quota)
+                < (Reverse(b.retry_us), b.remaining, b.quota)
         }
     };
     let mut decided_by = 0;
@@ -34,6 +38,7 @@ pub(crate) fn outcome(looks: &[Look], at_us: u64) -> Outcome {
         retry_us: 0,
         remaining: 0,
         reset_us: 0,
+        quota: 0,
     };
     for (index, look) in looks.iter().enumerate() {
         if index == 0 || before(look, &deciding) {
@@ -60,12 +65,25 @@ mod tests {
             retry_us,
             remaining,
             reset_us,
+            quota: 10,
         }
     }
 
     #[test]
+    fn s27_of_equal_waits_the_tightest_window_is_told_wherever_it_is_listed() {
+        let of = |quota| move |look: Look| Look { quota, ..look };
+        let (wide, tight) = (of(7)(look(5, 3, 8)), of(11)(look(5, 0, 8)));
+        assert_eq!(outcome(&[wide, tight], 0).decided_by, 1, "least remaining");
+        assert_eq!(outcome(&[tight, wide], 0).decided_by, 0);
+        let (large, small) = (of(11)(look(5, 0, 8)), of(7)(look(5, 0, 8)));
+        assert_eq!(outcome(&[large, small], 0).decided_by, 1, "smallest quota");
+        assert_eq!(outcome(&[small, large], 0).decided_by, 0);
+        assert_eq!(outcome(&[small, small], 0).decided_by, 0, "the first");
+    }
+
+    #[test]
     fn a_denial_is_decided_by_the_bucket_that_has_room_last() {
-        let said = outcome(&[look(0, 0, 9), look(5, 2, 7), look(5, 1, 8)], 100);
+        let said = outcome(&[look(0, 0, 9), look(5, 2, 7), look(4, 1, 8)], 100);
         assert_eq!(
             (said.admitted, said.decided_by, said.retry_after_us),
             (false, 1, 5)

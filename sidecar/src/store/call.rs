@@ -2,7 +2,7 @@
 
 use redis::aio::ConnectionLike;
 use redis::{ErrorKind, RedisError, Script, ServerErrorKind};
-use sluicegate_engine::script::{self, GiveBack};
+use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply};
 use sluicegate_engine::{Batch, Outcome, Returns};
 
 use super::error::StoreError;
@@ -12,12 +12,15 @@ pub fn script() -> Script {
     Script::new(script::DECIDE)
 }
 
+/// For each decision its outcome, unless a key of it cannot be read.
+pub type Each = Vec<Result<Outcome, BrokenState>>;
+
 /// Decides a batch.
 pub async fn decide(
     connection: &mut impl ConnectionLike,
     script: &Script,
     batch: &Batch,
-) -> Result<Vec<Outcome>, StoreError> {
+) -> Result<Each, StoreError> {
     if batch.decisions.is_empty() {
         return Ok(Vec::new());
     }
@@ -25,10 +28,10 @@ pub async fn decide(
         connection,
         script,
         script::keys(batch),
-        script::arguments(batch),
+        script::arguments(batch, None),
     )
     .await?;
-    script::outcomes(batch, &reply).map_err(StoreError::Reply)
+    done(script::outcomes(batch, &reply).map_err(StoreError::Reply)?)
 }
 
 /// Gives back, no bucket twice.
@@ -42,10 +45,20 @@ pub async fn give_back(
         connection,
         script,
         keys,
-        script::give_back_arguments(returns),
+        script::give_back_arguments(returns, None),
     )
     .await?;
-    script::returned(returns, &reply).map_err(StoreError::Reply)
+    let each = done(script::returned(returns, &reply).map_err(StoreError::Reply)?)?;
+    each.into_iter()
+        .map(|returned| returned.map_err(StoreError::State))
+        .collect()
+}
+
+fn done<T>(reply: Reply<T>) -> Result<Vec<Result<T, BrokenState>>, StoreError> {
+    match reply {
+        Reply::Done { each, .. } => Ok(each),
+        Reply::Late { .. } => Err(StoreError::Late),
+    }
 }
 
 /// Returns units by receipts.
@@ -56,10 +69,12 @@ pub async fn return_units(
 ) -> Result<Vec<u64>, StoreError> {
     let (keys, arguments) = (
         script::return_keys(returns),
-        script::return_arguments(returns),
+        script::return_arguments(returns, None),
     );
     let reply = invoke(connection, script, keys, arguments).await?;
-    script::returned_units(returns, &reply).map_err(StoreError::Reply)
+    let each = done(script::returned_units(returns, &reply).map_err(StoreError::Reply)?)?;
+    // What cannot be read holds nothing that could come back.
+    Ok(each.into_iter().map(Result::unwrap_or_default).collect())
 }
 
 /// Makes one bucket whole; whether it held anything.

@@ -22,6 +22,12 @@ pub enum StoreError {
     /// The script answered something that is not a reply to this batch.
     #[error("the script's reply cannot be read: {0}")]
     Reply(#[source] sluicegate_engine::script::ReplyError),
+    /// A key of the decision holds what the script did not write. The call itself succeeded.
+    #[error(transparent)]
+    State(#[from] sluicegate_engine::script::BrokenState),
+    /// The script ran after the time that it was given, and did nothing.
+    #[error("the call reached Redis too late, and took nothing")]
+    Late,
     /// The embedded store holds as much as it may.
     #[error("{0}: `memory_limit` is reached, and what is new has no room until something expires")]
     Full(#[from] sluicegate_engine::Full),
@@ -56,6 +62,8 @@ impl StoreError {
             Self::Connection(_) => FailureKind::Connection,
             Self::Refused(_) => FailureKind::Refused,
             Self::Reply(_) => FailureKind::Reply,
+            Self::State(_) => FailureKind::State,
+            Self::Late => FailureKind::Late,
             Self::Full(_) => FailureKind::Full,
         }
     }

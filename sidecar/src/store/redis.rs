@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
-use sluicegate_engine::{Batch, Outcome, Returns};
+use sluicegate_engine::{Batch, Returns};
 
 use super::call;
 use super::error::StoreError;
@@ -43,7 +43,7 @@ impl Redis {
         })
     }
 
-    pub async fn decide(&self, batch: &Batch) -> Result<Vec<Outcome>, StoreError> {
+    pub async fn decide(&self, batch: &Batch) -> Result<call::Each, StoreError> {
         call::decide(&mut self.connection.clone(), &self.script, batch).await
     }
 

@@ -23,13 +23,16 @@ pub struct Settlement {
 
 impl Settlement {
     /// The answer of a store that is in one place.
-    pub fn whole(batch: &Batch, answer: Result<Vec<Outcome>, StoreError>) -> Self {
+    pub fn whole<E: Into<StoreError>>(
+        batch: &Batch,
+        answer: Result<Vec<Result<Outcome, E>>, StoreError>,
+    ) -> Self {
         match answer {
             Err(error) => Self {
                 decisions: vec![None; batch.decisions.len()],
                 errors: vec![error],
             },
-            Ok(outcomes) => Self::each(outcomes.into_iter().map(Ok::<_, StoreError>)),
+            Ok(answers) => Self::each(answers),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::state::State;
 use super::table::Ends;
-use crate::batch::BucketSpec;
+use crate::batch::{BucketSpec, Record};
 use crate::receipt::Receipt;
 use crate::verdict::Look;
 
@@ -48,6 +48,12 @@ impl Held {
     ) -> u64 {
         self.state.heal(spec, now_us);
         self.state.give_back(spec, now_us, cost, left, at_us)
+    }
+
+    pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+        self.spec = *spec;
+        self.state.heal(spec, now_us);
+        self.state.write_back(spec, now_us, records)
     }
 
     /// Makes it whole; whether it held anything.

@@ -4,7 +4,9 @@
 //! while `now < stamp + window`; admissions of one stamp share an entry. Entries carry running totals,
 //! so what has expired, and when enough will have, are binary searches.
 
-use crate::batch::{Algorithm, BucketSpec};
+use super::state::in_order;
+use crate::batch::{Algorithm, BucketSpec, Record};
+use crate::check::MAX_HELD;
 use crate::verdict::Look;
 use std::collections::VecDeque;
 
@@ -101,6 +103,7 @@ impl Log {
             },
             remaining: spec.limit.saturating_sub(used),
             reset_us: if used == 0 { 0 } else { until(expired + used) },
+            quota: spec.limit,
         }
     }
 
@@ -168,6 +171,45 @@ impl Log {
             self.entries.truncate(keep);
         }
         returned
+    }
+
+    /// Puts what was taken elsewhere at its stamps among the entries; how many units. (The script puts it later
+    /// than that where it would have to move too many entries.)
+    pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+        let stamp_of = |record: &Record| stamp(spec, record.at_us.min(now_us));
+        let held = in_order(records, stamp_of).filter(|new| new.at_us + spec.window_us > now_us);
+        let mut new = held.peekable();
+        let used = self.last_total() - self.total_before(self.head(spec, now_us));
+        if new.peek().is_none() || used >= MAX_HELD {
+            return 0;
+        }
+        self.drop_expired(spec, now_us);
+        let mut total = self.last_total();
+        if total == self.base {
+            self.entries.clear();
+            self.born_us = now_us;
+        }
+        let mut recorded = 0;
+        for Record { at_us, units } in new {
+            let units = units.min(MAX_HELD - (total - self.base));
+            if units == 0 {
+                continue;
+            }
+            let index = self.entries.partition_point(|e| e.stamp_us < at_us);
+            if self.entries.get(index).is_none_or(|e| e.stamp_us != at_us) {
+                let entry = Entry {
+                    stamp_us: at_us,
+                    total: self.total_before(index),
+                };
+                self.entries.insert(index, entry);
+            }
+            for later in self.entries.range_mut(index..) {
+                later.total += units;
+            }
+            total += units;
+            recorded += units;
+        }
+        recorded
     }
 
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {

@@ -4,7 +4,7 @@
 //! Looks and takes want a healed state: one without times later than now.
 
 use super::{fixed::Fixed, log::Log, token::Token};
-use crate::batch::{Algorithm, BucketSpec};
+use crate::batch::{Algorithm, BucketSpec, Record};
 use crate::verdict::Look;
 
 #[derive(Clone, Debug)]
@@ -81,8 +81,29 @@ impl State {
         }
     }
 
+    pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+        of_each!(self, state => state.write_back(spec, now_us, records))
+    }
+
     /// When the last unit will have come back if nobody asks; 0 if it holds none.
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
         of_each!(self, state => state.empty_at_us(spec))
     }
+}
+
+/// The records at the times that `at_us` makes of theirs, but none before one that it follows; those of no units
+/// left out.
+pub(super) fn in_order(
+    records: &[Record],
+    at_us: impl Fn(&Record) -> u64,
+) -> impl Iterator<Item = Record> {
+    let mut last_us = 0;
+    let ordered = records.iter().map(move |record| {
+        last_us = at_us(record).max(last_us);
+        Record {
+            at_us: last_us,
+            units: record.units,
+        }
+    });
+    ordered.filter(|record| record.units > 0)
 }

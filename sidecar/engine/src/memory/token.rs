@@ -1,6 +1,7 @@
 //! `token_bucket`: GCRA, kept as the backlog that has yet to drain, in integers (see `TokenRate`).
 
-use crate::batch::BucketSpec;
+use super::state::in_order;
+use crate::batch::{BucketSpec, Record};
 use crate::verdict::Look;
 
 #[derive(Clone, Debug)]
@@ -48,6 +49,7 @@ impl Token {
             retry_us: excess.div_ceil(rate.per_us),
             remaining: full.saturating_sub(backlog) / rate.per_unit,
             reset_us: backlog.div_ceil(rate.per_us),
+            quota: spec.most_at_once(),
         }
     }
 
@@ -82,6 +84,44 @@ impl Token {
             self.as_of_us = now_us;
         }
         fine.div_ceil(rate.per_unit)
+    }
+
+    /// Adds what was taken elsewhere, less what came back since; how many units, a part of one counted as one.
+    ///
+    /// While the bucket held something, it drained that; only while it was empty could the new units have drained
+    /// instead. When it was last empty is known from when it began to hold something (or, if it is empty, from when
+    /// it had drained); before that it counts as empty.
+    pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
+        let (rate, most) = (spec.token_rate(), spec.max_backlog());
+        let drains = |us: u64| us.saturating_mul(rate.per_us);
+        let (mut backlog, mut born_us) = (self.backlog(spec, now_us), self.born_us);
+        let mut emptied_us = match self.backlog {
+            0 => 0,
+            _ => self.empty_at_us(spec),
+        };
+        let mut recorded = 0;
+        for Record { at_us, units } in in_order(records, |record| record.at_us.min(now_us)) {
+            let fine = units.min(most / rate.per_unit) * rate.per_unit;
+            let gain = if backlog == 0 {
+                let from_us = at_us.max(emptied_us);
+                emptied_us = from_us + fine.div_ceil(rate.per_us);
+                fine.saturating_sub(drains(now_us.saturating_sub(from_us)))
+            } else if at_us < born_us && born_us <= now_us {
+                fine.saturating_sub(drains(born_us - at_us))
+            } else {
+                fine
+            };
+            if gain > 0 && (backlog == 0 || at_us < born_us && born_us <= now_us) {
+                born_us = at_us;
+            }
+            let gain = gain.min(most - backlog.min(most));
+            backlog += gain;
+            recorded += gain.div_ceil(rate.per_unit);
+        }
+        if recorded > 0 {
+            (self.backlog, self.as_of_us, self.born_us) = (backlog, now_us, born_us);
+        }
+        recorded
     }
 
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {

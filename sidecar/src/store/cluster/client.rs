@@ -85,6 +85,13 @@ impl Cluster {
             .into_iter()
             .map(|answer| answer.map_err(|error| errors.push(error)).ok())
             .collect();
+        let broken = answers.iter().flatten().flatten();
+        errors.extend(
+            broken
+                .filter_map(|said| said.err())
+                .take(1)
+                .map(StoreError::from),
+        );
         let combined = combine(batch, &parts, &answers);
         if let Err(error) = self.give_back(&combined.to_give_back).await {
             errors.push(error);
@@ -95,10 +102,7 @@ impl Cluster {
         }
     }
 
-    async fn decide_part(
-        &self,
-        part: &Part,
-    ) -> Result<Vec<sluicegate_engine::Outcome>, StoreError> {
+    async fn decide_part(&self, part: &Part) -> Result<call::Each, StoreError> {
         call::decide(&mut self.connection().await?, &self.script, part.batch()).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_engine::script::GiveBack;
+use sluicegate_engine::script::{BrokenState, GiveBack};
 use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Receipt};
 
 use super::slots::tag;
@@ -75,14 +75,12 @@ fn of_tag(receipts: &[Receipt], of: &str) -> Vec<Receipt> {
 pub fn combine<'a>(
     batch: &'a Batch,
     parts: &[Part],
-    answers: &[Option<Vec<Outcome>>],
+    answers: &[Option<Vec<Result<Outcome, BrokenState>>>],
 ) -> Combined<'a> {
     let mut said: Vec<Vec<(&[usize], Option<Outcome>)>> = vec![Vec::new(); batch.decisions.len()];
     for (part, answer) in parts.iter().zip(answers) {
         for (place, (source, numbers)) in part.sources.iter().enumerate() {
-            let outcome = answer
-                .as_ref()
-                .and_then(|outcomes| outcomes.get(place).copied());
+            let outcome = answer.as_ref().and_then(|each| (*each.get(place)?).ok());
             if let Some(said) = said.get_mut(*source) {
                 said.push((numbers, outcome));
             }
@@ -90,7 +88,7 @@ pub fn combine<'a>(
     }
     let mut combined = Combined::default();
     for (decision, said) in batch.decisions.iter().zip(&said) {
-        let settled = settle(said);
+        let settled = settle(batch, decision, said);
         if !decision.peek
             && settled
                 .as_ref()
@@ -104,7 +102,16 @@ pub fn combine<'a>(
 }
 
 /// One outcome of a decision's parts, as a store in one place would have told it.
-fn settle(said: &[(&[usize], Option<Outcome>)]) -> Option<Settled> {
+fn settle(
+    batch: &Batch,
+    decision: &Decision,
+    said: &[(&[usize], Option<Outcome>)],
+) -> Option<Settled> {
+    let quota = |outcome: &Outcome| {
+        let take = decision.takes.get(outcome.decided_by);
+        let bucket = take.and_then(|take| batch.buckets.get(take.bucket));
+        bucket.map_or(0, |bucket| bucket.spec.most_at_once())
+    };
     let mut deciding: Option<Outcome> = None;
     for (numbers, outcome) in said {
         let mut outcome = (*outcome)?;
@@ -112,7 +119,7 @@ fn settle(said: &[(&[usize], Option<Outcome>)]) -> Option<Settled> {
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
         if deciding
             .as_ref()
-            .is_none_or(|so_far| decides_before(&outcome, so_far))
+            .is_none_or(|so_far| decides_before(&outcome, so_far, quota))
         {
             deciding = Some(outcome);
         }
@@ -120,19 +127,21 @@ fn settle(said: &[(&[usize], Option<Outcome>)]) -> Option<Settled> {
     Some(Settled { outcome: deciding? })
 }
 
-/// Denials before admissions, the last to have room first; then the least remaining, the last to reset, the first.
-fn decides_before(a: &Outcome, b: &Outcome) -> bool {
+/// Denials before admissions, the last to have room first. Then the least remaining, and of denials the smallest
+/// quota, of admissions the last to reset; then the first.
+fn decides_before(a: &Outcome, b: &Outcome, quota: impl Fn(&Outcome) -> u64) -> bool {
     use std::cmp::Reverse;
     let rank = |outcome: &Outcome| {
-        let within = if outcome.admitted {
-            (Reverse(outcome.remaining), outcome.reset_us)
+        let among_equals = if outcome.admitted {
+            (outcome.reset_us, Reverse(0))
         } else {
-            (Reverse(0), 0)
+            (0, Reverse(quota(outcome)))
         };
         (
             !outcome.admitted,
             outcome.retry_after_us,
-            within,
+            Reverse(outcome.remaining),
+            among_equals,
             Reverse(outcome.decided_by),
         )
     };
@@ -217,9 +226,9 @@ mod tests {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l", "sg:{c}:l"], &[&[0, 1, 2]]);
         let parts = split(&batch);
         let answers = [
-            Some(vec![outcome(true, 3, 0, 100)]),
-            Some(vec![outcome(false, 0, 50, 101)]),
-            Some(vec![outcome(false, 0, 90, 102)]),
+            Some(vec![Ok(outcome(true, 3, 0, 100))]),
+            Some(vec![Ok(outcome(false, 0, 50, 101))]),
+            Some(vec![Ok(outcome(false, 0, 90, 102))]),
         ];
         let combined = combine(&batch, &parts, &answers);
         let settled = combined.decisions[0].clone().unwrap();
@@ -237,11 +246,44 @@ mod tests {
     }
 
     #[test]
+    fn s27_of_parts_with_equal_waits_the_tightest_is_told() {
+        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
+        let parts = split(&batch);
+        let answers = [
+            Some(vec![Ok(outcome(false, 3, 50, 100))]),
+            Some(vec![Ok(outcome(false, 0, 50, 101))]),
+        ];
+        let combined = combine(&batch, &parts, &answers);
+        let settled = combined.decisions[0].clone().unwrap();
+        assert_eq!(settled.outcome.decided_by, 1);
+    }
+
+    #[test]
+    fn s16_a_part_over_a_broken_key_leaves_only_its_decision_open() {
+        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[1]]);
+        let parts = split(&batch);
+        let answers = [
+            Some(vec![Err(BrokenState)]),
+            Some(vec![
+                Ok(outcome(true, 3, 0, 100)),
+                Ok(outcome(true, 2, 0, 100)),
+            ]),
+        ];
+        let combined = combine(&batch, &parts, &answers);
+        assert_eq!(combined.decisions[0], None);
+        assert!(combined.decisions[1].is_some());
+        assert_eq!(combined.to_give_back.len(), 1, "what the other part took");
+    }
+
+    #[test]
     fn a_part_without_an_answer_leaves_the_decision_open_and_gives_back_the_rest() {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[0]]);
         let parts = split(&batch);
         let answers = [
-            Some(vec![outcome(true, 3, 0, 100), outcome(true, 2, 0, 100)]),
+            Some(vec![
+                Ok(outcome(true, 3, 0, 100)),
+                Ok(outcome(true, 2, 0, 100)),
+            ]),
             None,
         ];
         let combined = combine(&batch, &parts, &answers);
@@ -255,8 +297,8 @@ mod tests {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
         let parts = split(&batch);
         let answers = [
-            Some(vec![outcome(true, 3, 0, 100)]),
-            Some(vec![outcome(true, 1, 0, 200)]),
+            Some(vec![Ok(outcome(true, 3, 0, 100))]),
+            Some(vec![Ok(outcome(true, 1, 0, 200))]),
         ];
         let combined = combine(&batch, &parts, &answers);
         let settled = combined.decisions[0].clone().unwrap();

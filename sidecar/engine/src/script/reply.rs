@@ -1,0 +1,260 @@
+//! What comes back from the script.
+
+use super::{GiveBack, WriteBack};
+use crate::batch::{Batch, Decision, Outcome};
+use crate::receipt::Returns;
+
+/// Bytes of a row of the reply: said 4, remaining 4, reset 7, retry-after 7, time 7.
+const ROW: usize = 29;
+/// Bytes of the reply of a call that came too late: the time.
+const CLOCK: usize = 7;
+
+/// The script's answer to one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply<T> {
+    /// It ran after its not-after time: it has taken nothing and written nothing.
+    Late {
+        /// Redis's clock then, microseconds.
+        now_us: u64,
+    },
+    /// It ran.
+    Done {
+        /// Redis's clock then, microseconds.
+        now_us: u64,
+        /// For each decision, give-back or write-back what became of it, in order.
+        each: Vec<Result<T, BrokenState>>,
+    },
+}
+
+impl<T> Reply<T> {
+    /// Redis's clock when the script ran, microseconds.
+    pub fn now_us(&self) -> u64 {
+        match self {
+            Self::Late { now_us } | Self::Done { now_us, .. } => *now_us,
+        }
+    }
+}
+
+/// A key holds something that this version of the script did not write. Decisions that touch it take nothing;
+/// those beside them in the call are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a key in Redis holds something that this version did not write: reset the limit for that key"
+)]
+pub struct BrokenState;
+
+/// A reply that the script of this version does not send.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyError {
+    /// Not the script's answer to this batch.
+    #[error("the script sent {got} bytes for {decisions} decisions, not {want}")]
+    Length {
+        /// Bytes received.
+        got: usize,
+        /// Decisions asked about.
+        decisions: usize,
+        /// Bytes that this many decisions have.
+        want: usize,
+    },
+    /// The take that it says decided is not there.
+    #[error("the script says that take {said} decided decision {decision}, of {takes}")]
+    DecidedBy {
+        /// What was sent: from 1, negative if denied.
+        said: i32,
+        /// Index of the decision.
+        decision: usize,
+        /// Takes that it has.
+        takes: usize,
+    },
+}
+
+/// The outcomes of `batch`, from the script's reply.
+///
+/// # Errors
+/// The reply is not one to this batch.
+pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
+    // One that leaves receipts has a second row, which says nothing.
+    let rows_of = |decision: &Decision| 1 + usize::from(!decision.leaves().is_empty());
+    read(reply, batch.decisions.iter().map(rows_of), |index, row| {
+        let takes = batch.decisions.get(index).map_or(0, |d| d.takes.len());
+        let decided_by = usize::try_from(row.said.unsigned_abs()).unwrap_or(usize::MAX);
+        if !(1..=takes).contains(&decided_by) {
+            return Err(ReplyError::DecidedBy {
+                said: row.said,
+                decision: index,
+                takes,
+            });
+        }
+        Ok(Outcome {
+            admitted: row.said > 0,
+            decided_by: decided_by - 1,
+            remaining: row.remaining,
+            reset_us: row.reset_us,
+            retry_after_us: row.retry_after_us,
+            at_us: row.at_us,
+        })
+    })
+}
+
+/// Units that each give-back returned, from the script's reply.
+///
+/// # Errors
+/// The reply is not one to so many give-backs.
+pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+    read(reply, returns.iter().map(|_| 1), |_, row| Ok(row.remaining))
+}
+
+/// Units that each write-back recorded, from the script's reply.
+///
+/// # Errors
+/// The reply is not one to so many write-backs.
+pub fn written(writes: &[WriteBack<'_>], reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+    read(reply, writes.iter().map(|_| 1), |_, row| Ok(row.remaining))
+}
+
+/// Units that each return gave back, from the script's reply: to the window that most were given back to.
+///
+/// # Errors
+/// The reply is not one to so many returns.
+pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+    read(reply, returns.returns.iter().map(|_| 1), |_, row| {
+        Ok(row.remaining)
+    })
+}
+
+/// What the first row of each entry says, of those that have so many rows each.
+fn read<T>(
+    reply: &[u8],
+    rows_of: impl Iterator<Item = usize> + Clone,
+    each: impl Fn(usize, Row) -> Result<T, ReplyError>,
+) -> Result<Reply<T>, ReplyError> {
+    if reply.len() == CLOCK {
+        let now_us = number(reply);
+        return Ok(Reply::Late { now_us });
+    }
+    let decisions = rows_of.clone().sum();
+    match reply.as_chunks::<ROW>() {
+        (rows, []) if rows.len() == decisions && decisions > 0 => {
+            let firsts = rows_of.scan(0, |next, rows_of| {
+                let first = rows.get(*next);
+                *next += rows_of;
+                first
+            });
+            let read = |(index, row): (usize, &[u8; ROW])| match Row::read(row) {
+                row if row.said == 0 => Ok(Err(BrokenState)),
+                row => each(index, row).map(Ok),
+            };
+            Ok(Reply::Done {
+                now_us: rows.first().map_or(0, |row| Row::read(row).at_us),
+                each: firsts.enumerate().map(read).collect::<Result<_, _>>()?,
+            })
+        }
+        _ => Err(ReplyError::Length {
+            got: reply.len(),
+            decisions,
+            want: ROW * decisions,
+        }),
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    let digits = bytes.iter();
+    digits.fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// What the script says of one decision.
+struct Row {
+    said: i32,
+    remaining: u64,
+    reset_us: u64,
+    retry_after_us: u64,
+    at_us: u64,
+}
+
+impl Row {
+    fn read(row: &[u8; ROW]) -> Self {
+        Row {
+            said: i32::from_be_bytes([row[0], row[1], row[2], row[3]]),
+            remaining: number(&row[4..8]),
+            reset_us: number(&row[8..15]),
+            retry_after_us: number(&row[15..22]),
+            at_us: number(&row[22..29]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{Decision, Take};
+
+    const NOW_US: u64 = 1_790_000_000_123_456;
+
+    /// Of so many decisions with a take each. Replies do not depend on the buckets.
+    fn batch(decisions: usize) -> Batch {
+        let decision = Decision {
+            takes: vec![Take { bucket: 0, cost: 2 }],
+            peek: false,
+        };
+        Batch {
+            buckets: Vec::new(),
+            decisions: vec![decision; decisions],
+        }
+    }
+
+    fn row(said: i32) -> Vec<u8> {
+        let mut row = said.to_be_bytes().to_vec();
+        row.extend([0, 0, 0, 4]);
+        for value in [100, 50, NOW_US] {
+            row.extend_from_slice(&value.to_be_bytes()[1..]);
+        }
+        row
+    }
+
+    fn denied() -> Outcome {
+        Outcome {
+            admitted: false,
+            decided_by: 0,
+            remaining: 4,
+            reset_us: 100,
+            retry_after_us: 50,
+            at_us: NOW_US,
+        }
+    }
+
+    #[test]
+    fn a_reply_is_an_outcome_for_each_decision() {
+        let reply = outcomes(&batch(1), &row(-1)).unwrap();
+        assert_eq!(reply.now_us(), NOW_US);
+        let each = vec![Ok(denied())];
+        let now_us = NOW_US;
+        assert_eq!(reply, Reply::Done { now_us, each });
+    }
+
+    #[test]
+    fn s6_a_reply_that_is_only_a_time_says_that_the_call_came_too_late() {
+        let reply = outcomes(&batch(3), &NOW_US.to_be_bytes()[1..]);
+        assert_eq!(reply, Ok(Reply::Late { now_us: NOW_US }));
+    }
+
+    #[test]
+    fn s16_a_decision_over_a_broken_key_leaves_the_others_their_outcomes() {
+        let reply = [row(0), row(-1)].concat();
+        let Ok(Reply::Done { each, .. }) = outcomes(&batch(2), &reply) else {
+            panic!("a reply");
+        };
+        assert_eq!(each, [Err(BrokenState), Ok(denied())]);
+    }
+
+    #[test]
+    fn a_reply_that_is_not_the_scripts_is_refused() {
+        for wrong in [&[][..], &row(1)[..28], &[row(1), row(1)].concat()] {
+            let error = outcomes(&batch(1), wrong).unwrap_err();
+            assert!(matches!(error, ReplyError::Length { want: ROW, .. }));
+        }
+        for said in [2, -2, i32::MIN] {
+            let error = outcomes(&batch(1), &row(said)).unwrap_err();
+            assert!(error.to_string().contains("decided decision 0, of 1"));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A call as a whole: one that runs too late, keys that cannot be read, logs larger than any history.
+
+use crate::expiry::{every_algorithm, take};
+use crate::lua::Lua;
+use redis::Commands;
+use sluicegate_engine::script::{BrokenState, Reply};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
+
+const SECOND: u64 = 1_000_000;
+const NOW_US: u64 = 1_790_000_000_123_456;
+
+/// One decision for each list of buckets, a unit from each of them.
+fn batch(buckets: &[Bucket], decisions: &[&[usize]]) -> Batch {
+    let take = |bucket: &usize| Take {
+        bucket: *bucket,
+        cost: 1,
+    };
+    let decision = |buckets: &&[usize]| Decision {
+        takes: buckets.iter().map(take).collect(),
+        peek: false,
+    };
+    Batch {
+        buckets: buckets.to_vec(),
+        decisions: decisions.iter().map(decision).collect(),
+    }
+}
+
+fn keys(lua: &mut Lua) -> usize {
+    let keys: Vec<String> = lua.connection.keys("*").expect("an answer");
+    keys.len()
+}
+
+fn dump(lua: &mut Lua, key: &str) -> Vec<u8> {
+    let dump = redis::cmd("DUMP").arg(key).query(&mut lua.connection);
+    dump.expect("an answer")
+}
+
+#[test]
+fn s6_a_call_that_runs_after_its_time_takes_nothing_and_says_when_it_ran() {
+    let mut lua = Lua::start();
+    let buckets = every_algorithm(60 * SECOND);
+    let all = batch(&buckets, &[&[0, 1, 2, 3]]);
+    let late = lua.reply(Some(NOW_US), Some(NOW_US - 1), &all);
+    assert_eq!(late, Ok(Reply::Late { now_us: NOW_US }));
+    assert_eq!(keys(&mut lua), 0, "nothing is written");
+    let in_time = lua.reply(Some(NOW_US), Some(NOW_US), &all);
+    let in_time = in_time.expect("a reply");
+    assert_eq!(in_time.now_us(), NOW_US);
+    assert!(matches!(in_time, Reply::Done { each, .. } if each[0].unwrap().admitted));
+}
+
+#[test]
+fn s6_a_give_back_that_runs_after_its_time_returns_nothing() {
+    let mut lua = Lua::start();
+    for bucket in every_algorithm(60 * SECOND) {
+        let taken = take(&mut lua, Some(NOW_US), &bucket);
+        let given = lua.give_back_by(NOW_US + 1, NOW_US, &bucket, 1, taken.at_us);
+        assert_eq!(given, Reply::Late { now_us: NOW_US + 1 });
+        let returned = lua.try_give_back(Some(NOW_US + 1), &bucket, 1, taken.at_us);
+        assert_eq!(returned, Ok(1), "it was still there");
+    }
+}
+
+/// By Redis's own clock, as in production: what waits in a stopped Redis is not taken when it goes on.
+#[test]
+fn s6_redis_judges_by_its_own_clock() {
+    let mut lua = Lua::start();
+    let bucket = every_algorithm(60 * SECOND).remove(0);
+    let one = batch(&[bucket], &[&[0]]);
+    let now_us = lua.reply(None, None, &one).expect("a reply").now_us();
+    let past = lua.reply(None, Some(now_us - 1), &one).expect("a reply");
+    assert!(matches!(past, Reply::Late { now_us: later } if later >= now_us));
+    let ahead = lua.reply(None, Some(now_us + 3_600 * SECOND), &one);
+    assert!(matches!(ahead, Ok(Reply::Done { .. })));
+}
+
+#[test]
+fn s16_a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
+    let mut lua = Lua::start();
+    let good = every_algorithm(60 * SECOND);
+    for bad in every_algorithm(60 * SECOND) {
+        for foreign in [
+            "a string",
+            "a short string",
+            "a list",
+            "a hash",
+            "a short hash",
+        ] {
+            let bad = Bucket {
+                key: format!("sg:{{ends}}:bad:{}:{foreign}", bad.key),
+                spec: bad.spec,
+            };
+            let key = bad.key.as_str();
+            let () = match foreign {
+                "a string" => lua.connection.set(key, "x".repeat(77)),
+                "a short string" => lua.connection.set(key, "x"),
+                "a list" => lua.connection.lpush(key, 1),
+                "a hash" => lua.connection.hset(key, "h", "y".repeat(83)),
+                _ => lua.connection.hset(key, "h", ""),
+            }
+            .expect("an answer");
+            let kept = dump(&mut lua, key);
+            let mut buckets = good.clone();
+            buckets.push(bad.clone());
+            let all = batch(&buckets, &[&[0, 1], &[1, 4], &[4], &[2, 3], &[0]]);
+            let said = lua.each(NOW_US, &all);
+            let broken = Err(BrokenState);
+            assert!(said[0].is_ok() && said[3].is_ok() && said[4].is_ok());
+            assert_eq!((said[1], said[2]), (broken, broken), "{key}");
+            // What was decided beside it was taken, what touches it was not.
+            let alone = lua.each(NOW_US, &batch(&good, &[&[0], &[1]]));
+            let left = |index: usize| alone[index].expect("readable").remaining;
+            assert_eq!((left(0), left(1)), (150 - 3, 150 - 2));
+            assert!(lua.try_give_back(Some(NOW_US), &bad, 1, NOW_US).is_err());
+            assert_eq!(dump(&mut lua, key), kept, "it is not ours to change");
+            for bucket in &good {
+                lua.reset(&bucket.key);
+            }
+        }
+    }
+}
+
+fn log(limit: u64) -> Bucket {
+    Bucket {
+        key: "sg:{far}:log".to_owned(),
+        spec: BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            limit,
+            window_us: 60 * SECOND,
+        },
+    }
+}
+
+#[test]
+fn s16_a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
+    let mut lua = Lua::start();
+    let bucket = log(100);
+    let one = batch(std::slice::from_ref(&bucket), &[&[0]]);
+    let times: Vec<u64> = (0..100).map(|n| NOW_US + n).collect();
+    lua.decide_all(&times, &one);
+    let () = lua
+        .connection
+        .hdel(&bucket.key, &[1, 2])
+        .expect("an answer");
+    let wants = |cost| Decision {
+        takes: vec![Take { bucket: 0, cost }],
+        peek: false,
+    };
+    let batch = Batch {
+        buckets: vec![bucket],
+        decisions: vec![wants(1), wants(30)],
+    };
+    let said = lua.each(NOW_US + 100, &batch);
+    // Room for one comes with the oldest entry, which is there; for thirty it cannot be found out.
+    assert!(said[0].is_ok_and(|outcome| !outcome.admitted));
+    assert_eq!(said[1], Err(BrokenState));
+}
+
+/// Three bytes for the number of blocks ended at 302 million entries. The state is made up: to fill a log so far would
+/// take Redis 4 GB.
+#[test]
+fn s20_a_log_goes_on_beyond_302_million_entries() {
+    let mut lua = Lua::start();
+    let bucket = log(2_000_000_000);
+    let blocks = (1_u64 << 24) - 1;
+    let entries = blocks * 18;
+    let record = |total: u64| {
+        let stamp = &NOW_US.to_be_bytes()[2..];
+        [stamp, &total.to_be_bytes()[4..]].concat()
+    };
+    // The oldest record, and a full open block.
+    let records = (entries + 1..=entries + 18).flat_map(record);
+    let records: Vec<u8> = record(1).into_iter().chain(records).collect();
+    let head = |number: u64, bytes: usize| number.to_be_bytes()[8 - bytes..].to_vec();
+    let expires_us = NOW_US + 200 * SECOND;
+    let fields = [
+        head(0, 6),
+        head(0, 4),
+        head(blocks, 4),
+        head(0, 4),
+        head(NOW_US, 7),
+        head(expires_us, 7),
+        head(0, 1),
+    ];
+    let first = (1..=18).flat_map(record);
+    let first: Vec<u8> = [0; 4].into_iter().chain(first).collect();
+    let state = [fields.concat(), records].concat();
+    let () = lua
+        .connection
+        .hset_multiple(&bucket.key, &[("h", state), ("0", first)])
+        .expect("an answer");
+    let wants = |cost| Decision {
+        takes: vec![Take { bucket: 0, cost }],
+        peek: false,
+    };
+    let ask = |lua: &mut Lua, at_us, cost| {
+        let batch = Batch {
+            buckets: vec![bucket.clone()],
+            decisions: vec![wants(cost)],
+        };
+        lua.each(at_us, &batch)[0].expect("readable")
+    };
+    let before = entries + 18;
+    for n in 1..=40 {
+        let outcome = ask(&mut lua, NOW_US + n, 1);
+        assert!(outcome.admitted);
+        assert_eq!(outcome.remaining, bucket.spec.limit - before - n);
+    }
+    // Blocks are still found by their numbers: what was there before goes together.
+    let left = bucket.spec.limit - before - 40;
+    for more in [2, 16] {
+        let denied = ask(&mut lua, NOW_US + 40, left + more);
+        assert_eq!(denied.retry_after_us, 60 * SECOND - 40);
+    }
+}
