@@ -289,7 +289,7 @@ for i = 1, #buckets do
       end
     elseif bucket.lifetime then
       local state = pack('>I4I7', level, bucket.at or now)
-      if kept > 0 then
+      if bucket.at then
         call('SET', key, state, 'KEEPTTL')
       else
         call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))

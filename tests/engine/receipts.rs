@@ -158,6 +158,21 @@ fn s15_the_same_receipt_twice_returns_its_units_once() {
 }
 
 #[test]
+fn s15_a_script_that_leaves_the_receipt_as_it_was_would_be_found() {
+    let right = "receipt.level = left - units";
+    assert_eq!(script::DECIDE.matches(right).count(), 1);
+    let mut lua = Lua::start();
+    lua.use_script(&script::DECIDE.replace(right, "receipt.level = left"));
+    let limit = Limit::new("mine", Algorithm::TokenBucket { burst: 10 });
+    for secret in [1, 2] {
+        let taken = lua.decide(Some(START_US), &limit.batch(3, Some(secret), false));
+        assert!(taken[0].admitted);
+    }
+    let twice = limit.returns(&[(1, 3), (1, 3)]);
+    assert_eq!(lua.return_units(Some(START_US), &twice), [3, 3]);
+}
+
+#[test]
 fn s15_a_guessed_receipt_returns_nothing() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 3, 1));
