@@ -16,6 +16,7 @@
 //! | `top` | who is being denied, by page and command |
 //! | `edge` | the edge of the window, by algorithm |
 //! | `outages` | what happens when a part is away, and when it is back |
+//! | `store_down` | three sidecars whose Redis is broken in every way, under load |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
 //! | `reload` | the policy's replacement while requests are served |
 //! | `apart` | rules and plugins that must not notice each other |

@@ -5,6 +5,7 @@
 //! | `process.rs` | a process that a test owns; free ports; waiting for a condition |
 //! | `redis.rs` | a Redis |
 //! | `cluster.rs` | a Redis Cluster |
+//! | `proxy.rs` | a TCP proxy that slows, swallows and cuts |
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a sidecar that admits all and tells what it was asked |
 //! | `identity.rs` | client certificates and signed tokens |
@@ -25,6 +26,7 @@ pub mod identity;
 pub mod noise;
 pub mod process;
 pub mod prometheus;
+pub mod proxy;
 pub mod recorder;
 pub mod redis;
 pub mod report;

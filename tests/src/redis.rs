@@ -33,6 +33,11 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Where it listens, on the loopback address.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Its process number.
     pub fn id(&self) -> u32 {
         self.process.id()
