@@ -33,13 +33,15 @@
 -- lua/README.md explains the layouts, the bounds, the cost of things, and how to add an algorithm.
 
 local call, read = redis.call, redis.pcall
-local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.byte
-local request, now = ARGV[1], tonumber(ARGV[2])
-if not now then
+local pack, unpack = struct.pack, struct.unpack
+local request, now = ARGV[1], ARGV[2]
+if now then
+  now = tonumber(now)
+else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local not_after, position = unpack('>I7', request)
+local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
 local LOG, FIXED, TOKEN, RECEIPT = 1, 2, 3, 4
@@ -76,11 +78,10 @@ local broken
 local buckets = {}
 for i = 1, #KEYS do
   local key = KEYS[i]
-  local kind, limit, a, b
-  kind, limit, a, b, position = unpack('>I1I4I7I7', request, position)
+  if i > 1 then kind, limit, a, b, position = unpack('>I1I4I7I7', request, position) end
   if kind == FIXED then
     local state, edge = read('GET', key), now - now % a
-    local level, kept, born, following, last = 0, 0, now
+    local level, kept, born, following = 0, 0, now
     if state then
       if #state == 18 then
         local start, count, since = unpack('>I7I4I7', state)
@@ -91,7 +92,7 @@ for i = 1, #KEYS do
           level, born = count > limit and count or limit, now + 1
           if start == edge + a then
             -- One edge: the window that follows keeps its count, and this one is not written.
-            kept, following, last = level, count, start
+            kept, following = level, count
           end
         end
       else
@@ -99,10 +100,9 @@ for i = 1, #KEYS do
         broken[i] = true
       end
     end
-    buckets[i] = {
-      a = a, cap = limit, level = level, kept = kept, fresh = edge + a - now, born = born,
-      following = following, last = last,
-    }
+    local bucket = { a = a, cap = limit, level = level, kept = kept, fresh = edge + a - now, born = born }
+    if following then bucket.following, bucket.last = following, edge + a end
+    buckets[i] = bucket
   elseif kind == TOKEN then
     local state, level, kept, born, expires = read('GET', key), 0, 0, now, 0
     if state then
@@ -135,12 +135,13 @@ for i = 1, #KEYS do
     local records = read('HGET', key, 'h')
     local size = records and #records
     -- A head of 33 bytes and records of 10: the oldest, its copies, and one in the open block at least.
-    if size and (size % 10 ~= 3 or size < 53 or size < 53 + 10 * byte(records, 33)) then
-      broken = broken or {}
-      broken[i], size = true, nil
-    end
-    if size then
+    if size and size >= 53 and size % 10 == 3 then
       head, lag, blocks, base, born, expires, ahead, from = unpack(LOG_HEAD, records)
+    end
+    if size and (from == 1 or size < 53 + 10 * ahead) then
+      broken = broken or {}
+      broken[i] = true
+    elseif size then
       local newest, total = unpack(RECORD, records, size - 9)
       last = expires - (expires - newest) % TWO48
       if last + a > now then
@@ -303,9 +304,9 @@ for i = 1, #buckets do
         call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
       end
     else
-      local a, records, from, record = bucket.a, bucket.records, bucket.from, ''
+      local sub, window, records, from, record = string.sub, bucket.a, bucket.records, bucket.from, ''
       local head, lag, blocks, base = bucket.head, bucket.lag, bucket.blocks, bucket.base
-      local expires, ahead, stamp, last = bucket.expires, bucket.ahead, bucket.fresh + now - a, bucket.last
+      local expires, ahead, stamp, last = bucket.expires, bucket.ahead, bucket.fresh + now - window, bucket.last
       if kept == 0 then
         -- Nothing older counts: begin anew. UNLINK frees any number of blocks in the background.
         if lag + blocks > 0 then
@@ -341,8 +342,8 @@ for i = 1, #buckets do
         call('HDEL', key, _G.unpack(fields))
         lag = lag - #fields
       end
-      local extend = expires < last + a
-      if extend then expires = last + a + math.ceil(a / 4) + MARGIN end
+      local extend = expires < last + window
+      if extend then expires = last + window + math.ceil(window / 4) + MARGIN end
       call('HSET', key, 'h',
         pack(LOG_HEAD, head, lag, blocks, base, born, expires, ahead) .. sub(records, from) .. record)
       if extend then call('PEXPIRE', key, math.ceil((expires - now) / 1000)) end

@@ -50,8 +50,8 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "the first bucket without room decides, not the last",
-        "if later > retry then said",
-        "if retry == 0 then said",
+        "if later > retry then",
+        "if retry == 0 then",
     ),
     (
         "a peek takes",
@@ -65,7 +65,7 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a log's key ends with the window of its first entry",
-        "local extend = expires < last + a",
+        "local extend = expires < last + window",
         "local extend = expires == 0",
     ),
     (
@@ -87,6 +87,71 @@ const BUGS: &[(&str, &str, &str)] = &[
         "a counter's future is believed",
         "elseif start > edge then",
         "elseif start > edge + now then",
+    ),
+    (
+        "a step back over one edge forgets the window that follows",
+        "if start == edge + a then",
+        "if start == 0 then",
+    ),
+    (
+        "a step back over one edge lets the window before admit again",
+        "kept, following = level, count",
+        "level, kept, following = count, count, count",
+    ),
+    (
+        "the wait after such a step ends at the edge, whatever the window that follows holds",
+        "elseif bucket.following and bucket.following + cost > bucket.cap then",
+        "elseif not bucket then",
+    ),
+    (
+        "of equal waits the first is told",
+        "if rare.tighter(bucket, tightest) then",
+        "if not rare then",
+    ),
+    (
+        "of equal waits and remainders the first is told",
+        "return left < least or left == least and one.cap / a < other.cap / b",
+        "return left < least",
+    ),
+    (
+        "a write-back goes to the end of a log",
+        "if log.kept > 0 and stamps[1] <= log.last then",
+        "if not log.kept then",
+    ),
+    (
+        "a write-back is of now",
+        "if not bucket.following then at = min(at, now) end",
+        "if not bucket.following then at = now end",
+    ),
+    (
+        "a write-back is recorded though its window is over",
+        "if more > 0 and not (bucket.head and last + bucket.a <= now) then",
+        "if more > 0 then",
+    ),
+    (
+        "a write-back forgets what a step of the clock has moved",
+        "units[#units + 1] = now + (-now) % log.b, late",
+        "units[#units + 1] = now + (-now) % log.b, 0",
+    ),
+    (
+        "a write-back between two records does not add up",
+        "old[#old + 1], old_units[#old_units + 1], level = stamp, up_to - level, up_to",
+        "old[#old + 1], old_units[#old_units + 1], level = stamp, up_to - before, up_to",
+    ),
+    (
+        "tokens are written back that have drained",
+        "gain = gain - (now - from) * drain",
+        "gain = gain * 1",
+    ),
+    (
+        "tokens that are written back drain beside those that were there",
+        "elseif at < bucket.born and bucket.born <= now then",
+        "elseif at < now then",
+    ),
+    (
+        "a fixed window is written back into the next one",
+        "if times[i] >= from and times[i] < from + bucket.a then",
+        "if times[i] < from + bucket.a then",
     ),
     (
         "a log's future is believed",
