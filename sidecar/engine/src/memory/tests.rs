@@ -126,13 +126,13 @@ fn fill(memory: &mut Memory, now_us: u64, keys: std::ops::Range<u64>, window_us:
 fn s14_invented_keys_at_a_high_rate_stay_bounded() {
     let mut memory = Memory::new();
     let mut most = 0;
-    // 20,000 new keys in each tenth of a second, with a window of one.
+    // 5,000 new keys in each tenth of a second, with a window of one.
     for step in 0..50u64 {
         let now_us = step * SECOND / 10;
         fill(
             &mut memory,
             now_us,
-            step * 20_000..(step + 1) * 20_000,
+            step * 5_000..(step + 1) * 5_000,
             SECOND,
         );
         if step % 10 == 0 {
@@ -140,7 +140,7 @@ fn s14_invented_keys_at_a_high_rate_stay_bounded() {
         }
         most = most.max(memory.len());
     }
-    assert!(most <= 420_000, "{most} keys: a window's and a sweep's");
+    assert!(most <= 105_000, "{most} keys: a window's and a sweep's");
     while !memory.sweep(60 * SECOND, 1_000).done {}
     assert_eq!(memory.len(), 0);
     assert!(memory.bytes() < 100_000, "{} bytes", memory.bytes());

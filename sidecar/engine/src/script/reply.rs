@@ -195,6 +195,7 @@ mod tests {
         let decision = Decision {
             takes: vec![Take { bucket: 0, cost: 2 }],
             peek: false,
+            receipts: Vec::new(),
         };
         Batch {
             buckets: Vec::new(),
