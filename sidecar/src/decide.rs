@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `service.rs` | decides: reads, asks the store, counts, answers |
+//! | `settle.rs` | the store, or what stands in for it |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
 //! | `receipts.rs` | what proves that units were taken |
 //! | `instead.rs` | what decides where the store did not answer |
@@ -15,6 +16,7 @@ mod instead;
 mod plan;
 mod receipts;
 mod service;
+mod settle;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, Live, Reload};

@@ -19,4 +19,6 @@ pub use limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
 pub use source::{PolicyError, PolicySource};
-pub use store::StoreAddress;
+pub use store::{
+    CredentialFiles, Endpoint, RedisOptions, RedisStore, RedisUrl, StoreAddress, TlsFiles, Topology,
+};

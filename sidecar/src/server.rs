@@ -67,11 +67,14 @@ pub async fn run(
             () = shutdown => {}
             () = tick(&service) => {}
             () = reload(&service, &changed) => {}
+            () = service.watch_store() => {}
+            () = service.write_back() => {}
             () = feed.run(&service) => {}
         }
         drop(stop);
         // A viewer would never leave by itself, and hold the shutdown up.
         feed.end();
+        service.leave().await;
         Ok(())
     };
     tokio::try_join!(decisions, admin, shutdown)?;

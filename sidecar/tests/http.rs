@@ -31,7 +31,7 @@ async fn start() -> (SocketAddr, SocketAddr) {
     std::fs::write(&path, POLICY).unwrap();
     let metrics = Metrics::new().unwrap();
     let live = Live::load(&path, &metrics).unwrap();
-    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1)).unwrap();
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
     let service = Arc::new(Service::new(live, store, metrics));
     let [decisions, admin] = [
         TcpListener::bind("127.0.0.1:0").await.unwrap(),

@@ -55,6 +55,7 @@ mod replies;
 mod socket;
 mod sources;
 mod stall;
+mod store_down;
 mod support;
 mod together;
 mod top;

@@ -242,7 +242,8 @@ async fn survives(
     // The count is exact: what had no verdict may have been taken where the answer was lost.
     for (limit, (admitted, unknown)) in COUNTED.iter().zip(taken) {
         let looked = fleet.ask(0, limit, name, json!({ "peek": true })).await;
-        let used = 300 - looked["remaining"]
+        let used = 300
+            - looked["remaining"]
                 .as_u64()
                 .unwrap_or_else(|| panic!("{looked}"));
         let lost = if name == "cut in mid-answer" {

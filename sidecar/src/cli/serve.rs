@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use sluicegate::decide::Live;
 use sluicegate::decide::Service;
-use sluicegate::policy::StoreAddress;
 use sluicegate::server::Access;
 use sluicegate::server::listen::{Address, Listener};
 use sluicegate::store::Store;
@@ -67,16 +66,12 @@ impl Serve {
         let metrics = Metrics::new().map_err(Failure::system)?;
         let live = Live::load(&self.policy, &metrics).map_err(Failure::usage)?;
         let policy = &live.current().policy;
-        let given: Option<StoreAddress> = match &self.store {
-            None => None,
-            Some(text) => Some(text.parse().map_err(|why| {
-                Failure::usage(format!("`--store` or SLUICEGATE_STORE is {why}"))
-            })?),
-        };
+        let given = self.store.as_ref().map(|text| policy.store.with_url(text));
+        let given = given
+            .transpose()
+            .map_err(|why| Failure::usage(format!("`--store` or SLUICEGATE_STORE is {why}")))?;
         let store = given.as_ref().unwrap_or(&policy.store);
-        let store = Store::open(store, policy.store_timeout)
-            .map_err(Failure::usage)?
-            .with_memory_limit(policy.memory_limit);
+        let store = Store::open(store, policy.store_timeout).with_memory_limit(policy.memory_limit);
         let service = Arc::new(Service::new(live, store, metrics));
         let access = match self.admin_token {
             Some(token) if token.is_empty() => {

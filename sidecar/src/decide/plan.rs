@@ -130,7 +130,7 @@ impl Plan {
     }
 
     /// What each decision that the store is asked for takes, and from which limits; in the order of the batch.
-    pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit>)> {
+    pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
         let planned = self.decisions.iter().filter_map(|entry| match entry {
             Entry::Planned(planned) => Some(planned),
             Entry::Bad(_) | Entry::Held(_) => None,

@@ -2,27 +2,29 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sluicegate_protocol::{
-    Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, WithoutStore,
-    read_decisions, read_give_backs, read_resets,
+    Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, read_decisions,
+    read_give_backs, read_resets,
 };
 use tracing::warn;
 
 use super::denials::Denials;
 use super::epoch::{Live, Reload};
-use super::instead::{Instead, Mode};
 use super::plan::{Plan, buckets};
 use super::receipts;
+use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
-use crate::store::{Settled, Store, StoreError};
+use crate::store::{Health, HealthState, Outage, Store, StoreError};
 use crate::telemetry::events::Incidents;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, Now};
 use crate::telemetry::verdict::Source;
+
+/// A connection that is lost for less than this is none that operators should hear of.
+const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Everything a sidecar knows.
 #[derive(Debug)]
@@ -32,10 +34,8 @@ pub struct Service {
     /// The policy in force.
     pub live: Live,
     store: Arc<Store>,
-    batcher: Batcher,
+    settler: Settler,
     denials: Denials,
-    /// The store was asked for something since the last tick.
-    store_asked: AtomicBool,
     /// What it counts.
     pub metrics: Arc<Metrics>,
     /// What has happened to it.
@@ -48,18 +48,20 @@ impl Service {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
         let incidents = Arc::new(Incidents::default());
         incidents.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
-        let batcher = Batcher::start(
-            Arc::clone(&store),
-            Arc::clone(&metrics),
-            Arc::clone(&incidents),
-        );
+        let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&metrics));
+        let instance = random_instance();
+        let memory_limit = live.current().policy.memory_limit;
         Self {
-            instance: random_instance(),
+            instance,
+            settler: Settler::new(
+                Arc::clone(&store),
+                batcher,
+                Outage::new(memory_limit),
+                format!("{instance:x}"),
+            ),
             live,
             store,
-            batcher,
             denials: Denials::default(),
-            store_asked: AtomicBool::new(false),
             metrics,
             incidents,
         }
@@ -86,11 +88,8 @@ impl Service {
         });
         plan.leave_receipts(&asked, receipts::secret);
         let store_asked = !plan.batch.decisions.is_empty();
-        if store_asked {
-            self.store_asked.store(true, Ordering::Relaxed);
-        }
-        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
-        let told = plan.verdicts(&settled, &instead(&plan, &settled));
+        let (settled, instead) = self.settler.settle(&plan).await;
+        let told = plan.verdicts(&settled, &instead);
         for (told, asked) in told.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
             epoch.meters.count(told, decision, now_us);
@@ -110,7 +109,6 @@ impl Service {
     }
 
     fn failed(&self, error: &StoreError) {
-        self.incidents.store_failed(clock::unix_ms(), error);
         self.metrics.store_failed(error.kind());
         warn!(kind = %error.kind(), "store call failed: {error}");
     }
@@ -194,15 +192,11 @@ impl Service {
     /// every second or so.
     pub async fn tick(&self) {
         self.store.sweep().await;
-        let asked = self.store_asked.swap(false, Ordering::Relaxed);
-        if asked {
+        if self.settler.was_asked() {
             self.look_at_samples().await;
         }
-        // On a Cluster what failed may not be what is asked for now.
-        if !asked || self.batcher.is_failing() {
-            // Whoever needs it hears why; here a gauge says so.
-            let _ = self.store_answers().await;
-        }
+        // What the store last said holds; whether it is there is told elsewhere.
+        let _ = self.settler.tick().await;
     }
 
     /// Asks how limits stand that decisions asked for and others decided.
@@ -223,9 +217,9 @@ impl Service {
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
         let plan = Plan::new(&epoch.policy, &looks, |_| None);
-        let settled = self.batcher.decide(Arc::clone(&plan.batch)).await;
+        let (settled, instead) = self.settler.settle(&plan).await;
         let now_us = clock::now_us();
-        for (told, (_, key)) in plan.verdicts(&settled, &[]).iter().zip(&samples) {
+        for (told, (_, key)) in plan.verdicts(&settled, &instead).iter().zip(&samples) {
             epoch.meters.note(&told.verdict, key, now_us);
         }
     }
@@ -240,24 +234,59 @@ impl Service {
     /// # Errors
     /// One of them cannot be written as text.
     pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
-        self.metrics.text(self.denials.len())
+        let (sidecars, unwritten) = self.settler.standing();
+        self.metrics.text(Now {
+            certificates: self.denials.len(),
+            sidecars: usize::try_from(sidecars).unwrap_or(usize::MAX),
+            unwritten,
+        })
     }
 
-    /// Whether the store answers within its deadline.
+    /// Whether all of the store can be used, as far as is known; asks nobody.
     ///
     /// # Errors
     /// Why not.
     pub async fn store_answers(&self) -> Result<(), StoreError> {
-        let answered = self.store.ping().await;
-        self.metrics.store_is_up(answered.is_ok());
-        match &answered {
-            Ok(()) => {
-                self.batcher.store_answers();
-                self.incidents.store_answered(clock::unix_ms());
+        self.store.ping().await
+    }
+
+    /// Tells metrics and events how the store stands, whenever that changes, for ever.
+    pub async fn watch_store(&self) {
+        let mut changes = self.store.health_changes();
+        loop {
+            let health = changes.borrow_and_update().clone();
+            self.metrics.store_is_up(health.is_up());
+            match &health.state {
+                HealthState::Unknown => {}
+                HealthState::Up => self.incidents.store_answered(clock::unix_ms()),
+                HealthState::Down(cause) => {
+                    // A connection that is replaced at once is no outage.
+                    let up = changes.wait_for(Health::is_up);
+                    if tokio::time::timeout(REPLACED_WITHIN, up).await.is_ok() {
+                        changes.mark_changed();
+                        continue;
+                    }
+                    let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
+                    let now_ms = clock::unix_ms();
+                    self.incidents
+                        .store_failed(now_ms.saturating_sub(ago), cause);
+                    self.incidents.store_failed(now_ms, cause);
+                }
             }
-            Err(error) => self.incidents.store_failed(clock::unix_ms(), error),
+            if changes.changed().await.is_err() {
+                return;
+            }
         }
-        answered
+    }
+
+    /// Tells the store what was admitted without it, for ever.
+    pub async fn write_back(&self) {
+        self.settler.write_back().await;
+    }
+
+    /// Says to the store that this sidecar goes.
+    pub async fn leave(&self) {
+        self.settler.leave().await;
     }
 
     /// What the store is, for people.
@@ -279,19 +308,6 @@ impl Service {
             }
         }
     }
-}
-
-/// What decides where the store did not answer; nothing, if it did everywhere.
-fn instead(plan: &Plan, settled: &[Option<Settled>]) -> Vec<Instead> {
-    if settled.iter().all(Option::is_some) {
-        return Vec::new();
-    }
-    let instead = |(_, limits)| match Mode::of(limits) {
-        Mode::Allow => Instead::Say(Some(WithoutStore::Allow)),
-        Mode::Deny => Instead::Say(Some(WithoutStore::Deny)),
-        Mode::Share => Instead::Say(None),
-    };
-    plan.takes().map(instead).collect()
 }
 
 /// A number from 1 to 2^53 - 1. The standard library's hasher is the one source of randomness that it has: its keys are the

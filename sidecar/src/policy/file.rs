@@ -12,7 +12,7 @@ use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
 use super::problem::{self, shown};
-use super::store::StoreAddress;
+use super::store::{StoreAddress, StoreFile};
 
 /// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
@@ -26,7 +26,7 @@ const MAX_WINDOWS: usize = 8;
 #[serde(deny_unknown_fields)]
 struct PolicyFile {
     #[serde(default)]
-    store: Option<Spanned<String>>,
+    store: Option<Spanned<StoreFile>>,
     #[serde(default)]
     store_timeout: Option<Spanned<String>>,
     #[serde(default)]
@@ -95,10 +95,8 @@ fn parse(text: &str) -> Result<Policy, String> {
         .map_err(|error| problem::tell(&error, text))?;
     let store = match &file.store {
         None => StoreAddress::default(),
-        Some(text) => text
-            .value
-            .parse()
-            .map_err(|why| format!("line {}: `store` is {why}", text.referenced.line()))?,
+        Some(store) => StoreAddress::try_from(&store.value)
+            .map_err(|why| format!("line {}: {why}", store.referenced.line()))?,
     };
     let set = |field: &str, text: &Option<Spanned<String>>, default| match text {
         None => Ok(default),

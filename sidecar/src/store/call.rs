@@ -1,119 +1,141 @@
-//! Calls of the script on any connection, of one Redis or of a Cluster. Every key of a call is in one slot.
+//! The script as commands, on any connection. Every key of a call is in one slot.
 
-use redis::aio::ConnectionLike;
-use redis::{ErrorKind, RedisError, Script, ServerErrorKind};
-use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply};
-use sluicegate_engine::{Batch, Outcome, Returns};
+use std::time::Duration;
 
-use super::error::StoreError;
+use redis::{Cmd, Script as Hashed};
+use sluicegate_engine::script::{self, GiveBack, WriteBack};
+use sluicegate_engine::{Batch, Returns};
 
-/// The script, with its SHA-1 at hand.
-pub fn script() -> Script {
-    Script::new(script::DECIDE)
+/// The script, with its SHA-1 at hand, and what stands before every key.
+pub struct Script {
+    hash: String,
+    prefix: String,
 }
 
-/// For each decision its outcome, unless a key of it cannot be read.
-pub type Each = Vec<Result<Outcome, BrokenState>>;
-
-/// Decides a batch.
-pub async fn decide(
-    connection: &mut impl ConnectionLike,
-    script: &Script,
-    batch: &Batch,
-) -> Result<Each, StoreError> {
-    if batch.decisions.is_empty() {
-        return Ok(Vec::new());
-    }
-    let reply = invoke(
-        connection,
-        script,
-        script::keys(batch),
-        script::arguments(batch, None),
-    )
-    .await?;
-    done(script::outcomes(batch, &reply).map_err(StoreError::Reply)?)
+/// One call of the script: its keys, and its arguments for a time after which it must not run.
+pub struct Request<'a> {
+    keys: Vec<&'a str>,
+    arguments: Arguments<'a>,
 }
 
-/// Gives back, no bucket twice.
-pub async fn give_back(
-    connection: &mut impl ConnectionLike,
-    script: &Script,
-    returns: &[GiveBack<'_>],
-) -> Result<Vec<u64>, StoreError> {
-    let keys = script::give_back_keys(returns);
-    let reply = invoke(
-        connection,
-        script,
-        keys,
-        script::give_back_arguments(returns, None),
-    )
-    .await?;
-    let each = done(script::returned(returns, &reply).map_err(StoreError::Reply)?)?;
-    each.into_iter()
-        .map(|returned| returned.map_err(StoreError::State))
-        .collect()
+enum Arguments<'a> {
+    Decide(&'a Batch),
+    GiveBack(&'a [GiveBack<'a>]),
+    WriteBack(&'a [WriteBack<'a>]),
+    Return(&'a Returns),
 }
 
-fn done<T>(reply: Reply<T>) -> Result<Vec<Result<T, BrokenState>>, StoreError> {
-    match reply {
-        Reply::Done { each, .. } => Ok(each),
-        Reply::Late { .. } => Err(StoreError::Late),
-    }
-}
-
-/// Returns units by receipts.
-pub async fn return_units(
-    connection: &mut impl ConnectionLike,
-    script: &Script,
-    returns: &Returns,
-) -> Result<Vec<u64>, StoreError> {
-    let (keys, arguments) = (
-        script::return_keys(returns),
-        script::return_arguments(returns, None),
-    );
-    let reply = invoke(connection, script, keys, arguments).await?;
-    let each = done(script::returned_units(returns, &reply).map_err(StoreError::Reply)?)?;
-    // What cannot be read holds nothing that could come back.
-    Ok(each.into_iter().map(Result::unwrap_or_default).collect())
-}
-
-/// Makes one bucket whole; whether it held anything.
-pub async fn reset(connection: &mut impl ConnectionLike, key: &str) -> Result<bool, StoreError> {
-    redis::cmd("UNLINK")
-        .arg(key)
-        .query_async(connection)
-        .await
-        .map_err(classify)
-}
-
-async fn invoke<'a>(
-    connection: &mut impl ConnectionLike,
-    script: &Script,
-    keys: impl Iterator<Item = &'a str>,
-    arguments: Vec<Vec<u8>>,
-) -> Result<Vec<u8>, StoreError> {
-    let mut call = script.prepare_invoke();
-    for key in keys {
-        call.key(key);
-    }
-    for argument in arguments {
-        call.arg(argument);
-    }
-    // Sends EVALSHA, and the script itself only when Redis has lost it.
-    call.invoke_async(connection).await.map_err(classify)
-}
-
-pub fn classify(error: RedisError) -> StoreError {
-    match error.kind() {
-        ErrorKind::Server(
-            ServerErrorKind::BusyLoading
-            | ServerErrorKind::MasterDown
-            | ServerErrorKind::ClusterDown
-            | ServerErrorKind::TryAgain,
-        ) => StoreError::Connection(error),
-        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType => {
-            StoreError::Refused(error)
+impl<'a> Request<'a> {
+    /// Decides a batch.
+    pub fn decide(batch: &'a Batch) -> Self {
+        Self {
+            keys: script::keys(batch).collect(),
+            arguments: Arguments::Decide(batch),
         }
-        _ => StoreError::Connection(error),
+    }
+
+    /// Gives back, no bucket twice.
+    pub fn give_back(returns: &'a [GiveBack<'a>]) -> Self {
+        Self {
+            keys: script::give_back_keys(returns).collect(),
+            arguments: Arguments::GiveBack(returns),
+        }
+    }
+
+    /// Returns units by receipts.
+    pub fn return_units(returns: &'a Returns) -> Self {
+        Self {
+            keys: script::return_keys(returns).collect(),
+            arguments: Arguments::Return(returns),
+        }
+    }
+
+    /// Writes back, no bucket twice.
+    pub fn write_back(writes: &'a [WriteBack<'a>]) -> Self {
+        Self {
+            keys: script::write_back_keys(writes).collect(),
+            arguments: Arguments::WriteBack(writes),
+        }
+    }
+
+    /// The key that says where in a Cluster the call belongs.
+    pub fn first_key(&self) -> &str {
+        self.keys.first().copied().unwrap_or_default()
+    }
+}
+
+/// Says that a sidecar is there, and answers how many are.
+const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
+/// Where it does so: in one slot.
+pub const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
+
+impl Script {
+    /// Says that the sidecar of this name is there, for so long, or that it leaves. Answers its rank, how many there are,
+    /// and Redis's clock in microseconds.
+    pub fn sidecars(&self, name: &str, lasts: Duration, leaves: bool) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(SIDECARS).arg(SIDECARS_KEYS.len());
+        for key in SIDECARS_KEYS {
+            command.arg(self.key(key));
+        }
+        let lasts_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+        command.arg(name).arg(lasts_ms).arg(u8::from(leaves));
+        command
+    }
+
+    /// With this before every key.
+    pub fn new(prefix: &str) -> Self {
+        Self {
+            hash: Hashed::new(script::DECIDE).get_hash().to_owned(),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// The call by the script's hash: Redis refuses it where it does not have the script, and then has done nothing.
+    pub fn by_hash(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
+        self.command("EVALSHA", &self.hash, request, not_after_us)
+    }
+
+    /// The call with the script itself, which Redis then keeps.
+    pub fn whole(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
+        self.command("EVAL", script::DECIDE, request, not_after_us)
+    }
+
+    fn command(
+        &self,
+        name: &str,
+        script: &str,
+        request: &Request<'_>,
+        not_after_us: Option<u64>,
+    ) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(request.keys.len());
+        if self.prefix.is_empty() {
+            command.arg(&request.keys);
+        } else {
+            for key in &request.keys {
+                command.arg(self.key(key));
+            }
+        }
+        let arguments = match request.arguments {
+            Arguments::Decide(batch) => script::arguments(batch, not_after_us),
+            Arguments::GiveBack(returns) => script::give_back_arguments(returns, not_after_us),
+            Arguments::WriteBack(writes) => script::write_back_arguments(writes, not_after_us),
+            Arguments::Return(returns) => script::return_arguments(returns, not_after_us),
+        };
+        command.arg(arguments);
+        command
+    }
+
+    /// Makes a bucket whole.
+    pub fn reset(&self, key: &str) -> Cmd {
+        let mut command = redis::cmd("UNLINK");
+        command.arg(self.key(key));
+        command
+    }
+
+    /// As Redis knows it.
+    pub fn key(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
     }
 }

@@ -5,9 +5,11 @@
 //! | `slots.rs` | the slot of a key |
 //! | `lanes.rs` | who waits with whom; pure |
 //! | `parts.rs` | a batch into parts, one for each subject, and their answers together again; pure |
-//! | `client.rs` | the calls |
+//! | `map.rs` | which node has which slots |
+//! | `client.rs` | the calls, and whom a node refers them to |
 
 pub mod client;
 pub mod lanes;
+mod map;
 mod parts;
 pub mod slots;

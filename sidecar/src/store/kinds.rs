@@ -1,23 +1,34 @@
 //! The stores behind one seam.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sluicegate_engine::{Batch, Returns};
+use sluicegate_engine::script::WriteBack;
+use sluicegate_engine::{Batch, Place, Returns};
+use tokio::sync::watch;
 
 use super::cluster::client::Cluster;
-use super::error::{StoreError, within};
+use super::error::{ConnectionError, StoreError};
+use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::redis::Redis;
+use super::redis::node::Node;
 use super::returns::{GiveBackEntry, ReturnCall, calls};
 use super::settled::Settlement;
-use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress};
+use super::share::Debt;
+use crate::clock;
+use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress, Topology};
+
+/// For how long a sidecar is remembered that says that it is there: it does so every second.
+const REMEMBERED: Duration = Duration::from_secs(5);
 
 /// A store, and the deadline of every call to it.
 #[derive(Debug)]
 pub struct Store {
     kind: Kind,
     timeout: Duration,
+    monitor: Arc<Monitor>,
 }
 
 #[derive(Debug)]
@@ -27,21 +38,46 @@ enum Kind {
     /// In one Redis, shared by a fleet.
     Redis(Redis),
     /// In a Redis Cluster.
-    Cluster(Box<Cluster>),
+    Cluster(Cluster),
 }
 
 impl Store {
-    /// Opens the store. Redis need not be there yet: the connection is made when it is first needed.
-    ///
-    /// # Errors
-    /// The address cannot be understood.
-    pub fn open(address: &StoreAddress, timeout: Duration) -> Result<Self, StoreError> {
+    /// Opens the store. Redis need not be there yet: connections are made in the current runtime, in the background.
+    pub fn open(address: &StoreAddress, timeout: Duration) -> Self {
+        let monitor = Arc::new(Monitor::default());
+        let report = Arc::clone(&monitor);
         let kind = match address {
-            StoreAddress::Memory => Kind::Memory(Memory::new(DEFAULT_MEMORY_LIMIT)),
-            StoreAddress::Redis(url) => Kind::Redis(Redis::open(url)?),
-            StoreAddress::Cluster(urls) => Kind::Cluster(Box::new(Cluster::open(urls, timeout)?)),
+            StoreAddress::Memory => {
+                monitor.up(monitor.add());
+                Kind::Memory(Memory::new(DEFAULT_MEMORY_LIMIT))
+            }
+            StoreAddress::Redis(redis) => match &redis.url.topology {
+                Topology::Single(endpoint) => {
+                    Kind::Redis(Redis::open(redis, endpoint, timeout, report))
+                }
+                Topology::Sentinel { sentinels, name } => {
+                    Kind::Redis(Redis::by_sentinels(redis, sentinels, name, timeout, report))
+                }
+                Topology::Cluster(seeds) => {
+                    Kind::Cluster(Cluster::open(redis, seeds, timeout, report))
+                }
+            },
         };
-        Ok(Self { kind, timeout })
+        Self {
+            kind,
+            timeout,
+            monitor,
+        }
+    }
+
+    /// Whether all of it can be used: what the connections, the looks at them and the calls have found.
+    pub fn health(&self) -> Health {
+        self.monitor.health()
+    }
+
+    /// Tells of changes of that.
+    pub fn health_changes(&self) -> watch::Receiver<Health> {
+        self.monitor.watch()
     }
 
     /// Bounds what the embedded store holds, in bytes; of no effect on the others. To be called before it holds anything.
@@ -77,9 +113,7 @@ impl Store {
     pub async fn decide(&self, batch: &Batch) -> Settlement {
         match &self.kind {
             Kind::Memory(memory) => Settlement::each(memory.decide(batch)),
-            Kind::Redis(redis) => {
-                Settlement::whole(batch, within(self.timeout, redis.decide(batch)).await)
-            }
+            Kind::Redis(redis) => Settlement::whole(batch, redis.decide(batch).await),
             Kind::Cluster(cluster) => cluster.decide(batch).await,
         }
     }
@@ -140,8 +174,8 @@ impl Store {
     async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
         match &self.kind {
             Kind::Memory(memory) => Ok(memory.return_units(returns)),
-            Kind::Redis(redis) => within(self.timeout, redis.return_units(returns)).await,
-            Kind::Cluster(cluster) => within(self.timeout, cluster.return_units(returns)).await,
+            Kind::Redis(redis) => redis.return_units(returns).await,
+            Kind::Cluster(cluster) => cluster.return_units(returns).await,
         }
     }
 
@@ -152,8 +186,70 @@ impl Store {
     pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         match &self.kind {
             Kind::Memory(memory) => Ok(memory.reset(keys)),
-            Kind::Redis(redis) => within(self.timeout, redis.reset(keys)).await,
+            Kind::Redis(redis) => redis.reset(keys).await,
             Kind::Cluster(cluster) => cluster.reset(keys).await,
+        }
+    }
+
+    /// The part of the store that keeps a bucket is known not to decide: nothing was sent to it, or it refused.
+    pub fn is_down(&self, key: &str) -> bool {
+        match &self.kind {
+            Kind::Memory(_) => false,
+            Kind::Redis(redis) => redis.node().is_down(),
+            Kind::Cluster(cluster) => cluster.of_owner(key, Node::is_down).unwrap_or(true),
+        }
+    }
+
+    /// The clock of whatever keeps a bucket, microseconds, as far as it is known; rather early than late.
+    pub fn clock_us(&self, key: &str) -> Option<u64> {
+        match &self.kind {
+            Kind::Memory(_) => Some(clock::steady_unix_us()),
+            Kind::Redis(redis) => redis.node().clock_us(),
+            Kind::Cluster(cluster) => cluster.of_owner(key, Node::clock_us)?,
+        }
+    }
+
+    /// Says that the sidecar of this name is there, and hears which of how many it is; nothing where a store is not
+    /// shared.
+    ///
+    /// # Errors
+    /// The store was not told.
+    pub async fn announce(&self, name: &str) -> Result<Option<Place>, StoreError> {
+        self.sidecars(name, false).await
+    }
+
+    /// Says that the sidecar of this name goes.
+    ///
+    /// # Errors
+    /// The store was not told; it forgets by itself.
+    pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
+        self.sidecars(name, true).await.map(drop)
+    }
+
+    async fn sidecars(&self, name: &str, leaves: bool) -> Result<Option<Place>, StoreError> {
+        let (rank, of, _) = match &self.kind {
+            Kind::Memory(_) => return Ok(None),
+            Kind::Redis(redis) => redis.announce(name, REMEMBERED, leaves).await?,
+            Kind::Cluster(cluster) => cluster.announce(name, REMEMBERED, leaves).await?,
+        };
+        Ok(Some(Place { rank, of }))
+    }
+
+    /// Records what was admitted without the store. A second time does not harm anybody: units would count twice, which
+    /// is never over.
+    ///
+    /// # Errors
+    /// Some of it is not known to have been recorded.
+    pub async fn write_back(&self, debts: &[Debt]) -> Result<(), StoreError> {
+        let writes = debts.iter().map(|debt| WriteBack {
+            bucket: &debt.bucket,
+            records: &debt.records,
+        });
+        let writes: Vec<_> = writes.collect();
+        match &self.kind {
+            Kind::Memory(_) => Ok(()),
+            Kind::Redis(redis) => redis.write_back(&writes).await,
+            Kind::Cluster(cluster) => cluster.write_back(&writes).await,
         }
     }
 
@@ -164,15 +260,24 @@ impl Store {
         }
     }
 
-    /// Whether the store answers at all.
+    /// Whether all of the store can be used; at the very first, waits until that is known or `store_timeout` has passed.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why it cannot.
     pub async fn ping(&self) -> Result<(), StoreError> {
         match &self.kind {
-            Kind::Memory(_) => Ok(()),
-            Kind::Redis(redis) => within(self.timeout, redis.ping()).await,
-            Kind::Cluster(cluster) => cluster.ping().await,
+            Kind::Memory(_) => {}
+            Kind::Redis(redis) => redis.tried().await?,
+            Kind::Cluster(cluster) => cluster.tried().await?,
+        }
+        let mut changes = self.monitor.watch();
+        let known = changes.wait_for(|health| !matches!(health.state, HealthState::Unknown));
+        // If it is not known in time the state says so.
+        let _ = tokio::time::timeout(self.timeout, known).await;
+        match self.health().state {
+            HealthState::Up => Ok(()),
+            HealthState::Down(cause) => Err(cause),
+            HealthState::Unknown => Err(ConnectionError::NotYet.into()),
         }
     }
 }

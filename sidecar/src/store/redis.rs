@@ -1,68 +1,188 @@
-//! The store that a fleet shares: the script of `lua/` in one Redis, over one connection that all calls share.
+//! The store that a fleet shares: the script of `lua/` in one Redis, or in the primary that sentinels name.
+//!
+//! | file | for |
+//! |---|---|
+//! | `node.rs` | a Redis: its connections, and the one that a call takes |
+//! | `supervise.rs` | the owner of a connection: makes it, looks at it, replaces it |
+//! | `live.rs` | a connection in use |
+//! | `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
+//! | `probe.rs` | the look at a connection |
+//! | `clock.rs`, `backoff.rs` | Redis's clock; pauses; both pure |
+//! | `sentinel.rs` | who is primary |
 
+mod backoff;
+mod clock;
+pub mod dial;
+pub mod live;
+pub mod node;
+mod probe;
+mod sentinel;
+mod stream;
+mod supervise;
+mod tls;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, Script};
-use sluicegate_engine::{Batch, Returns};
+use sluicegate_engine::script::{BrokenState, WriteBack, outcomes, returned_units, written};
+use sluicegate_engine::{Batch, Outcome, Returns};
+use tokio::sync::{Notify, watch};
 
-use super::call;
+use self::dial::Dialer;
+use self::live::Deadline;
+use self::node::{Common, Node, Place};
+use self::sentinel::Sentinels;
+use super::call::{Request, Script};
 use super::error::StoreError;
-
-/// Longest pause between two attempts to reach a Redis that is away: how long limits may take to hold again.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A connection that takes longer than this is given up and tried again.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+use super::health::Monitor;
+use crate::policy::{Endpoint, RedisStore};
 
 /// A Redis.
 pub struct Redis {
-    connection: ConnectionManager,
-    script: Script,
+    node: Node,
+    common: Arc<Common>,
+    timeout: Duration,
+    _keeper: Keeper,
 }
+
+/// Who says where it is.
+enum Keeper {
+    Fixed(#[expect(dead_code, reason = "a watch ends with its sender")] FixedPlace),
+    Sentinels(#[expect(dead_code, reason = "they are asked until this is dropped")] Sentinels),
+}
+
+type FixedPlace = watch::Sender<Result<Endpoint, StoreError>>;
 
 impl std::fmt::Debug for Redis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the connection: its address may hold a password.
+        // Not where it is, and not who asks.
         f.debug_struct("Redis").finish_non_exhaustive()
     }
 }
 
+impl Common {
+    /// For the nodes of this store.
+    pub fn new(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
+        Self {
+            dialer: Dialer::new(store, timeout),
+            script: Script::new(&store.options.key_prefix),
+            connections: store.options.connections,
+            monitor,
+            warned: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Redis {
-    pub fn open(url: &str) -> Result<Self, StoreError> {
-        let client = Client::open(url).map_err(StoreError::Address)?;
-        let config = ConnectionManagerConfig::new()
-            .set_max_delay(LONGEST_PAUSE)
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // The store's deadline is the only one.
-            .set_response_timeout(None);
-        let connection =
-            ConnectionManager::new_lazy_with_config(client, config).map_err(StoreError::Address)?;
-        Ok(Self {
-            connection,
-            script: call::script(),
-        })
+    /// Begins to connect to the one at this place, in the current runtime.
+    pub fn open(
+        store: &RedisStore,
+        endpoint: &Endpoint,
+        timeout: Duration,
+        monitor: Arc<Monitor>,
+    ) -> Self {
+        let (keeper, place) = watch::channel(Ok(endpoint.clone()));
+        Self::start(
+            Common::new(store, timeout, monitor),
+            place,
+            Arc::default(),
+            Keeper::Fixed(keeper),
+        )
     }
 
-    pub async fn decide(&self, batch: &Batch) -> Result<call::Each, StoreError> {
-        call::decide(&mut self.connection.clone(), &self.script, batch).await
+    /// Begins to ask the sentinels, and to connect to whom they name.
+    pub fn by_sentinels(
+        store: &RedisStore,
+        sentinels: &[Endpoint],
+        name: &str,
+        timeout: Duration,
+        monitor: Arc<Monitor>,
+    ) -> Self {
+        let doubted = Arc::new(Notify::new());
+        let dialer = Dialer::to_sentinels(store, timeout);
+        let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, Arc::clone(&doubted));
+        let place = sentinels.primary();
+        Self::start(
+            Common::new(store, timeout, monitor),
+            place,
+            doubted,
+            Keeper::Sentinels(sentinels),
+        )
     }
 
-    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
-        call::return_units(&mut self.connection.clone(), &self.script, returns).await
+    fn start(common: Common, place: Place, doubted: Arc<Notify>, keeper: Keeper) -> Self {
+        let (timeout, common) = (common.dialer.store_timeout(), Arc::new(common));
+        Self {
+            node: Node::start(Arc::clone(&common), place, doubted, None),
+            common,
+            timeout,
+            _keeper: keeper,
+        }
     }
 
-    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+    pub(super) async fn decide(
+        &self,
+        batch: &Batch,
+    ) -> Result<Vec<Result<Outcome, BrokenState>>, StoreError> {
+        if batch.decisions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = Request::decide(batch);
+        let read = |reply: &[u8]| outcomes(batch, reply);
+        self.node
+            .invoke(&request, false, Deadline::after(self.timeout), read)
+            .await
+    }
+
+    pub(super) async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
+        let request = Request::return_units(returns);
+        let read = |reply: &[u8]| returned_units(returns, reply);
+        let deadline = Deadline::after(self.timeout);
+        let each = self.node.invoke(&request, false, deadline, read).await?;
+        // What cannot be read holds nothing that could come back.
+        Ok(each.into_iter().map(Result::unwrap_or_default).collect())
+    }
+
+    pub(super) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let deadline = Deadline::after(self.timeout);
         let mut held = Vec::with_capacity(keys.len());
         for key in keys {
-            held.push(call::reset(&mut self.connection.clone(), key).await?);
+            let reset = self.common.script.reset(key);
+            held.push(self.node.query(&reset, deadline).await?);
         }
         Ok(held)
     }
 
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        redis::cmd("PING")
-            .query_async(&mut self.connection.clone())
+    pub(super) async fn write_back(&self, writes: &[WriteBack<'_>]) -> Result<(), StoreError> {
+        let request = Request::write_back(writes);
+        let deadline = Deadline::after(self.timeout);
+        let read = |reply: &[u8]| written(writes, reply);
+        // A key that holds something else is not mended by trying again.
+        let told = self.node.invoke(&request, false, deadline, read);
+        told.await.map(drop)
+    }
+
+    pub(super) async fn announce(
+        &self,
+        name: &str,
+        lasts: Duration,
+        leaves: bool,
+    ) -> Result<(u64, u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, lasts, leaves);
+        self.node.ask(&command, Deadline::after(self.timeout)).await
+    }
+
+    /// The node.
+    pub(super) const fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Waits for the first attempt to connect to come to something.
+    pub(super) async fn tried(&self) -> Result<(), StoreError> {
+        self.node
+            .live(Deadline::after(self.timeout))
             .await
-            .map_err(call::classify)
+            .map(|_| ())
     }
 }

@@ -82,8 +82,6 @@ names! {
         Full = "full",
         /// It was not asked: it failed repeatedly just before.
         Open = "open",
-        /// Its address is not one.
-        Address = "address",
     }
 }
 

@@ -35,6 +35,17 @@ pub struct Metrics {
     meters: Mutex<BTreeMap<String, Arc<Meter>>>,
 }
 
+/// What is not counted but looked at when somebody asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Denials held.
+    pub certificates: usize,
+    /// That share the store; 0 if that is not known.
+    pub sidecars: usize,
+    /// Buckets that the store has yet to be told of.
+    pub unwritten: usize,
+}
+
 /// What is counted of the limits of one policy. Who decides by a policy counts by its meters, which need no lock to be
 /// found.
 #[derive(Debug)]
@@ -145,14 +156,15 @@ impl Metrics {
         }
     }
 
-    /// All of them in Prometheus's text format, `certificates` being held.
+    /// All of them in Prometheus's text format.
     ///
     /// # Errors
     /// A metric cannot be written as text.
-    pub fn text(&self, certificates: usize) -> Result<Vec<u8>, prometheus::Error> {
-        self.families
-            .certificates
-            .set(i64::try_from(certificates).unwrap_or(i64::MAX));
+    pub fn text(&self, now: Now) -> Result<Vec<u8>, prometheus::Error> {
+        let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.families.certificates.set(gauge(now.certificates));
+        self.families.sidecars.set(gauge(now.sidecars));
+        self.families.unwritten.set(gauge(now.unwritten));
         let now_us = clock::now_us();
         for meter in self.known() {
             meter.refresh(now_us);

@@ -1,8 +1,7 @@
-//! Flies: one store call at a time for all that wait, and answers each caller. What goes together is in `call.rs`.
+//! Makes one store call at a time for all that wait, and answers each caller. What goes together is in `queue.rs`.
 //! On a Redis Cluster there are many queues, each with its own call under way; who waits in which is in `lanes.rs`.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -11,12 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use super::queue::Queue;
-use crate::clock;
 use crate::store::cluster::lanes::{LANES, split};
 use crate::store::kinds::Store;
 use crate::store::portion::Portion;
 use crate::store::settled::{Settled, Settlement};
-use crate::telemetry::events::Incidents;
 use crate::telemetry::labels::FailureKind;
 use crate::telemetry::metrics::Metrics;
 
@@ -44,27 +41,18 @@ pub struct Batcher {
 struct Shared {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
-    incidents: Arc<Incidents>,
-    /// Lanes whose last call failed. The store is up when there are none: a lane whose calls succeed says nothing of
-    /// the others.
-    failing: Mutex<BTreeSet<usize>>,
 }
 
 impl Batcher {
     /// Starts making calls, in the current runtime, until this is dropped.
-    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, incidents: Arc<Incidents>) -> Self {
+    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>) -> Self {
         let lanes = if store.has_parts() { LANES } else { 1 };
         // At most: once for the call under way, once for its own.
         let patience = store.timeout() * 2;
-        let shared = Arc::new(Shared {
-            store,
-            metrics,
-            incidents,
-            failing: Mutex::default(),
-        });
-        let start = |lane| {
+        let shared = Arc::new(Shared { store, metrics });
+        let start = |_| {
             let (callers, arrivals) = mpsc::channel(MOST_CALLERS);
-            tokio::spawn(work(Arc::clone(&shared), lane, arrivals));
+            tokio::spawn(work(Arc::clone(&shared), arrivals));
             callers
         };
         Self {
@@ -127,48 +115,19 @@ impl Batcher {
             }
         }
     }
-
-    /// The last call of some lane failed. It may have no other for long.
-    pub fn is_failing(&self) -> bool {
-        !self.shared.failing().is_empty()
-    }
-
-    /// All of the store has been seen to answer.
-    pub fn store_answers(&self) {
-        self.shared.failing().clear();
-    }
 }
 
 impl Shared {
-    fn failing(&self) -> MutexGuard<'_, BTreeSet<usize>> {
-        // Nothing that is done under it panics.
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes how a lane's call ended.
-    fn ended(&self, lane: usize, settlement: &Settlement) {
-        let all_answer = {
-            let mut failing = self.failing();
-            if settlement.errors.is_empty() {
-                failing.remove(&lane);
-            } else {
-                failing.insert(lane);
-            }
-            failing.is_empty()
-        };
-        self.metrics.store_is_up(all_answer);
-        if all_answer {
-            self.incidents.store_answered(clock::unix_ms());
-        }
+    /// Notes how a call ended. Whether the store is up its connections tell.
+    fn ended(&self, settlement: &Settlement) {
         for error in &settlement.errors {
-            self.incidents.store_failed(clock::unix_ms(), error);
             self.metrics.store_failed(error.kind());
             warn!(kind = %error.kind(), "store call failed: {error}");
         }
     }
 }
 
-async fn work(shared: Arc<Shared>, lane: usize, mut arrivals: mpsc::Receiver<(Portion, Waiting)>) {
+async fn work(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Portion, Waiting)>) {
     let mut queue: Queue<Waiting> = Queue::default();
     loop {
         if queue.is_empty() {
@@ -193,7 +152,7 @@ async fn work(shared: Arc<Shared>, lane: usize, mut arrivals: mpsc::Receiver<(Po
         }
         let settlement = shared.store.decide(call.batch()).await;
         shared.metrics.store_took(started.elapsed());
-        shared.ended(lane, &settlement);
+        shared.ended(&settlement);
         for (caller, settled) in queue.answer(&call, settlement.decisions) {
             // Whoever has left in the meantime does not hear it.
             let _ = caller.answer.send(settled);

@@ -4,94 +4,98 @@
 //! A decision over several subjects becomes a part in each of their slots. The parts are taken at the same time, and
 //! if one is denied (or its node does not answer), what the others took is given back: never over, but while the parts
 //! of such a decision are under way another may be denied for units that come back.
+//!
+//! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
+//! After a connection broke nobody knows, and nothing is sent again.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use redis::Script;
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
-use redis::cluster_async::ClusterConnection;
-use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, Returns};
-use tokio::sync::OnceCell;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use sluicegate_engine::script::{
+    BrokenState, GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, returned_units,
+    written,
+};
+use sluicegate_engine::{Batch, Outcome, Returns};
+use tokio::time::sleep;
 
+use super::map::{Atlas, Primary, named};
 use super::parts::{Part, combine, split};
-use crate::store::call;
-use crate::store::error::{StoreError, within};
+use super::slots::slot;
+use crate::policy::{Endpoint, RedisStore};
+use crate::store::call::{Request, SIDECARS_KEYS};
+use crate::store::error::{ConnectionError, StoreError};
+use crate::store::health::Monitor;
+use crate::store::redis::live::Deadline;
+use crate::store::redis::node::{Common, Node};
 use crate::store::settled::Settlement;
 
-/// Attempts while a slot moves or a node is replaced. More than any deadline leaves time for: a slot that is in two
-/// places sends a call to and fro, and the store's deadline is what ends it.
-const RETRIES: u32 = 1_000;
-/// Milliseconds between them.
-const RETRY_WAIT: (u64, u64) = (5, 50);
-/// A connection that takes longer than this is given up and tried again.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause before a call is sent to a node that may now have what it needs.
+const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// A Redis Cluster.
 pub struct Cluster {
-    client: ClusterClient,
-    /// Made when it is first needed: the client asks the nodes for their slots.
-    connection: OnceCell<ClusterConnection>,
-    script: Script,
+    atlas: Atlas,
+    common: Arc<Common>,
     timeout: Duration,
 }
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the client: its addresses may hold passwords.
+        // Not where it is, and not who asks.
         f.debug_struct("Cluster").finish_non_exhaustive()
     }
 }
 
+/// Where a call goes.
+struct Way {
+    slot: u16,
+    target: Arc<Primary>,
+    /// The target was named by the owner of the slot, for this time only.
+    asking: bool,
+    referrals: u32,
+}
+
+/// What a node's refusal says to do.
+enum Referral {
+    /// Ask this one, from now on.
+    Moved(Option<Endpoint>),
+    /// Ask this one, this time only.
+    Ask(Option<Endpoint>),
+    /// Ask again later.
+    Later,
+}
+
 impl Cluster {
-    pub fn open(urls: &[String], timeout: Duration) -> Result<Self, StoreError> {
-        let client = ClusterClientBuilder::new(urls.iter().map(String::as_str))
-            .retries(RETRIES)
-            .min_retry_wait(RETRY_WAIT.0)
-            .max_retry_wait(RETRY_WAIT.1)
-            .connection_timeout(CONNECT_TIMEOUT)
-            .response_timeout(timeout)
-            .build()
-            .map_err(StoreError::Address)?;
-        Ok(Self {
-            client,
-            connection: OnceCell::new(),
-            script: call::script(),
+    /// Begins to connect, in the current runtime.
+    pub fn open(
+        store: &RedisStore,
+        seeds: &[Endpoint],
+        timeout: Duration,
+        monitor: Arc<Monitor>,
+    ) -> Self {
+        let common = Arc::new(Common::new(store, timeout, monitor));
+        Self {
+            atlas: Atlas::start(Arc::clone(&common), seeds.to_vec()),
+            common,
             timeout,
-        })
+        }
     }
 
-    async fn connection(&self) -> Result<ClusterConnection, StoreError> {
-        let connect = async || {
-            self.client
-                .get_async_connection()
-                .await
-                .map_err(StoreError::Connection)
-        };
-        self.connection.get_or_try_init(connect).await.cloned()
-    }
-
-    pub async fn decide(&self, batch: &Batch) -> Settlement {
+    pub(in crate::store) async fn decide(&self, batch: &Batch) -> Settlement {
         let parts = split(batch);
-        let answers = join_all(
-            parts
-                .iter()
-                .map(|part| within(self.timeout, self.decide_part(part))),
-        )
-        .await;
+        let deadline = Deadline::after(self.timeout);
+        let answers = parts.iter().map(|part| self.decide_part(part, deadline));
         let mut errors = Vec::new();
-        let answers: Vec<_> = answers
+        let answers: Vec<_> = join_all(answers)
+            .await
             .into_iter()
             .map(|answer| answer.map_err(|error| errors.push(error)).ok())
             .collect();
-        let broken = answers.iter().flatten().flatten();
-        errors.extend(
-            broken
-                .filter_map(|said| said.err())
-                .take(1)
-                .map(StoreError::from),
-        );
+        let mut broken = answers.iter().flatten().flatten();
+        let broken = broken.find_map(|said| said.as_ref().err());
+        errors.extend(broken.map(|broken| StoreError::from(*broken)));
         let combined = combine(batch, &parts, &answers);
         if let Err(error) = self.give_back(&combined.to_give_back).await {
             errors.push(error);
@@ -102,43 +106,199 @@ impl Cluster {
         }
     }
 
-    async fn decide_part(&self, part: &Part) -> Result<call::Each, StoreError> {
-        call::decide(&mut self.connection().await?, &self.script, part.batch()).await
+    async fn decide_part(
+        &self,
+        part: &Part,
+        deadline: Deadline,
+    ) -> Result<Vec<Result<Outcome, BrokenState>>, StoreError> {
+        let request = Request::decide(part.batch());
+        self.invoke(&request, deadline, |reply| outcomes(part.batch(), reply))
+            .await
     }
 
     async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
-        let one = async |give_back: &GiveBack<'_>| {
-            let returns = std::slice::from_ref(give_back);
-            call::give_back(&mut self.connection().await?, &self.script, returns).await
-        };
-        let units = join_all(
-            returns
-                .iter()
-                .map(|give_back| within(self.timeout, one(give_back))),
-        )
-        .await;
-        Ok(units.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
-    }
-
-    pub async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
-        call::return_units(&mut self.connection().await?, &self.script, returns).await
-    }
-
-    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
-        let one = async |key: &String| call::reset(&mut self.connection().await?, key).await;
-        join_all(keys.iter().map(|key| within(self.timeout, one(key))))
-            .await
-            .into_iter()
-            .collect()
-    }
-
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        within(self.timeout, async {
-            redis::cmd("PING")
-                .query_async(&mut self.connection().await?)
+        let deadline = Deadline::after(self.timeout);
+        let one = async |one: &[GiveBack<'_>]| {
+            let request = Request::give_back(one);
+            self.invoke(&request, deadline, |reply| returned(one, reply))
                 .await
-                .map_err(call::classify)
+        };
+        let units = join_all(returns.chunks(1).map(one)).await;
+        let units = units.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+        units.into_iter().map(|units| Ok(units?)).collect()
+    }
+
+    pub(in crate::store) async fn return_units(
+        &self,
+        returns: &Returns,
+    ) -> Result<Vec<u64>, StoreError> {
+        let request = Request::return_units(returns);
+        let read = |reply: &[u8]| returned_units(returns, reply);
+        let deadline = Deadline::after(self.timeout);
+        let each = self.invoke(&request, deadline, read).await?;
+        // What cannot be read holds nothing that could come back.
+        Ok(each.into_iter().map(Result::unwrap_or_default).collect())
+    }
+
+    pub(in crate::store) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let deadline = Deadline::after(self.timeout);
+        let one = async |key: &String| {
+            let command = self.common.script.reset(key);
+            let mut way = self.way(slot(key), deadline).await?;
+            loop {
+                let live = way.target.node.live(deadline).await?;
+                let answer = live.query_asking(&command, way.asking, deadline).await;
+                match &answer {
+                    Err(error) if self.referred(&mut way, error, deadline).await? => {}
+                    _ => return answer,
+                }
+            }
+        };
+        join_all(keys.iter().map(one)).await.into_iter().collect()
+    }
+
+    pub(in crate::store) async fn write_back(
+        &self,
+        writes: &[WriteBack<'_>],
+    ) -> Result<(), StoreError> {
+        let deadline = Deadline::after(self.timeout);
+        let one = async |one: &[WriteBack<'_>]| {
+            let request = Request::write_back(one);
+            self.invoke(&request, deadline, |reply| written(one, reply))
+                .await
+        };
+        let told = join_all(writes.chunks(1).map(one)).await;
+        told.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+    }
+
+    pub(in crate::store) async fn announce(
+        &self,
+        name: &str,
+        lasts: Duration,
+        leaves: bool,
+    ) -> Result<(u64, u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, lasts, leaves);
+        let deadline = Deadline::after(self.timeout);
+        let way = self.way(slot(SIDECARS_KEYS[0]), deadline).await?;
+        way.target.node.ask(&command, deadline).await
+    }
+
+    /// Something of the node that owns a key; nothing where none is known.
+    pub(in crate::store) fn of_owner<T>(&self, key: &str, of: impl Fn(&Node) -> T) -> Option<T> {
+        let owner = self.atlas.map().owner(slot(key)).ok()?;
+        Some(of(&owner.node))
+    }
+
+    /// Waits for the first attempts to connect to come to something.
+    pub(in crate::store) async fn tried(&self) -> Result<(), StoreError> {
+        self.atlas
+            .known(Deadline::after(self.timeout))
+            .await
+            .owner(0)
+            .map(|_| ())
+    }
+
+    async fn invoke<T>(
+        &self,
+        request: &Request<'_>,
+        deadline: Deadline,
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
+    ) -> Result<Vec<Result<T, BrokenState>>, StoreError> {
+        let mut way = self.way(slot(request.first_key()), deadline).await?;
+        loop {
+            let node = &way.target.node;
+            let answer = node.invoke(request, way.asking, deadline, &read).await;
+            match &answer {
+                Err(error) if self.referred(&mut way, error, deadline).await? => {}
+                _ => return answer,
+            }
+        }
+    }
+
+    async fn way(&self, slot: u16, deadline: Deadline) -> Result<Way, StoreError> {
+        Ok(Way {
+            slot,
+            target: self.atlas.known(deadline).await.owner(slot)?,
+            asking: false,
+            referrals: 0,
         })
-        .await
+    }
+
+    /// Whether a node has refused because another one, or it at another time, is to be asked; the way is changed then.
+    /// Fails when there is no time left for that: nothing was done.
+    async fn referred(
+        &self,
+        way: &mut Way,
+        error: &StoreError,
+        deadline: Deadline,
+    ) -> Result<bool, StoreError> {
+        let Some(referral) = Referral::of(error, &way.target.endpoint) else {
+            return Ok(false);
+        };
+        way.referrals = way.referrals.saturating_add(1);
+        way.asking = matches!(referral, Referral::Ask(_));
+        let named = match &referral {
+            Referral::Moved(to) => {
+                self.atlas.doubt();
+                to.as_ref()
+            }
+            Referral::Ask(to) => to.as_ref(),
+            Referral::Later => None,
+        };
+        let known = named.and_then(|named| self.atlas.map().at(named));
+        // Two nodes may refer to each other for a while.
+        if way.referrals > 1 || known.is_none() {
+            let left = deadline.at().saturating_duration_since(Instant::now());
+            if left <= AGAIN_AFTER {
+                return Err(unfollowed(error.clone()));
+            }
+            match referral {
+                Referral::Later => sleep(AGAIN_AFTER).await,
+                _ if known.is_some() => sleep(AGAIN_AFTER).await,
+                _ => self.atlas.ask_again(left - AGAIN_AFTER).await,
+            }
+        }
+        way.target = match known {
+            Some(known) => known,
+            None => {
+                way.asking = false;
+                self.atlas.map().owner(way.slot)?
+            }
+        };
+        Ok(true)
+    }
+}
+
+impl Referral {
+    fn of(error: &StoreError, asked: &Endpoint) -> Option<Self> {
+        let to = |error: &RedisError| {
+            let (host, port) = error
+                .redirect_node()
+                .map(|(place, _)| place)?
+                .rsplit_once(':')?;
+            named(host, port.parse().ok()?, asked)
+        };
+        match error {
+            StoreError::Refused(error) => match error.kind() {
+                ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to(error))),
+                ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to(error))),
+                _ => None,
+            },
+            StoreError::Connection(ConnectionError::Redis(error)) => match error.kind() {
+                ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => {
+                    Some(Self::Later)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// The deadline came before the owner was found. Nothing was done.
+fn unfollowed(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Refused(error) => ConnectionError::Redis(error).into(),
+        error => error,
     }
 }

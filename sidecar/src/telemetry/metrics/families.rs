@@ -57,6 +57,8 @@ pub struct Families {
     pub decision_seconds_store: Histogram,
     pub decision_seconds_certificate: Histogram,
     pub certificates: IntGauge,
+    pub sidecars: IntGauge,
+    pub unwritten: IntGauge,
     pub epoch: IntGauge,
     pub reloads_loaded: IntCounter,
     pub reloads_refused: IntCounter,
@@ -174,6 +176,20 @@ impl Families {
                 IntGauge::new(
                     "sluicegate_certificates",
                     "Denials held that are given again without asking the store.",
+                )?,
+            )?,
+            sidecars: add(
+                &registry,
+                IntGauge::new(
+                    "sluicegate_sidecars",
+                    "Sidecars that shared the store when it last said so; 0 if it never did.",
+                )?,
+            )?,
+            unwritten: add(
+                &registry,
+                IntGauge::new(
+                    "sluicegate_unwritten_buckets",
+                    "Buckets from which units were admitted without the store that it does not know of yet.",
                 )?,
             )?,
             epoch: add(

@@ -1,0 +1,134 @@
+//! `store` as it is written in YAML: a text, or a mapping with a `url`.
+
+use std::path::PathBuf;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    CredentialFiles, DEFAULT_CONNECTIONS, Fault, RedisOptions, RedisStore, StoreAddress, TlsFiles,
+};
+
+/// The field's value.
+pub enum StoreFile {
+    /// `memory` or a URL.
+    Text(String),
+    /// A URL with options.
+    Options(Box<OptionsFile>),
+}
+
+/// `store` as a mapping.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptionsFile {
+    url: String,
+    #[serde(default)]
+    username_file: Option<PathBuf>,
+    #[serde(default)]
+    password_file: Option<PathBuf>,
+    #[serde(default)]
+    tls: Option<TlsFile>,
+    #[serde(default)]
+    key_prefix: String,
+    #[serde(default = "default_connections")]
+    connections: usize,
+    #[serde(default)]
+    sentinel: Option<SentinelFile>,
+}
+
+const fn default_connections() -> usize {
+    DEFAULT_CONNECTIONS
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsFile {
+    #[serde(default)]
+    ca: Option<PathBuf>,
+    #[serde(default)]
+    certificate: Option<PathBuf>,
+    #[serde(default)]
+    key: Option<PathBuf>,
+    #[serde(default)]
+    server_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SentinelFile {
+    #[serde(default)]
+    username_file: Option<PathBuf>,
+    #[serde(default)]
+    password_file: Option<PathBuf>,
+}
+
+impl<'de> Deserialize<'de> for StoreFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = StoreFile;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text or a mapping")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<StoreFile, E> {
+                Ok(StoreFile::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StoreFile, A::Error> {
+                OptionsFile::deserialize(MapAccessDeserializer::new(map))
+                    .map(|options| StoreFile::Options(Box::new(options)))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl TryFrom<&StoreFile> for StoreAddress {
+    /// What `store` is instead of what it should be.
+    type Error = String;
+
+    fn try_from(file: &StoreFile) -> Result<Self, String> {
+        let options = match file {
+            StoreFile::Text(text) => {
+                let address = text.parse::<Self>();
+                return address.map_err(|why| format!("`store` is {why}"));
+            }
+            StoreFile::Options(options) => options,
+        };
+        if options.url == "memory" {
+            return Err(
+                "`store` is `memory` with options, which are Redis's: write `store: memory`"
+                    .to_owned(),
+            );
+        }
+        let url = options
+            .url
+            .parse()
+            .map_err(|why| format!("`url` of `store` is {why}"))?;
+        let (tls, sentinel) = (options.tls.as_ref(), options.sentinel.as_ref());
+        let read = RedisOptions {
+            credentials: CredentialFiles {
+                username: options.username_file.clone(),
+                password: options.password_file.clone(),
+            },
+            sentinel: sentinel.map_or_else(CredentialFiles::default, |file| CredentialFiles {
+                username: file.username_file.clone(),
+                password: file.password_file.clone(),
+            }),
+            tls: tls.map_or_else(TlsFiles::default, |file| TlsFiles {
+                ca: file.ca.clone(),
+                certificate: file.certificate.clone(),
+                key: file.key.clone(),
+                server_name: file.server_name.clone(),
+            }),
+            key_prefix: options.key_prefix.clone(),
+            connections: options.connections,
+        };
+        RedisStore::new(url, read)
+            .map(|store| Self::Redis(Box::new(store)))
+            .map_err(|Fault { field, why }| format!("`{field}` of `store`: {why}"))
+    }
+}

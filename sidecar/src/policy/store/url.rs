@@ -1,0 +1,331 @@
+//! The URL of a Redis: read strictly, and never repeated in an error, since it may hold a password.
+
+use std::path::PathBuf;
+
+/// Where a Redis or a sentinel listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Endpoint {
+    /// A name or an address, without brackets, and a port.
+    Tcp(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// How the Redis is run.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Topology {
+    /// One, at one place.
+    Single(Endpoint),
+    /// A primary with replicas, which is found by asking sentinels for its name.
+    Sentinel {
+        /// The sentinels.
+        sentinels: Vec<Endpoint>,
+        /// What they call the primary.
+        name: String,
+    },
+    /// A Redis Cluster; some of its nodes.
+    Cluster(Vec<Endpoint>),
+}
+
+/// What a URL says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl {
+    /// Where it is.
+    pub topology: Topology,
+    /// Whether connections are encrypted.
+    pub tls: bool,
+    /// The number of the database.
+    pub database: u32,
+    /// The user, if named.
+    pub username: Option<String>,
+    /// The password, if given.
+    pub password: Option<String>,
+}
+
+const FORMS: &str = "`redis://HOST:PORT`, `rediss://HOST:PORT` (with TLS), `redis+unix:///PATH`, \
+     `redis+sentinel://HOST:PORT,HOST:PORT/NAME` or `redis+cluster://HOST:PORT,HOST:PORT` \
+     (`rediss+sentinel`, `rediss+cluster` with TLS)";
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// Why it cannot be used. Nothing of the URL is in it.
+type Fault = String;
+
+impl std::str::FromStr for RedisUrl {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| format!("neither `memory` nor a URL: {FORMS}"))?;
+        if scheme == "redis+unix" {
+            return unix(rest);
+        }
+        let (authority, path) = match rest.split_once('/') {
+            Some((authority, path)) => (authority, Some(path)),
+            None => (rest, None),
+        };
+        if rest.contains(['?', '#']) {
+            return Err(
+                "a URL with `?` or `#`: what it would say are fields beside `url`; in a user or password write `%3F` and `%23`"
+                    .to_owned(),
+            );
+        }
+        let (username, password, hosts) = credentials(authority)?;
+        let tls = scheme.starts_with("rediss");
+        let (topology, database) = match scheme {
+            "redis" | "rediss" => (
+                Topology::Single(one(hosts)?),
+                number(path.unwrap_or_default())?,
+            ),
+            "redis+sentinel" | "rediss+sentinel" => {
+                let (name, database) = sentinel_path(path.unwrap_or_default())?;
+                let sentinels = several(hosts, SENTINEL_PORT)?;
+                (Topology::Sentinel { sentinels, name }, database)
+            }
+            "redis+cluster" | "rediss+cluster" => {
+                if !matches!(path.unwrap_or_default(), "" | "0") {
+                    return Err("a Redis Cluster with a path: it has database 0 only".to_owned());
+                }
+                (Topology::Cluster(several(hosts, REDIS_PORT)?), 0)
+            }
+            _ => return Err(format!("a URL of a scheme that does not exist: {FORMS}")),
+        };
+        Ok(Self {
+            topology,
+            tls,
+            database,
+            username,
+            password,
+        })
+    }
+}
+
+/// `/PATH?db=N&user=U&pass=P`, as the redis crate has it.
+fn unix(rest: &str) -> Result<RedisUrl, Fault> {
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if !path.starts_with('/') {
+        return Err("a Unix socket without an absolute path: `redis+unix:///PATH`".to_owned());
+    }
+    let mut url = RedisUrl {
+        topology: Topology::Single(Endpoint::Unix(decoded(path)?.into())),
+        tls: false,
+        database: 0,
+        username: None,
+        password: None,
+    };
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match name {
+            "db" => url.database = number(value)?,
+            "user" => url.username = Some(decoded(value)?),
+            "pass" => url.password = Some(decoded(value)?),
+            _ => {
+                return Err(
+                    "a Unix socket with a parameter that does not exist: use `db`, `user` and `pass`"
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    if url.username.is_some() && url.password.is_none() {
+        return Err("a URL with a user and no password".to_owned());
+    }
+    Ok(url)
+}
+
+type Credentials<'a> = (Option<String>, Option<String>, &'a str);
+
+/// User, password, and the hosts after them.
+fn credentials(authority: &str) -> Result<Credentials<'_>, Fault> {
+    let Some((said, hosts)) = authority.rsplit_once('@') else {
+        return Ok((None, None, authority));
+    };
+    if said.contains('@') {
+        return Err(
+            "a URL with more than one `@`: user and password stand once, before the first host, and an `@` in them is written `%40`"
+                .to_owned(),
+        );
+    }
+    let Some((user, password)) = said.split_once(':') else {
+        return Err("a URL with a user and no password: `USER:PASSWORD@`".to_owned());
+    };
+    let user = match user {
+        "" => None,
+        user => Some(decoded(user)?),
+    };
+    let password = match password {
+        "" if user.is_none() => None,
+        password => Some(decoded(password)?),
+    };
+    Ok((user, password, hosts))
+}
+
+fn one(host: &str) -> Result<Endpoint, Fault> {
+    if host.contains(',') {
+        return Err(
+            "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`"
+                .to_owned(),
+        );
+    }
+    endpoint(host, REDIS_PORT)
+}
+
+fn several(hosts: &str, port: u16) -> Result<Vec<Endpoint>, Fault> {
+    hosts.split(',').map(|host| endpoint(host, port)).collect()
+}
+
+fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, Fault> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest
+                .split_once(']')
+                .ok_or("a URL whose IPv6 address has no `]`")?;
+            if host.parse::<std::net::Ipv6Addr>().is_err() {
+                return Err("a URL with something else than an IPv6 address in `[ ]`".to_owned());
+            }
+            (
+                host,
+                port.strip_prefix(':').or(port.is_empty().then_some("")),
+            )
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port).filter(|port| !port.is_empty())),
+            None => (text, Some("")),
+        },
+    };
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    if host.is_empty() || !host.chars().all(allowed) {
+        return Err("a URL without a host, or with one that is no name and no address".to_owned());
+    }
+    let port = match port {
+        Some("") => default_port,
+        port => port
+            .and_then(|port| port.parse().ok())
+            .filter(|port| *port != 0)
+            .ok_or("a URL whose port is not a number from 1 to 65535")?,
+    };
+    Ok(Endpoint::Tcp(host.to_owned(), port))
+}
+
+/// The number of a database; nothing is 0.
+fn number(text: &str) -> Result<u32, Fault> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse()
+        .map_err(|_| "a URL whose database is not a number: `redis://HOST:PORT/0`".to_owned())
+}
+
+/// `NAME` or `NAME/DATABASE`.
+fn sentinel_path(path: &str) -> Result<(String, u32), Fault> {
+    let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    let name = decoded(name)?;
+    if name.is_empty() {
+        return Err(
+            "a URL of sentinels without the primary's name: `redis+sentinel://HOST:PORT/NAME`"
+                .to_owned(),
+        );
+    }
+    Ok((name, number(database)?))
+}
+
+/// Without percent-encoding.
+fn decoded(text: &str) -> Result<String, Fault> {
+    let fault = || "a URL with `%` and not two hexadecimal digits after it: write `%25`".to_owned();
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next().unwrap_or_default()).to_digit(16);
+        let (Some(high), Some(low)) = (digit(), digit()) else {
+            return Err(fault());
+        };
+        bytes.push(u8::try_from(high * 16 + low).map_err(|_| fault())?);
+    }
+    String::from_utf8(bytes).map_err(|_| "a URL that is not UTF-8 when decoded".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> RedisUrl {
+        text.parse().unwrap_or_else(|why| panic!("{text}: {why}"))
+    }
+
+    fn tcp(host: &str, port: u16) -> Endpoint {
+        Endpoint::Tcp(host.to_owned(), port)
+    }
+
+    #[test]
+    fn each_form_is_read() {
+        let url = read("rediss://us%40er:p%2Fw%3Ax@[::1]:6380/7");
+        assert!(url.topology == Topology::Single(tcp("::1", 6380)));
+        assert_eq!((url.tls, url.database), (true, 7));
+        assert_eq!(url.username.as_deref(), Some("us@er"));
+        assert_eq!(url.password.as_deref(), Some("p/w:x"));
+        let url = read("redis://:secret@redis");
+        assert!(url.topology == Topology::Single(tcp("redis", 6379)));
+        assert_eq!((url.tls, url.username), (false, None));
+        let url = read("redis+sentinel://a,b:5/main/2");
+        let Topology::Sentinel { sentinels, name } = url.topology else {
+            panic!("not sentinels");
+        };
+        assert_eq!(sentinels, [tcp("a", 26379), tcp("b", 5)]);
+        assert_eq!((name.as_str(), url.database), ("main", 2));
+        let url = read("rediss+cluster://u:p@a,b:7000");
+        assert!(url.topology == Topology::Cluster(vec![tcp("a", 6379), tcp("b", 7000)]));
+        assert!(url.tls && url.password.as_deref() == Some("p"));
+        let url = read("redis+unix:///run/redis.sock?db=3&pass=p");
+        assert!(url.topology == Topology::Single(Endpoint::Unix("/run/redis.sock".into())));
+        assert_eq!((url.database, url.password.as_deref()), (3, Some("p")));
+    }
+
+    #[test]
+    fn every_mistake_is_told_without_the_value() {
+        let mistakes = [
+            ("hunter2", "neither `memory` nor a URL"),
+            ("rediss//:hunter2@h", "neither `memory` nor a URL"),
+            ("http://hunter2", "scheme"),
+            ("Redis://hunter2", "scheme"),
+            ("redis://", "without a host"),
+            ("redis://:hunter2", "without a host"),
+            ("redis://user:hunter2", "port"),
+            ("redis://h:hunter2", "port"),
+            ("redis://h:0", "port"),
+            ("redis://h:", "port"),
+            ("redis://hunter2@h", "no password"),
+            ("redis://u:hunt@er2@h", "more than one `@`"),
+            ("redis://u:hunter2/@h", "port"),
+            ("redis://u:hunter2?@h", "`%3F`"),
+            ("redis://h/hunter2", "database"),
+            ("redis://h/-1", "database"),
+            ("redis://h/0/hunter2", "database"),
+            ("redis://h?db=hunter2", "beside `url`"),
+            ("redis://h,hunter2", "several hosts"),
+            ("redis://u:%hunter2@h", "`%25`"),
+            ("redis://u:%ff@h", "UTF-8"),
+            ("redis://[hunter2]", "IPv6"),
+            ("redis://[::1", "IPv6"),
+            ("redis://hun ter2", "without a host"),
+            ("redis+unix://hunter2", "absolute path"),
+            ("redis+unix:///p?hunter2=1", "`pass`"),
+            ("redis+unix:///p?user=hunter2", "no password"),
+            ("redis+cluster://a,", "without a host"),
+            ("redis+cluster://:hunter2@a,:hunter2@b", "more than one `@`"),
+            ("redis+cluster://a/1", "database 0"),
+            ("redis+sentinel://a:1", "name"),
+            ("redis+sentinel://a:1/n/hunter2", "database"),
+        ];
+        for (text, named) in mistakes {
+            let why = text.parse::<RedisUrl>().err();
+            let why = why.unwrap_or_else(|| panic!("{text} is taken"));
+            assert!(why.contains(named), "{text}: {why}");
+            assert!(!why.contains("hunt"), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! An estimate of Redis's clock by its replies, so that a call can say until when it may run. Pure.
+//!
+//! A reply that tells the time `t` and was asked for at `sent` and here at `received` proves that Redis's clock is ahead
+//! of ours by `t - received` at least and by `t - sent` at most. The largest of the former is used: a deadline that is
+//! told by it comes early, never late. Ours is the monotonic clock.
+
+use std::time::{Duration, Instant};
+
+/// How long a reply is believed: clocks drift.
+const BELIEVED: Duration = Duration::from_secs(10);
+
+/// What is known of one Redis's clock.
+#[derive(Debug)]
+pub struct Clock {
+    /// Our clock's zero.
+    origin: Instant,
+    /// The least that Redis's clock is ahead of ours, microseconds: of this period and of the one before.
+    ahead: [Option<i128>; 2],
+    period_began: Instant,
+}
+
+impl Clock {
+    /// Nothing is known at first.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            origin: now,
+            ahead: [None; 2],
+            period_began: now,
+        }
+    }
+
+    /// A reply told the time.
+    pub fn told(&mut self, redis_us: u64, sent: Instant, received: Instant) {
+        if received.saturating_duration_since(self.period_began) >= BELIEVED / 2 {
+            self.ahead = [None, self.ahead[0]];
+            self.period_began = received;
+        }
+        let least = i128::from(redis_us) - self.ours(received);
+        let most = i128::from(redis_us) - self.ours(sent);
+        if self.ahead().is_some_and(|ahead| most < ahead) {
+            // What was known contradicts this reply: the clock was set back, or another Redis answers.
+            self.ahead = [None; 2];
+        }
+        let so_far = &mut self.ahead[0];
+        *so_far = Some(so_far.map_or(least, |so_far| so_far.max(least)));
+    }
+
+    /// A moment of ours by Redis's clock, microseconds, rather early than late; nothing before the first reply.
+    pub fn at(&self, moment: Instant) -> Option<u64> {
+        let at = self.ours(moment) + self.ahead()?;
+        Some(u64::try_from(at).unwrap_or(0))
+    }
+
+    fn ahead(&self) -> Option<i128> {
+        self.ahead.into_iter().flatten().max()
+    }
+
+    fn ours(&self, moment: Instant) -> i128 {
+        let since = |a: Instant, b: Instant| {
+            i128::try_from(a.saturating_duration_since(b).as_micros()).unwrap_or(i128::MAX)
+        };
+        since(moment, self.origin) - since(self.origin, moment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_moment_is_told_early_and_never_late() {
+        let start = Instant::now();
+        let mut clock = Clock::new(start);
+        assert_eq!(clock.at(start), None);
+        // Redis's clock is 5 s ahead; answers take 1 ms there and 3 ms back, then 1 and 1.
+        let redis_us =
+            |moment: Instant| u64::try_from((moment - start).as_micros()).unwrap() + 5_000_000;
+        let mut now = start;
+        for back in [3, 1, 7] {
+            clock.told(redis_us(now + MS), now, now + (1 + back) * MS);
+            now += 20 * MS;
+        }
+        assert_eq!(clock.at(now), Some(redis_us(now) - 1_000));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_followed_at_once() {
+        let start = Instant::now();
+        let mut clock = Clock::new(start);
+        clock.told(9_000_000, start, start + MS);
+        // Forward.
+        clock.told(90_000_000, start + 10 * MS, start + 11 * MS);
+        assert_eq!(clock.at(start + 11 * MS), Some(90_000_000));
+        // And back.
+        clock.told(1_000_000, start + 20 * MS, start + 21 * MS);
+        assert_eq!(clock.at(start + 21 * MS), Some(1_000_000));
+    }
+
+    #[test]
+    fn an_old_reply_is_forgotten() {
+        let start = Instant::now();
+        let mut clock = Clock::new(start);
+        clock.told(1_000_000, start, start);
+        let mut now = start;
+        for step in 1..=30_u64 {
+            // Slow answers, and a clock that loses a tenth of a millisecond each second.
+            now = start + Duration::from_secs(step);
+            clock.told(1_000_000 + step * 999_900, now - 50 * MS, now);
+        }
+        let true_us = 1_000_000 + 30 * 999_900;
+        let told = clock.at(now).unwrap();
+        assert!(told <= true_us + 1_000, "{told} {true_us}");
+    }
+}

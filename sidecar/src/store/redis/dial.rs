@@ -1,0 +1,133 @@
+//! One attempt to connect: transport, then user and password, then the database.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use tokio::time::timeout;
+
+use super::stream;
+use crate::policy::{CredentialFiles, Endpoint, RedisStore, TlsFiles, Topology};
+use crate::store::error::{ConnectionError, StoreError};
+
+/// The shortest time that a peer has for TLS and for its first answers.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// How to connect to every Redis of a store, or to every sentinel.
+pub struct Dialer {
+    tls: Option<TlsFiles>,
+    credentials: Credentials,
+    database: u32,
+    /// How long a peer that is there may take.
+    within: Duration,
+    store_timeout: Duration,
+}
+
+enum Credentials {
+    Given(Option<String>, Option<String>),
+    Files(CredentialFiles),
+}
+
+/// A connection, and the future that moves its bytes.
+pub type Dialled = (
+    MultiplexedConnection,
+    std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
+);
+
+impl Dialer {
+    /// To Redis.
+    pub fn new(store: &RedisStore, store_timeout: Duration) -> Self {
+        let RedisStore { url, options } = store;
+        let credentials = if options.credentials == CredentialFiles::default() {
+            Credentials::Given(url.username.clone(), url.password.clone())
+        } else {
+            Credentials::Files(options.credentials.clone())
+        };
+        Self {
+            tls: url.tls.then(|| options.tls.clone()),
+            credentials,
+            database: match url.topology {
+                Topology::Cluster(_) => 0,
+                _ => url.database,
+            },
+            within: ANSWER_WITHIN.max(store_timeout),
+            store_timeout,
+        }
+    }
+
+    /// To the sentinels, who have users of their own.
+    pub fn to_sentinels(store: &RedisStore, store_timeout: Duration) -> Self {
+        Self {
+            credentials: Credentials::Files(store.options.sentinel.clone()),
+            database: 0,
+            ..Self::new(store, store_timeout)
+        }
+    }
+
+    /// How long a peer that is there may take for an answer.
+    pub const fn patience(&self) -> Duration {
+        self.within
+    }
+
+    /// The deadline of decisions.
+    pub const fn store_timeout(&self) -> Duration {
+        self.store_timeout
+    }
+
+    /// Connects. Every wait in it has a deadline.
+    pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
+        let identity = self.identity().await?;
+        let stream = stream::open(endpoint, self.tls.as_ref(), self.within).await?;
+        // The caller's deadline is the only one.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let setup = MultiplexedConnection::new_with_config(&identity, stream, config);
+        match timeout(self.within, setup).await {
+            Err(_) => Err(ConnectionError::Silent(self.within).into()),
+            Ok(Err(error)) => Err(error.into()),
+            Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver))),
+        }
+    }
+
+    async fn identity(&self) -> Result<RedisConnectionInfo, ConnectionError> {
+        let (username, password) = match &self.credentials {
+            Credentials::Given(username, password) => (username.clone(), password.clone()),
+            Credentials::Files(files) => (
+                read("username_file", files.username.as_ref()).await?,
+                read("password_file", files.password.as_ref()).await?,
+            ),
+        };
+        let mut identity = RedisConnectionInfo::default()
+            .set_db(i64::from(self.database))
+            .set_lib_name("sluicegate", env!("CARGO_PKG_VERSION"));
+        if let Some(username) = username {
+            identity = identity.set_username(username);
+        }
+        if let Some(password) = password {
+            identity = identity.set_password(password);
+        }
+        Ok(identity)
+    }
+}
+
+/// The text of a file, without the line's end that an editor leaves.
+async fn read(
+    field: &'static str,
+    path: Option<&PathBuf>,
+) -> Result<Option<String>, ConnectionError> {
+    let Some(path) = path.cloned() else {
+        return Ok(None);
+    };
+    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await;
+    match read.unwrap_or_else(|error| Err(io::Error::other(error))) {
+        Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
+        Err(error) => Err(ConnectionError::File {
+            field,
+            source: Arc::new(error),
+        }),
+    }
+}

@@ -1,0 +1,250 @@
+//! A Redis: some connections to it, each of them watched, and the one that a call takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use redis::{Cmd, FromRedisValue};
+use sluicegate_engine::script::{BrokenState, Reply, ReplyError};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout_at;
+
+use super::dial::Dialer;
+use super::live::{Deadline, Live};
+use super::probe::Probe;
+use super::supervise::supervise;
+use crate::policy::Endpoint;
+use crate::store::call::{Request, Script};
+use crate::store::error::{ConnectionError, StoreError};
+use crate::store::health::{Monitor, PartId};
+
+/// Where the node is, as far as is known now.
+pub type Place = watch::Receiver<Result<Endpoint, StoreError>>;
+
+/// What all nodes of a store have in common.
+pub struct Common {
+    /// How to connect.
+    pub dialer: Dialer,
+    /// What to call.
+    pub script: Script,
+    /// Connections to each node.
+    pub connections: usize,
+    /// Where to report.
+    pub monitor: Arc<Monitor>,
+    /// Operators have been warned that this Redis evicts.
+    pub warned: AtomicBool,
+}
+
+/// A Redis. Its connections end when it is dropped.
+pub struct Node {
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+/// What a node's connections share.
+pub struct Shared {
+    /// With the other nodes.
+    pub common: Arc<Common>,
+    /// Where it is.
+    pub place: Place,
+    /// Somebody should look whether it is still there.
+    pub doubted: Arc<Notify>,
+    /// Part of a Cluster: which node is primary is not its own affair then.
+    pub clustered: bool,
+    links: Vec<Link>,
+    probe: ArcSwap<Probe>,
+    turn: AtomicUsize,
+    /// The first attempts to connect have come to something.
+    tried: watch::Sender<bool>,
+    part: PartId,
+    /// The last probe was refused.
+    refuses: AtomicBool,
+    /// The last connection that could be used: it knows what time it is there.
+    last: ArcSwapOption<Live>,
+}
+
+struct Link {
+    state: ArcSwap<LinkState>,
+}
+
+/// What a connection is good for.
+enum LinkState {
+    /// Calls.
+    Live(Arc<Live>),
+    /// Nothing, and why.
+    Lost(StoreError),
+}
+
+impl Node {
+    /// Begins to connect, in the current runtime. Of a Cluster, `tag` is in a slot of this node.
+    pub fn start(
+        common: Arc<Common>,
+        place: Place,
+        doubted: Arc<Notify>,
+        tag: Option<&str>,
+    ) -> Self {
+        let link = || Link {
+            state: ArcSwap::from_pointee(LinkState::Lost(ConnectionError::NotYet.into())),
+        };
+        let shared = Arc::new(Shared {
+            links: (0..common.connections.max(1)).map(|_| link()).collect(),
+            place,
+            doubted,
+            clustered: tag.is_some(),
+            probe: ArcSwap::from_pointee(Probe::new(tag.unwrap_or("probe"))),
+            turn: AtomicUsize::new(0),
+            tried: watch::Sender::new(false),
+            part: common.monitor.add(),
+            refuses: AtomicBool::new(false),
+            last: ArcSwapOption::empty(),
+            common,
+        });
+        let mut tasks = JoinSet::new();
+        for number in 0..shared.links.len() {
+            tasks.spawn(supervise(Arc::clone(&shared), number));
+        }
+        Self {
+            shared,
+            _tasks: tasks,
+        }
+    }
+
+    /// Another slot is this node's.
+    pub fn probe_in(&self, tag: &str) {
+        self.shared.probe.store(Arc::new(Probe::new(tag)));
+    }
+
+    /// The connection for the next call. At the very first, waits for one until the deadline; later says at once why
+    /// there is none.
+    pub async fn live(&self, deadline: Deadline) -> Result<Arc<Live>, StoreError> {
+        match self.shared.pick() {
+            Err(StoreError::Connection(ConnectionError::NotYet)) => {
+                let mut tried = self.shared.tried.subscribe();
+                // If it is not tried in time the reason stays.
+                let _ = timeout_at(deadline.at().into(), tried.wait_for(|tried| *tried)).await;
+                self.shared.pick()
+            }
+            picked => picked,
+        }
+    }
+
+    /// It is known not to decide: nothing was sent to it, or it refused.
+    pub fn is_down(&self) -> bool {
+        self.shared.refuses() || self.shared.pick().is_err()
+    }
+
+    /// Its clock now, as far as it is known: microseconds.
+    pub fn clock_us(&self) -> Option<u64> {
+        self.shared.clock_us()
+    }
+
+    /// Calls the script.
+    pub async fn invoke<T>(
+        &self,
+        request: &Request<'_>,
+        asking: bool,
+        deadline: Deadline,
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
+    ) -> Result<Vec<Result<T, BrokenState>>, StoreError> {
+        let live = self.live(deadline).await?;
+        let script = &self.shared.common.script;
+        live.invoke(script, request, asking, deadline, read).await
+    }
+
+    /// Sends another command.
+    pub async fn query<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        self.live(deadline).await?.query(command, deadline).await
+    }
+
+    /// Asks for something that has no part in decisions.
+    pub async fn ask<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        self.live(deadline).await?.ask(command, deadline).await
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shared.common.monitor.remove(self.shared.part);
+    }
+}
+
+impl Shared {
+    /// The probe of now.
+    pub fn probe(&self) -> Arc<Probe> {
+        self.probe.load_full()
+    }
+
+    /// The connections take turns; one that did not answer its last call comes last.
+    fn pick(&self) -> Result<Arc<Live>, StoreError> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let (mut doubtful, mut lost) = (None, None);
+        let (after, before) = self.links.split_at(turn % self.links.len());
+        for link in before.iter().chain(after) {
+            match &**link.state.load() {
+                LinkState::Live(live) if live.answers() => return Ok(Arc::clone(live)),
+                LinkState::Live(live) => doubtful = Some(Arc::clone(live)),
+                LinkState::Lost(StoreError::Connection(ConnectionError::NotYet)) => {}
+                LinkState::Lost(cause) => lost = Some(cause.clone()),
+            }
+        }
+        doubtful.ok_or(lost.unwrap_or(ConnectionError::NotYet.into()))
+    }
+
+    /// Redis's clock now, as far as it is known. A connection that was lost knew it too, and time goes on.
+    fn clock_us(&self) -> Option<u64> {
+        self.last.load().as_ref().and_then(|live| live.clock_us())
+    }
+
+    /// A connection can be used.
+    pub fn found(&self, number: usize, live: &Arc<Live>) {
+        self.last.store(Some(Arc::clone(live)));
+        self.set(number, LinkState::Live(Arc::clone(live)));
+        if !self.refuses.load(Ordering::Relaxed) {
+            self.common.monitor.up(self.part);
+        }
+        self.tried.send_replace(true);
+    }
+
+    /// A connection cannot be used.
+    pub fn lost(&self, number: usize, cause: StoreError) {
+        self.set(number, LinkState::Lost(cause.clone()));
+        // As long as another can be, the Redis is there.
+        if self.pick().is_err() {
+            self.common.monitor.down(self.part, cause);
+        }
+        self.tried.send_replace(true);
+    }
+
+    /// A probe was refused.
+    pub fn refused(&self, cause: StoreError) {
+        self.refuses.store(true, Ordering::Relaxed);
+        self.common.monitor.down(self.part, cause);
+    }
+
+    /// A probe was not refused.
+    pub fn writes(&self) {
+        if self.refuses.swap(false, Ordering::Relaxed) {
+            self.common.monitor.up(self.part);
+        }
+    }
+
+    /// The last probe was refused.
+    pub fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, number: usize, state: LinkState) {
+        if let Some(link) = self.links.get(number) {
+            link.state.store(Arc::new(state));
+        }
+    }
+}

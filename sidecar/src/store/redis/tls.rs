@@ -1,0 +1,76 @@
+//! TLS to Redis. The files are read for each connection, so that certificates may be replaced while this runs.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+use crate::policy::TlsFiles;
+use crate::store::error::ConnectionError;
+
+/// What to speak TLS with. Reads files: not for a thread that others wait for.
+pub fn configuration(files: &TlsFiles) -> Result<ClientConfig, ConnectionError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ConnectionError::Tls(Arc::new(io::Error::other(error))))?
+        .with_root_certificates(roots(files)?);
+    let (Some(certificate), Some(key)) = (&files.certificate, &files.key) else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates("tls.certificate", certificate)?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable("tls.key", error))?;
+    builder
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| unusable("tls.certificate", error))
+}
+
+/// The name that the peer's certificate must have.
+pub fn expected_name(files: &TlsFiles, host: &str) -> Result<ServerName<'static>, ConnectionError> {
+    let name = files.server_name.as_deref().unwrap_or(host);
+    ServerName::try_from(name.to_owned())
+        .map_err(|error| ConnectionError::Tls(Arc::new(io::Error::other(error))))
+}
+
+fn roots(files: &TlsFiles) -> Result<RootCertStore, ConnectionError> {
+    let mut roots = RootCertStore::empty();
+    match &files.ca {
+        Some(ca) => {
+            for certificate in certificates("tls.ca", ca)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| unusable("tls.ca", error))?;
+            }
+        }
+        // Some of a system's certificates may be broken; what is left has to do.
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    Ok(roots)
+}
+
+fn certificates(
+    field: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, ConnectionError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let read: Vec<_> = read.map_err(|error| unusable(field, error))?;
+    if read.is_empty() {
+        return Err(unusable(field, "no certificate in it"));
+    }
+    Ok(read)
+}
+
+fn unusable(
+    field: &'static str,
+    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> ConnectionError {
+    ConnectionError::File {
+        field,
+        source: Arc::new(io::Error::other(error)),
+    }
+}

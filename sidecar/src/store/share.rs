@@ -1,0 +1,388 @@
+//! What this sidecar admits by itself while the store is down, and what the store has to be told of it afterwards. Pure.
+//!
+//! The engine decides, over shares of the limits. What it admitted is kept apart, as records of when and how much, so that
+//! it can be written back into the window where it belongs. A bucket is *pending* from its first admission until the store
+//! knows of all of them; as long as it is, the store must not decide over it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use sluicegate_engine::{
+    Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record, Take,
+};
+
+/// Entries looked at by one sweep: a millisecond's work.
+const SWEEP_AT_MOST: usize = 1_000;
+
+/// Shares of limits.
+#[derive(Debug)]
+pub struct Share {
+    engine: Memory,
+    pending: HashMap<Arc<str>, Pending>,
+    /// Being written back now.
+    writing: HashSet<Arc<str>>,
+    /// The store's clock when it last decided.
+    now_us: u64,
+    /// Which share it is: kept until all is written back, for what a token bucket holds is counted in units of its rate.
+    place: Option<Place>,
+}
+
+/// What the store does not know of a bucket.
+#[derive(Debug)]
+struct Pending {
+    /// The whole limit's, not the share's.
+    spec: BucketSpec,
+    /// In their order. Neighbours are put together when there are too many, as of the later of the two: what is written
+    /// back may stay a little longer than it should, and never goes sooner.
+    records: Vec<Record>,
+}
+
+/// A bucket and what the store is to be told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Debt {
+    /// As the store knows it.
+    pub bucket: Bucket,
+    /// In their order.
+    pub records: Vec<Record>,
+}
+
+impl Share {
+    /// Holds about this many bytes at most.
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            engine: Memory::with_limit(limit_bytes),
+            pending: HashMap::new(),
+            writing: HashSet::new(),
+            now_us: 0,
+            place: None,
+        }
+    }
+
+    /// Decides over the shares of some takes of a decision, which are named by their places in it. Nothing, where a
+    /// share cannot ever hold what is asked for.
+    pub fn decide(
+        &mut self,
+        now_us: u64,
+        place: Place,
+        (batch, decision): (&Batch, &Decision),
+        takes: &[usize],
+    ) -> Option<Outcome> {
+        if self.is_settled() {
+            self.place = None;
+        }
+        let place = *self.place.get_or_insert(place);
+        let mut shared = Batch::default();
+        let mut wholes = Vec::with_capacity(takes.len());
+        let mut own = Vec::with_capacity(takes.len());
+        for number in takes {
+            let take = decision.takes.get(*number)?;
+            let whole = batch.buckets.get(take.bucket)?;
+            let spec = whole.spec.share(place)?;
+            if take.cost > spec.most_at_once() {
+                return None;
+            }
+            own.push(Take {
+                bucket: shared.buckets.len(),
+                cost: take.cost,
+            });
+            shared.buckets.push(Bucket {
+                key: whole.key.clone(),
+                spec,
+            });
+            wholes.push((whole, take.cost));
+        }
+        shared.decisions.push(Decision {
+            takes: own,
+            peek: decision.peek,
+            receipts: Vec::new(),
+        });
+        self.now_us = now_us;
+        let mut outcome = self.engine.decide(now_us, &shared).pop()?.ok()?;
+        outcome.decided_by = *takes.get(outcome.decided_by)?;
+        if outcome.admitted && !decision.peek {
+            for (whole, cost) in wholes.into_iter().filter(|(_, cost)| *cost > 0) {
+                self.owe(
+                    whole,
+                    Record {
+                        at_us: now_us,
+                        units: cost,
+                    },
+                );
+            }
+        }
+        Some(outcome)
+    }
+
+    fn owe(&mut self, bucket: &Bucket, record: Record) {
+        match self.pending.get_mut(bucket.key.as_str()) {
+            Some(pending) => {
+                pending.spec = bucket.spec;
+                pending.add(record);
+            }
+            None => {
+                let pending = Pending {
+                    spec: bucket.spec,
+                    records: vec![record],
+                };
+                self.pending.insert(bucket.key.as_str().into(), pending);
+            }
+        }
+    }
+
+    /// The store does not know all of it.
+    pub fn is_pending(&self, bucket: &Bucket) -> bool {
+        self.pending.contains_key(bucket.key.as_str()) || self.writing.contains(bucket.key.as_str())
+    }
+
+    /// Nothing is pending.
+    pub fn is_settled(&self) -> bool {
+        self.pending.is_empty() && self.writing.is_empty()
+    }
+
+    /// Buckets to be written back now, so many at most, of those that can be told to the store, for which `now_us` says its
+    /// clock. What is older than its window is forgotten. Each is to be given to [`Share::written`] or to
+    /// [`Share::failed`] afterwards.
+    pub fn begin(&mut self, most: usize, now_us: impl Fn(&str) -> Option<u64>) -> Vec<Debt> {
+        let known = self.pending.keys();
+        let known = known.filter_map(|key| Some((Arc::clone(key), now_us(key)?)));
+        let keys: Vec<_> = known.take(most).collect();
+        let mut debts = Vec::with_capacity(keys.len());
+        for (key, now_us) in keys {
+            let Some(pending) = self.pending.remove(&key) else {
+                continue;
+            };
+            let lasts_us = lasts_us(&pending.spec);
+            let bucket = Bucket {
+                key: key.to_string(),
+                spec: pending.spec,
+            };
+            let mut records = pending.records;
+            records.retain(|record| record.at_us.saturating_add(lasts_us) > now_us);
+            if records.is_empty() {
+                self.engine.reset(&key);
+            } else {
+                self.writing.insert(key);
+                debts.push(Debt { bucket, records });
+            }
+        }
+        debts
+    }
+
+    /// The store knows of these: what they held here is forgotten.
+    pub fn written(&mut self, debts: &[Debt]) {
+        for debt in debts {
+            let key = debt.bucket.key.as_str();
+            self.writing.remove(key);
+            // What was admitted here meanwhile still counts, and is owed.
+            if !self.pending.contains_key(key) {
+                self.engine.reset(key);
+            }
+        }
+    }
+
+    /// The store does not know of these after all.
+    pub fn failed(&mut self, debts: Vec<Debt>) {
+        for debt in debts {
+            self.writing.remove(debt.bucket.key.as_str());
+            let after = self.pending.remove(debt.bucket.key.as_str());
+            let mut pending = Pending {
+                spec: debt.bucket.spec,
+                records: debt.records,
+            };
+            for record in after.into_iter().flat_map(|after| after.records) {
+                pending.add(record);
+            }
+            self.pending.insert(debt.bucket.key.into(), pending);
+        }
+    }
+
+    /// Buckets that the store does not know all of.
+    pub fn pending(&self) -> usize {
+        self.pending.len() + self.writing.len()
+    }
+
+    /// Frees what had expired when it was last asked.
+    pub fn sweep(&mut self) {
+        if !self.is_settled() || !self.engine.is_empty() {
+            self.engine.sweep(self.now_us, SWEEP_AT_MOST);
+        }
+        if self.engine.is_empty() {
+            // All that is owed is older than its window.
+            self.pending = HashMap::new();
+        }
+    }
+}
+
+impl Pending {
+    fn add(&mut self, record: Record) {
+        match self.records.last_mut() {
+            // A clock that stepped back: as of the later time.
+            Some(last) if last.at_us >= record.at_us => {
+                last.units = last.units.saturating_add(record.units);
+            }
+            _ => self.records.push(record),
+        }
+        if self.records.len() > MAX_RECORDS {
+            let pairs = self.records.chunks(2);
+            self.records = pairs
+                .filter_map(|pair| {
+                    Some(Record {
+                        at_us: pair.last()?.at_us,
+                        units: pair.iter().map(|record| record.units).sum(),
+                    })
+                })
+                .collect();
+        }
+    }
+}
+
+/// Until when what was taken matters at the latest.
+fn lasts_us(spec: &BucketSpec) -> u64 {
+    use sluicegate_engine::Algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+    match spec.algorithm {
+        SlidingLog | FixedWindow => spec.window_us,
+        SlidingWindow { precision_us } => spec.window_us.saturating_add(precision_us),
+        TokenBucket { burst } => {
+            let rate = spec.token_rate();
+            burst
+                .saturating_mul(rate.per_unit)
+                .div_ceil(rate.per_us.max(1))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::test_batches;
+    use proptest::prelude::*;
+    use sluicegate_engine::Algorithm;
+
+    const MINUTE_US: u64 = 60_000_000;
+    const START_US: u64 = 1_000 * MINUTE_US;
+
+    fn bucket(key: &str, limit: u64) -> Bucket {
+        let spec = BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            limit,
+            window_us: MINUTE_US,
+        };
+        Bucket {
+            key: key.to_owned(),
+            spec,
+        }
+    }
+
+    fn at(after_us: u64, units: u64) -> Record {
+        Record {
+            at_us: START_US + after_us,
+            units,
+        }
+    }
+
+    fn one_of(of: u64) -> Place {
+        Place { rank: 0, of }
+    }
+
+    /// Asks for a unit of each bucket.
+    fn ask(share: &mut Share, now_us: u64, place: Place, buckets: &[Bucket]) -> Option<Outcome> {
+        let all: Vec<_> = (0..buckets.len()).collect();
+        let batch = test_batches::batch(buckets.to_vec(), std::slice::from_ref(&all));
+        share.decide(now_us, place, (&batch, &batch.decisions[0]), &all)
+    }
+
+    #[test]
+    fn a_share_admits_its_part_and_owes_it_to_the_whole_bucket() {
+        let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
+        let ask = |share: &mut Share, n| ask(share, START_US + n, one_of(3), &whole);
+        let admitted = (0..10).filter(|n| ask(&mut share, *n).unwrap().admitted);
+        assert_eq!(admitted.count(), 4);
+        assert!(share.is_pending(&whole[0]));
+        let debts = share.begin(9, |_| Some(START_US + 10));
+        assert_eq!(debts[0].bucket, whole[0]);
+        let owed: Vec<_> = (0..4).map(|n| at(n, 1)).collect();
+        assert_eq!(debts[0].records, owed);
+        assert!(
+            share.is_pending(&whole[0]),
+            "until it is known to be written"
+        );
+        share.written(&debts);
+        assert!(share.is_settled());
+    }
+
+    #[test]
+    fn a_denied_decision_owes_nothing_and_what_can_never_fit_has_no_answer() {
+        let (mut share, buckets) = (Share::new(1 << 20), [bucket("a", 10), bucket("b", 1)]);
+        assert!(
+            ask(&mut share, START_US, one_of(1), &buckets)
+                .unwrap()
+                .admitted
+        );
+        let denied = ask(&mut share, START_US, one_of(1), &buckets).unwrap();
+        assert!(!denied.admitted && denied.decided_by == 1);
+        let owed: u64 = share
+            .begin(9, |_| Some(START_US))
+            .iter()
+            .flat_map(|debt| &debt.records)
+            .map(|r| r.units)
+            .sum();
+        assert_eq!(owed, 2);
+        let (mut other, last_of_three) = (Share::new(1 << 20), Place { rank: 2, of: 3 });
+        assert_eq!(ask(&mut other, START_US, last_of_three, &buckets), None);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_owed_with_what_came_after_it() {
+        let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
+        ask(&mut share, START_US, one_of(1), &whole);
+        let debts = share.begin(9, |_| Some(START_US));
+        ask(&mut share, START_US + 5, one_of(1), &whole);
+        share.failed(debts);
+        let debts = share.begin(9, |_| Some(START_US + 6));
+        assert_eq!(debts[0].records, [at(0, 1), at(5, 1)]);
+        // Written, but one was admitted meanwhile: that one is pending, and all still count here.
+        ask(&mut share, START_US + 7, one_of(1), &whole);
+        share.written(&debts);
+        assert!(share.is_pending(&whole[0]));
+        let left = (0..10).filter(|_| {
+            ask(&mut share, START_US + 8, one_of(1), &whole)
+                .unwrap()
+                .admitted
+        });
+        assert_eq!(left.count(), 7);
+    }
+
+    #[test]
+    fn what_is_older_than_its_window_is_not_written_back() {
+        let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
+        ask(&mut share, START_US, one_of(1), &whole);
+        assert!(share.begin(9, |_| Some(START_US + MINUTE_US)).is_empty());
+        assert!(share.is_settled());
+    }
+
+    proptest! {
+        /// However many records: their units are all there, in order, none earlier than it was, and no more than fit.
+        #[test]
+        fn records_are_put_together_as_of_the_later(
+            steps in prop::collection::vec((0_u64..1_000, 1_u64..5), 1..500),
+        ) {
+            let first = bucket("k", 10);
+            let mut pending = Pending { spec: first.spec, records: Vec::new() };
+            let (mut now_us, mut taken) = (START_US, Vec::new());
+            for (step_us, units) in steps {
+                now_us += step_us;
+                let record = Record { at_us: now_us, units };
+                pending.add(record);
+                taken.push(record);
+            }
+            let records = &pending.records;
+            prop_assert!(records.len() <= MAX_RECORDS && records.is_sorted_by_key(|record| record.at_us));
+            for at_us in taken.iter().map(|record| record.at_us) {
+                let since = |list: &[Record]| list.iter().filter(|r| r.at_us >= at_us).map(|r| r.units).sum::<u64>();
+                prop_assert!(since(records) >= since(&taken), "more is held, never less");
+            }
+            let sum = |list: &[Record]| list.iter().map(|r| r.units).sum::<u64>();
+            prop_assert_eq!(sum(records), sum(&taken));
+        }
+    }
+}
