@@ -154,7 +154,7 @@ mod tests {
         let down = monitor.health();
         assert_eq!(
             down.cause().map(StoreError::kind),
-            Some(FailureKind::Connection)
+            Some(crate::telemetry::labels::FailureKind::Connection)
         );
         assert!(down.since >= health.since);
         monitor.remove(b);
