@@ -1,6 +1,6 @@
 -- Decides a batch: every decision over all its buckets at once, in order, exact to the microsecond.
 --
--- KEYS     the buckets, each once, all in one slot.
+-- KEYS     the buckets, then the receipts, each once, all in one slot.
 -- ARGV[1]  the request, packed big-endian:
 --            not after I7, microseconds of Redis's clock: when it runs later than this, it does nothing
 --            for each key       kind I1 | limit I4 | a I7 | b I7
@@ -8,19 +8,24 @@
 --              kind 2, fixed window:           a = window, microseconds
 --              kind 3, token bucket:           limit = burst, a = fine units drained per microsecond,
 --                                              b = fine units per unit
+--              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0
 --            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
 --              what 0 takes, what 1 peeks
 --              what 2 gives back: one take, and after it  at I7, the time of the taking
 --              what 3 writes back what was taken elsewhere: n is of records, the one take has the cost 0,
 --              and after it come the records, oldest first, of  at I7 | units I4
---            A batch that gives or writes back does nothing else, and names each bucket once.
+--              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted; cost 0
+--              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4
+--            A batch that gives or writes back does nothing else, and names each bucket once; one that returns
+--            does nothing else, either.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --
 -- Replies with a string, for each decision  said i4 | remaining I4 | reset I7 | retry after I7 | now I7,
 -- times in microseconds; said is 1 + the index of the take that decided, negative if denied, and 0 if a key
 -- of the decision holds what this script did not write: then it has taken nothing.
--- For what gives or writes back, remaining is the units returned or recorded.
+-- For what gives or writes back or returns, remaining is the units returned (to the bucket that most went to)
+-- or recorded.
 -- If it is too late, the reply is  now I7  alone.
 --
 -- Every bucket is read once, changed in Lua by each decision in turn, and written once, if at all.
@@ -39,8 +44,8 @@ end
 local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
-local LOG, FIXED, TOKEN = 1, 2, 3
-local PEEK, GIVE_BACK = 1, 2
+local LOG, FIXED, TOKEN, RECEIPT = 1, 2, 3, 4
+local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- A key outlives what it holds by this much: Redis expires by a millisecond clock of its own reading.
 local MARGIN = 1000000
@@ -62,7 +67,7 @@ local REACH = 1024
 -- Write-backs of one call rewrite at most this many closed blocks, at some 10 us each.
 local DEPTH = 128
 
--- make_rare is in rare.lua, which goes in front of this file.
+-- make_rare and read_receipt are in rare.lua, which goes in front of this file.
 local rare
 -- Indices of keys that cannot be read, if there are any.
 local broken
@@ -120,6 +125,8 @@ for i = 1, #KEYS do
     buckets[i] = {
       drain = a, unit = b, cap = limit * b, level = level, kept = kept, born = born, expires = expires,
     }
+  elseif kind == RECEIPT then
+    buckets[i] = read_receipt(key, limit, a)
   else
     if kind ~= LOG then error('sluicegate: unknown kind of bucket') end
     local stamp, kept = now + (-now) % b, 0
@@ -177,7 +184,13 @@ while position <= ends do
   local bucket, tightest, lost
   if what >= GIVE_BACK then
     rare = rare or make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
-    said, remaining, position = rare.change(what, buckets, broken, request, first)
+    if what == RECEIPTS then
+      rare.leave(buckets, takes, index, reply)
+    elseif what > RECEIPTS then
+      said, remaining, position = rare.redeem(buckets, broken, takes, index, cost, request, position)
+    else
+      said, remaining, position = rare.change(what, buckets, broken, request, first)
+    end
   elseif broken and rare.touches(broken, request, first, takes) then
     said, position = 0, first + 8 * takes
   else
@@ -274,6 +287,13 @@ for i = 1, #buckets do
         call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
       else
         call('SET', key, pack('>I7I7I7I7', level, now, born, expires), 'KEEPTTL')
+      end
+    elseif bucket.lifetime then
+      local state = pack('>I4I7', level, bucket.at or now)
+      if bucket.at then
+        call('SET', key, state, 'KEEPTTL')
+      else
+        call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))
       end
     elseif not bucket.head then
       local state = pack('>I7I4I7', now - now % bucket.a, level, born)

@@ -5,6 +5,18 @@
 -- tenth of a call. So this one captures nothing, and only the calls that need it make those inside.
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
+
+-- A receipt, as a bucket of which decide.lua saves what has changed. Its level is the units that it still
+-- stands for, its state those and the time of the taking.
+local function read_receipt(key, units, lifetime)
+  local left, at = 0, nil
+  if units == 0 then
+    local state = redis.pcall('GET', key)
+    if state and #state == 11 then left, at = struct.unpack('>I4I7', state) end
+  end
+  return { level = left, kept = left, units = units, lifetime = lifetime, at = at }
+end
+
 local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
   local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
@@ -202,9 +214,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return returned
   end
 
-  -- Returns units to a bucket; how many.
-  function rare.give_back(bucket, key, request, position, _, cost)
-    local at = unpack('>I7', request, position)
+  -- Returns units to a bucket, of those taken together that are not returned yet (`left`); how many.
+  local function give_back(bucket, key, cost, at, left)
     if bucket.level == 0 or at < bucket.born or at > now then return 0 end
     local returned
     if bucket.head then
@@ -212,7 +223,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       bucket.level = bucket.level - returned
     elseif bucket.drain then
       -- What has drained since was as if returned already; a part of a unit is reported as one.
-      returned = max(0, min(bucket.level, cost * bucket.unit - (now - at) * bucket.drain))
+      local undrained = left * bucket.unit - (now - at) * bucket.drain
+      returned = max(0, min(bucket.level, cost * bucket.unit, undrained))
       bucket.level = bucket.level - returned
       returned = ceil(returned / bucket.unit)
     else
@@ -221,6 +233,42 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     end
     bucket.returned = bucket.returned or returned > 0
     return returned
+  end
+
+  function rare.give_back(bucket, key, request, position, _, cost)
+    return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
+  end
+
+  -- Leaves n receipts from `index` on, if the decision whose reply this is was admitted.
+  function rare.leave(buckets, n, index, reply)
+    if unpack('>i4', reply) <= 0 then return end
+    for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
+  end
+
+  -- Returns up to `cost` units to n buckets, and takes as many off the receipt. Returns said, units, and where the
+  -- request goes on.
+  function rare.redeem(buckets, broken, n, index, cost, request, position)
+    local receipt, returned, said = buckets[index], 0, 1
+    local ends = position + 4 * n
+    if broken then
+      for i = position, ends - 1, 4 do
+        if broken[unpack('>I4', request, i)] then return 0, 0, ends end
+      end
+    end
+    local left = receipt.level
+    local units = min(cost, left)
+    receipt.level = left - units
+    for i = position, units > 0 and ends - 1 or 0, 4 do
+      local bucket = unpack('>I4', request, i)
+      local back = rare.try(give_back, buckets[bucket], KEYS[bucket], units, receipt.at, left)
+      if back then
+        returned = max(returned, back)
+      else
+        -- It is not to be written.
+        buckets[bucket], said = { level = 0, kept = 0 }, 0
+      end
+    end
+    return said, returned, ends
   end
 
   local depth = DEPTH

@@ -5,6 +5,7 @@
 //! | `service.rs` | decides: reads, asks the store, counts, answers |
 //! | `settle.rs` | the store, or what stands in for it |
 //! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `receipts.rs` | what proves that units were taken |
 //! | `instead.rs` | what decides where the store did not answer |
 //! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
@@ -13,6 +14,7 @@ mod denials;
 mod epoch;
 mod instead;
 mod plan;
+mod receipts;
 mod service;
 mod settle;
 

@@ -7,6 +7,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+// The system's (glibc's) keeps what was freed below anything that stays: after a flood of keys, all of it for good.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Rate limits for Envoy that are exact.
 #[derive(Parser)]
 #[command(version)]

@@ -12,6 +12,7 @@
 //! | `health.rs` | whether it can be used |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
 //! | `portion.rs` | some decisions of a batch |
+//! | `returns.rs` | give-backs, put together into few calls |
 //! | `settled.rs`, `error.rs` | what a store answers, and why it does not |
 
 pub mod batch;
@@ -24,6 +25,7 @@ mod memory;
 mod outage;
 mod portion;
 mod redis;
+mod returns;
 mod settled;
 mod share;
 #[cfg(test)]
@@ -33,4 +35,5 @@ pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;
 pub use outage::{NoShare, Outage};
+pub use returns::GiveBackEntry;
 pub use settled::{Settled, Settlement};

@@ -73,7 +73,6 @@ fn ask(
         .map(|outcome| {
             Some(Settled {
                 outcome: outcome.unwrap(),
-                taken_at_us: Vec::new(),
             })
         })
         .collect();

@@ -23,11 +23,13 @@
 //! | `access_log` | what Envoy's access log says of requests that were not simply admitted |
 //! | `replies` | what clients are told, by every kind of request |
 //! | `matching` | every matcher, cost and tier |
+//! | `memory` | what the process takes of the machine when keys are invented |
 //! | `sources` | every source of a key, with what provides it in Envoy |
 //! | `together` | one callout for all that wait, under churn |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `traces` | the spans that a sidecar sends |
+//! | `receipts` | units given back: once, by whoever has the receipt, and in time |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
 mod access_log;
@@ -43,9 +45,11 @@ mod hostile;
 mod lifecycle;
 mod limits;
 mod matching;
+mod memory;
 mod metrics;
 mod operations;
 mod outages;
+mod receipts;
 mod redis_store;
 mod reload;
 mod replies;

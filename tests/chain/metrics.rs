@@ -57,7 +57,7 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     let receipt = json!({ "checks": [{ "limit": "per-key", "key": "c" }], "receipt": true });
     let answer = decide(sidecar, json!({ "decisions": [receipt] })).await;
     let taken = &answer["verdicts"][0]["receipt"][0];
-    let give = json!({ "give_backs": [{ "limit": "per-key", "key": "c", "cost": 1, "taken_at_us": taken }] });
+    let give = json!({ "give_backs": [{ "limit": "per-key", "key": "c", "receipt": taken }] });
     let url = format!("http://127.0.0.1:{}/v1/give-back", sidecar.port);
     assert!(post(&url, give.to_string()).await.1.contains("\"units\":1"));
     // A reload, and one that is refused.

@@ -18,6 +18,7 @@ fn batch(buckets: &[Bucket], decisions: &[&[usize]]) -> Batch {
     let decision = |buckets: &&[usize]| Decision {
         takes: buckets.iter().map(take).collect(),
         peek: false,
+        receipts: Vec::new(),
     };
     Batch {
         buckets: buckets.to_vec(),
@@ -145,6 +146,7 @@ fn s16_a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
     let wants = |cost| Decision {
         takes: vec![Take { bucket: 0, cost }],
         peek: false,
+        receipts: Vec::new(),
     };
     let batch = Batch {
         buckets: vec![bucket],
@@ -192,6 +194,7 @@ fn s20_a_log_goes_on_beyond_302_million_entries() {
     let wants = |cost| Decision {
         takes: vec![Take { bucket: 0, cost }],
         peek: false,
+        receipts: Vec::new(),
     };
     let ask = |lua: &mut Lua, at_us, cost| {
         let batch = Batch {

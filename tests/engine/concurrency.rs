@@ -28,6 +28,7 @@ fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
                     cost: index % 3 + 1,
                 }],
                 peek: index == 5,
+                receipts: Vec::new(),
             })
             .collect(),
     };

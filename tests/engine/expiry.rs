@@ -30,7 +30,11 @@ pub fn take(lua: &mut Lua, now_us: Option<u64>, bucket: &Bucket) -> Outcome {
     let takes = vec![Take { bucket: 0, cost: 1 }];
     let batch = Batch {
         buckets: vec![bucket.clone()],
-        decisions: vec![Decision { takes, peek: false }],
+        decisions: vec![Decision {
+            takes,
+            peek: false,
+            receipts: Vec::new(),
+        }],
     };
     lua.decide(now_us, &batch)[0]
 }

@@ -2,7 +2,7 @@
 
 use redis::{Connection, RedisResult};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply, WriteBack};
-use sluicegate_engine::{Batch, Bucket, Outcome, Record};
+use sluicegate_engine::{Batch, Bucket, Outcome, Record, Returns};
 use sluicegate_tests::redis::Redis;
 use std::collections::HashMap;
 
@@ -180,6 +180,16 @@ impl Lua {
         let reply = self.call(script::write_back_keys(&writes), arguments, now_us);
         let reply = script::written(&writes, &reply.map_err(text)?).map_err(text)?;
         done(reply)?[0].map_err(text)
+    }
+
+    pub fn return_units(&mut self, now_us: Option<u64>, returns: &Returns) -> Vec<u64> {
+        let arguments = script::return_arguments(returns, None);
+        let reply = self.call(script::return_keys(returns), arguments, now_us);
+        let reply = script::returned_units(returns, &reply.expect("a reply"));
+        let each = done(reply.expect("units")).expect("in time");
+        each.into_iter()
+            .map(|units| units.expect("sound state"))
+            .collect()
     }
 
     pub fn reset(&mut self, key: &str) {

@@ -10,6 +10,7 @@
 //! | `kept.rs` | histories that once failed |
 //! | `calls.rs` | calls that run too late, keys that cannot be read, logs larger than any history |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
+//! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE |
 //! | `concurrency.rs` | many callers, real time |
@@ -26,6 +27,7 @@ mod lua;
 mod model;
 mod mutations;
 mod promises;
+mod receipts;
 mod replay;
 mod sizes;
 mod write_back;

@@ -185,8 +185,8 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a token bucket gives back what has drained",
-        "cost * bucket.unit - (now - at) * bucket.drain))",
-        "cost * bucket.unit))",
+        "* bucket.unit - (now - at) * bucket.drain",
+        "* bucket.unit",
     ),
     (
         "what comes next is stale when two admissions share a stamp",

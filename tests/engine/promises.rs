@@ -22,7 +22,11 @@ impl Store<'_> {
         let takes = takes.map(|(bucket, &cost)| Take { bucket, cost }).collect();
         let batch = Batch {
             buckets: buckets.to_vec(),
-            decisions: vec![Decision { takes, peek }],
+            decisions: vec![Decision {
+                takes,
+                peek,
+                receipts: Vec::new(),
+            }],
         };
         match self {
             Store::Lua(lua) => lua.borrow_mut().decide(Some(now), &batch)[0],

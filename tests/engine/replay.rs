@@ -65,6 +65,7 @@ impl Replay<'_> {
         let peek_each = (0..self.world.len()).map(|bucket| Decision {
             takes: vec![Take { bucket, cost: 1 }],
             peek: true,
+            receipts: Vec::new(),
         });
         self.ask(peek_each.collect())
             .map_err(|error| format!("at the end: {error}"))?;
@@ -131,6 +132,7 @@ impl Replay<'_> {
         let mut decision = Decision {
             takes: Vec::new(),
             peek,
+            receipts: Vec::new(),
         };
         for &(bucket, cost) in takes {
             let bucket = self.index(bucket);

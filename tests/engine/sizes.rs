@@ -55,6 +55,7 @@ fn fill(lua: &mut Lua, bucket: &Bucket, from: u64, to: u64, apart_us: u64) {
         decisions: vec![Decision {
             takes: vec![Take { bucket: 0, cost: 1 }],
             peek: false,
+            receipts: Vec::new(),
         }],
     };
     let times: Vec<u64> = (from..to).map(|n| START_US + n * apart_us).collect();

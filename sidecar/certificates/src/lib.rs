@@ -220,11 +220,14 @@ mod tests {
             let mut certificates = Certificates::new(10);
             let mut denied = standing(hold_ms, hold_ms);
             denied.limit = "x".repeat(1_000_000).into();
-            denied.receipt = vec![7; 1_000];
+            denied.receipt = vec!["7".to_owned(); 1_000];
             certificates.hold("a", &denied, ASKED);
             let ends_us = ASKED.sent_us + MAX_HOLD_MS * 1_000;
             let held = certificates.covering("a", ends_us - 1).unwrap();
-            assert_eq!((held.limit.as_ref(), held.receipt), ("", vec![]));
+            assert_eq!(
+                (held.limit.as_ref(), held.receipt),
+                ("", Vec::<String>::new())
+            );
             assert!(certificates.covering("a", ends_us).is_none());
         }
     }

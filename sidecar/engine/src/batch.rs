@@ -4,6 +4,8 @@
 //! Times are microseconds of the store's clock, since that is what Redis's TIME gives; whoever shows
 //! them to a caller rounds up to milliseconds.
 
+use crate::receipt::Receipt;
+
 /// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision of more goes alone.
 /// So many hold Redis for 1.3 ms (counters) to 2.4 ms (logs) if every one is of another bucket, and for 0.5 ms if all
 /// are of one; measured with Redis 7.0 on two shared cores.
@@ -68,6 +70,22 @@ pub struct Decision {
     pub takes: Vec<Take>,
     /// Answer as if to take, and take nothing.
     pub peek: bool,
+    /// To be left behind if it is admitted and no peek; each beside its buckets, in their slot.
+    pub receipts: Vec<Receipt>,
+}
+
+impl Decision {
+    /// The receipts that it leaves behind when it is admitted.
+    #[must_use]
+    pub fn leaves(&self) -> &[Receipt] {
+        if self.peek { &[] } else { &self.receipts }
+    }
+
+    /// What it costs a store, in visits of buckets: its takes, and 1 at least, and a write for each receipt.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.takes.len().max(1) + self.leaves().len()
+    }
 }
 
 /// Decisions to be made in order, each seeing what those before it took.
@@ -77,14 +95,6 @@ pub struct Batch {
     pub buckets: Vec<Bucket>,
     /// The decisions.
     pub decisions: Vec<Decision>,
-}
-
-impl Decision {
-    /// What it costs a store, in visits of buckets: its takes, and 1 at least.
-    #[must_use]
-    pub fn weight(&self) -> usize {
-        self.takes.len().max(1)
-    }
 }
 
 impl Batch {

@@ -89,6 +89,7 @@ impl BatchBuilder {
         self.push(Decision {
             takes,
             peek: decision.peek,
+            receipts: decision.receipts.clone(),
         });
         true
     }
@@ -152,6 +153,7 @@ mod tests {
         Decision {
             takes: takes.iter().copied().map(take).collect(),
             peek: false,
+            receipts: Vec::new(),
         }
     }
 

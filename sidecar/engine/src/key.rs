@@ -15,7 +15,22 @@ const LAYOUT: u32 = 1;
 /// The key of one window of the limit named `limit` for `subject`. No two different triples share one.
 #[must_use]
 pub fn bucket_key(subject: &str, limit: &str, spec: &BucketSpec) -> String {
-    let mut key = String::with_capacity(subject.len() + limit.len() + 32);
+    let mut key = beginning(subject, limit);
+    tag(&mut key, spec);
+    key
+}
+
+/// The key of a receipt, by its secret: in the slot of the buckets that it is for, and unlike any of theirs.
+#[must_use]
+pub fn receipt_key(subject: &str, limit: &str, secret: u128) -> String {
+    let mut key = beginning(subject, limit);
+    // Writing to a String cannot fail.
+    let _ = write!(key, "receipt:{secret:032x}");
+    key
+}
+
+fn beginning(subject: &str, limit: &str) -> String {
+    let mut key = String::with_capacity(subject.len() + limit.len() + 48);
     key.push_str("sg:{");
     if subject.is_empty() {
         // Redis hashes the whole key when the tag is empty. A lone `%` is no subject's escape.
@@ -25,7 +40,6 @@ pub fn bucket_key(subject: &str, limit: &str, spec: &BucketSpec) -> String {
     key.push_str("}:");
     escape(&mut key, limit, "%{}:");
     key.push(':');
-    tag(&mut key, spec);
     key
 }
 
@@ -90,6 +104,13 @@ mod tests {
         let key = bucket_key("a}b{c%d e\n", "per-key", &log(60_000_000));
         assert_eq!(key, "sg:{a%7Db%7Bc%25d%20e%0A}:per-key:log1:60000ms");
         assert_eq!(bucket_key("", "l", &log(1_500)), "sg:{%}:l:log1:1500us");
+    }
+
+    #[test]
+    fn a_receipt_is_in_the_slot_of_its_buckets() {
+        let key = receipt_key("a}b", "per-key", 0xABC);
+        let digits = "00000000000000000000000000000abc";
+        assert_eq!(key, format!("sg:{{a%7Db}}:per-key:receipt:{digits}"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `check.rs` | which numbers a bucket may have, and what to do about those it may not |
 //! | `key.rs` | the one spelling of a bucket's key |
 //! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
+//! | `receipt.rs` | what proves that units were taken |
 //! | `script.rs`, `script/reply.rs` | what goes to the Lua script, and what comes back |
 //! | `share.rs` | a limit divided among sidecars that cannot ask the store |
 //! | `size.rs` | what a bucket takes in Redis |
@@ -19,6 +20,7 @@ mod builder;
 mod check;
 mod key;
 mod memory;
+mod receipt;
 pub mod script;
 mod share;
 mod size;
@@ -33,6 +35,7 @@ pub use check::{
     MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate,
     greatest_common_divisor,
 };
-pub use key::bucket_key;
+pub use key::{bucket_key, receipt_key};
 pub use memory::{Full, Memory, Swept};
+pub use receipt::{Receipt, Return, Returns};
 pub use share::Place;

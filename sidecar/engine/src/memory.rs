@@ -14,8 +14,9 @@ mod table;
 mod token;
 
 use crate::batch::{Batch, Bucket, Decision, Outcome, Record};
+use crate::receipt::{Receipt, Return, Returns};
 use crate::verdict::{Look, all_have_room, outcome};
-use held::Held;
+use held::{Held, Left};
 use state::State;
 use table::Table;
 
@@ -29,7 +30,8 @@ const MAKE_ROOM: usize = 8;
 /// Buckets and their states. Times are microseconds of one clock, the caller's; it may step back.
 #[derive(Debug)]
 pub struct Memory {
-    table: Table<Held>,
+    buckets: Table<Held>,
+    receipts: Table<Left>,
     /// Bytes.
     limit: usize,
 }
@@ -56,7 +58,8 @@ impl Memory {
     #[must_use]
     pub fn with_limit(bytes: usize) -> Self {
         Self {
-            table: Table::new(),
+            buckets: Table::new(),
+            receipts: Table::new(),
             limit: bytes,
         }
     }
@@ -91,18 +94,24 @@ impl Memory {
         if all_have_room(&looks) && !decision.peek {
             let costly = takes.clone().filter(|(_, cost)| *cost > 0);
             self.find_memory(now_us, costly.map(|(bucket, _)| bucket))?;
+            self.find_memory_for(now_us, &decision.receipts)?;
             for ((bucket, cost), look) in takes.zip(&mut looks) {
                 if cost > 0 {
                     *look = self.take(now_us, bucket, cost);
                 }
+            }
+            for receipt in &decision.receipts {
+                let place = self.receipts.place(&receipt.key);
+                let left = Left::new(receipt, now_us);
+                self.receipts.insert(place, &receipt.key, left);
             }
         }
         Ok(outcome(&looks, now_us))
     }
 
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
-        let place = self.table.place(&bucket.key);
-        match self.table.get_mut(place, &bucket.key) {
+        let place = self.buckets.place(&bucket.key);
+        match self.buckets.get_mut(place, &bucket.key) {
             Some(held) => held.look(&bucket.spec, now_us, cost),
             None => State::empty(&bucket.spec).look(&bucket.spec, now_us, cost),
         }
@@ -114,41 +123,60 @@ impl Memory {
         now_us: u64,
         buckets: impl Iterator<Item = &'a Bucket>,
     ) -> Result<(), Full> {
-        let for_new = self.limit - self.limit / RESERVE;
+        let for_new = self.for_new();
         for bucket in buckets {
             // Nearly always: without another look into the table.
-            if self.table.bytes() < for_new / 2 {
+            if self.bytes() < for_new / 2 {
                 return Ok(());
             }
-            let place = self.table.place(&bucket.key);
-            let most = match self.table.get(place, &bucket.key) {
+            let place = self.buckets.place(&bucket.key);
+            let most = match self.buckets.get(place, &bucket.key) {
                 None => for_new,
                 Some(held) => match held.growth(&bucket.spec, now_us) {
                     0 => continue,
                     growth => self.limit.saturating_sub(growth),
                 },
             };
-            if self.table.bytes() >= most {
-                self.table.make_room(place, now_us, MAKE_ROOM);
+            if self.bytes() >= most {
+                self.buckets.make_room(place, now_us, MAKE_ROOM);
             }
-            if self.table.bytes() >= most {
+            if self.bytes() >= most {
                 return Err(Full);
             }
         }
         Ok(())
     }
 
+    /// Whether there is memory for receipts, which are always new.
+    fn find_memory_for(&mut self, now_us: u64, receipts: &[Receipt]) -> Result<(), Full> {
+        let for_new = self.for_new();
+        for receipt in receipts {
+            if self.bytes() >= for_new {
+                let place = self.receipts.place(&receipt.key);
+                self.receipts.make_room(place, now_us, MAKE_ROOM);
+            }
+            if self.bytes() >= for_new {
+                return Err(Full);
+            }
+        }
+        Ok(())
+    }
+
+    const fn for_new(&self) -> usize {
+        self.limit - self.limit / RESERVE
+    }
+
     /// Takes what a look has found room for, and says how the bucket stands then.
     fn take(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
-        let place = self.table.place(&bucket.key);
+        let place = self.buckets.place(&bucket.key);
         let taken = self
-            .table
+            .buckets
             .change(place, &bucket.key, |held| held.take(spec, now_us, cost));
         taken.unwrap_or_else(|| {
             let mut held = Held::new(spec);
             let look = held.take(spec, now_us, cost);
-            self.table.insert(place, &bucket.key, held);
+            self.buckets.insert(place, &bucket.key, held);
             look
         })
     }
@@ -156,10 +184,39 @@ impl Memory {
     /// Returns up to `cost` units that a decision took from `bucket` at `at_us` (its outcome's), and says
     /// how many: none if they have come back by themselves or the bucket was reset since.
     pub fn give_back(&mut self, now_us: u64, bucket: &Bucket, cost: u64, at_us: u64) -> u64 {
-        let place = self.table.place(&bucket.key);
-        let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, at_us);
-        let returned = self.table.change(place, &bucket.key, give_back);
+        self.give_back_of(now_us, bucket, cost, cost, at_us)
+    }
+
+    /// The same of units taken together, of which so many are not given back yet.
+    fn give_back_of(
+        &mut self,
+        now_us: u64,
+        bucket: &Bucket,
+        cost: u64,
+        left: u64,
+        at_us: u64,
+    ) -> u64 {
+        let place = self.buckets.place(&bucket.key);
+        let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, left, at_us);
+        let returned = self.buckets.change(place, &bucket.key, give_back);
         returned.unwrap_or(0)
+    }
+
+    /// Returns units by receipts; for each return how many, to the bucket that most were returned to. None if the receipt
+    /// was never left, has been returned by whole, or what it stands for has come back by itself.
+    pub fn return_units(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
+        let give = |one: &Return| {
+            let place = self.receipts.place(&one.receipt);
+            let take_off = |left: &mut Left| left.take_off(one.units);
+            let taken_off = self.receipts.change(place, &one.receipt, take_off);
+            let (units, left, at_us) = taken_off.unwrap_or_default();
+            let buckets = one.buckets.iter();
+            let buckets = buckets.filter_map(|index| returns.buckets.get(*index));
+            let returned =
+                buckets.map(|bucket| self.give_back_of(now_us, bucket, units, left, at_us));
+            returned.max().unwrap_or(0)
+        };
+        returns.returns.iter().map(give).collect()
     }
 
     /// Records units that were taken from `bucket` elsewhere, oldest first, whatever its limit; how many units. Each
@@ -167,14 +224,14 @@ impl Memory {
     /// recorded, nor is what would make a bucket hold more than [`crate::MAX_HELD`].
     pub fn write_back(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
         let spec = &bucket.spec;
-        let place = self.table.place(&bucket.key);
+        let place = self.buckets.place(&bucket.key);
         let write_back = |held: &mut Held| held.write_back(spec, now_us, records);
-        let recorded = self.table.change(place, &bucket.key, write_back);
+        let recorded = self.buckets.change(place, &bucket.key, write_back);
         recorded.unwrap_or_else(|| {
             let mut held = Held::new(spec);
             let recorded = held.write_back(spec, now_us, records);
             if recorded > 0 {
-                self.table.insert(place, &bucket.key, held);
+                self.buckets.insert(place, &bucket.key, held);
             }
             recorded
         })
@@ -188,28 +245,38 @@ impl Memory {
     /// several stores have shared the rate: written back one after the other, each would drain by the whole rate.
     #[must_use]
     pub fn records(&self, now_us: u64, key: &str) -> Vec<Record> {
-        let held = self.table.get(self.table.place(key), key);
+        let held = self.buckets.get(self.buckets.place(key), key);
         held.map_or_else(Vec::new, |held| held.records(now_us))
     }
 
     /// Makes the bucket whole. True if it held anything, be it only what had expired.
     pub fn reset(&mut self, key: &str) -> bool {
         // It stays until a sweep finds it empty.
-        let place = self.table.place(key);
-        self.table.change(place, key, Held::reset).unwrap_or(false)
+        let place = self.buckets.place(key);
+        self.buckets
+            .change(place, key, Held::reset)
+            .unwrap_or(false)
     }
 
     /// Drops buckets that hold nothing at `now_us`, looking at no more than `at_most`, and gives back the memory of tables
     /// that have become too large. To be called every second or so, each time until it is done: so memory stays in step
     /// with live traffic, and comes to nothing after the traffic ends. A thousand looks are a millisecond at most.
     pub fn sweep(&mut self, now_us: u64, at_most: usize) -> Swept {
-        self.table.sweep(now_us, at_most)
+        let buckets = self.buckets.sweep(now_us, at_most);
+        if !buckets.done {
+            return buckets;
+        }
+        let receipts = self.receipts.sweep(now_us, at_most);
+        Swept {
+            dropped: buckets.dropped + receipts.dropped,
+            done: receipts.done,
+        }
     }
 
-    /// Buckets held, those that hold nothing and were not swept yet included.
+    /// Buckets and receipts held, those that hold nothing and were not swept yet included.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.table.len()
+        self.buckets.len() + self.receipts.len()
     }
 
     /// True if nothing is held.
@@ -221,7 +288,7 @@ impl Memory {
     /// Bytes that are allocated for what is held: tables, keys and states.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.table.bytes()
+        self.buckets.bytes() + self.receipts.bytes()
     }
 }
 

@@ -5,9 +5,11 @@
 
 mod reply;
 
-pub use reply::{BrokenState, Reply, ReplyError, outcomes, returned, written};
+pub use reply::{BrokenState, Reply, ReplyError, outcomes, returned, returned_units, written};
 
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Record};
+use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Record};
+use crate::receipt::Returns;
+use std::collections::BTreeSet;
 
 /// The script, whole. It decides, gives back and writes back; to reset buckets, `UNLINK` their keys.
 pub const DECIDE: &str = concat!(
@@ -19,6 +21,10 @@ const TAKE: u8 = 0;
 const PEEK: u8 = 1;
 const GIVE_BACK: u8 = 2;
 const WRITE_BACK: u8 = 3;
+const RECEIPTS: u8 = 4;
+const RETURN: u8 = 5;
+/// The kind of key that is a receipt.
+const RECEIPT: u8 = 4;
 
 /// Units to return to one bucket.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +49,9 @@ pub struct WriteBack<'a> {
 
 /// KEYS for a batch.
 pub fn keys(batch: &Batch) -> impl Iterator<Item = &str> {
-    batch.buckets.iter().map(|bucket| bucket.key.as_str())
+    let buckets = batch.buckets.iter().map(|bucket| bucket.key.as_str());
+    let receipts = batch.decisions.iter().flat_map(Decision::leaves);
+    buckets.chain(receipts.map(|receipt| receipt.key.as_str()))
 }
 
 /// ARGV for a batch, to be decided by Redis's own clock and, if that is later than `not_after_us`, not at all.
@@ -55,12 +63,62 @@ pub fn arguments(batch: &Batch, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
     for bucket in &batch.buckets {
         push_spec(&mut request, &bucket.spec);
     }
+    for receipt in batch.decisions.iter().flat_map(Decision::leaves) {
+        push_receipt(&mut request, receipt.units, receipt.lifetime_us);
+    }
+    let mut receipt = (batch.buckets.len() as u64).saturating_add(1);
     for decision in &batch.decisions {
         request.push(if decision.peek { PEEK } else { TAKE });
         push(&mut request, 2, decision.takes.len() as u64);
         for take in &decision.takes {
             push(&mut request, 4, (take.bucket as u64).saturating_add(1));
             push(&mut request, 4, take.cost);
+        }
+        if !decision.leaves().is_empty() {
+            let receipts = decision.leaves().len() as u64;
+            request.push(RECEIPTS);
+            push(&mut request, 2, receipts);
+            push(&mut request, 4, receipt);
+            push(&mut request, 4, 0);
+            receipt = receipt.saturating_add(receipts);
+        }
+    }
+    vec![request]
+}
+
+/// KEYS for returns.
+pub fn return_keys(returns: &Returns) -> impl Iterator<Item = &str> {
+    let buckets = returns.buckets.iter().map(|bucket| bucket.key.as_str());
+    buckets.chain(receipt_keys(returns))
+}
+
+/// The receipts of returns, each once: a key may be named only once in a call.
+fn receipt_keys(returns: &Returns) -> Vec<&str> {
+    let keys: BTreeSet<_> = returns.returns.iter().map(|r| r.receipt.as_str()).collect();
+    keys.into_iter().collect()
+}
+
+/// ARGV for returns.
+#[must_use]
+pub fn return_arguments(returns: &Returns, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
+    let size = 19 * (returns.buckets.len() + returns.returns.len()) + 11 * returns.returns.len();
+    let mut request = begin(not_after_us, size);
+    for bucket in &returns.buckets {
+        push_spec(&mut request, &bucket.spec);
+    }
+    let receipts = receipt_keys(returns);
+    for _ in &receipts {
+        push_receipt(&mut request, 0, 0);
+    }
+    for one in &returns.returns {
+        let receipt = receipts.binary_search(&one.receipt.as_str());
+        let receipt = receipt.map_or(u64::MAX, |place| (returns.buckets.len() + place + 1) as u64);
+        request.push(RETURN);
+        push(&mut request, 2, one.buckets.len() as u64);
+        push(&mut request, 4, receipt);
+        push(&mut request, 4, one.units);
+        for bucket in &one.buckets {
+            push(&mut request, 4, (*bucket as u64).saturating_add(1));
         }
     }
     vec![request]
@@ -141,6 +199,14 @@ fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec) {
     push(request, 7, b);
 }
 
+/// A receipt to be left, or one of no units, which is to be read.
+fn push_receipt(request: &mut Vec<u8>, units: u64, lifetime_us: u64) {
+    request.push(RECEIPT);
+    push(request, 4, units);
+    push(request, 7, lifetime_us);
+    push(request, 7, 0);
+}
+
 /// The last `bytes` bytes, the highest first. What does not fit becomes the largest that does: a bucket
 /// that is not there, which the script refuses, or a cost that no bucket has room for.
 fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
@@ -151,7 +217,7 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Decision, Take};
+    use crate::batch::Take;
 
     #[test]
     fn a_write_back_is_packed_as_the_script_says() {
@@ -182,7 +248,11 @@ mod tests {
         let takes = vec![Take { bucket: 0, cost: 2 }];
         Batch {
             buckets: vec![Bucket { key, spec }],
-            decisions: vec![Decision { takes, peek: true }],
+            decisions: vec![Decision {
+                takes,
+                peek: true,
+                receipts: Vec::new(),
+            }],
         }
     }
 

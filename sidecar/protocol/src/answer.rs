@@ -106,9 +106,10 @@ pub struct Standing<'a> {
     /// capacity cannot come back sooner. 0 when admitted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_ms: u64,
-    /// When each check was taken, in their order, microseconds of the store's clock; only where it was asked for.
+    /// For each check, in their order, an opaque string by which its units can be given back; only where it was asked for.
+    /// Whoever has it can return them, so it is as secret as they are worth.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub receipt: Vec<u64>,
+    pub receipt: Vec<String>,
 }
 
 impl Standing<'_> {
@@ -143,13 +144,14 @@ pub struct Listed<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum GivenBack {
-    /// Units were returned, unless they had come back by themselves.
+    /// Units were returned: none if they were before, if they have come back by themselves, or if there is no such
+    /// receipt of this limit and key.
     GivenBack {
         /// Units returned to the window that most were returned to.
         units: u64,
     },
-    /// The store did not answer within its deadline. It may have been done: a second try could return
-    /// units that others took in the same microsecond.
+    /// The store did not answer within its deadline. It may have been done; trying again does no harm, since a receipt's
+    /// units are returned once.
     Unavailable,
     /// It cannot be done as it was asked.
     Error {

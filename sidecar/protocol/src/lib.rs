@@ -47,6 +47,9 @@ pub const MAX_ENTRIES: usize = 1024;
 pub const MAX_CHECKS: usize = 32;
 /// Most bytes of a key.
 pub const MAX_KEY_BYTES: usize = 512;
+/// Most denials in one entry of [`Request::denied`], some hours of them without a report. An entry of more is passed over:
+/// it would make the counters worthless.
+pub const MAX_DENIED_COUNT: u64 = 1_000_000_000;
 /// Longest that a denial may be held, in milliseconds: the largest `denial_ttl` of a policy. One held for longer would
 /// outlive what an operator expects of a reset.
 pub const MAX_HOLD_MS: u64 = 60_000;

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::fault::{self, Fault};
-use crate::{Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_ENTRIES, MAX_KEY_BYTES, Problem};
+use crate::{
+    Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_DENIED_COUNT, MAX_ENTRIES, MAX_KEY_BYTES, Problem,
+};
 
 /// The body of `POST /v1/decide`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +36,7 @@ pub struct DeniedHere<'a> {
     /// Whom they were about; nobody in particular where the filter does not tell so many keys apart.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Cow<'a, str>>,
-    /// How many.
+    /// How many; an entry of more than [`MAX_DENIED_COUNT`] is passed over.
     pub count: u64,
 }
 
@@ -102,7 +104,8 @@ const fn is_one(cost: &u64) -> bool {
     *cost == 1
 }
 
-/// Units to be returned that an admitted decision took.
+/// Units to be returned that an admitted decision took. It may be sent again when it is not known to have been done: a
+/// receipt's units are returned once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GiveBack<'a> {
@@ -112,10 +115,12 @@ pub struct GiveBack<'a> {
     /// The key that the check named.
     #[serde(borrow)]
     pub key: Cow<'a, str>,
-    /// Units; no more than the check took.
-    pub cost: u64,
-    /// What the verdict's receipt says for the check: microseconds of the store's clock.
-    pub taken_at_us: u64,
+    /// What the verdict's `receipt` has for the check.
+    #[serde(borrow)]
+    pub receipt: Cow<'a, str>,
+    /// Units; all that the check took and that are not returned yet, if nothing is said or if it is more than that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<u64>,
 }
 
 /// A limit to be made whole for a key.
@@ -135,7 +140,7 @@ pub struct Reset<'a> {
 /// # Errors
 /// The body as a whole is of no use: too large, not JSON, no list of decisions, too many of them.
 pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
-    let (decisions, denied) = read_list(
+    let (decisions, mut denied) = read_list(
         body,
         "decisions",
         |body| {
@@ -148,6 +153,7 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
             Ok((read.decisions, read.denied))
         },
     )?;
+    denied.retain(|denied| denied.count <= MAX_DENIED_COUNT);
     let decisions = decisions
         .into_iter()
         .map(|decision| decision.and_then(check_shape));

@@ -1,6 +1,6 @@
 //! The golden files are the contract: what stands in them is read, and written again byte by byte.
 
-use sluicegate_protocol::{Answer, Code, MAX_ENTRIES, Request, read_decisions};
+use sluicegate_protocol::{Answer, Code, MAX_DENIED_COUNT, MAX_ENTRIES, Request, read_decisions};
 
 const REQUEST: &str = include_str!("golden/request.json");
 const ANSWER: &str = include_str!("golden/answer.json");
@@ -177,11 +177,11 @@ fn f20_a_type_error_names_the_field_and_shows_no_key() {
         let problem = read_decisions(body.as_bytes()).unwrap_err();
         assert!(problem.message.ends_with(says), "{body}: {problem}");
     }
-    let body = r#"{"give_backs":[{"limit":"a","key":"k","cost":"x","taken_at_us":1}]}"#;
+    let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r","units":"x"}]}"#;
     let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
     assert_eq!(
         read[0].as_ref().unwrap_err().message,
-        "`give_backs[0].cost`: a string is not a whole number, 0 or more"
+        "`give_backs[0].units`: a string is not a whole number, 0 or more"
     );
 }
 
@@ -223,4 +223,33 @@ fn a_code_is_spelt_the_same_in_json_and_in_labels() {
     ] {
         assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
     }
+}
+
+#[test]
+fn s20_a_count_of_denials_that_no_filter_has_is_passed_over() {
+    let body = |count: u64| {
+        format!(
+            r#"{{"decisions":[],"denied":[{{"limit":"a","count":{count}}},{{"limit":"b","count":7}}]}}"#
+        )
+    };
+    let counted = |count: u64| {
+        let body = body(count);
+        let read = read_decisions(body.as_bytes()).unwrap();
+        read.denied.iter().map(|denied| denied.count).sum::<u64>()
+    };
+    assert_eq!(counted(MAX_DENIED_COUNT), MAX_DENIED_COUNT + 7);
+    assert_eq!(counted(MAX_DENIED_COUNT + 1), 7);
+    assert_eq!(counted(u64::MAX), 7);
+}
+
+#[test]
+fn s15_a_give_back_names_a_receipt_and_maybe_fewer_units() {
+    let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r"},{"limit":"a","key":"k","receipt":"r","units":2},{"limit":"a","key":"k","taken_at_us":1}]}"#;
+    let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
+    assert_eq!(read[0].as_ref().unwrap().units, None);
+    let fewer = read[1].as_ref().unwrap();
+    assert_eq!((fewer.receipt.as_ref(), fewer.units), ("r", Some(2)));
+    let old = read[2].as_ref().unwrap_err();
+    assert_eq!(old.code, Code::MalformedEntry);
+    assert!(old.message.contains("taken_at_us"), "{old}");
 }

@@ -1,14 +1,22 @@
 //! The sidecar's denial certificates: what was denied is denied again without asking the store, while that is exact.
 
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluicegate_certificates::{Asked, Certificates, fingerprint};
-use sluicegate_protocol::{Decision, Standing, Verdict};
+use sluicegate_protocol::{Check, Decision, MAX_HOLD_MS, Standing, Verdict};
 
 use crate::clock;
 
 /// Denials held at once; about half a kilobyte each.
 const CAPACITY: usize = 10_000;
+
+/// Limits and keys that are remembered one by one after their certificates were made void.
+const MOST_VOIDED: usize = 10_000;
+/// For how long: no denial is held for longer.
+const VOIDED_FOR_US: u64 = MAX_HOLD_MS * 1_000;
 
 /// Certificates of the policy in force.
 #[derive(Debug)]
@@ -20,9 +28,55 @@ pub struct Denials {
 struct Held {
     /// The policy's epoch that all of them are of.
     epoch: u64,
-    /// Grows whenever all of them are made void: a denial that was asked for before must not be held after.
+    /// Grows whenever some are made void: a denial that was asked for before must not be held after.
     generation: u64,
+    /// What was asked for before this one is not held, whatever it is about.
+    oldest: u64,
     certificates: Certificates,
+    voided: Voided,
+}
+
+/// Limits and keys whose certificates were made void, and in which generation.
+#[derive(Debug, Default)]
+struct Voided {
+    seed: RandomState,
+    /// By their hashes: two that share one make each other's certificates void, which is no harm.
+    generations: HashMap<u64, u64>,
+    /// When each is forgotten, its hash and its generation; the oldest first.
+    ends: VecDeque<(u64, u64, u64)>,
+}
+
+impl Voided {
+    /// The newest generation in which anything about a decision was made void.
+    fn newest(&self, decision: &Decision<'_>) -> Option<u64> {
+        if self.generations.is_empty() {
+            return None;
+        }
+        let of = |check: &Check<'_>| {
+            let hash = self
+                .seed
+                .hash_one((check.limit.as_ref(), check.key.as_ref()));
+            self.generations.get(&hash).copied()
+        };
+        decision.checks.iter().filter_map(of).max()
+    }
+
+    fn add(&mut self, check: (&str, &str), generation: u64, now_us: u64) {
+        let hash = self.seed.hash_one(check);
+        self.generations.insert(hash, generation);
+        let ends_us = now_us.saturating_add(VOIDED_FOR_US);
+        self.ends.push_back((ends_us, hash, generation));
+    }
+
+    fn drop_ended(&mut self, now_us: u64) {
+        while let Some((_, hash, generation)) =
+            self.ends.pop_front_if(|(ends_us, ..)| *ends_us <= now_us)
+        {
+            if self.generations.get(&hash) == Some(&generation) {
+                self.generations.remove(&hash);
+            }
+        }
+    }
 }
 
 /// What was in force when a decision was asked for.
@@ -38,6 +92,8 @@ impl Default for Denials {
         let held = Held {
             epoch: 0,
             generation: 0,
+            oldest: 0,
+            voided: Voided::default(),
             certificates: Certificates::new(CAPACITY),
         };
         Self {
@@ -64,7 +120,7 @@ impl Denials {
         }
         let standing = held
             .certificates
-            .covering(&print(decision), clock::now_us())?;
+            .covering(&held.print(decision), clock::now_us())?;
         let limit = decision.checks.get(standing.check)?.limit.as_ref();
         Some(Standing {
             limit: limit.to_owned().into(),
@@ -82,21 +138,38 @@ impl Denials {
             answered_us: clock::now_us(),
         };
         let mut held = self.held();
-        if held.generation != moment.generation || held.epoch > moment.epoch {
+        let newest = held.voided.newest(decision).unwrap_or(0);
+        if newest.max(held.oldest) > moment.generation || held.epoch > moment.epoch {
             return;
         }
         if held.epoch < moment.epoch {
             held.certificates.clear();
             held.epoch = moment.epoch;
         }
-        held.certificates.hold(&print(decision), standing, asked);
+        let print = held.print(decision);
+        held.certificates.hold(&print, standing, asked);
     }
 
-    /// Makes all of them void: a reset or a give-back has brought capacity back early.
-    pub fn void(&self) {
+    /// Makes those void that have one of these limits and keys among their checks: a reset or a give-back has brought
+    /// capacity back early.
+    pub fn void<'a>(&self, checks: impl IntoIterator<Item = (&'a str, &'a str)>) {
+        let mut checks = checks.into_iter().peekable();
+        if checks.peek().is_none() {
+            return;
+        }
+        let now_us = clock::now_us();
         let mut held = self.held();
         held.generation += 1;
-        held.certificates.clear();
+        let generation = held.generation;
+        held.voided.drop_ended(now_us);
+        for check in checks {
+            held.voided.add(check, generation, now_us);
+        }
+        if held.voided.ends.len() > MOST_VOIDED {
+            held.voided = Voided::default();
+            held.oldest = generation;
+            held.certificates.clear();
+        }
     }
 
     /// How many are held.
@@ -115,19 +188,27 @@ impl Denials {
     }
 }
 
-fn print(decision: &Decision<'_>) -> String {
-    fingerprint(
-        decision
-            .checks
-            .iter()
-            .map(|check| (check.limit.as_ref(), check.key.as_ref(), check.cost)),
-    )
+impl Held {
+    /// What a decision's certificate is held under. It has the generation in which the last was made void, so that one
+    /// from before is not found.
+    fn print(&self, decision: &Decision<'_>) -> String {
+        let mut print = fingerprint(
+            decision
+                .checks
+                .iter()
+                .map(|check| (check.limit.as_ref(), check.key.as_ref(), check.cost)),
+        );
+        if let Some(generation) = self.voided.newest(decision) {
+            // Writing to a string does not fail.
+            let _ = write!(print, "{generation}");
+        }
+        print
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_protocol::Check;
 
     fn decision() -> Decision<'static> {
         let check = Check {
@@ -182,8 +263,52 @@ mod tests {
     fn what_was_asked_before_a_reset_is_not_held_after_it() {
         let denials = Denials::default();
         let before = denials.moment(1);
-        denials.void();
+        denials.void([("l", "k")]);
         denials.hold(before, &decision(), &denied());
         assert!(denials.is_empty());
+        denials.hold(denials.moment(1), &decision(), &denied());
+        assert!(
+            denials.covering(denials.moment(1), &decision()).is_some(),
+            "asked for after it"
+        );
+        denials.void([("l", "k")]);
+        assert!(denials.covering(denials.moment(1), &decision()).is_none());
+    }
+
+    #[test]
+    fn s20_a_give_back_leaves_the_certificates_of_others() {
+        let denials = Denials::default();
+        let mut other = decision();
+        other.checks[0].key = "other".into();
+        let mut both = decision();
+        both.checks.extend(other.checks.clone());
+        let before = denials.moment(1);
+        for decision in [&decision(), &other, &both] {
+            denials.hold(before, decision, &denied());
+        }
+        denials.void([("l", "k")]);
+        let now = denials.moment(1);
+        let held = |decision: &Decision<'_>| denials.covering(now, decision).is_some();
+        assert!(held(&other), "another key's");
+        assert!(!held(&decision()) && !held(&both));
+        let mut other_limit = other.clone();
+        other_limit.checks[0].limit = "m".into();
+        denials.hold(before, &other_limit, &denied());
+        assert!(held(&other_limit), "asked for before, about something else");
+    }
+
+    #[test]
+    fn s20_very_many_give_backs_make_all_certificates_void_and_stay_bounded() {
+        let denials = Denials::default();
+        let before = denials.moment(1);
+        denials.hold(before, &decision(), &denied());
+        let keys: Vec<_> = (0..=MOST_VOIDED).map(|n| n.to_string()).collect();
+        denials.void(keys.iter().map(|key| ("other", key.as_str())));
+        assert_eq!(denials.held().voided.generations.len(), 0);
+        assert!(denials.is_empty());
+        denials.hold(before, &decision(), &denied());
+        assert!(denials.is_empty(), "asked for before");
+        denials.hold(denials.moment(1), &decision(), &denied());
+        assert_eq!(denials.len(), 1);
     }
 }

@@ -9,6 +9,7 @@ use sluicegate_engine::{
 use sluicegate_protocol::{Code, Decision as Asked, Problem, Standing, Verdict};
 
 use super::instead::Instead;
+use super::receipts;
 use crate::policy::{Limit, Policy};
 use crate::store::Settled;
 use crate::telemetry::verdict::{Source, Told};
@@ -39,21 +40,40 @@ struct Planned {
     sources: Vec<(usize, Arc<Limit>)>,
     /// Where a receipt is wanted: for each check the one that stands for it, itself unless it is asked twice.
     receipts: Vec<usize>,
+    /// The secrets of those that stand for themselves, by their checks.
+    secrets: Vec<(usize, u128)>,
 }
 
 impl Planned {
-    /// When each check was taken. Its windows share a slot, so they were taken at the same time.
-    fn receipt(&self, settled: &Settled) -> Vec<u64> {
+    fn receipt(&self, settled: &Settled) -> Vec<String> {
         if !settled.outcome.admitted {
             return Vec::new();
         }
-        let taken_at_us = |check: &usize| {
-            let place = self.sources.iter().position(|(source, _)| source == check);
-            place
-                .and_then(|place| settled.taken_at_us.get(place).copied())
-                .unwrap_or(0)
+        let told = |check: &usize| {
+            let (_, secret) = self.secrets.iter().find(|(of, _)| of == check)?;
+            Some(receipts::told(*secret))
         };
-        self.receipts.iter().map(taken_at_us).collect()
+        self.receipts.iter().filter_map(told).collect()
+    }
+
+    /// Adds to a decision the receipts that it is to leave behind.
+    fn leave_receipts(
+        &mut self,
+        asked: &Asked<'_>,
+        decision: &mut Decision,
+        mut secret: impl FnMut() -> Option<u128>,
+    ) {
+        let mut takes = self.sources.iter().zip(&decision.takes).peekable();
+        while let Some(((index, limit), take)) = takes.next() {
+            // The windows of a check stand together, and share a receipt.
+            while takes.next_if(|((other, _), _)| other == index).is_some() {}
+            let (Some(check), Some(secret)) = (asked.checks.get(*index), secret()) else {
+                continue;
+            };
+            let receipt = receipts::receipt(limit, &check.key, take.cost, secret);
+            decision.receipts.push(receipt);
+            self.secrets.push((*index, secret));
+        }
     }
 }
 
@@ -85,6 +105,28 @@ impl Plan {
         }
         plan.batch = Arc::new(builder.finish());
         plan
+    }
+
+    /// Has the decisions that ask for it leave receipts; `asked` is what the plan was made of, and `secret` gives a new one
+    /// each time.
+    pub fn leave_receipts(
+        &mut self,
+        asked: &[Result<Asked<'_>, Problem>],
+        secret: impl Fn() -> Option<u128>,
+    ) {
+        if !asked.iter().flatten().any(|decision| decision.receipt) {
+            return;
+        }
+        // Not shared yet, so nothing is copied.
+        let mut decisions = Arc::make_mut(&mut self.batch).decisions.iter_mut();
+        for (entry, asked) in self.decisions.iter_mut().zip(asked) {
+            if let Entry::Planned(planned) = entry
+                && let (Some(decision), Ok(asked)) = (decisions.next(), asked)
+                && !planned.receipts.is_empty()
+            {
+                planned.leave_receipts(asked, decision, &secret);
+            }
+        }
     }
 
     /// What each decision that the store is asked for takes, and from which limits; in the order of the batch.
@@ -255,8 +297,13 @@ fn add(policy: &Policy, asked: &Asked<'_>, builder: &mut BatchBuilder) -> Result
     builder.push(Decision {
         takes,
         peek: asked.peek,
+        receipts: Vec::new(),
     });
-    Ok(Planned { sources, receipts })
+    Ok(Planned {
+        sources,
+        receipts,
+        secrets: Vec::new(),
+    })
 }
 
 /// The buckets of a limit for a key.

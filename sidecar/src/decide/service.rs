@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use sluicegate_engine::script::GiveBack;
 use sluicegate_protocol::{
     Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, read_decisions,
     read_give_backs, read_resets,
@@ -14,6 +13,7 @@ use sluicegate_protocol::{
 use super::denials::Denials;
 use super::epoch::{Live, Reload};
 use super::plan::{Plan, buckets};
+use super::receipts;
 use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
@@ -97,9 +97,10 @@ impl Service {
         let traceparents = asked.iter().map(|asked| of_decision(asked.as_ref().ok()?));
         let trace = self.traces.decide(header, traceparents);
         let moment = self.denials.moment(epoch.number);
-        let plan = Plan::new(&epoch.policy, &asked, |decision| {
+        let mut plan = Plan::new(&epoch.policy, &asked, |decision| {
             self.denials.covering(moment, decision)
         });
+        plan.leave_receipts(&asked, receipts::secret);
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
         let (settled, instead) = self.settler.settle(&plan, parent).await;
@@ -136,34 +137,34 @@ impl Service {
     /// The body as a whole is of no use.
     pub async fn give_back(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let epoch = self.live.current();
-        let mut outcomes = Vec::new();
-        for entry in read_give_backs(body)? {
-            outcomes.push(
-                match entry.and_then(|entry| {
-                    Ok((buckets(&epoch.policy, &entry.limit, &entry.key)?, entry))
-                }) {
-                    Err(Problem { code, message }) => GivenBack::Error { code, message },
-                    Ok((buckets, entry)) => {
-                        let give = |bucket| GiveBack {
-                            bucket,
-                            cost: entry.cost,
-                            at_us: entry.taken_at_us,
-                        };
-                        let returns: Vec<_> = buckets.iter().map(give).collect();
-                        match self.store.give_back(&returns).await {
-                            Ok(units) => GivenBack::GivenBack {
-                                units: units.into_iter().max().unwrap_or(0),
-                            },
-                            Err(error) => {
-                                self.failed(&error);
-                                GivenBack::Unavailable
-                            }
-                        }
-                    }
-                },
-            );
+        let asked = read_give_backs(body)?;
+        let mut entries = Vec::with_capacity(asked.len());
+        let read = asked.iter().map(|asked| {
+            let asked = asked.as_ref().map_err(Problem::clone)?;
+            entries.push(receipts::entry(&epoch.policy, asked)?);
+            Ok(asked)
+        });
+        let read: Vec<Result<_, Problem>> = read.collect();
+        let (units, error) = self.store.give_back(&entries).await;
+        if let Some(error) = error {
+            self.failed(&error);
         }
-        self.denials.void();
+        let mut units = units.into_iter();
+        let mut void = Vec::new();
+        let outcomes = read.into_iter().map(|entry| match entry {
+            Err(Problem { code, message }) => GivenBack::Error { code, message },
+            Ok(asked) => {
+                let units = units.next().flatten();
+                if units != Some(0) {
+                    void.push((asked.limit.as_ref(), asked.key.as_ref()));
+                }
+                units.map_or(GivenBack::Unavailable, |units| GivenBack::GivenBack {
+                    units,
+                })
+            }
+        });
+        let outcomes = outcomes.collect();
+        self.denials.void(void);
         Ok(json(&Listed { outcomes }))
     }
 
@@ -173,27 +174,35 @@ impl Service {
     /// The body as a whole is of no use.
     pub async fn reset(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let epoch = self.live.current();
-        let mut outcomes = Vec::new();
-        for entry in read_resets(body)? {
-            outcomes.push(
-                match entry.and_then(|entry| buckets(&epoch.policy, &entry.limit, &entry.key)) {
-                    Err(Problem { code, message }) => WasReset::Error { code, message },
-                    Ok(buckets) => {
-                        let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
-                        match self.store.reset(&keys).await {
-                            Ok(held) => WasReset::Reset {
-                                held: held.contains(&true),
-                            },
-                            Err(error) => {
-                                self.failed(&error);
-                                WasReset::Unavailable
-                            }
+        let deadline = Instant::now() + self.store.timeout() * 2;
+        let asked = read_resets(body)?;
+        let mut outcomes = Vec::with_capacity(asked.len());
+        let mut void = Vec::new();
+        for asked in &asked {
+            let wanted = asked.as_ref().map_err(Problem::clone);
+            let wanted = wanted
+                .and_then(|asked| Ok((asked, buckets(&epoch.policy, &asked.limit, &asked.key)?)));
+            let outcome = match wanted {
+                Err(Problem { code, message }) => WasReset::Error { code, message },
+                // However many there are, a store that hangs is not waited for again and again.
+                Ok(_) if Instant::now() > deadline => WasReset::Unavailable,
+                Ok((asked, buckets)) => {
+                    void.push((asked.limit.as_ref(), asked.key.as_ref()));
+                    let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
+                    match self.store.reset(&keys).await {
+                        Ok(held) => WasReset::Reset {
+                            held: held.contains(&true),
+                        },
+                        Err(error) => {
+                            self.failed(&error);
+                            WasReset::Unavailable
                         }
                     }
-                },
-            );
+                }
+            };
+            outcomes.push(outcome);
         }
-        self.denials.void();
+        self.denials.void(void);
         Ok(json(&Listed { outcomes }))
     }
 

@@ -70,10 +70,7 @@ impl Settler {
                         .filter(|(_, limit)| limit.when_store_is_down == WhenStoreIsDown::Share);
                     let takes: Vec<_> = shared.map(|(number, _)| number).collect();
                     match self.outage.decide(&self.store, batch, decision, &takes) {
-                        Ok(outcome) => Instead::Share(Settled {
-                            outcome,
-                            taken_at_us: Vec::new(),
-                        }),
+                        Ok(outcome) => Instead::Share(Settled { outcome }),
                         // To let it pass would be over the limit, and to let it wait in vain.
                         Err(NoShare::TooSmall) => Instead::Say(Some(WithoutStore::Deny)),
                         Err(NoShare::NotDown | NoShare::NotPlaced) => Instead::Say(None),

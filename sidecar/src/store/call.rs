@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redis::{Cmd, Script as Hashed};
-use sluicegate_engine::Batch;
 use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
+use sluicegate_engine::{Batch, Returns};
 
 /// The script, with its SHA-1 at hand, and what stands before every key.
 pub struct Script {
@@ -22,6 +22,7 @@ enum Arguments<'a> {
     Decide(&'a Batch),
     GiveBack(&'a [GiveBack<'a>]),
     WriteBack(&'a [WriteBack<'a>]),
+    Return(&'a Returns),
 }
 
 /// For each decision or bucket what the script says, unless its key cannot be read.
@@ -41,6 +42,14 @@ impl<'a> Request<'a> {
         Self {
             keys: script::give_back_keys(returns).collect(),
             arguments: Arguments::GiveBack(returns),
+        }
+    }
+
+    /// Returns units by receipts.
+    pub fn return_units(returns: &'a Returns) -> Self {
+        Self {
+            keys: script::return_keys(returns).collect(),
+            arguments: Arguments::Return(returns),
         }
     }
 
@@ -115,6 +124,7 @@ impl Script {
             Arguments::Decide(batch) => script::arguments(batch, not_after_us),
             Arguments::GiveBack(returns) => script::give_back_arguments(returns, not_after_us),
             Arguments::WriteBack(writes) => script::write_back_arguments(writes, not_after_us),
+            Arguments::Return(returns) => script::return_arguments(returns, not_after_us),
         };
         command.arg(arguments);
         command

@@ -12,4 +12,4 @@ pub mod client;
 pub mod lanes;
 mod map;
 mod parts;
-mod slots;
+pub mod slots;

@@ -1,10 +1,11 @@
 //! The stores behind one seam.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sluicegate_engine::script::{GiveBack, WriteBack};
-use sluicegate_engine::{Batch, Place};
+use futures_util::future::join_all;
+use sluicegate_engine::script::WriteBack;
+use sluicegate_engine::{Batch, Place, Returns};
 use tokio::sync::watch;
 
 use super::cluster::client::Cluster;
@@ -13,6 +14,7 @@ use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::redis::Redis;
 use super::redis::node::Node;
+use super::returns::{GiveBackEntry, ReturnCall, calls};
 use super::settled::Settlement;
 use super::share::Debt;
 use crate::clock;
@@ -110,7 +112,7 @@ impl Store {
     /// several slots is taken slot by slot, and what was taken is given back if one of them denies.
     pub async fn decide(&self, batch: &Batch) -> Settlement {
         match &self.kind {
-            Kind::Memory(memory) => Settlement::each(batch, memory.decide(batch)),
+            Kind::Memory(memory) => Settlement::each(memory.decide(batch)),
             Kind::Redis(redis) => Settlement::whole(batch, redis.decide(batch).await),
             Kind::Cluster(cluster) => cluster.decide(batch).await,
         }
@@ -119,20 +121,61 @@ impl Store {
     /// Makes the decisions without waiting, if this store is one that can.
     pub fn decide_at_once(&self, batch: &Batch) -> Option<Settlement> {
         match &self.kind {
-            Kind::Memory(memory) => Some(Settlement::each(batch, memory.decide(batch))),
+            Kind::Memory(memory) => Some(Settlement::each(memory.decide(batch))),
             Kind::Redis(_) | Kind::Cluster(_) => None,
         }
     }
 
-    /// Returns units to buckets; how many each had returned.
-    ///
-    /// # Errors
-    /// Some of them are not known to have been returned.
-    pub async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
+    /// Returns units by receipts; for each entry how many, or nothing where that is not known; and why. Within twice the
+    /// deadline of a call, however many there are: what has not been done then is not done later.
+    pub async fn give_back(
+        &self,
+        entries: &[GiveBackEntry],
+    ) -> (Vec<Option<u64>>, Option<StoreError>) {
+        let mut units = vec![None; entries.len()];
+        let calls = calls(entries, self.has_parts());
+        let mut note = |call: &ReturnCall, returned: Vec<u64>| {
+            for (entry, returned) in call.entries.iter().zip(returned) {
+                if let Some(units) = units.get_mut(*entry) {
+                    *units = Some(returned);
+                }
+            }
+        };
+        let mut failed = None;
+        if self.has_parts() {
+            let answers = calls.iter().map(|call| self.return_units(&call.returns));
+            for (call, answer) in calls.iter().zip(join_all(answers).await) {
+                match answer {
+                    Ok(returned) => note(call, returned),
+                    Err(error) => failed = Some(error),
+                }
+            }
+        } else {
+            // One after the other: together they would hold the store for everybody.
+            let deadline = Instant::now() + self.timeout * 2;
+            for call in &calls {
+                let answer = if Instant::now() < deadline {
+                    self.return_units(&call.returns).await
+                } else {
+                    Err(StoreError::Timeout(self.timeout * 2))
+                };
+                match answer {
+                    Ok(returned) => note(call, returned),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+        }
+        (units, failed)
+    }
+
+    async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
         match &self.kind {
-            Kind::Memory(memory) => Ok(memory.give_back(returns)),
-            Kind::Redis(redis) => redis.give_back(returns).await,
-            Kind::Cluster(cluster) => cluster.give_back(returns).await,
+            Kind::Memory(memory) => Ok(memory.return_units(returns)),
+            Kind::Redis(redis) => redis.return_units(returns).await,
+            Kind::Cluster(cluster) => cluster.return_units(returns).await,
         }
     }
 

@@ -2,8 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sluicegate_engine::script::GiveBack;
-use sluicegate_engine::{Batch, Full, Memory as Engine, Outcome};
+use sluicegate_engine::{Batch, Full, Memory as Engine, Outcome, Returns};
 
 use crate::clock;
 
@@ -28,12 +27,8 @@ impl Memory {
         self.engine().decide(clock::steady_unix_us(), batch)
     }
 
-    pub fn give_back(&self, returns: &[GiveBack<'_>]) -> Vec<u64> {
-        let (mut engine, now_us) = (self.engine(), clock::steady_unix_us());
-        returns
-            .iter()
-            .map(|give| engine.give_back(now_us, give.bucket, give.cost, give.at_us))
-            .collect()
+    pub fn return_units(&self, returns: &Returns) -> Vec<u64> {
+        self.engine().return_units(clock::steady_unix_us(), returns)
     }
 
     pub fn reset(&self, keys: &[String]) -> Vec<bool> {

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use sluicegate_engine::script::{GiveBack, WriteBack, outcomes, returned, written};
-use sluicegate_engine::{Batch, Outcome};
+use sluicegate_engine::script::{WriteBack, outcomes, returned_units, written};
+use sluicegate_engine::{Batch, Outcome, Returns};
 use tokio::sync::{Notify, watch};
 
 use self::dial::Dialer;
@@ -132,18 +132,13 @@ impl Redis {
             .await
     }
 
-    pub(super) async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
+    pub(super) async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
+        let request = Request::return_units(returns);
+        let read = |reply: &[u8]| returned_units(returns, reply);
         let deadline = Deadline::after(self.timeout);
-        let mut units = Vec::with_capacity(returns.len());
-        // One by one, since a call may name a bucket only once and a caller may name it twice.
-        for one in returns.chunks(1) {
-            let read = |reply: &[u8]| returned(one, reply);
-            let request = Request::give_back(one);
-            for returned in self.node.invoke(&request, false, deadline, read).await? {
-                units.push(returned?);
-            }
-        }
-        Ok(units)
+        let each = self.node.invoke(&request, false, deadline, read).await?;
+        // What cannot be read holds nothing that could come back.
+        Ok(each.into_iter().map(Result::unwrap_or_default).collect())
     }
 
     pub(super) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {

@@ -9,8 +9,6 @@ use super::error::StoreError;
 pub struct Settled {
     /// What became of it.
     pub outcome: Outcome,
-    /// When each of its takes was taken, microseconds of the clock of whatever keeps it; what a give-back has to name.
-    pub taken_at_us: Vec<u64>,
 }
 
 /// What a store says to a batch: for each decision what became of it, or nothing where its part of the store
@@ -34,22 +32,18 @@ impl Settlement {
                 decisions: vec![None; batch.decisions.len()],
                 errors: vec![error],
             },
-            Ok(answers) => Self::each(batch, answers),
+            Ok(answers) => Self::each(answers),
         }
     }
 
     /// The answer of a store that may refuse single decisions. The first reason stands for all.
     pub fn each<E: Into<StoreError>>(
-        batch: &Batch,
         answers: impl IntoIterator<Item = Result<Outcome, E>>,
     ) -> Self {
         let mut settlement = Self::default();
-        for (answer, decision) in answers.into_iter().zip(&batch.decisions) {
+        for answer in answers {
             let settled = match answer {
-                Ok(outcome) => Some(Settled {
-                    outcome,
-                    taken_at_us: vec![outcome.at_us; decision.takes.len()],
-                }),
+                Ok(outcome) => Some(Settled { outcome }),
                 Err(error) => {
                     if settlement.errors.is_empty() {
                         settlement.errors.push(error.into());

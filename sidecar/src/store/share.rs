@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use sluicegate_engine::{
-    Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record, Take,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record,
+    Take,
 };
 
 /// Entries looked at by one sweep: a millisecond's work.
@@ -94,6 +95,7 @@ impl Share {
         shared.decisions.push(Decision {
             takes: own,
             peek: decision.peek,
+            receipts: Vec::new(),
         });
         self.now_us = now_us;
         let mut outcome = self.engine.decide(now_us, &shared).pop()?.ok()?;
@@ -155,7 +157,11 @@ impl Share {
                 key: key.to_string(),
                 spec: pending.spec,
             };
-            let mut records = pending.records;
+            let mut records = match bucket.spec.algorithm {
+                // By the rate of the share: each sidecar's would drain by the whole rate if it were told as it was taken.
+                Algorithm::TokenBucket { .. } => self.engine.records(now_us, &key),
+                _ => pending.records,
+            };
             records.retain(|record| record.at_us.saturating_add(lasts_us) > now_us);
             if records.is_empty() {
                 self.engine.reset(&key);
@@ -167,14 +173,20 @@ impl Share {
         debts
     }
 
-    /// The store knows of these: what they held here is forgotten.
+    /// The store knows of these: what they held here is forgotten, but for what was admitted meanwhile.
     pub fn written(&mut self, debts: &[Debt]) {
         for debt in debts {
             let key = debt.bucket.key.as_str();
             self.writing.remove(key);
-            // What was admitted here meanwhile still counts, and is owed.
-            if !self.pending.contains_key(key) {
-                self.engine.reset(key);
+            self.engine.reset(key);
+            let after = self.pending.get(key);
+            let spec = self.place.and_then(|place| debt.bucket.spec.share(place));
+            if let (Some(after), Some(spec)) = (after, spec) {
+                let bucket = Bucket {
+                    key: key.to_owned(),
+                    spec,
+                };
+                self.engine.write_back(self.now_us, &bucket, &after.records);
             }
         }
     }
@@ -237,7 +249,7 @@ impl Pending {
 
 /// Until when what was taken matters at the latest.
 fn lasts_us(spec: &BucketSpec) -> u64 {
-    use sluicegate_engine::Algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+    use Algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
     match spec.algorithm {
         SlidingLog | FixedWindow => spec.window_us,
         SlidingWindow { precision_us } => spec.window_us.saturating_add(precision_us),
@@ -255,7 +267,6 @@ mod tests {
     use super::*;
     use crate::store::test_batches;
     use proptest::prelude::*;
-    use sluicegate_engine::Algorithm;
 
     const MINUTE_US: u64 = 60_000_000;
     const START_US: u64 = 1_000 * MINUTE_US;
@@ -339,7 +350,7 @@ mod tests {
         share.failed(debts);
         let debts = share.begin(9, |_| Some(START_US + 6));
         assert_eq!(debts[0].records, [at(0, 1), at(5, 1)]);
-        // Written, but one was admitted meanwhile: that one is pending, and all still count here.
+        // Written, but one was admitted meanwhile: that one is pending, and counts here.
         ask(&mut share, START_US + 7, one_of(1), &whole);
         share.written(&debts);
         assert!(share.is_pending(&whole[0]));
@@ -348,7 +359,7 @@ mod tests {
                 .unwrap()
                 .admitted
         });
-        assert_eq!(left.count(), 7);
+        assert_eq!(left.count(), 9);
     }
 
     #[test]

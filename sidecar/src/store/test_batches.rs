@@ -11,6 +11,7 @@ pub fn batch<T: AsRef<[usize]>>(buckets: Vec<Bucket>, decisions: &[T]) -> Batch 
     let decision = |takes: &T| Decision {
         takes: takes.as_ref().iter().map(take).collect(),
         peek: false,
+        receipts: Vec::new(),
     };
     Batch {
         buckets,

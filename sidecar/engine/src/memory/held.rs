@@ -1,8 +1,9 @@
-//! What the embedded store's table holds: a bucket's state, and what is needed to tell when it ends.
+//! What the embedded store's tables hold: a bucket's state, or what is left of a receipt, and when it ends.
 
 use super::state::State;
 use super::table::Ends;
 use crate::batch::{BucketSpec, Record};
+use crate::receipt::Receipt;
 use crate::verdict::Look;
 
 #[derive(Debug)]
@@ -42,10 +43,11 @@ impl Held {
         spec: &BucketSpec,
         now_us: u64,
         cost: u64,
+        left: u64,
         at_us: u64,
     ) -> u64 {
         self.state.heal(spec, now_us);
-        self.state.give_back(spec, now_us, cost, at_us)
+        self.state.give_back(spec, now_us, cost, left, at_us)
     }
 
     pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
@@ -73,5 +75,44 @@ impl Ends for Held {
 
     fn heap_bytes(&self) -> usize {
         self.state.heap_bytes()
+    }
+}
+
+/// What is left of a receipt.
+#[derive(Debug)]
+pub(super) struct Left {
+    units: u64,
+    taken_at_us: u64,
+    ends_us: u64,
+}
+
+impl Left {
+    pub(super) fn new(receipt: &Receipt, now_us: u64) -> Self {
+        Self {
+            units: receipt.units,
+            taken_at_us: now_us,
+            ends_us: now_us.saturating_add(receipt.lifetime_us),
+        }
+    }
+
+    /// Takes off up to so many units; how many, how many there were, and when they were taken.
+    pub(super) fn take_off(&mut self, units: u64) -> (u64, u64, u64) {
+        let left = self.units;
+        let units = units.min(self.units);
+        self.units -= units;
+        if self.units == 0 {
+            self.ends_us = 0;
+        }
+        (units, left, self.taken_at_us)
+    }
+}
+
+impl Ends for Left {
+    fn ends_us(&self) -> u64 {
+        self.ends_us
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
     }
 }

@@ -55,9 +55,14 @@ impl State {
         spec: &BucketSpec,
         now_us: u64,
         cost: u64,
+        left: u64,
         at_us: u64,
     ) -> u64 {
-        of_each!(self, state => state.give_back(spec, now_us, cost, at_us))
+        match self {
+            State::Log(state) => state.give_back(spec, now_us, cost, at_us),
+            State::Fixed(state) => state.give_back(spec, now_us, cost, at_us),
+            State::Token(state) => state.give_back(spec, now_us, cost, left, at_us),
+        }
     }
 
     /// Bytes that to take at `now_us` would add.

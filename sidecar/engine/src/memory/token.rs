@@ -68,6 +68,7 @@ impl Token {
         spec: &BucketSpec,
         now_us: u64,
         cost: u64,
+        left: u64,
         at_us: u64,
     ) -> u64 {
         let rate = spec.token_rate();
@@ -76,7 +77,8 @@ impl Token {
             return 0;
         }
         let drained = (now_us - at_us).saturating_mul(rate.per_us);
-        let fine = (cost * rate.per_unit).saturating_sub(drained).min(backlog);
+        let undrained = (left * rate.per_unit).saturating_sub(drained);
+        let fine = (cost * rate.per_unit).min(undrained).min(backlog);
         if fine > 0 {
             self.backlog = backlog - fine;
             self.as_of_us = now_us;

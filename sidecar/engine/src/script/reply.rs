@@ -1,9 +1,10 @@
 //! What comes back from the script.
 
 use super::{GiveBack, WriteBack};
-use crate::batch::{Batch, Outcome};
+use crate::batch::{Batch, Decision, Outcome};
+use crate::receipt::Returns;
 
-/// Bytes of the reply for each decision: said 4, remaining 4, reset 7, retry-after 7, time 7.
+/// Bytes of a row of the reply: said 4, remaining 4, reset 7, retry-after 7, time 7.
 const ROW: usize = 29;
 /// Bytes of the reply of a call that came too late: the time.
 const CLOCK: usize = 7;
@@ -72,7 +73,9 @@ pub enum ReplyError {
 /// # Errors
 /// The reply is not one to this batch.
 pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
-    read(reply, batch.decisions.len(), |index, row| {
+    // One that leaves receipts has a second row, which says nothing.
+    let rows_of = |decision: &Decision| 1 + usize::from(!decision.leaves().is_empty());
+    read(reply, batch.decisions.iter().map(rows_of), |index, row| {
         let takes = batch.decisions.get(index).map_or(0, |d| d.takes.len());
         let decided_by = usize::try_from(row.said.unsigned_abs()).unwrap_or(usize::MAX);
         if !(1..=takes).contains(&decided_by) {
@@ -98,7 +101,7 @@ pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyErro
 /// # Errors
 /// The reply is not one to so many give-backs.
 pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, returns.len(), |_, row| Ok(row.remaining))
+    read(reply, returns.iter().map(|_| 1), |_, row| Ok(row.remaining))
 }
 
 /// Units that each write-back recorded, from the script's reply.
@@ -106,31 +109,44 @@ pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Reply<u64>, Re
 /// # Errors
 /// The reply is not one to so many write-backs.
 pub fn written(writes: &[WriteBack<'_>], reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, writes.len(), |_, row| Ok(row.remaining))
+    read(reply, writes.iter().map(|_| 1), |_, row| Ok(row.remaining))
 }
 
+/// Units that each return gave back, from the script's reply: to the window that most were given back to.
+///
+/// # Errors
+/// The reply is not one to so many returns.
+pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
+    read(reply, returns.returns.iter().map(|_| 1), |_, row| {
+        Ok(row.remaining)
+    })
+}
+
+/// What the first row of each entry says, of those that have so many rows each.
 fn read<T>(
     reply: &[u8],
-    decisions: usize,
+    rows_of: impl Iterator<Item = usize> + Clone,
     each: impl Fn(usize, Row) -> Result<T, ReplyError>,
 ) -> Result<Reply<T>, ReplyError> {
     if reply.len() == CLOCK {
         let now_us = number(reply);
         return Ok(Reply::Late { now_us });
     }
+    let decisions = rows_of.clone().sum();
     match reply.as_chunks::<ROW>() {
         (rows, []) if rows.len() == decisions && decisions > 0 => {
+            let firsts = rows_of.scan(0, |next, rows_of| {
+                let first = rows.get(*next);
+                *next += rows_of;
+                first
+            });
             let read = |(index, row): (usize, &[u8; ROW])| match Row::read(row) {
                 row if row.said == 0 => Ok(Err(BrokenState)),
                 row => each(index, row).map(Ok),
             };
             Ok(Reply::Done {
                 now_us: rows.first().map_or(0, |row| Row::read(row).at_us),
-                each: rows
-                    .iter()
-                    .enumerate()
-                    .map(read)
-                    .collect::<Result<_, _>>()?,
+                each: firsts.enumerate().map(read).collect::<Result<_, _>>()?,
             })
         }
         _ => Err(ReplyError::Length {
@@ -179,6 +195,7 @@ mod tests {
         let decision = Decision {
             takes: vec![Take { bucket: 0, cost: 2 }],
             peek: false,
+            receipts: Vec::new(),
         };
         Batch {
             buckets: Vec::new(),

@@ -198,7 +198,6 @@ mod tests {
             .map(|outcome| {
                 Some(Settled {
                     outcome: outcome.unwrap(),
-                    taken_at_us: Vec::new(),
                 })
             })
             .collect()

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use sluicegate_engine::script::{
-    GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, written,
+    GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, returned_units, written,
 };
-use sluicegate_engine::{Batch, Outcome};
+use sluicegate_engine::{Batch, Outcome, Returns};
 use tokio::time::sleep;
 
 use super::map::{Atlas, Primary, named};
@@ -115,10 +115,7 @@ impl Cluster {
             .await
     }
 
-    pub(in crate::store) async fn give_back(
-        &self,
-        returns: &[GiveBack<'_>],
-    ) -> Result<Vec<u64>, StoreError> {
+    async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
         let deadline = Deadline::after(self.timeout);
         let one = async |one: &[GiveBack<'_>]| {
             let request = Request::give_back(one);
@@ -129,6 +126,18 @@ impl Cluster {
         let units = units.into_iter().collect::<Result<Vec<_>, _>>()?;
         let units = units.into_iter().flatten();
         units.map(|units| units.map_err(StoreError::from)).collect()
+    }
+
+    pub(in crate::store) async fn return_units(
+        &self,
+        returns: &Returns,
+    ) -> Result<Vec<u64>, StoreError> {
+        let request = Request::return_units(returns);
+        let read = |reply: &[u8]| returned_units(returns, reply);
+        let deadline = Deadline::after(self.timeout);
+        let each = self.invoke(&request, deadline, read).await?;
+        // What cannot be read holds nothing that could come back.
+        Ok(each.into_iter().map(Result::unwrap_or_default).collect())
     }
 
     pub(in crate::store) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {

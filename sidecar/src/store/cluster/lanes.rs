@@ -182,10 +182,7 @@ mod tests {
             retry_after_us: 0,
             at_us: u64::try_from(number).unwrap(),
         };
-        Some(Settled {
-            outcome,
-            taken_at_us: Vec::new(),
-        })
+        Some(Settled { outcome })
     }
 
     proptest! {

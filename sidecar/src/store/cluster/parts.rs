@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluicegate_engine::script::{BrokenState, GiveBack};
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Receipt};
 
 use super::slots::tag;
 use crate::store::settled::Settled;
@@ -53,6 +53,7 @@ pub fn split(batch: &Batch) -> Vec<Part> {
                 part.builder.push(Decision {
                     takes: Vec::new(),
                     peek: decision.peek,
+                    receipts: of_tag(&decision.receipts, tag(&bucket.key)),
                 });
             }
             part.builder.extend_last(place, bucket, take.cost);
@@ -62,6 +63,12 @@ pub fn split(batch: &Batch) -> Vec<Part> {
         }
     }
     parts.into_values().collect()
+}
+
+/// The receipts that belong in a slot. If another part denies, theirs stays until it ends: nobody is told of it.
+fn of_tag(receipts: &[Receipt], of: &str) -> Vec<Receipt> {
+    let mine = receipts.iter().filter(|receipt| tag(&receipt.key) == of);
+    mine.cloned().collect()
 }
 
 /// Puts the parts' answers together; `None` where a part was not answered.
@@ -105,15 +112,11 @@ fn settle(
         let bucket = take.and_then(|take| batch.buckets.get(take.bucket));
         bucket.map_or(0, |bucket| bucket.spec.most_at_once())
     };
-    let mut taken_at_us = vec![0; decision.takes.len()];
     let mut deciding: Option<Outcome> = None;
     for (numbers, outcome) in said {
         let mut outcome = (*outcome)?;
         // From a place in the part to one in the whole.
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
-        for number in *numbers {
-            *taken_at_us.get_mut(*number)? = outcome.at_us;
-        }
         if deciding
             .as_ref()
             .is_none_or(|so_far| decides_before(&outcome, so_far, quota))
@@ -121,10 +124,7 @@ fn settle(
             deciding = Some(outcome);
         }
     }
-    Some(Settled {
-        outcome: deciding?,
-        taken_at_us,
-    })
+    Some(Settled { outcome: deciding? })
 }
 
 /// Denials before admissions, the last to have room first. Then the least remaining, and of denials the smallest
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admitted_whole_tells_of_its_tightest_part_and_when_each_was_taken() {
+    fn an_admitted_whole_tells_of_its_tightest_part() {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
         let parts = split(&batch);
         let answers = [
@@ -306,7 +306,6 @@ mod tests {
             (settled.outcome.decided_by, settled.outcome.remaining),
             (1, 1)
         );
-        assert_eq!(settled.taken_at_us, [100, 200]);
         assert!(combined.to_give_back.is_empty());
     }
 }

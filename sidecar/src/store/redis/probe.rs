@@ -49,6 +49,7 @@ impl Probe {
                 decisions: vec![Decision {
                     takes: vec![take(0), take(1)],
                     peek: false,
+                    receipts: Vec::new(),
                 }],
             },
         }

@@ -1,0 +1,88 @@
+//! How much the sidecar's process takes when its store is its own memory and clients invent keys.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use sluicegate_tests::client::post;
+use sluicegate_tests::sidecar::Sidecar;
+
+const MIB: usize = 1 << 20;
+/// A batch is as large as one may be.
+const KEYS: usize = 1_000;
+
+/// What the process has of the machine's memory.
+fn resident(sidecar: &Sidecar) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib: usize = line
+        .and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
+        .unwrap();
+    kib * 1024
+}
+
+/// Asks for as many decisions of new keys as a request may have; the answer.
+async fn invent(sidecar: &Sidecar, limit: &str, round: usize) -> String {
+    let mut body = String::from("{\"decisions\":[");
+    for key in 0..KEYS {
+        let comma = if key == 0 { "" } else { "," };
+        write!(
+            body,
+            "{comma}{{\"checks\":[{{\"limit\":\"{limit}\",\"key\":\"invented-{round}-{key}\"}}]}}"
+        )
+        .unwrap();
+    }
+    body.push_str("]}");
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (status, answer) = post(&url, body).await;
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+const POLICY: &str = "
+store: memory
+memory_limit: 32MiB
+limits:
+  short: { algorithm: sliding_log, windows: [{ quota: 10, per: 10s }] }
+  long: { algorithm: sliding_log, windows: [{ quota: 10, per: 24h }] }
+";
+
+#[tokio::test]
+async fn s14_s25_a_flood_of_keys_stays_within_the_limit_and_its_memory_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(POLICY, folder.path()).await;
+    // A few keys that stay for a day, spread over the flood, must not keep what is around them.
+    invent(&sidecar, "long", 0).await;
+    let before = resident(&sidecar);
+    let mut most = before;
+    let mut full = 0;
+    for round in 0..300 {
+        let answer = invent(&sidecar, "short", round).await;
+        full += answer.matches("unavailable").count();
+        if round % 75 == 0 {
+            invent(&sidecar, "long", round + 1).await;
+        }
+        most = most.max(resident(&sidecar));
+    }
+    let grown = (most - before) / MIB;
+    assert!(full > 0, "300,000 keys need more than 32 MiB");
+    assert!(grown < 64, "{grown} MiB");
+    assert!(
+        sidecar
+            .metric("sluicegate_store_errors_total{kind=\"full\"}")
+            .await
+            > 0.0
+    );
+    // Whoever is known goes on.
+    let known = invent(&sidecar, "long", 0).await;
+    assert_eq!(known.matches("admitted").count(), KEYS, "{known}");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let kept = resident(&sidecar).saturating_sub(before) / MIB;
+        // Little by little: the allocator gives back what has been free for ten seconds.
+        if kept <= grown / 2 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{kept} MiB of {grown} MiB stay");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}

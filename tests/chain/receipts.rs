@@ -1,0 +1,178 @@
+//! Units given back over HTTP: once, by whoever has the receipt of the very check, and within a deadline.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::post;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+const ALGORITHMS: [&str; 4] = [
+    "sliding_log",
+    "sliding_window",
+    "fixed_window",
+    "token_bucket",
+];
+
+/// Each algorithm is a limit of its own name, of 9 units in each of two windows, and another of twice the name.
+fn policy(store: &str, timeout: &str) -> String {
+    let limits = ALGORITHMS.map(|name| {
+        let rest = format!(
+            "{{ algorithm: {name}, windows: [{{ quota: 9, per: 1h }}, {{ quota: 9, per: 24h }}] }}"
+        );
+        format!("  {name}: {rest}\n  {name}-{name}: {rest}\n")
+    });
+    format!(
+        "store: {store}\nstore_timeout: {timeout}\nlimits:\n{}",
+        limits.concat()
+    )
+}
+
+async fn ask(sidecar: &Sidecar, path: &str, body: Value) -> Value {
+    let url = format!("http://127.0.0.1:{}{path}", sidecar.port);
+    let (status, answer) = post(&url, body.to_string()).await;
+    assert_eq!(status, 200, "{answer}");
+    serde_json::from_str(&answer).unwrap()
+}
+
+/// Takes from some limits for a key; the receipts.
+async fn take(sidecar: &Sidecar, limits: &[&str], key: &str, cost: u64) -> Vec<String> {
+    let check = |limit: &&str| json!({ "limit": limit, "key": key, "cost": cost });
+    let checks: Vec<_> = limits.iter().map(check).collect();
+    let body = json!({ "decisions": [{ "checks": checks, "receipt": true }] });
+    let verdict = &ask(sidecar, "/v1/decide", body).await["verdicts"][0];
+    assert_eq!(verdict["outcome"], "admitted", "{verdict}");
+    serde_json::from_value(verdict["receipt"].clone()).unwrap()
+}
+
+async fn give_back(sidecar: &Sidecar, entries: &[Value]) -> Vec<Value> {
+    let body = json!({ "give_backs": entries });
+    let answer = ask(sidecar, "/v1/give-back", body).await;
+    answer["outcomes"].as_array().unwrap().clone()
+}
+
+fn entry(limit: &str, key: &str, receipt: &str) -> Value {
+    json!({ "limit": limit, "key": key, "receipt": receipt })
+}
+
+async fn returned(sidecar: &Sidecar, entry: Value) -> u64 {
+    let outcome = &give_back(sidecar, &[entry]).await[0];
+    assert_eq!(outcome["outcome"], "given_back", "{outcome}");
+    outcome["units"].as_u64().unwrap()
+}
+
+async fn remaining(sidecar: &Sidecar, limit: &str, key: &str) -> u64 {
+    let look = json!({ "checks": [{ "limit": limit, "key": key, "cost": 0 }], "peek": true });
+    let answer = ask(sidecar, "/v1/decide", json!({ "decisions": [look] })).await;
+    answer["verdicts"][0]["remaining"].as_u64().unwrap()
+}
+
+async fn receipts_prove_and_are_used_up(sidecar: &Sidecar) {
+    for limit in ALGORITHMS {
+        let other = format!("{limit}-{limit}");
+        let [mine, others] = take(sidecar, &[limit, &other], "k", 3)
+            .await
+            .try_into()
+            .unwrap();
+        let [elsewhere] = take(sidecar, &[limit], "l", 3).await.try_into().unwrap();
+        // Guessed, or of another check of the same decision, or of another key.
+        let guess = format!("{:032x}", u128::from_str_radix(&mine, 16).unwrap() ^ 1);
+        for wrong in [&guess, &others, &elsewhere] {
+            assert_eq!(returned(sidecar, entry(limit, "k", wrong)).await, 0);
+        }
+        let outcome = &give_back(sidecar, &[entry(limit, "k", "1790000000000000")]).await[0];
+        assert_eq!(outcome["code"], "malformed_entry", "{outcome}");
+        assert_eq!(remaining(sidecar, limit, "k").await, 6, "{limit}");
+        // In parts, and no more than there was; twice in one request, too.
+        let mut part = entry(limit, "k", &mine);
+        part["units"] = json!(1);
+        assert_eq!(returned(sidecar, part).await, 1, "{limit}");
+        let whole = entry(limit, "k", &mine);
+        let outcomes = give_back(sidecar, &[whole.clone(), whole.clone()]).await;
+        assert_eq!(
+            (&outcomes[0]["units"], &outcomes[1]["units"]),
+            (&json!(2), &json!(0)),
+            "{limit}"
+        );
+        assert_eq!(returned(sidecar, whole).await, 0, "{limit}");
+        assert_eq!(remaining(sidecar, limit, "k").await, 9, "{limit}");
+        assert_eq!(remaining(sidecar, &other, "k").await, 6, "{limit}");
+        // By many at the same time: by one of them.
+        let entry = entry(limit, "l", &elsewhere);
+        let all = futures_util::future::join_all((0..8).map(|_| returned(sidecar, entry.clone())));
+        assert_eq!(all.await.into_iter().sum::<u64>(), 3, "{limit}");
+        assert_eq!(remaining(sidecar, limit, "l").await, 9, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn s15_receipts_prove_and_are_used_up_on_the_embedded_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "2s"), folder.path()).await;
+    receipts_prove_and_are_used_up(&sidecar).await;
+}
+
+#[tokio::test]
+async fn s15_receipts_prove_and_are_used_up_on_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "2s"), folder.path()).await;
+    receipts_prove_and_are_used_up(&sidecar).await;
+    // What was not returned is left, and ends.
+    let left = redis.keys().await;
+    let receipts = left.iter().filter(|key| key.contains(":receipt:"));
+    assert_eq!(receipts.count(), ALGORITHMS.len(), "{left:?}");
+}
+
+#[tokio::test]
+async fn s15_no_two_receipts_are_alike_and_a_denial_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "2s"), folder.path()).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for key in 0..50 {
+        for receipt in take(&sidecar, &ALGORITHMS, &key.to_string(), 9).await {
+            assert_eq!(receipt.len(), 32);
+            assert!(seen.insert(receipt));
+        }
+    }
+    let check = json!({ "limit": "sliding_log", "key": "0" });
+    let body = json!({ "decisions": [{ "checks": [check], "receipt": true }] });
+    let verdict = &ask(&sidecar, "/v1/decide", body).await["verdicts"][0];
+    assert_eq!(verdict["outcome"], "denied");
+    assert!(verdict.get("receipt").is_none(), "{verdict}");
+    // The same check twice in a decision is one of both costs, and has one receipt.
+    let twice = take(&sidecar, &["sliding_log", "sliding_log"], "twice", 2).await;
+    assert_eq!(twice[0], twice[1]);
+    let entry = entry("sliding_log", "twice", &twice[0]);
+    assert_eq!(returned(&sidecar, entry).await, 4);
+}
+
+#[tokio::test]
+async fn s15_a_whole_request_of_give_backs_does_not_wait_for_a_store_that_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "250ms"), folder.path()).await;
+    let [receipt] = take(&sidecar, &["sliding_log"], "k", 3)
+        .await
+        .try_into()
+        .unwrap();
+    let mut entries: Vec<_> = (0..1_023)
+        .map(|key| entry("sliding_log", &key.to_string(), &receipt))
+        .collect();
+    entries.push(entry("sliding_log", "k", &receipt));
+    redis.pause();
+    let asked = Instant::now();
+    let outcomes = give_back(&sidecar, &entries).await;
+    let waited = asked.elapsed();
+    redis.resume();
+    assert!(outcomes.iter().all(|one| one["outcome"] == "unavailable"));
+    assert!(waited < Duration::from_secs(3), "{waited:?}");
+    // Trying again does no harm, whether or not it was done.
+    let outcomes = give_back(&sidecar, &entries).await;
+    let units: u64 = outcomes
+        .iter()
+        .filter_map(|one| one["units"].as_u64())
+        .sum();
+    assert!(units == 3 || units == 0, "{units}");
+    assert_eq!(remaining(&sidecar, "sliding_log", "k").await, 9);
+}

@@ -1,0 +1,385 @@
+//! Units are given back once, and only to whoever has the receipt: on both stores, for every algorithm.
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sluicegate_engine::{
+    Algorithm, Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Receipt, Return, Returns,
+    Take, receipt_key, script,
+};
+
+use crate::lua::Lua;
+
+const SECOND: u64 = 1_000_000;
+const START_US: u64 = 1_790_000_000_000_000;
+const ALGORITHMS: [Algorithm; 4] = [
+    Algorithm::SlidingLog,
+    Algorithm::SlidingWindow {
+        precision_us: SECOND,
+    },
+    Algorithm::FixedWindow,
+    Algorithm::TokenBucket { burst: 10 },
+];
+
+/// Both stores, which have to agree.
+struct Stores {
+    lua: Lua,
+    memory: Memory,
+}
+
+impl Stores {
+    fn start() -> Self {
+        Self {
+            lua: Lua::start(),
+            memory: Memory::new(),
+        }
+    }
+
+    fn decide(&mut self, now_us: u64, batch: &Batch) -> Vec<Outcome> {
+        let rust = self.memory.decide(now_us, batch);
+        let rust: Vec<_> = rust.into_iter().map(Result::unwrap).collect();
+        assert_eq!(self.lua.decide(Some(now_us), batch), rust);
+        rust
+    }
+
+    fn give(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
+        let rust = self.memory.return_units(now_us, returns);
+        assert_eq!(self.lua.return_units(Some(now_us), returns), rust);
+        rust
+    }
+
+    /// Takes with a receipt.
+    fn take(&mut self, now_us: u64, limit: &Limit, cost: u64, secret: u128) -> bool {
+        let batch = limit.batch(cost, Some(secret), false);
+        self.decide(now_us, &batch)[0].admitted
+    }
+
+    fn back(&mut self, now_us: u64, limit: &Limit, units: u64, secret: u128) -> u64 {
+        self.give(now_us, &limit.returns(&[(secret, units)]))[0]
+    }
+
+    fn remaining(&mut self, now_us: u64, limit: &Limit) -> u64 {
+        let batch = limit.batch(0, None, true);
+        self.decide(now_us, &batch)[0].remaining
+    }
+}
+
+/// A limit for a key, with one window or two.
+#[derive(Clone)]
+struct Limit {
+    subject: String,
+    name: &'static str,
+    buckets: Vec<Bucket>,
+}
+
+impl Limit {
+    /// 10 units in 100 s and in 200 s.
+    fn new(subject: &str, algorithm: Algorithm) -> Self {
+        let bucket = |window_us: u64| Bucket {
+            key: format!("sg:{{{subject}}}:l:{algorithm:?}:{window_us}").replace(' ', ""),
+            spec: BucketSpec {
+                algorithm,
+                limit: 10,
+                window_us,
+            },
+        };
+        Self {
+            subject: subject.to_owned(),
+            name: "l",
+            buckets: vec![bucket(100 * SECOND), bucket(200 * SECOND)],
+        }
+    }
+
+    fn receipt(&self, secret: u128) -> String {
+        receipt_key(&self.subject, self.name, secret)
+    }
+
+    fn batch(&self, cost: u64, secret: Option<u128>, peek: bool) -> Batch {
+        let lifetime = |bucket: &Bucket| bucket.spec.held_for_us(cost);
+        let receipt = secret.map(|secret| Receipt {
+            key: self.receipt(secret),
+            units: cost,
+            lifetime_us: self.buckets.iter().map(lifetime).max().unwrap_or(0),
+        });
+        let take = |bucket| Take { bucket, cost };
+        Batch {
+            buckets: self.buckets.clone(),
+            decisions: vec![Decision {
+                takes: (0..self.buckets.len()).map(take).collect(),
+                peek,
+                receipts: receipt.into_iter().collect(),
+            }],
+        }
+    }
+
+    fn returns(&self, given: &[(u128, u64)]) -> Returns {
+        let one = |(secret, units): &(u128, u64)| Return {
+            receipt: self.receipt(*secret),
+            units: *units,
+            buckets: (0..self.buckets.len()).collect(),
+        };
+        Returns {
+            buckets: self.buckets.clone(),
+            returns: given.iter().map(one).collect(),
+        }
+    }
+}
+
+fn for_each_algorithm(check: impl Fn(&mut Stores, &Limit, u64)) {
+    let mut stores = Stores::start();
+    for algorithm in ALGORITHMS {
+        check(&mut stores, &Limit::new("mine", algorithm), START_US);
+        stores.memory = Memory::new();
+        for bucket in Limit::new("mine", algorithm).buckets {
+            stores.lua.reset(&bucket.key);
+        }
+        for secret in 0..100 {
+            stores.lua.reset(&receipt_key("mine", "l", secret));
+        }
+    }
+}
+
+#[test]
+fn s15_the_same_receipt_twice_returns_its_units_once() {
+    for_each_algorithm(|stores, limit, now| {
+        // All in one microsecond: the time of a taking proves nothing.
+        assert!(stores.take(now, limit, 3, 1));
+        assert!(stores.take(now, limit, 3, 2));
+        assert_eq!(stores.back(now, limit, u64::MAX, 1), 3);
+        assert_eq!(stores.back(now, limit, u64::MAX, 1), 0);
+        assert_eq!(stores.remaining(now, limit), 7);
+        // In one call, too.
+        let twice = limit.returns(&[(2, 9), (2, 9), (1, 9)]);
+        assert_eq!(stores.give(now, &twice), [3, 0, 0]);
+        assert_eq!(stores.remaining(now, limit), 10);
+        assert_eq!(stores.lua.ttl_ms(&limit.receipt(1)), -2, "it is gone");
+    });
+}
+
+#[test]
+fn s15_a_script_that_leaves_the_receipt_as_it_was_would_be_found() {
+    let right = "receipt.level = left - units";
+    assert_eq!(script::DECIDE.matches(right).count(), 1);
+    let mut lua = Lua::start();
+    lua.use_script(&script::DECIDE.replace(right, "receipt.level = left"));
+    let limit = Limit::new("mine", Algorithm::TokenBucket { burst: 10 });
+    for secret in [1, 2] {
+        let taken = lua.decide(Some(START_US), &limit.batch(3, Some(secret), false));
+        assert!(taken[0].admitted);
+    }
+    let twice = limit.returns(&[(1, 3), (1, 3)]);
+    assert_eq!(lua.return_units(Some(START_US), &twice), [3, 3]);
+}
+
+#[test]
+fn s15_a_guessed_receipt_returns_nothing() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 3, 1));
+        assert_eq!(stores.back(now, limit, 3, 2), 0);
+        assert_eq!(stores.remaining(now, limit), 7);
+        assert_eq!(stores.back(now, limit, 3, 1), 3, "and takes nothing off it");
+    });
+}
+
+#[test]
+fn s15_a_receipt_is_of_no_use_for_another_key_or_limit() {
+    for_each_algorithm(|stores, limit, now| {
+        let mut other_key = Limit::new("other", Algorithm::FixedWindow);
+        let mut other_limit = limit.clone();
+        other_limit.name = "m";
+        assert!(stores.take(now, limit, 3, 1));
+        assert!(stores.take(now, &other_key, 3, 9));
+        assert_eq!(stores.back(now, &other_limit, 3, 1), 0);
+        assert_eq!(stores.back(now, &other_key, 3, 1), 0);
+        assert_eq!(stores.back(now, &other_key, 3, 9), 3);
+        other_key.subject = "mine".to_owned();
+        assert_eq!(stores.back(now, limit, 3, 9), 0);
+        assert_eq!(stores.remaining(now, limit), 7);
+    });
+}
+
+#[test]
+fn s15_a_receipt_may_be_returned_in_parts() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 5, 1));
+        assert_eq!(stores.back(now, limit, 0, 1), 0);
+        assert_eq!(stores.back(now, limit, 2, 1), 2);
+        assert_eq!(stores.remaining(now, limit), 7);
+        assert!(stores.lua.ttl_ms(&limit.receipt(1)) > 0, "it ends");
+        assert_eq!(stores.back(now, limit, 9, 1), 3);
+        assert_eq!(stores.back(now, limit, 9, 1), 0);
+        assert_eq!(stores.remaining(now, limit), 10);
+    });
+}
+
+#[test]
+fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 5, 1));
+        // A token bucket has drained a part of a unit by then, which is taken off once and not twice.
+        let later = now + SECOND;
+        assert_eq!(stores.back(later, limit, 1, 1), 1);
+        assert_eq!(stores.remaining(later, limit), 6);
+        stores.back(later, limit, 4, 1);
+        assert_eq!(stores.remaining(later, limit), 10);
+    });
+}
+
+#[test]
+fn s15_what_has_come_back_by_itself_is_not_returned_again() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 5, 1));
+        let later = now + 201 * SECOND;
+        assert!(stores.take(later, limit, 5, 2));
+        assert_eq!(stores.back(later, limit, 5, 1), 0);
+        assert_eq!(stores.remaining(later, limit), 5);
+    });
+}
+
+#[test]
+fn s15_a_receipt_from_before_a_reset_takes_nothing_from_others() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 5, 1));
+        for bucket in &limit.buckets {
+            stores.lua.reset(&bucket.key);
+            stores.memory.reset(&bucket.key);
+        }
+        assert!(stores.take(now + 1, limit, 5, 2));
+        assert_eq!(stores.back(now + 2, limit, 5, 1), 0);
+        assert_eq!(stores.remaining(now + 2, limit), 5);
+    });
+}
+
+#[test]
+fn s15_denials_and_peeks_leave_no_receipt() {
+    for_each_algorithm(|stores, limit, now| {
+        let peek = limit.batch(5, Some(1), true);
+        assert!(stores.decide(now, &peek)[0].admitted);
+        assert!(stores.take(now, limit, 10, 2));
+        assert!(!stores.take(now, limit, 1, 3));
+        for secret in [1, 3] {
+            assert_eq!(stores.lua.ttl_ms(&limit.receipt(secret)), -2);
+            assert_eq!(stores.back(now, limit, 5, secret), 0);
+        }
+        assert_eq!(stores.remaining(now, limit), 0);
+    });
+}
+
+#[test]
+fn s15_receipts_have_a_time_to_live_and_no_more_than_they_need() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now, limit, 10, 1));
+        let most = match limit.buckets[0].spec.algorithm {
+            Algorithm::SlidingWindow { .. } => 201_000,
+            _ => 200_000,
+        };
+        let ttl_ms = stores.lua.ttl_ms(&limit.receipt(1));
+        assert!((most - 60_000..=most).contains(&ttl_ms), "{ttl_ms}");
+        let mut swept = stores.memory.sweep(now + 250 * SECOND, usize::MAX);
+        swept.dropped += stores.memory.sweep(now + 250 * SECOND, usize::MAX).dropped;
+        assert_eq!((swept.dropped, stores.memory.len()), (3, 0));
+    });
+}
+
+#[test]
+fn s15_a_receipt_is_exactly_once_for_many_at_a_time() {
+    let limit = Limit::new("race", Algorithm::SlidingLog);
+    let mut lua = Lua::start();
+    assert!(lua.decide(None, &limit.batch(8, Some(1), false))[0].admitted);
+    let returns = limit.returns(&[(1, 3)]);
+    let give = |mut connection: redis::Connection| {
+        let program = redis::Script::new(script::DECIDE);
+        let mut units = 0;
+        for _ in 0..2 {
+            let mut call = program.prepare_invoke();
+            for key in script::return_keys(&returns) {
+                call.key(key);
+            }
+            for argument in script::return_arguments(&returns, None) {
+                call.arg(argument);
+            }
+            let reply: Vec<u8> = call.invoke(&mut connection).unwrap();
+            let script::Reply::Done { each, .. } =
+                script::returned_units(&returns, &reply).unwrap()
+            else {
+                panic!("too late");
+            };
+            units += each[0].unwrap();
+        }
+        units
+    };
+    let returned: u64 = std::thread::scope(|scope| {
+        let connections = (0..4).map(|_| lua.another());
+        let threads: Vec<_> = connections.map(|one| scope.spawn(|| give(one))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    assert_eq!(returned, 8);
+}
+
+/// A step of a random history: what is taken or returned, and how much later.
+#[derive(Clone, Debug)]
+enum Step {
+    Take { cost: u64 },
+    Return { secrets: Vec<usize>, units: u64 },
+}
+
+#[test]
+fn s15_receipts_of_random_histories_agree_on_both_stores() {
+    let step = prop_oneof![
+        (1u64..5).prop_map(|cost| Step::Take { cost }),
+        (prop::collection::vec(0usize..6, 1..4), 1u64..6)
+            .prop_map(|(secrets, units)| Step::Return { secrets, units }),
+    ];
+    let algorithm = prop::sample::select(ALGORITHMS.to_vec());
+    let history = (
+        algorithm,
+        prop::collection::vec((step, 0u64..40 * SECOND), 1..60),
+    );
+    let config = Config {
+        cases: 100,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let case = Cell::new(0);
+    let stores = std::cell::RefCell::new(Stores::start());
+    let run = TestRunner::new(config).run(&history, |(algorithm, steps)| {
+        case.set(case.get() + 1);
+        let mut stores = stores.borrow_mut();
+        let limit = Limit::new(&format!("case-{}", case.get()), algorithm);
+        let (mut now, mut given) = (START_US, Vec::new());
+        for (step, later) in steps {
+            now += later;
+            match step {
+                Step::Take { cost } => {
+                    let secret = given.len() as u128;
+                    // The receipt's own lifetime runs by Redis's clock: only what is fresh can be compared.
+                    if stores.take(now, &limit, cost, secret) {
+                        given.push(cost);
+                    }
+                }
+                Step::Return { secrets, units } => {
+                    let newest = |ago: &usize| given.len().checked_sub(ago + 1);
+                    let secrets: Vec<_> = secrets.iter().filter_map(newest).collect();
+                    let wanted: Vec<_> = secrets.iter().map(|s| (*s as u128, units)).collect();
+                    if wanted.is_empty() {
+                        continue;
+                    }
+                    let returned = stores.give(now, &limit.returns(&wanted));
+                    for (secret, returned) in secrets.into_iter().zip(returned) {
+                        prop_assert!(returned <= given[secret], "more than was taken");
+                        given[secret] -= returned;
+                    }
+                    stores.remaining(now, &limit);
+                }
+            }
+        }
+        Ok(())
+    });
+    if let Err(failure) = run {
+        panic!("{failure}");
+    }
+}
