@@ -215,3 +215,85 @@ async fn the_calculator_tells_what_redis_then_uses() {
         assert_eq!(column(&text, "per-key", 2), told * 1_000.0);
     }
 }
+
+/// What became of the decisions for these keys of `per-key`, asked together.
+async fn together(sidecar: &Sidecar, keys: &[&str]) -> Vec<String> {
+    let decision = |key: &&str| json!({ "checks": [{ "limit": "per-key", "key": key }] });
+    let decisions: Vec<_> = keys.iter().map(decision).collect();
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (_, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let verdicts = answer["verdicts"].as_array().unwrap().iter();
+    let outcomes = verdicts.map(|verdict| verdict["outcome"].as_str().unwrap().to_owned());
+    outcomes.collect()
+}
+
+#[tokio::test]
+async fn s16_a_key_that_something_else_wrote_makes_only_its_own_decisions_unavailable() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar =
+        Sidecar::start(&policy(&redis.url(), "sliding_log", 9, "1h"), folder.path()).await;
+    assert_eq!(together(&sidecar, &["bad"]).await, ["admitted"]);
+    let key = redis.keys().await.remove(0);
+    let () = redis::cmd("SET")
+        .arg(&key)
+        .arg("of another program")
+        .query_async(&mut redis.connection().await)
+        .await
+        .unwrap();
+    let outcomes = together(&sidecar, &["good", "bad", "other"]).await;
+    assert_eq!(outcomes, ["admitted", "unavailable", "admitted"]);
+    let metrics = sidecar.metrics().await;
+    let counted = r#"sluicegate_store_errors_total{kind="state"} 1"#;
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+}
+
+#[tokio::test]
+async fn s22_the_largest_request_is_many_calls_and_not_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(
+        &policy(&redis.url(), "fixed_window", 9, "1h"),
+        folder.path(),
+    )
+    .await;
+    let mut connection = redis.connection().await;
+    let () = redis::cmd("CONFIG")
+        .arg(&[
+            "SET",
+            "slowlog-log-slower-than",
+            "0",
+            "slowlog-max-len",
+            "1000",
+        ])
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let check = |key: String| json!({ "limit": "per-key", "key": key });
+    let decision = |n: usize| {
+        let checks: Vec<_> = (0..32).map(|key| check(format!("{n}-{key}"))).collect();
+        json!({ "checks": checks })
+    };
+    let decisions: Vec<_> = (0..256).map(decision).collect();
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (status, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
+    assert_eq!(status, 200);
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    // 8,192 visits were asked for, of which 4,096 may be.
+    let codes = answer["verdicts"].as_array().unwrap().iter();
+    let refused = codes.filter(|verdict| verdict["code"] == "request_too_large");
+    assert_eq!(refused.count(), 128);
+    type Entry = (u64, u64, u64, Vec<Vec<u8>>, String, String);
+    let log: Vec<Entry> = redis::cmd("SLOWLOG")
+        .arg(&["GET", "-1"])
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let calls = log.iter().map(|entry| &entry.3);
+    let calls = calls.filter(|command| command[0].starts_with(b"EVAL"));
+    let number = |command: &Vec<Vec<u8>>| str::from_utf8(&command[2]).unwrap().parse().unwrap();
+    let keys: Vec<usize> = calls.map(number).collect();
+    assert!(!keys.is_empty(), "{log:?}");
+    assert!(keys.iter().all(|keys| *keys <= 512), "{keys:?}");
+}
