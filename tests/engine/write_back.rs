@@ -16,6 +16,7 @@ fn batch(bucket: &Bucket, cost: u64, peek: bool) -> Batch {
         decisions: vec![Decision {
             takes: vec![Take { bucket: 0, cost }],
             peek,
+            receipts: Vec::new(),
         }],
     }
 }
