@@ -244,9 +244,9 @@ impl Service {
         match &answered {
             Ok(()) => {
                 self.batcher.store_answers();
-                self.incidents.store_answered(clock::unix_ms());
+                self.incidents.probe_answered(clock::unix_ms());
             }
-            Err(error) => self.incidents.store_failed(clock::unix_ms(), error),
+            Err(error) => self.incidents.probe_failed(clock::unix_ms(), error),
         }
         answered
     }
