@@ -1,10 +1,16 @@
 //! `sluicegate`: arguments and exit codes. What each command does is in `cli/`.
+#![deny(
+    clippy::print_stdout,
+    reason = "it panics where nobody reads: `cli/stdout.rs`"
+)]
 
 mod cli;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use cli::Failure;
+use tokio::runtime::Runtime;
 
 /// Rate limits for Envoy that are exact.
 #[derive(Parser)]
@@ -30,25 +36,33 @@ enum Command {
     Schema,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return cli::refuse(&error),
     };
-    let done = match arguments.command {
-        Command::Serve(serve) => serve.run().await,
-        Command::Estimate(estimate) => estimate.run(),
-        Command::CheckConfig(check) => check.run(),
-        Command::Explain(explain) => explain.run(),
-        Command::Top(top) => top.run().await,
-        Command::Schema => cli::schema::run(),
-    };
-    match done {
+    match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("sluicegate: {}", cli::without_urls(failure.to_string()));
             failure.status()
         }
     }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    let runtime = Runtime::new().map_err(Failure::system)?;
+    let done = runtime.block_on(async {
+        match command {
+            Command::Serve(serve) => serve.run().await,
+            Command::Estimate(estimate) => estimate.run(),
+            Command::CheckConfig(check) => check.run(),
+            Command::Explain(explain) => explain.run(),
+            Command::Top(top) => top.run().await,
+            Command::Schema => cli::schema::run(),
+        }
+    });
+    // A thread that looks up a name may hang; an end within `--shutdown-timeout` does not wait for it.
+    runtime.shutdown_background();
+    done
 }

@@ -72,7 +72,12 @@ async fn an_outage_that_nobody_watched_is_among_the_events() {
     let sidecar = Sidecar::start(&away, folder.path()).await;
     eventually("two looks at the store have failed", async || {
         sidecar.metric("sluicegate_store_up").await == 0.0
-            && ask(&sidecar, "/readyz").await.status() == 503
+            && ask(&sidecar, "/readyz")
+                .await
+                .text()
+                .await
+                .unwrap()
+                .contains("does not answer")
     })
     .await;
     let mut viewer = ask(&sidecar, "/page/stream").await;

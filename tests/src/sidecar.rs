@@ -31,9 +31,31 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on(policy: &str, store: Option<&str>, folder: &Path) -> Self {
         let port = free_port();
-        let program = binary();
         let listen = format!("127.0.0.1:{port}");
-        Self::start_at(&program, policy, store, folder, port, &listen).await
+        Self::start_at(own(&[]), policy, store, folder, port, &listen).await
+    }
+
+    /// Starts one with more arguments of `serve`.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_with(policy: &str, folder: &Path, arguments: &[&str]) -> Self {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        Self::start_at(own(arguments), policy, None, folder, port, &listen).await
+    }
+
+    /// Starts one that may have so many files open.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_with_files(policy: &str, folder: &Path, files: u32) -> Self {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {files} && exec \"$@\"");
+        command.args(["-c", &limited, "sh"]).arg(binary()).arg("serve");
+        Self::start_at(command, policy, None, folder, port, &listen).await
     }
 
     /// Starts one of another build.
@@ -43,7 +65,10 @@ impl Sidecar {
     pub async fn start_program(program: &Path, policy: &str, folder: &Path) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
-        Self::start_at(program, policy, None, folder, port, &listen).await
+        // It may not have the arguments that ours has.
+        let mut command = Command::new(program);
+        command.arg("serve");
+        Self::start_at(command, policy, None, folder, port, &listen).await
     }
 
     /// Starts one that is asked for decisions on a Unix socket, by its path.
@@ -52,11 +77,11 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on_socket(policy: &str, folder: &Path, socket: &Path) -> Self {
         let listen = format!("unix:{}", socket.display());
-        Self::start_at(&binary(), policy, None, folder, 0, &listen).await
+        Self::start_at(own(&[]), policy, None, folder, 0, &listen).await
     }
 
     async fn start_at(
-        program: &Path,
+        mut command: Command,
         policy: &str,
         store: Option<&str>,
         folder: &Path,
@@ -68,8 +93,7 @@ impl Sidecar {
         let file = folder.join(admin_port.to_string()).join("policy.yaml");
         std::fs::create_dir(file.with_file_name("")).expect("a folder for the policy");
         std::fs::write(&file, policy).expect("a policy file");
-        let mut command = Command::new(program);
-        command.args(["serve", "--policy"]).arg(&file);
+        command.arg("--policy").arg(&file);
         command.args(["--listen", listen]);
         command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
         if let Some(store) = store {
@@ -133,6 +157,16 @@ impl Sidecar {
     pub fn id(&self) -> u32 {
         self.process.id()
     }
+}
+
+/// The command of this build, which ends without a drain unless it is given one.
+fn own(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.arg("serve").args(arguments);
+    if !arguments.contains(&"--drain") {
+        command.args(["--drain", "0s"]);
+    }
+    command
 }
 
 async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {
