@@ -3,13 +3,16 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{get, post};
+use sluicegate_tests::client::{client, get, post, status_for};
+use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::policy;
+use crate::support::{per_key, plugin, policy};
 
 /// More than there may be files.
 const STRANGERS: usize = 1_100;
@@ -189,6 +192,75 @@ async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
         "{}",
         sidecar.log()
     );
+}
+
+/// With a rule that denies without a verdict, so that none is lost unnoticed.
+#[tokio::test(flavor = "multi_thread")]
+async fn s12_an_envoy_gets_every_verdict_while_its_sidecar_drains() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &["--drain", "4s"]).await;
+    let mut plugin = plugin(per_key("deny"));
+    // What is tested is the drain and not the deadline.
+    plugin["sidecar"]["timeout"] = json!("2s");
+    let upstream = wire::upstream().await;
+    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
+    let client = client();
+    eventually("it serves", async || {
+        status_for(&client, &envoy.url("/"), "k").await == Some(200)
+    })
+    .await;
+    sidecar.signal("TERM");
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    eventually("it is unready", async || get(&ready).await.0 == 503).await;
+    let began = Instant::now();
+    let mut served = 0;
+    while began.elapsed() < Duration::from_secs(2) {
+        let url = envoy.url("/");
+        let ask = |key| status_for(&client, &url, key);
+        let statuses = tokio::join!(ask("a"), ask("b"), ask("c"));
+        let all = (Some(200), Some(200), Some(200));
+        assert_eq!(statuses, all, "after {served}: {}", envoy.log());
+        served += 3;
+    }
+    assert!(served > 20, "{served}");
+    sidecar.wait().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s10_probes_answer_while_redis_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    // Whoever asked the store would wait for so long.
+    let policy = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "5s");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    eventually("the store answers", async || {
+        get(&ready).await.1.contains("the store answers")
+    })
+    .await;
+    redis.pause();
+    let fastest = async |url: &str| {
+        let mut fastest = Duration::MAX;
+        for _ in 0..5 {
+            let began = Instant::now();
+            assert_eq!(get(url).await.0, 200);
+            fastest = fastest.min(began.elapsed());
+        }
+        fastest
+    };
+    let took = fastest(&ready).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    eventually("it is told", async || {
+        let (status, told) = get(&ready).await;
+        assert_eq!(status, 200, "{told}");
+        told.contains("the store does not answer")
+    })
+    .await;
+    redis.resume();
+    eventually("it is told", async || {
+        get(&ready).await.1.contains("the store answers")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluicegate::server::listen::{Address, Listener};
 use sluicegate::server::{Access, Listeners, MAX_ADMIN_CONNECTIONS, Settings, Token};
@@ -40,7 +41,7 @@ pub struct Listening {
     )]
     admin_token: Option<String>,
     /// Leave /metrics open beside an admin token.
-    #[arg(long, env = "SLUICEGATE_OPEN_METRICS")]
+    #[arg(long, env = "SLUICEGATE_OPEN_METRICS", value_parser = FalseyValueParser::new())]
     open_metrics: bool,
     /// A name by which the admin port may be called, besides localhost and addresses of loopback: any other Host is
     /// refused where the admin address is loopback, and where such a name is given. Can be given several times.
