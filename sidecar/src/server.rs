@@ -41,9 +41,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+use crate::clock;
 use crate::decide::Service;
 use crate::page::Feed;
-use crate::clock;
 use accept::Face;
 pub use access::{Access, Token};
 use connection::Patience;

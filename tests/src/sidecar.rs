@@ -54,7 +54,10 @@ impl Sidecar {
         let listen = format!("127.0.0.1:{port}");
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files} && exec \"$@\"");
-        command.args(["-c", &limited, "sh"]).arg(binary()).arg("serve");
+        command
+            .args(["-c", &limited, "sh"])
+            .arg(binary())
+            .arg("serve");
         Self::start_at(command, policy, None, folder, port, &listen).await
     }
 

@@ -10,7 +10,7 @@ use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use sluicegate_protocol::{
-    Answer, Code, DECIDE_PATH, GIVE_BACK_PATH, Problem, Verdict, read_decisions,
+    Answer, Code, DECIDE_PATH, GIVE_BACK_PATH, Problem, Verdict, WithoutStore, read_decisions,
 };
 
 use super::body::{Unread, answer, json, whole};
@@ -76,12 +76,15 @@ async fn decide_one(service: &Service, body: Body) -> Result<Response, Unread> {
 /// As the filter answers by default: 429 only for a denial.
 fn status_of(verdict: &Verdict) -> (StatusCode, Option<u64>) {
     match verdict {
-        Verdict::Admitted(_) => (StatusCode::OK, None),
+        Verdict::Admitted(_)
+        | Verdict::Unavailable {
+            then: Some(WithoutStore::Allow),
+        } => (StatusCode::OK, None),
         Verdict::Denied(standing) => {
             let seconds = standing.retry_after_ms.div_ceil(1_000).max(1);
             (StatusCode::TOO_MANY_REQUESTS, Some(seconds))
         }
-        Verdict::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, None),
+        Verdict::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, None),
         Verdict::Error { .. } => (StatusCode::BAD_REQUEST, None),
     }
 }

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 
 use super::phase::Phase;
-use crate::decide::Service;
 use crate::clock;
+use crate::decide::Service;
 use crate::telemetry::events::Store;
 
 /// What `/readyz` goes by.
