@@ -5,6 +5,7 @@ pub mod estimate;
 pub mod explain;
 pub mod schema;
 pub mod serve;
+mod stdout;
 pub mod top;
 
 use std::fmt::{self, Display};
@@ -58,7 +59,12 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
     } else {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), clean.as_bytes());
     }
-    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+    // What clap calls a success is the help or the version that was asked for.
+    if error.exit_code() == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EX_USAGE)
+    }
 }
 
 /// What is told, without the URLs of the command line: one that stands in the wrong place would be repeated, and may

@@ -1,4 +1,8 @@
 //! `sluicegate`: arguments and exit codes. What each command does is in `cli/`.
+#![deny(
+    clippy::print_stdout,
+    reason = "it panics where nobody reads: `cli/stdout.rs`"
+)]
 
 mod cli;
 
@@ -6,6 +10,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use cli::Failure;
+use tokio::runtime::Runtime;
 
 // The system's (glibc's) keeps what was freed below anything that stays: after a flood of keys, all of it for good.
 #[global_allocator]
@@ -35,21 +41,12 @@ enum Command {
     Schema,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return cli::refuse(&error),
     };
-    let done = match arguments.command {
-        Command::Serve(serve) => serve.run().await,
-        Command::Estimate(estimate) => estimate.run(),
-        Command::CheckConfig(check) => check.run(),
-        Command::Explain(explain) => explain.run(),
-        Command::Top(top) => top.run().await,
-        Command::Schema => cli::schema::run(),
-    };
-    match done {
+    match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nobody may be reading, which is no reason to end in another way.
@@ -58,4 +55,21 @@ async fn main() -> ExitCode {
             failure.status()
         }
     }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    let runtime = Runtime::new().map_err(Failure::system)?;
+    let done = runtime.block_on(async {
+        match command {
+            Command::Serve(serve) => serve.run().await,
+            Command::Estimate(estimate) => estimate.run(),
+            Command::CheckConfig(check) => check.run(),
+            Command::Explain(explain) => explain.run(),
+            Command::Top(top) => top.run().await,
+            Command::Schema => cli::schema::run(),
+        }
+    });
+    // A thread that looks up a name may hang; an end within `--shutdown-timeout` does not wait for it.
+    runtime.shutdown_background();
+    done
 }

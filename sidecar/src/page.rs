@@ -1,5 +1,5 @@
 //! The live page on the admin port: its files, which are in this program, and the stream that keeps it up to date.
-//! It only shows; whoever may read `/metrics` may see it.
+//! It only shows. Who may see it is decided in `server/access.rs`.
 //!
 //! | path | answers |
 //! |---|---|

@@ -1,32 +1,114 @@
-//! Listeners, HTTP, and how a sidecar runs and ends.
+//! Listeners, HTTP, limits on what comes in, and how a sidecar runs and ends.
 //!
 //! | file | for |
 //! |---|---|
 //! | `listen.rs` | addresses and Unix sockets |
-//! | `http.rs` | routes: decisions and admin |
+//! | `accept.rs`, `connections.rs`, `connection.rs` | connections: accepted, bounded in number and in time, ended |
+//! | `phase.rs` | serving, draining, stopping |
+//! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two HTTP faces |
+//! | `access.rs`, `web_pages.rs` | who may call what, and which requests some web page sent |
+//!
+//! | on | path | answers |
+//! |---|---|---|
+//! | decisions | `POST /v1/decide` | a verdict for each decision; with `?denied=429` for one, as the status too |
+//! | decisions | `POST /v1/give-back` | how many units were returned, for each |
+//! | admin | `POST /v1/reset` | whether the limit had been drawn on, for each |
+//! | admin | `GET /v1/top` | who is denied and who is near a limit |
+//! | admin | `GET /` | the live page: `page.rs` |
+//! | admin | `GET /metrics` | Prometheus's text format |
+//! | admin | `GET /healthz` | 200 while the process serves |
+//! | admin | `GET /readyz` | 200 when it should be sent requests, else 503; and how policy and store stand |
+//!
+//! Neither answers a request without a Host, or with several (RFC 9112, 3.2: 400). A line that ends with a bare LF is
+//! read: RFC 9112, 2.2 lets a server do so, and hyper's parser cannot be told not to.
 //!
 //! Runs a sidecar on listeners that the caller owns, until the caller says stop.
 
-mod http;
+mod accept;
+mod access;
+mod admin;
+mod body;
+mod connection;
+mod connections;
+mod decisions;
 pub mod listen;
+mod phase;
+mod readiness;
+mod web_pages;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::clock;
 use crate::decide::Service;
 use crate::page::Feed;
-
-pub use http::Access;
+use accept::Face;
+pub use access::{Access, Token};
+use connection::Patience;
 use listen::Listener;
+use phase::Phase;
+pub use phase::Stop;
+use readiness::Readiness;
 
 /// How often what has expired is freed, and an idle store is looked after.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// Events that belong to one change of the policy file are taken together.
 const SETTLE: Duration = Duration::from_millis(50);
+
+/// Connections to the admin port at once: the live page's viewers, Prometheus, probes, and room to spare.
+pub const MAX_ADMIN_CONNECTIONS: usize = 128;
+
+/// Longer than the hour after which Envoy closes an unused connection by default: whoever closes first may cut off a
+/// request that is on its way.
+const DECISIONS_PATIENCE: Patience = Patience {
+    head: Duration::from_secs(10),
+    idle: Duration::from_mins(65),
+};
+
+/// Longer than Prometheus waits from one scrape to the next, usually. The live page's stream is never idle.
+const ADMIN_PATIENCE: Patience = Patience {
+    head: Duration::from_secs(10),
+    idle: Duration::from_mins(2),
+};
+
+/// The two listeners.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For filters and workers.
+    pub decisions: Listener,
+    /// For Prometheus, probes and operators.
+    pub admin: Listener,
+}
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who may call what on the admin port.
+    pub access: Access,
+    /// Connections for decisions at once.
+    pub max_connections: usize,
+    /// A store that does not answer makes the sidecar unready.
+    pub ready_needs_store: bool,
+    /// How long requests are still served after `/readyz` has begun to say that it is over.
+    pub drain: Duration,
+    /// After the drain, how long requests under way may take to finish.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            access: Access::default(),
+            max_connections: 4_096,
+            ready_needs_store: false,
+            drain: Duration::from_secs(5),
+            shutdown_timeout: Duration::from_secs(3),
+        }
+    }
+}
 
 /// Puts a changed policy in force whenever `changed` says that there may be one, for ever.
 async fn reload(service: &Service, changed: &Notify) {
@@ -37,48 +119,59 @@ async fn reload(service: &Service, changed: &Notify) {
     }
 }
 
-/// Serves both faces, and looks at the policy file again when `changed` is notified, until `shutdown` completes;
-/// then lets requests under way finish.
-///
-/// # Errors
-/// A listener failed.
+/// Serves both faces, and looks at the policy file again when `changed` is notified, until `stop` completes; then
+/// drains, and lets requests under way finish.
 pub async fn run(
     service: Arc<Service>,
-    decisions: Listener,
-    admin: Listener,
-    access: Access,
+    listeners: Listeners,
+    settings: Settings,
     changed: Arc<Notify>,
-    shutdown: impl Future<Output = ()>,
-) -> std::io::Result<()> {
+    stop: impl Future<Output = Stop>,
+) {
     let feed = Arc::new(Feed::new(clock::unix_ms()));
-    let (stop, stopped) = tokio::sync::watch::channel(());
-    let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
-        // An error means that the sender is gone, which says the same.
-        let _ = stopped.changed().await;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let readiness = Readiness {
+        phases: phases.clone(),
+        needs_store: settings.ready_needs_store,
     };
-    let router = http::decisions(Arc::clone(&service));
-    let decisions = decisions.serve(router, wait(stopped.clone()));
-    let admin = admin.serve(
-        http::admin(Arc::clone(&service), Arc::clone(&feed), access),
-        wait(stopped),
-    );
-    let shutdown = async {
-        tokio::select! {
-            () = shutdown => {}
-            () = tick(&service) => {}
-            () = reload(&service, &changed) => {}
-            () = service.watch_store() => {}
-            () = service.write_back() => {}
-            () = feed.run(&service) => {}
-        }
-        drop(stop);
-        // A viewer would never leave by itself, and hold the shutdown up.
-        feed.end();
-        service.leave().await;
-        Ok(())
+    let decisions = Face {
+        name: "decisions",
+        router: decisions::routes(Arc::clone(&service)),
+        max_connections: settings.max_connections,
+        patience: DECISIONS_PATIENCE,
     };
-    tokio::try_join!(decisions, admin, shutdown)?;
-    Ok(())
+    let admin = Face {
+        name: "admin",
+        router: admin::routes(
+            Arc::clone(&service),
+            Arc::clone(&feed),
+            settings.access,
+            readiness,
+        ),
+        max_connections: MAX_ADMIN_CONNECTIONS,
+        patience: ADMIN_PATIENCE,
+    };
+    let within = settings.shutdown_timeout;
+    let served = async {
+        tokio::join!(
+            accept::serve(listeners.decisions, decisions, phases.clone(), within),
+            accept::serve(listeners.admin, admin, phases.clone(), within),
+            async {
+                phase::go(&phase, stop, settings.drain).await;
+                // A viewer would never leave by itself, and hold the shutdown up.
+                feed.end();
+                service.leave().await;
+            }
+        );
+    };
+    tokio::select! {
+        () = served => {}
+        () = tick(&service) => {}
+        () = reload(&service, &changed) => {}
+        () = service.watch_store() => {}
+        () = service.write_back() => {}
+        () = feed.run(&service) => {}
+    }
 }
 
 /// Does what has to be done every second, for ever.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
+use sluicegate_tests::client::{client, get, post};
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
@@ -48,7 +48,7 @@ async fn sidecar(policy: &str, folder: &std::path::Path) -> Sidecar {
     let sidecar = Sidecar::start(policy, folder).await;
     let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
     eventually("the sidecar knows the cluster", async || {
-        sluicegate_tests::client::answers(&ready).await
+        get(&ready).await.1.contains("the store answers")
     })
     .await;
     sidecar

@@ -5,6 +5,7 @@
 //! | `stall` | thousands of requests that wait while the sidecar stalls |
 //! | `lifecycle` | clients that hang up, sidecars that break off, Envoys that reload or drain |
 //! | `limits` | who is admitted and who is denied, and what they are told |
+//! | `listeners` | what strangers do to the sidecar's own ports, and how it ends |
 //! | `filter_chain` | other filters and options of Envoy's beside the filter |
 //! | `fleet` | several Envoys with a sidecar each that share one Redis |
 //! | `flood` | hostile requests by the thousand |
@@ -44,6 +45,7 @@ mod flood;
 mod hostile;
 mod lifecycle;
 mod limits;
+mod listeners;
 mod matching;
 mod memory;
 mod metrics;

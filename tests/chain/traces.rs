@@ -53,7 +53,7 @@ async fn a_decision_can_be_followed_through_queue_and_store_in_the_trace_of_whoe
     let collector = Collector::start().await;
     let policy = policy(&redis.url(), "sliding_log", 2, "1h");
     let environment = environment(&collector.endpoint());
-    let sidecar = Sidecar::start_with(&policy, &environment, folder.path()).await;
+    let sidecar = Sidecar::start_in(&policy, &environment, folder.path()).await;
     let (header, trace, parent) = traceparent(7, true);
     let three = json!([decision(), decision(), decision()]);
     let answer = ask(&sidecar, Some(&header), three).await;
@@ -120,7 +120,7 @@ async fn callers_that_share_a_store_call_are_linked_to_it() {
     let collector = Collector::start().await;
     let policy = policy(&redis.url(), "sliding_log", 1_000, "1h");
     let environment = environment(&collector.endpoint());
-    let sidecar = Sidecar::start_with(&policy, &environment, folder.path()).await;
+    let sidecar = Sidecar::start_in(&policy, &environment, folder.path()).await;
     // Held up: what comes meanwhile goes together.
     ask(&sidecar, None, json!([decision()])).await;
     redis.pause();
@@ -169,7 +169,7 @@ async fn a_request_through_envoy_finds_its_decision_in_its_own_trace() {
     let collector = Collector::start().await;
     let environment = environment(&collector.endpoint());
     let text = policy(&redis.url(), "sliding_log", 1, "1h");
-    let sidecar = Sidecar::start_with(&text, &environment, folder.path()).await;
+    let sidecar = Sidecar::start_in(&text, &environment, folder.path()).await;
     let mut plugin = plugin(per_key("deny"));
     plugin["sidecar"]["traces"] = true.into();
     let upstream = upstream::start().await;
@@ -218,7 +218,7 @@ async fn a_collector_that_is_away_is_told_in_one_line_and_holds_nothing_up() {
     let endpoint = format!("http://user:{KEY}@127.0.0.1:{}", free_port());
     let environment = environment(&endpoint);
     let text = policy("memory", "sliding_log", 1, "1h");
-    let mut sidecar = Sidecar::start_with(&text, &environment, folder.path()).await;
+    let mut sidecar = Sidecar::start_in(&text, &environment, folder.path()).await;
     for _ in 0..2_000 {
         ask(&sidecar, None, json!([decision()])).await;
     }
@@ -270,7 +270,7 @@ async fn a_real_collector_reads_the_spans() {
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 1, "1h");
     let environment = environment(&format!("http://127.0.0.1:{port}"));
-    let sidecar = Sidecar::start_with(&text, &environment, folder.path()).await;
+    let sidecar = Sidecar::start_in(&text, &environment, folder.path()).await;
     let (header, _, _) = traceparent(7, true);
     ask(&sidecar, Some(&header), json!([decision()])).await;
     eventually("it has read all three", async || {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sluicegate_tests::client::{answers, get, post};
+use sluicegate_tests::client::{get, post};
 use sluicegate_tests::process::eventually;
 
 use crate::engine::Engine;
@@ -15,6 +15,7 @@ const SERVICES: [&str; 5] = ["envoy", "sidecar", "redis", "upstream", "prometheu
 
 /// Where docker-compose.yml publishes the sidecar's admin port.
 const PAGE: &str = "http://127.0.0.1:9181/";
+/// It tells of the store too.
 const READY: &str = "http://127.0.0.1:9181/readyz";
 const RESET: &str = "http://127.0.0.1:9181/v1/reset";
 /// And Envoy's.
@@ -112,24 +113,25 @@ async fn with_a_new_sidecar(
 
 async fn without_redis(engine: &Engine, clients: &mut Clients, report: &Report) -> Counts {
     engine.kill("redis");
-    let unready = async || get(READY).await.0 == 503;
-    eventually("the sidecar is not ready", unready).await;
+    let told = async || get(READY).await.1.contains("the store does not answer");
+    eventually("the sidecar says that its store is away", told).await;
     clients.no_verdict_is_to_be_had().await;
     let counts = clients.take();
     let unavailable = "sum(sluicegate_decisions_total{verdict=\"unavailable\"})";
     seen::comes_to(unavailable, counts.total()).await;
-    let besides = "/readyz: 503; Prometheus counts all as unavailable";
+    let besides = "/readyz says so; Prometheus counts all as unavailable";
     report.answers("Redis is killed", counts, besides);
     counts
 }
 
 async fn with_an_empty_redis(engine: &Engine, clients: &mut Clients, report: &Report) -> Counts {
     engine.restart("redis");
-    eventually("the sidecar is ready", async || answers(READY).await).await;
+    let told = async || get(READY).await.1.contains("the store answers");
+    eventually("the sidecar says that its store is back", told).await;
     clients.a_verdict_comes_again().await;
     clients.limits_hold(3).await;
     let counts = clients.take();
-    report.answers("it is started again, empty", counts, "/readyz: 200");
+    report.answers("it is started again, empty", counts, "/readyz says so");
     counts
 }
 

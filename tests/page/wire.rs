@@ -1,10 +1,11 @@
 //! What the page's files and its stream are over HTTP, without a browser.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::Response;
-use sluicegate_tests::client::client;
+use sluicegate_tests::client::{client, post};
 use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
 const POLICY: &str = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
@@ -64,6 +65,69 @@ async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
     .await;
 }
 
+/// S26: PING is answered all the time, and an outage of some seconds was shown as lost once for each of them.
+#[tokio::test]
+async fn s26_a_watched_outage_in_which_redis_answers_pings_is_one_outage() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let policy = format!("store: {}\nstore_timeout: 2s\n{POLICY}", redis.url());
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let mut viewer = ask(&sidecar, "/page/stream").await;
+    let set = async |name: &str, value: &str| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg(name).arg(value);
+        let mut connection = redis.connection().await;
+        let done: String = command.query_async(&mut connection).await.unwrap();
+        assert_eq!(done, "OK");
+    };
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let decide = async |key: u64| {
+        let decision = format!(r#"{{"checks":[{{"limit":"a","key":"{key}"}}]}}"#);
+        post(&url, format!(r#"{{"decisions":[{decision}]}}"#))
+            .await
+            .1
+    };
+    assert!(decide(0).await.contains("admitted"));
+    // As when its disk fails or its replicas are gone: it reads and does not write.
+    set("min-replicas-to-write", "1").await;
+    let outage = async {
+        let began = Instant::now();
+        for key in 1.. {
+            assert!(decide(key).await.contains("unavailable"));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if began.elapsed() > Duration::from_secs(6) {
+                return;
+            }
+        }
+    };
+    let watched = async {
+        let mut newest = String::new();
+        loop {
+            let heard = viewer.chunk().await.unwrap().unwrap();
+            let heard = String::from_utf8_lossy(&heard);
+            newest.push_str(&heard);
+            if newest.contains("store_back") {
+                return newest;
+            }
+        }
+    };
+    let over = async {
+        outage.await;
+        set("min-replicas-to-write", "0").await;
+        eventually("decisions are made again", async || {
+            decide(0).await.contains("mitted")
+        })
+        .await;
+    };
+    let (heard, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(60), watched), over);
+    let heard = heard.expect("the store is back");
+    let last = heard.rsplit("event: snapshot").next().unwrap();
+    assert_eq!(last.matches("\"kind\":\"store_lost\"").count(), 1, "{last}");
+    let lost = last.split("\"kind\":\"store_lost\"").nth(1).unwrap();
+    let lost = lost.split('}').next().unwrap();
+    assert!(lost.contains("\"times\":1"), "{lost}");
+}
+
 #[tokio::test]
 async fn an_outage_that_nobody_watched_is_among_the_events() {
     let folder = tempfile::tempdir().unwrap();
@@ -72,7 +136,12 @@ async fn an_outage_that_nobody_watched_is_among_the_events() {
     let sidecar = Sidecar::start(&away, folder.path()).await;
     eventually("two looks at the store have failed", async || {
         sidecar.metric("sluicegate_store_up").await == 0.0
-            && ask(&sidecar, "/readyz").await.status() == 503
+            && ask(&sidecar, "/readyz")
+                .await
+                .text()
+                .await
+                .unwrap()
+                .contains("does not answer")
     })
     .await;
     let mut viewer = ask(&sidecar, "/page/stream").await;

@@ -55,6 +55,7 @@ pub async fn get(url: &str) -> (u16, String) {
 pub async fn post(url: &str, body: impl Into<reqwest::Body>) -> (u16, String) {
     let answer = SHARED
         .post(url)
+        .header("content-type", "application/json")
         .body(body)
         .send()
         .await

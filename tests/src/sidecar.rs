@@ -31,11 +31,10 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on(policy: &str, store: Option<&str>, folder: &Path) -> Self {
         let port = free_port();
-        let program = binary();
         let listen = format!("127.0.0.1:{port}");
         let environment = store.map(|store| ("SLUICEGATE_STORE", store.to_owned()));
         Self::start_at(
-            &program,
+            own(&[]),
             policy,
             environment.as_slice(),
             folder,
@@ -49,10 +48,36 @@ impl Sidecar {
     ///
     /// # Panics
     /// It does not become ready.
-    pub async fn start_with(policy: &str, environment: &[(&str, String)], folder: &Path) -> Self {
+    pub async fn start_in(policy: &str, environment: &[(&str, String)], folder: &Path) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
-        Self::start_at(&binary(), policy, environment, folder, port, &listen).await
+        Self::start_at(own(&[]), policy, environment, folder, port, &listen).await
+    }
+
+    /// Starts one with more arguments of `serve`.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_with(policy: &str, folder: &Path, arguments: &[&str]) -> Self {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        Self::start_at(own(arguments), policy, &[], folder, port, &listen).await
+    }
+
+    /// Starts one that may have so many files open.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_with_files(policy: &str, folder: &Path, files: u32) -> Self {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {files} && exec \"$@\"");
+        command
+            .args(["-c", &limited, "sh"])
+            .arg(binary())
+            .arg("serve");
+        Self::start_at(command, policy, &[], folder, port, &listen).await
     }
 
     /// Starts one of another build.
@@ -62,7 +87,10 @@ impl Sidecar {
     pub async fn start_program(program: &Path, policy: &str, folder: &Path) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
-        Self::start_at(program, policy, &[], folder, port, &listen).await
+        // It may not have the arguments that ours has.
+        let mut command = Command::new(program);
+        command.arg("serve");
+        Self::start_at(command, policy, &[], folder, port, &listen).await
     }
 
     /// Starts one that is asked for decisions on a Unix socket, by its path.
@@ -71,11 +99,11 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start_on_socket(policy: &str, folder: &Path, socket: &Path) -> Self {
         let listen = format!("unix:{}", socket.display());
-        Self::start_at(&binary(), policy, &[], folder, 0, &listen).await
+        Self::start_at(own(&[]), policy, &[], folder, 0, &listen).await
     }
 
     async fn start_at(
-        program: &Path,
+        mut command: Command,
         policy: &str,
         environment: &[(&str, String)],
         folder: &Path,
@@ -87,8 +115,7 @@ impl Sidecar {
         let file = folder.join(admin_port.to_string()).join("policy.yaml");
         std::fs::create_dir(file.with_file_name("")).expect("a folder for the policy");
         std::fs::write(&file, policy).expect("a policy file");
-        let mut command = Command::new(program);
-        command.args(["serve", "--policy"]).arg(&file);
+        command.arg("--policy").arg(&file);
         command.args(["--listen", listen]);
         command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -150,6 +177,16 @@ impl Sidecar {
     pub fn id(&self) -> u32 {
         self.process.id()
     }
+}
+
+/// The command of this build, which ends without a drain unless it is given one.
+fn own(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.arg("serve").args(arguments);
+    if !arguments.contains(&"--drain") {
+        command.args(["--drain", "0s"]);
+    }
+    command
 }
 
 async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {

@@ -8,12 +8,14 @@
 //! | file | for |
 //! |---|---|
 //! | `request.rs` | decisions and checks, and reading them one by one |
+//! | `entries.rs` | lists of bounded length |
 //! | `answer.rs` | verdicts |
 //! | `fault.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | what can be wrong, each with a code of its own |
 //! | `top.rs` | who is being denied |
 
 mod answer;
+mod entries;
 mod fault;
 mod problem;
 mod request;

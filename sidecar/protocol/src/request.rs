@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::entries::Entries;
 use crate::fault::{self, Fault};
 use crate::{
     Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_DENIED_COUNT, MAX_ENTRIES, MAX_KEY_BYTES, Problem,
@@ -44,7 +45,7 @@ pub struct DeniedHere<'a> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope<'a, T> {
-    decisions: Vec<T>,
+    decisions: Entries<T>,
     #[serde(borrow, default)]
     denied: Vec<DeniedHere<'a>>,
 }
@@ -197,8 +198,8 @@ pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Probl
 fn read_list<'a, T: Deserialize<'a>, E>(
     body: &'a [u8],
     field: &str,
-    whole: impl Fn(&'a [u8]) -> Option<(Vec<T>, E)>,
-    raw: impl Fn(&'a [u8]) -> Result<(Vec<&'a RawValue>, E), String>,
+    whole: impl Fn(&'a [u8]) -> Option<(Entries<T>, E)>,
+    raw: impl Fn(&'a [u8]) -> Result<(Entries<&'a RawValue>, E), String>,
 ) -> Result<(Vec<Result<T, Problem>>, E), Problem> {
     if body.len() > MAX_BODY_BYTES {
         return Err(Problem::new(
@@ -210,8 +211,11 @@ fn read_list<'a, T: Deserialize<'a>, E>(
         ));
     }
     // Nearly every body is whole, so it is read in one go, and again piece by piece only if that fails.
-    let (list, beside): (Vec<_>, E) = match whole(body) {
-        Some((list, beside)) => (list.into_iter().map(Ok).collect(), beside),
+    match whole(body) {
+        Some((list, beside)) => {
+            let list = bounded(list, field)?;
+            Ok((list.into_iter().map(Ok).collect(), beside))
+        }
         None => {
             let (list, beside) = raw(body).map_err(|why| {
                 Problem::new(
@@ -225,24 +229,30 @@ fn read_list<'a, T: Deserialize<'a>, E>(
                     Problem::new(Code::MalformedEntry, fault.within(&entry))
                 })
             };
-            (list.into_iter().enumerate().map(read).collect(), beside)
+            let list = bounded(list, field)?;
+            Ok((list.into_iter().enumerate().map(read).collect(), beside))
         }
-    };
-    if list.len() > MAX_ENTRIES {
-        return Err(Problem::new(
+    }
+}
+
+fn bounded<T>(entries: Entries<T>, field: &str) -> Result<Vec<T>, Problem> {
+    match entries {
+        Entries::Whole(entries) => Ok(entries),
+        Entries::TooMany(count) => Err(Problem::new(
             Code::TooManyEntries,
             format_args!(
-                "`{field}` has {} entries and may have {MAX_ENTRIES}: send several requests",
-                list.len()
+                "`{field}` has {count} entries and may have {MAX_ENTRIES}: send several requests"
             ),
-        ));
+        )),
     }
-    Ok((list, beside))
 }
 
 /// An object of one field, and nothing beside it.
-fn only_field<'a, T: Deserialize<'a>>(body: &'a [u8], field: &str) -> Result<(Vec<T>, ()), String> {
-    let mut fields: BTreeMap<Cow<'a, str>, Vec<T>> = serde_json::from_slice(body)
+fn only_field<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    field: &str,
+) -> Result<(Entries<T>, ()), String> {
+    let mut fields: BTreeMap<Cow<'a, str>, Entries<T>> = serde_json::from_slice(body)
         .or_else(|_| fault::read(body))
         .map_err(|fault: Fault| fault.within(""))?;
     match fields.pop_first() {

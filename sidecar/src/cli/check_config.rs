@@ -7,6 +7,7 @@ use sluicegate::lint::{Severity, review};
 use sluicegate::policy::Policy;
 
 use super::Failure;
+use super::stdout::{line, print};
 
 /// Arguments of `check-config`.
 #[derive(clap::Args)]
@@ -15,8 +16,9 @@ pub struct CheckConfig {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// A file with the filter's configuration in it: Envoy's, an Istio WasmPlugin, an Envoy Gateway
-    /// EnvoyExtensionPolicy, or the configuration alone. Can be given several times.
-    #[arg(long, value_name = "FILE", required = true)]
+    /// EnvoyExtensionPolicy, or the configuration alone. Can be given several times. Without it, only the policy is
+    /// checked.
+    #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Vec<PathBuf>,
 }
 
@@ -28,13 +30,15 @@ impl CheckConfig {
         };
         let (mut errors, mut warnings) = (0, 0);
         for file in &self.envoy {
+            let mut text = String::new();
             for plugin in plugins_in(file)? {
                 for finding in review(&plugin, policy.as_ref()) {
                     match finding.severity {
                         Severity::Error => errors += 1,
                         Severity::Warning => warnings += 1,
                     }
-                    println!(
+                    line!(
+                        text,
                         "{}:{}: {}: `{}`: {}; {}",
                         file.display(),
                         finding.line,
@@ -45,8 +49,12 @@ impl CheckConfig {
                     );
                 }
             }
+            print(&text)?;
         }
-        println!("{errors} errors, {warnings} warnings");
+        if self.envoy.is_empty() {
+            return print("the policy is good; no rules were checked against it (`--envoy`)\n");
+        }
+        print(&format!("{errors} errors, {warnings} warnings\n"))?;
         if errors == 0 {
             Ok(())
         } else {

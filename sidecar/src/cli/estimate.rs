@@ -6,6 +6,7 @@ use sluicegate::policy::Policy;
 use sluicegate_engine::bucket_key;
 
 use super::Failure;
+use super::stdout::{line, print};
 
 /// Arguments of `estimate`.
 #[derive(clap::Args)]
@@ -27,9 +28,13 @@ pub struct Estimate {
 impl Estimate {
     pub fn run(self) -> Result<(), Failure> {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
-        println!(
+        let mut text = String::new();
+        line!(
+            text,
             "{:24} {:>16} {:>20}",
-            "limit", "bytes per key", "bytes in Redis"
+            "limit",
+            "bytes per key",
+            "bytes in Redis"
         );
         let mut sum = 0;
         for limit in policy.limits() {
@@ -41,14 +46,17 @@ impl Estimate {
             let bytes = bytes.sum::<u64>();
             let all = bytes.saturating_mul(self.keys);
             sum += all;
-            println!("{:24} {bytes:>16} {all:>20}", limit.name);
+            line!(text, "{:24} {bytes:>16} {all:>20}", limit.name);
         }
-        println!("{:24} {:>16} {sum:>20}", "all", "");
-        println!(
+        line!(text, "{:24} {:>16} {sum:>20}", "all", "");
+        line!(
+            text,
             "\n{} subjects of {} bytes, each using {} % of every limit with requests of cost 1. A request that costs \
              more takes no more memory.",
-            self.keys, self.key_bytes, self.used
+            self.keys,
+            self.key_bytes,
+            self.used
         );
-        Ok(())
+        print(&text)
     }
 }

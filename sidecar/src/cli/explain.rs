@@ -9,6 +9,7 @@ use sluicegate_rules::{Check, Evaluation, Headers, Reading, Request, Rules, meta
 
 use super::Failure;
 use super::check_config::plugins_in;
+use super::stdout::{line, print};
 
 /// Arguments of `explain`.
 #[derive(clap::Args)]
@@ -58,15 +59,16 @@ impl Explain {
             None => None,
         };
         let request = self.told()?;
+        let mut text = String::new();
         for plugin in plugins_in(&self.envoy)? {
-            let text = plugin.configuration.value.to_string();
-            let rules = parse(text.as_bytes()).map_err(|error| {
+            let value = plugin.configuration.value.to_string();
+            let rules = parse(value.as_bytes()).map_err(|error| {
                 let line = plugin.configuration.line(&error.field);
                 Failure::usage(format!("{}:{line}: {error}", self.envoy.display()))
             })?;
-            print(&rules, &request, policy.as_ref());
+            describe(&rules, &request, policy.as_ref(), &mut text);
         }
-        Ok(())
+        print(&text)
     }
 
     fn told(&self) -> Result<Told, Failure> {
@@ -112,16 +114,19 @@ impl Explain {
     }
 }
 
-fn print(rules: &Rules, request: &Told, policy: Option<&Policy>) {
+fn describe(rules: &Rules, request: &Told, policy: Option<&Policy>, text: &mut String) {
     let readings = rules.readings(request);
     let several = readings.len() > 1;
     if several {
-        println!("the upstream may read the path in several ways:");
+        line!(text, "the upstream may read the path in several ways:");
         for (number, reading) in (1..).zip(&readings) {
-            println!("  {number}: {}", told_reading(reading));
+            line!(text, "  {number}: {}", told_reading(reading));
         }
     } else if let Some(Reading { path: None, .. }) = readings.first() {
-        println!("the path can be read in too many ways to compare them");
+        line!(
+            text,
+            "the path can be read in too many ways to compare them"
+        );
     }
     for rule in 0..rules.count() {
         let name = rules.rule_name(rule);
@@ -131,40 +136,42 @@ fn print(rules: &Rules, request: &Told, policy: Option<&Policy>) {
             .map(|(number, _): (usize, _)| number.to_string())
             .collect();
         if within.is_empty() {
-            println!("rule `{name}` does not match");
+            line!(text, "rule `{name}` does not match");
         } else if several {
-            println!("rule `{name}` matches in {}", within.join(", "));
+            line!(text, "rule `{name}` matches in {}", within.join(", "));
         } else {
-            println!("rule `{name}` matches");
+            line!(text, "rule `{name}` matches");
         }
     }
     match rules.evaluate(request, &mut |_| {}) {
-        Evaluation::Pass => println!("nothing is asked: the request goes on"),
-        Evaluation::Refuse(reply) => println!(
+        Evaluation::Pass => line!(text, "nothing is asked: the request goes on"),
+        Evaluation::Refuse(reply) => line!(
+            text,
             "nothing is asked: the request is answered with {}: {}",
             reply.status,
             String::from_utf8_lossy(&reply.body)
         ),
         Evaluation::NoVerdict(_, why) => {
-            println!("nothing is asked, and there is no verdict: {why}")
+            line!(text, "nothing is asked, and there is no verdict: {why}")
         }
         Evaluation::Ask(question) => {
             if !question.checks.is_empty() {
-                println!("asked, admitted together or not at all:");
+                line!(text, "asked, admitted together or not at all:");
                 question
                     .checks
                     .iter()
-                    .for_each(|check| tell(rules, check, policy));
+                    .for_each(|check| tell(rules, check, policy, text));
             }
             for shadow in &question.shadows {
-                println!(
+                line!(
+                    text,
                     "asked in the shadow, for `{}`:",
                     rules.rule_name(shadow.rule)
                 );
                 shadow
                     .checks
                     .iter()
-                    .for_each(|check| tell(rules, check, policy));
+                    .for_each(|check| tell(rules, check, policy, text));
             }
         }
     }
@@ -180,9 +187,10 @@ fn told_reading(reading: &Reading) -> String {
     text
 }
 
-fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>) {
+fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>, text: &mut String) {
     let limit = rules.limit_name(check.rule, check.limit);
-    println!(
+    line!(
+        text,
         "  rule `{}`: limit `{limit}`, key `{}`, cost {}, subject {}",
         rules.rule_name(check.rule),
         check.key,
@@ -191,11 +199,12 @@ fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>) {
     );
     let Some(policy) = policy else { return };
     match policy.limit(limit) {
-        None => println!("    the policy has no such limit"),
+        None => line!(text, "    the policy has no such limit"),
         Some(limit) => {
             for window in &limit.windows {
                 let per = std::time::Duration::from_micros(window.window_us);
-                println!(
+                line!(
+                    text,
                     "    {} per {}",
                     window.limit,
                     humantime::format_duration(per)

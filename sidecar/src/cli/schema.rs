@@ -1,12 +1,10 @@
 //! `sluicegate schema`: the JSON Schema of the filter's configuration.
 
 use super::Failure;
+use super::stdout::print;
 
 pub fn run() -> Result<(), Failure> {
     let schema = sluicegate_rules::config::written::schema();
-    println!(
-        "{}",
-        serde_json::to_string_pretty(&schema).map_err(Failure::system)?
-    );
-    Ok(())
+    let text = serde_json::to_string_pretty(&schema).map_err(Failure::system)?;
+    print(&(text + "\n"))
 }

@@ -1,21 +1,25 @@
 //! `sluicegate serve`: ports, signals and the log.
 
+mod listening;
+mod signals;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use sluicegate::decide::Live;
 use sluicegate::decide::Service;
-use sluicegate::server::Access;
-use sluicegate::server::listen::{Address, Listener};
+use sluicegate::server::Stop;
 use sluicegate::store::Store;
 use sluicegate::telemetry::log;
 use sluicegate::telemetry::metrics::Metrics;
 use sluicegate::telemetry::traces::Traces;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tracing::info;
 
 use super::Failure;
+use listening::Listening;
+use signals::Signals;
 
 /// Arguments of `serve`.
 #[derive(clap::Args)]
@@ -23,12 +27,8 @@ pub struct Serve {
     /// The policy (YAML): limits by name, and where the state is kept.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Where decisions are asked for: an address and port, or `unix:` and a path.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9180")]
-    listen: Address,
-    /// Where the live page, /metrics, /healthz, /readyz, /v1/top and /v1/reset are.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9181")]
-    admin_listen: Address,
+    #[command(flatten)]
+    listening: Listening,
     /// Used instead of the policy's `store`: `memory` or a Redis URL. The environment keeps a password out of files.
     // Parsed here and not by clap, whose error would show the value.
     #[arg(
@@ -38,14 +38,6 @@ pub struct Serve {
         hide_env_values = true
     )]
     store: Option<String>,
-    /// What /v1/reset wants to be shown where the admin address is not loopback.
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        env = "SLUICEGATE_ADMIN_TOKEN",
-        hide_env_values = true
-    )]
-    admin_token: Option<String>,
     /// How the log on standard error looks: `text` or `json`, an object a line. RUST_LOG says what is logged.
     #[arg(
         long,
@@ -74,18 +66,13 @@ impl Serve {
         service.traces = Traces::from_environment().map_err(Failure::usage)?;
         let traces = service.traces.clone();
         let service = Arc::new(service);
-        let access = match self.admin_token {
-            Some(token) if token.is_empty() => {
-                return Err(Failure::usage("the admin token is empty"));
-            }
-            Some(token) => Access::Token(token),
-            None if self.admin_listen.is_local() => Access::Anyone,
-            None => Access::Nobody,
-        };
-        let decisions = bind("--listen", &self.listen).await?;
-        let admin = bind("--admin-listen", &self.admin_listen).await?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(Failure::system)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::system)?;
+        let (listen, admin_listen) = (
+            self.listening.listen.clone(),
+            self.listening.admin_listen.clone(),
+        );
+        let listeners = self.listening.bind().await?;
+        let settings = self.listening.settings()?;
+        let signals = Signals::new().map_err(Failure::system)?;
         let changed = Arc::new(Notify::new());
         let _watcher = service
             .live
@@ -104,27 +91,19 @@ impl Serve {
                 hung_up.notify_one();
             }
         });
-        info!(listen = %self.listen, admin_listen = %self.admin_listen, "serving");
-        let shutdown = async {
-            tokio::select! {
-                _ = terminate.recv() => {},
-                _ = interrupt.recv() => {},
-            }
-            info!("stopping: requests under way are finished");
+        info!(%listen, %admin_listen, "serving");
+        let (first, stop) = oneshot::channel();
+        let stop = async { stop.await.unwrap_or(Stop::WithoutDrain) };
+        let ended = tokio::select! {
+            () = sluicegate::server::run(service, listeners, settings, changed, stop) => Ok(()),
+            () = signals.twice(first) => Err(Failure::system(
+                "a second signal: requests under way were cut off",
+            )),
         };
-        let served = sluicegate::server::run(service, decisions, admin, access, changed, shutdown)
-            .await
-            .map_err(Failure::system);
-        // It waits for a thread.
-        let _ = tokio::task::spawn_blocking(move || traces.shutdown()).await;
-        served
+        if ended.is_ok() {
+            // It waits for a thread.
+            let _ = tokio::task::spawn_blocking(move || traces.shutdown()).await;
+        }
+        ended
     }
-}
-
-async fn bind(argument: &str, address: &Address) -> Result<Listener, Failure> {
-    address.bind().await.map_err(|error| {
-        Failure::system(format!(
-            "{argument} {address}: {error}; choose another address"
-        ))
-    })
 }

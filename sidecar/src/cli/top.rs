@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use sluicegate_protocol::{TOP_PATH, Top, TopLimit};
 
 use super::Failure;
+use super::stdout::print;
 
 /// Between two looks. Prometheus would look less often, a human not more often.
 const EVERY: Duration = Duration::from_secs(2);
@@ -22,6 +23,14 @@ pub struct Tell {
     /// The sidecar's admin address.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9181")]
     admin: String,
+    /// Its admin token, where it has one.
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "SLUICEGATE_ADMIN_TOKEN",
+        hide_env_values = true
+    )]
+    admin_token: Option<String>,
     /// Only this limit.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
@@ -61,20 +70,20 @@ impl Tell {
                 Ok(top) => text(&self.limited(top)?),
                 Err(failure) => format!("sluicegate: {failure}\n"),
             };
-            print!("{CLEAR}{page}\nEvery {} s; Ctrl-C ends.\n", EVERY.as_secs());
+            let every = EVERY.as_secs();
+            print(&format!("{CLEAR}{page}\nEvery {every} s; Ctrl-C ends.\n"))?;
             tokio::time::sleep(EVERY).await;
         }
     }
 
     fn print(&self, top: &Top) -> Result<(), Failure> {
         match self.output {
-            Output::Text => print!("{}", text(top)),
+            Output::Text => print(&text(top)),
             Output::Json => {
                 let json = serde_json::to_string_pretty(top).map_err(Failure::system)?;
-                println!("{json}");
+                print(&(json + "\n"))
             }
         }
-        Ok(())
     }
 
     async fn ask(&self) -> Result<Top, Failure> {
@@ -88,7 +97,11 @@ impl Tell {
         // No proxy: the address is usually of this machine.
         let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy();
         let client = client.build().map_err(Failure::system)?;
-        let answer = client.get(&url).send().await;
+        let mut request = client.get(&url);
+        if let Some(token) = &self.admin_token {
+            request = request.bearer_auth(token);
+        }
+        let answer = request.send().await;
         let answer = answer
             .and_then(reqwest::Response::error_for_status)
             .map_err(|error| away(&whole(&error)))?;

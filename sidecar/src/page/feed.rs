@@ -9,7 +9,7 @@ use axum::response::sse::Event;
 use futures_util::stream::{self, Stream};
 use serde::Serialize;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::snapshot::{Past, Snapshot};
 use crate::clock;
@@ -26,11 +26,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Of so many, one sample is taken while nobody looks.
 const UNWATCHED: u32 = 5;
 
-/// How often the store is asked whether it is there, while somebody looks: an idle sidecar would not notice.
-const PROBE_EVERY: Duration = Duration::from_millis(500);
-
-/// After a probe that failed, the next, which makes it an outage or not.
-const PROBE_AGAIN: Duration = Duration::from_millis(100);
+/// How often it is looked whether the store was lost or has come back.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Samples that are nearer to each other give no rate worth showing.
 const LEAST_APART_MS: u64 = 900;
@@ -99,7 +96,7 @@ impl Feed {
 
     /// Makes snapshots for whoever looks, for ever.
     pub async fn run(&self, service: &Service) {
-        tokio::join!(self.beat(service), self.probe(service));
+        tokio::join!(self.beat(service), self.watch(service));
     }
 
     /// Tells all viewers that there will be no more.
@@ -166,25 +163,19 @@ impl Feed {
             .send_replace(Frame::Snapshot(json(&snapshot).into()));
     }
 
-    async fn probe(&self, service: &Service) {
+    /// Hurries when the store is lost or back. It asks nobody: whoever calls the store tells of it, and the service asks
+    /// an idle one each second.
+    async fn watch(&self, service: &Service) {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut lost = false;
         loop {
-            let started = Instant::now();
-            let mut failed = false;
-            if self.is_watched() {
-                failed = service.store_answers().await.is_err();
-            }
+            looks.tick().await;
             let now_lost = matches!(service.incidents.store(), Store::Lost { .. });
             if now_lost != lost {
                 lost = now_lost;
                 self.hurry.notify_one();
             }
-            let pause = if failed && !lost {
-                PROBE_AGAIN
-            } else {
-                PROBE_EVERY
-            };
-            sleep(pause.saturating_sub(started.elapsed())).await;
         }
     }
 

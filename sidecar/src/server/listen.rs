@@ -1,12 +1,15 @@
 //! Where the sidecar listens: an address and a port, or a Unix socket.
 
 use std::fmt;
+use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use axum::Router;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 const UNIX: &str = "unix:";
@@ -16,7 +19,7 @@ const UNIX: &str = "unix:";
 pub enum Address {
     /// `127.0.0.1:9180`.
     Tcp(SocketAddr),
-    /// `unix:/run/sluicegate/decisions.sock`. Who may connect is the affair of the folder's permissions.
+    /// `unix:/run/sluicegate/decisions.sock`.
     Unix(PathBuf),
 }
 
@@ -53,19 +56,26 @@ impl Address {
         }
     }
 
-    /// Begins to listen. A socket that a dead process has left is replaced.
+    /// Begins to listen. A socket that a dead process has left is replaced. The file of a Unix socket gets these
+    /// permissions, whatever the umask: whoever may write to it may connect.
     ///
     /// # Errors
     /// It is in use, or may not be used.
-    pub async fn bind(&self) -> io::Result<Listener> {
+    pub async fn bind(&self, socket_mode: u32) -> io::Result<Listener> {
         match self {
             Self::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
             Self::Unix(path) => {
                 if is_socket(path) && UnixStream::connect(path).await.is_err() {
                     std::fs::remove_file(path)?;
                 }
-                let socket = UnixListener::bind(path)?;
-                Ok(Listener::Unix(socket, Leftover(path.clone())))
+                // Nobody else can connect before the permissions are what they are to be.
+                let before = umask(Mode::RWXG | Mode::RWXO);
+                let socket = UnixListener::bind(path);
+                umask(before);
+                let socket = socket?;
+                let leftover = Leftover(path.clone());
+                std::fs::set_permissions(path, Permissions::from_mode(socket_mode))?;
+                Ok(Listener::Unix(socket, leftover))
             }
         }
     }
@@ -96,28 +106,6 @@ pub enum Listener {
     Unix(UnixListener, Leftover),
 }
 
-impl Listener {
-    /// Serves until `shutdown` completes and requests under way are finished.
-    pub(crate) async fn serve(
-        self,
-        router: Router,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> io::Result<()> {
-        match self {
-            Self::Tcp(listener) => {
-                axum::serve(listener, router)
-                    .with_graceful_shutdown(shutdown)
-                    .await
-            }
-            Self::Unix(listener, _leftover) => {
-                axum::serve(listener, router)
-                    .with_graceful_shutdown(shutdown)
-                    .await
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,13 +130,15 @@ mod tests {
         let address = Address::Unix(path.clone());
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "its file is left");
-        let living = address.bind().await.unwrap();
-        let refused = address.bind().await.unwrap_err();
+        let living = address.bind(0o660).await.unwrap();
+        let refused = address.bind(0o660).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660, "S20: whatever the umask");
         drop(living);
         assert!(!path.exists());
         std::fs::write(&path, "not a socket").unwrap();
-        assert!(address.bind().await.is_err());
+        assert!(address.bind(0o660).await.is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "not a socket");
     }
 }

@@ -13,6 +13,11 @@ const CAPACITY: usize = 50;
 /// Calls that fail one after the other before that is an outage: a single one may be a connection that was cut.
 const FAILURES_OF_AN_OUTAGE: u32 = 2;
 
+/// After a decision's call failed, a probe that succeeds proves nothing for so long: while Redis answers PING, it may
+/// have no memory left, be read-only or be too slow for the deadline. Afterwards nobody asks, and the probe is all there
+/// is.
+const PROBES_PROVE_NOTHING_MS: u64 = 3_000;
+
 /// An outage that begins so soon after another is the same one: a store that comes and goes must not push
 /// everything else out.
 const SAME_OUTAGE_MS: u64 = 10_000;
@@ -80,6 +85,8 @@ struct State {
     /// Calls that have failed since the last that did not, and when the first of them did.
     failures: u32,
     failing_since_ms: u64,
+    /// When a decision's call last failed, unless one has succeeded since.
+    call_failed_ms: Option<u64>,
     /// When the policy in force was loaded.
     policy_since_ms: u64,
     events: VecDeque<Event>,
@@ -109,6 +116,11 @@ impl Incidents {
     /// A call to the store has failed.
     pub fn store_failed(&self, now_ms: u64, error: impl std::fmt::Display) {
         let mut state = self.state();
+        state.call_failed_ms = Some(now_ms);
+        self.failed(&mut state, now_ms, error);
+    }
+
+    fn failed(&self, state: &mut State, now_ms: u64, error: impl std::fmt::Display) {
         self.calm.store(false, Ordering::Relaxed);
         if state.failures == 0 {
             state.failing_since_ms = now_ms;
@@ -127,6 +139,26 @@ impl Incidents {
         state.lose(since_ms, why);
     }
 
+    /// A probe of the store has failed.
+    pub fn probe_failed(&self, now_ms: u64, error: impl std::fmt::Display) {
+        self.failed(&mut self.state(), now_ms, error);
+    }
+
+    /// A probe of the store has succeeded: an outage is over if no decision fails any more.
+    pub fn probe_answered(&self, now_ms: u64) {
+        if self.calm.load(Ordering::Relaxed) {
+            return;
+        }
+        let failed_ms = self.state().call_failed_ms;
+        let proves = failed_ms.is_none_or(|failed_ms| {
+            // A clock that was set back must not keep an outage open.
+            failed_ms.abs_diff(now_ms) >= PROBES_PROVE_NOTHING_MS
+        });
+        if proves {
+            self.store_answered(now_ms);
+        }
+    }
+
     /// A call to the store has succeeded.
     pub fn store_answered(&self, now_ms: u64) {
         if self.calm.load(Ordering::Relaxed) {
@@ -135,6 +167,7 @@ impl Incidents {
         let mut state = self.state();
         self.calm.store(true, Ordering::Relaxed);
         state.failures = 0;
+        state.call_failed_ms = None;
         if let Store::Lost { since_ms, .. } = state.store {
             let seconds = now_ms.saturating_sub(since_ms) as f64 / 1_000.0;
             state.add(now_ms, Kind::StoreBack, format!("after {seconds:.1} s"));
@@ -270,6 +303,38 @@ mod tests {
         incidents.store_failed(later + 1, "no answer");
         assert_eq!(kinds(&incidents)[0], (Kind::StoreLost, 1));
         assert_eq!(incidents.newest().len(), 4);
+    }
+
+    #[test]
+    fn s26_probes_do_not_end_an_outage_in_which_decisions_go_on_failing() {
+        let incidents = Incidents::default();
+        // For 8 s each decision fails, and each probe is answered.
+        for now in (0..8_000).step_by(100) {
+            incidents.store_failed(now, "read-only");
+            incidents.probe_answered(now + 50);
+        }
+        assert_eq!(kinds(&incidents), [(Kind::StoreLost, 1)]);
+        incidents.store_answered(8_000);
+        assert_eq!(
+            kinds(&incidents),
+            [(Kind::StoreBack, 1), (Kind::StoreLost, 1)]
+        );
+    }
+
+    #[test]
+    fn s26_a_probe_ends_an_outage_that_only_probes_have_noticed_or_that_nobody_asks_in_any_more() {
+        let incidents = Incidents::default();
+        incidents.probe_failed(0, "refused");
+        incidents.probe_failed(1_000, "refused");
+        assert!(matches!(incidents.store(), Store::Lost { since_ms: 0, .. }));
+        incidents.probe_answered(2_000);
+        assert_eq!(incidents.store(), Store::Answers);
+        incidents.store_failed(20_000, "refused");
+        incidents.store_failed(20_001, "refused");
+        incidents.probe_answered(21_000);
+        assert!(matches!(incidents.store(), Store::Lost { .. }));
+        incidents.probe_answered(23_001);
+        assert_eq!(incidents.store(), Store::Answers);
     }
 
     #[test]

@@ -427,7 +427,7 @@ fn s21_a_redis_that_refuses_the_password_and_repeats_it() {
             let running = Running::start(&folder, folder.serve());
             let _viewer = running.ask("/page/stream");
             running.eventually("the store is lost", || {
-                running.get("/readyz").contains("not ready")
+                running.get("/readyz").contains("does not answer")
             });
             running.eventually("the page tells", || running.page().contains("store_lost"));
             for (place, said) in running.everything() {

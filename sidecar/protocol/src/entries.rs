@@ -1,0 +1,95 @@
+//! A list that is read no further than it may be long.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+use crate::MAX_ENTRIES;
+
+/// The entries of a list. Those over [`MAX_ENTRIES`] are counted and not kept: a megabyte of numbers would otherwise
+/// become a hundred, of which each would be told what is wrong with it.
+#[derive(Debug)]
+pub(crate) enum Entries<T> {
+    /// All of them.
+    Whole(Vec<T>),
+    /// So many, which is too many.
+    TooMany(usize),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Reader(PhantomData))
+    }
+}
+
+struct Reader<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+    type Value = Entries<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // In the words of a `Vec`, which `fault.rs` puts into ours.
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut entries = Vec::new();
+        while entries.len() < MAX_ENTRIES {
+            match list.next_element()? {
+                Some(entry) => entries.push(entry),
+                None => return Ok(Entries::Whole(entries)),
+            }
+        }
+        let mut count = MAX_ENTRIES;
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            count += 1;
+        }
+        Ok(if count > MAX_ENTRIES {
+            Entries::TooMany(count)
+        } else {
+            Entries::Whole(entries)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Code, MAX_BODY_BYTES, read_decisions, read_give_backs, read_resets};
+
+    fn read<T: for<'a> Deserialize<'a>>(json: &str) -> Entries<T> {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn s18_of_a_list_that_is_too_long_nothing_is_kept() {
+        let zeros = |count| format!("[{}]", vec!["0"; count].join(","));
+        for (count, whole) in [(0, true), (1_024, true), (1_025, false), (500_000, false)] {
+            match read::<u8>(&zeros(count)) {
+                Entries::Whole(list) => assert!(whole && list.len() == count, "{count}"),
+                Entries::TooMany(many) => assert!(!whole && many == count, "{count}"),
+            }
+        }
+        assert!(serde_json::from_str::<Entries<u8>>("[0,0").is_err());
+        assert!(serde_json::from_str::<Entries<u8>>(&zeros(2_000).replace(']', "")).is_err());
+        // What is wrong behind the last that may be there is wrong with the whole.
+        assert!(serde_json::from_str::<Entries<u8>>(&zeros(2_000).replace("0]", "x]")).is_err());
+    }
+
+    #[test]
+    fn s18_a_megabyte_of_zeros_has_one_problem_and_not_one_for_each() {
+        let zeros = |field: &str| {
+            let list = vec!["0"; MAX_BODY_BYTES / 2 - 20].join(",");
+            format!("{{\"{field}\":[{list}]}}")
+        };
+        for problem in [
+            read_decisions(zeros("decisions").as_bytes()).unwrap_err(),
+            read_give_backs(zeros("give_backs").as_bytes()).unwrap_err(),
+            read_resets(zeros("resets").as_bytes()).unwrap_err(),
+        ] {
+            assert_eq!(problem.code, Code::TooManyEntries, "{problem}");
+            assert!(problem.message.contains("524268 entries"), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The open connections of one listener: how many there may be, and who goes when there are too many or when one has
+//! taken too long.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::connection::{Connection, Patience, Rank};
+
+/// All of a listener's.
+#[derive(Debug)]
+pub(super) struct Connections {
+    /// How many there may be at once.
+    cap: usize,
+    patience: Patience,
+    began: Instant,
+    open: Mutex<Open>,
+    /// One has gone.
+    gone: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    number: u64,
+    by_number: HashMap<u64, (Arc<Connection>, AbortHandle)>,
+}
+
+/// What came of a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// It is served.
+    Yes,
+    /// It is served, and another made room.
+    InPlaceOfAnother,
+    /// It was closed: all that are open wait for answers.
+    No,
+}
+
+impl Connections {
+    pub fn new(cap: usize, patience: Patience) -> Self {
+        Self {
+            cap,
+            patience,
+            began: Instant::now(),
+            open: Mutex::default(),
+            gone: Notify::new(),
+        }
+    }
+
+    /// Serves a new connection in a task of its own, if there is room or can be made.
+    pub fn admit<F>(self: &Arc<Self>, serve: impl FnOnce(Arc<Connection>, Instant) -> F) -> Admitted
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let full = self.open().by_number.len() >= self.cap;
+        if full && !self.close_first(|_| true) {
+            return Admitted::No;
+        }
+        let connection = Arc::new(Connection::opened(self.now_ms()));
+        let served = serve(Arc::clone(&connection), self.began);
+        // The lock is held until it is in the list: the task may be over at once, and takes it out.
+        let mut open = self.open();
+        open.number += 1;
+        let listed = Listed {
+            number: open.number,
+            all: Arc::clone(self),
+        };
+        let number = listed.number;
+        let task = tokio::spawn(async move {
+            let _listed = listed;
+            served.await;
+        });
+        open.by_number
+            .insert(number, (connection, task.abort_handle()));
+        if full {
+            Admitted::InPlaceOfAnother
+        } else {
+            Admitted::Yes
+        }
+    }
+
+    /// Closes the oldest connection that never got an answer, if there is one.
+    pub fn close_a_stranger(&self) {
+        self.close_first(|(answered, _)| !answered);
+    }
+
+    /// Closes the connection whose turn it is, if there is one.
+    fn close_first(&self, of: impl Fn(Rank) -> bool) -> bool {
+        let mut open = self.open();
+        let ranked = open
+            .by_number
+            .iter()
+            .filter_map(|(number, (connection, _))| Some((connection.rank()?, *number)))
+            .filter(|(rank, _)| of(*rank));
+        let Some((_, number)) = ranked.min() else {
+            return false;
+        };
+        let closed = open.by_number.remove(&number);
+        drop(open);
+        if let Some((_, task)) = closed {
+            task.abort();
+        }
+        true
+    }
+
+    /// Closes those whose clients have taken too long.
+    pub fn close_overdue(&self) {
+        let now_ms = self.now_ms();
+        self.close(|connection| connection.is_overdue(now_ms, self.patience));
+    }
+
+    /// Closes all of them.
+    pub fn close_all(&self) -> usize {
+        self.close(|_| true)
+    }
+
+    /// Waits until there is none.
+    pub async fn none_left(&self) {
+        loop {
+            let gone = self.gone.notified();
+            if self.open().by_number.is_empty() {
+                return;
+            }
+            gone.await;
+        }
+    }
+
+    fn close(&self, which: impl Fn(&Connection) -> bool) -> usize {
+        let closed: Vec<_> = self
+            .open()
+            .by_number
+            .extract_if(|_, (connection, _)| which(connection))
+            .collect();
+        for (_, (_, task)) in &closed {
+            task.abort();
+        }
+        closed.len()
+    }
+
+    fn now_ms(&self) -> u64 {
+        since_ms(self.began)
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a connection out of the list when its task ends, in whatever way.
+struct Listed {
+    number: u64,
+    all: Arc<Connections>,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let removed = self.all.open().by_number.remove(&self.number);
+        // Outside the lock: nothing is to run under it that does not have to.
+        drop(removed);
+        self.all.gone.notify_waiters();
+    }
+}
+
+/// A stream that reports when bytes come and go.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    pub stream: S,
+    pub connection: Arc<Connection>,
+    pub began: Instant,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.connection.received(since_ms(self.began));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.connection.sent(since_ms(self.began));
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
+        self.connection.sent(since_ms(self.began));
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+fn since_ms(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

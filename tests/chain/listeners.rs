@@ -1,0 +1,288 @@
+//! What strangers can do to a sidecar's ports: a real process with the limits that the system sets.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, get, post, status_for};
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::wire;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{per_key, plugin, policy};
+
+/// More than there may be files.
+const STRANGERS: usize = 1_100;
+const FILES: u32 = 1_024;
+
+fn limits() -> String {
+    policy("memory", "fixed_window", 2_000_000_000, "1h")
+}
+
+fn question() -> String {
+    json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }).to_string()
+}
+
+/// A client that keeps its connection, as Envoy does.
+struct Kept(TcpStream);
+
+impl Kept {
+    async fn to(port: u16) -> Self {
+        Self(TcpStream::connect(("127.0.0.1", port)).await.unwrap())
+    }
+
+    /// Asks for a decision; false where the connection is gone.
+    async fn asks(&mut self) -> bool {
+        let body = question();
+        let head = format!(
+            "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        if self.0.write_all((head + &body).as_bytes()).await.is_err() {
+            return false;
+        }
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}]}") {
+            if !matches!(self.0.read_buf(&mut answer).await, Ok(1..)) {
+                return false;
+            }
+        }
+        String::from_utf8(answer).unwrap().contains("admitted")
+    }
+}
+
+async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
+    let mut held = Vec::new();
+    for _ in 0..STRANGERS {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        // It may have been closed already, to make room for others.
+        let _ = stream.write_all(half.as_bytes()).await;
+        held.push(stream);
+    }
+    held
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s11_half_requests_to_either_port_stop_nobodys_decisions() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start_with_files(&limits(), folder.path(), FILES).await;
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let health = format!("http://127.0.0.1:{}/healthz", sidecar.admin_port);
+    let mut envoy = Kept::to(sidecar.port).await;
+    assert!(envoy.asks().await);
+    for (port, half) in [
+        (sidecar.admin_port, ""),
+        (sidecar.admin_port, "GET /metrics HTTP/1.1\r\nhost: "),
+        (
+            sidecar.admin_port,
+            "POST /v1/reset HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+        ),
+        (sidecar.port, ""),
+        (sidecar.port, "POST /v1/decide HTTP/1.1\r\n"),
+        (
+            sidecar.port,
+            "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: 9\r\n\r\n{",
+        ),
+    ] {
+        let held = half_requests(port, half).await;
+        // Whoever has been served keeps its connection; whoever comes new is served too; so are probes.
+        assert!(envoy.asks().await, "{half:?}: {}", sidecar.log());
+        let (status, answer) = post(&url, question()).await;
+        assert!(
+            status == 200 && answer.contains("admitted"),
+            "{half:?}: {answer}"
+        );
+        assert_eq!(get(&health).await.0, 200, "{half:?}");
+        drop(held);
+    }
+    let log = sidecar.log();
+    assert!(log.contains("others make room"), "{log}");
+    assert!(log.lines().count() < 20, "it is not told each time: {log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s11_a_request_that_does_not_go_on_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let mut head = TcpStream::connect(("127.0.0.1", sidecar.port))
+        .await
+        .unwrap();
+    head.write_all(b"POST /v1/de").await.unwrap();
+    let mut body = TcpStream::connect(("127.0.0.1", sidecar.port))
+        .await
+        .unwrap();
+    body.write_all(b"POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: 9\r\n\r\n{")
+        .await
+        .unwrap();
+    let began = Instant::now();
+    let mut answer = String::new();
+    let read = async {
+        // A closed connection may be reset.
+        let _ = head.read_to_string(&mut String::new()).await;
+        let _ = body.read_to_string(&mut answer).await;
+    };
+    tokio::time::timeout(Duration::from_secs(60), read)
+        .await
+        .expect("both are closed");
+    assert!(
+        began.elapsed() > Duration::from_secs(5),
+        "a slow client has some time"
+    );
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+/// Most memory that it has had so far, in bytes.
+fn peak(sidecar: &Sidecar) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes: u64 = line
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    kilobytes << 10
+}
+
+#[tokio::test]
+async fn s18_a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
+    // What one request takes anyway.
+    let (status, _) = post(&at(sidecar.port, "/v1/decide"), " ".repeat(1 << 20)).await;
+    assert_eq!(status, 400);
+    let before = peak(&sidecar);
+    let zeros = vec!["0"; (1 << 19) - 20].join(",");
+    for (url, field) in [
+        (at(sidecar.port, "/v1/decide"), "decisions"),
+        (at(sidecar.port, "/v1/give-back"), "give_backs"),
+        (at(sidecar.admin_port, "/v1/reset"), "resets"),
+    ] {
+        let (status, answer) = post(&url, format!("{{\"{field}\":[{zeros}]}}")).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((status, &answer["code"]), (400, &json!("too_many_entries")));
+    }
+    let grown = peak(&sidecar) - before;
+    assert!(grown < 8 << 20, "{grown} bytes for bodies of 1 MB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &["--drain", "10m"]).await;
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let mut half = TcpStream::connect(("127.0.0.1", sidecar.port))
+        .await
+        .unwrap();
+    half.write_all(b"POST /v1/de").await.unwrap();
+    assert_eq!(get(&ready).await.0, 200);
+    sidecar.signal("TERM");
+    eventually("it is unready", async || get(&ready).await.0 == 503).await;
+    let (status, answer) = post(&url, question()).await;
+    assert!(status == 200 && answer.contains("admitted"), "{answer}");
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    assert!(
+        sidecar.log().contains("a second signal"),
+        "{}",
+        sidecar.log()
+    );
+}
+
+/// With a rule that denies without a verdict, so that none is lost unnoticed.
+#[tokio::test(flavor = "multi_thread")]
+async fn s12_an_envoy_gets_every_verdict_while_its_sidecar_drains() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &["--drain", "4s"]).await;
+    let mut plugin = plugin(per_key("deny"));
+    // What is tested is the drain and not the deadline.
+    plugin["sidecar"]["timeout"] = json!("2s");
+    let upstream = wire::upstream().await;
+    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
+    let client = client();
+    eventually("it serves", async || {
+        status_for(&client, &envoy.url("/"), "k").await == Some(200)
+    })
+    .await;
+    sidecar.signal("TERM");
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    eventually("it is unready", async || get(&ready).await.0 == 503).await;
+    let began = Instant::now();
+    let mut served = 0;
+    while began.elapsed() < Duration::from_secs(2) {
+        let url = envoy.url("/");
+        let ask = |key| status_for(&client, &url, key);
+        let statuses = tokio::join!(ask("a"), ask("b"), ask("c"));
+        let all = (Some(200), Some(200), Some(200));
+        assert_eq!(statuses, all, "after {served}: {}", envoy.log());
+        served += 3;
+    }
+    assert!(served > 20, "{served}");
+    sidecar.wait().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s10_probes_answer_while_redis_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    // Whoever asked the store would wait for so long.
+    let policy = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "5s");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    eventually("the store answers", async || {
+        get(&ready).await.1.contains("the store answers")
+    })
+    .await;
+    redis.pause();
+    let fastest = async |url: &str| {
+        let mut fastest = Duration::MAX;
+        for _ in 0..5 {
+            let began = Instant::now();
+            assert_eq!(get(url).await.0, 200);
+            fastest = fastest.min(began.elapsed());
+        }
+        fastest
+    };
+    let took = fastest(&ready).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    eventually("it is told", async || {
+        let (status, told) = get(&ready).await;
+        assert_eq!(status, 200, "{told}");
+        told.contains("the store does not answer")
+    })
+    .await;
+    redis.resume();
+    eventually("it is told", async || {
+        get(&ready).await.1.contains("the store answers")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s12_ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_put_the_end_off() {
+    for signal in ["INT", "TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let drain = if signal == "INT" { "10m" } else { "100ms" };
+        let more = ["--drain", drain, "--shutdown-timeout", "500ms"];
+        let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &more).await;
+        let mut half = TcpStream::connect(("127.0.0.1", sidecar.port))
+            .await
+            .unwrap();
+        half.write_all(b"POST /v1/de").await.unwrap();
+        let mut page = TcpStream::connect(("127.0.0.1", sidecar.admin_port))
+            .await
+            .unwrap();
+        page.write_all(b"GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await
+            .unwrap();
+        page.read_u8().await.unwrap();
+        sidecar.signal(signal);
+        sidecar.wait().await;
+        assert!(!sidecar.log().contains("second"), "{}", sidecar.log());
+    }
+}
