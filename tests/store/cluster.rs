@@ -110,7 +110,39 @@ async fn s1_a_node_that_has_become_silent_is_left_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_killed_and_its_slots_moved_are_followed() {
+async fn the_documented_acl_and_what_a_cluster_needs_besides() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let acl = crate::support::documented_acl().replace(" +role +select", " +cluster|slots +asking");
+    for port in cluster.ports() {
+        let client = redis::Client::open(("127.0.0.1", port)).unwrap();
+        let mut node = client.get_multiplexed_async_connection().await.unwrap();
+        let mut command = redis::cmd("ACL");
+        command.arg(acl.split(' ').skip(1).collect::<Vec<_>>());
+        let _: () = command.query_async(&mut node).await.unwrap();
+    }
+    let url = cluster.url().replace("://", "://sluicegate:secret@");
+    let sidecar = Sidecar::start(&policy(&url, "500ms", 2), folder.path()).await;
+    for number in 0..30 {
+        let key = format!("k{number}");
+        let outcomes = [decide(&sidecar, &key).await, decide(&sidecar, &key).await];
+        assert_eq!(outcomes, ["admitted", "admitted"], "{}", sidecar.log());
+    }
+    // A slot on its way needs ASKING.
+    let slot = cluster.slot("k0").await;
+    let from = cluster.owner(slot).await;
+    let moving = cluster.migrate(slot, (from + 1) % 3, Duration::from_millis(200));
+    let asked = async {
+        for _ in 0..20 {
+            assert_eq!(decide(&sidecar, "k0").await, "denied", "{}", sidecar.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::join!(moving, asked);
+}
+
+#[tokio::test]
+async fn slots_that_move_are_followed() {
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
     let sidecar = Sidecar::start(&policy(&cluster.url(), "500ms", 3), folder.path()).await;

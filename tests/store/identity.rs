@@ -8,7 +8,7 @@ use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{BACK, back, decide, failures, for_a_while, measured, policy};
+use crate::support::{BACK, back, decide, documented_acl, failures, for_a_while, measured, policy};
 
 /// The longest wait that the old client's retries had.
 const WRONG: Duration = Duration::from_secs(8);
@@ -76,16 +76,6 @@ async fn set(connection: &mut redis::aio::MultiplexedConnection, words: &str) {
         command.arg(word);
     }
     let _: redis::Value = command.query_async(connection).await.unwrap();
-}
-
-/// The line of docs/redis.md.
-fn documented_acl() -> String {
-    let page = include_str!("../../docs/redis.md");
-    let line = page
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER sluicegate "));
-    line.expect("the ACL in docs/redis.md")
-        .replace("PASSWORD", "secret")
 }
 
 #[tokio::test]

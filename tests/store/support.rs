@@ -69,3 +69,13 @@ pub async fn failures(sidecar: &Sidecar, kind: &str) -> f64 {
 pub fn measured(what: &str, time: Duration) {
     println!("measured: {what}: back after {time:?}");
 }
+
+/// The line of docs/redis.md.
+pub fn documented_acl() -> String {
+    let page = include_str!("../../docs/redis.md");
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER sluicegate "));
+    line.expect("the ACL in docs/redis.md")
+        .replace("PASSWORD", "secret")
+}

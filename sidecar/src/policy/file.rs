@@ -16,6 +16,7 @@ use super::store::{StoreAddress, StoreFile};
 
 /// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
+const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DENIAL_TTL: Duration = Duration::from_millis(sluicegate_protocol::MAX_HOLD_MS);
 /// Less would not hold the tables of what is counted.
 const SMALLEST_MEMORY_LIMIT: usize = 1 << 20;
@@ -104,6 +105,11 @@ fn parse(text: &str) -> Result<Policy, String> {
             .map_err(|why| format!("line {}: `{field}`: {why}", text.referenced.line())),
     };
     let store_timeout = set("store_timeout", &file.store_timeout, DEFAULT_STORE_TIMEOUT)?;
+    if store_timeout > MAX_STORE_TIMEOUT {
+        return Err(format!(
+            "`store_timeout` is {store_timeout:?}: use at most {MAX_STORE_TIMEOUT:?}, for which no request should wait"
+        ));
+    }
     let memory_limit = match &file.memory_limit {
         None => DEFAULT_MEMORY_LIMIT,
         Some(text) => bytes(&text.value)
@@ -285,6 +291,50 @@ limits:
         let limit = policy.limit("per-key").unwrap();
         assert_eq!(limit.windows[1].limit, 120);
         assert_eq!(limit.windows[1].window_us, 60_000_000);
+    }
+
+    #[test]
+    fn s27_store_timeout_is_bounded() {
+        let with = |timeout: &str| parse(&format!("store_timeout: {timeout}\n{GOOD}"));
+        for timeout in ["1y", "11s", "10001ms"] {
+            let message = with(timeout).unwrap_err();
+            assert!(message.contains("`store_timeout`") && message.contains("10s"));
+        }
+        assert!(with("10s").is_ok());
+    }
+
+    #[test]
+    fn a_mapping_says_where_redis_is_and_how_to_talk_to_it() {
+        let text = "
+store:
+  url: rediss+sentinel://a,b:1/main/2
+  username_file: u
+  password_file: p
+  tls: { ca: ca.pem, certificate: c.pem, key: k.pem, server_name: redis.internal }
+  key_prefix: edge/
+  connections: 16
+  sentinel: { password_file: s }
+";
+        let policy = parse(&format!("{text}{GOOD}")).unwrap();
+        let StoreAddress::Redis(redis) = &policy.store else {
+            panic!("{:?}", policy.store)
+        };
+        assert_eq!(redis.options.key_prefix, "edge/");
+        assert_eq!(redis.options.connections, 16);
+        assert_eq!(
+            redis.options.tls.server_name.as_deref(),
+            Some("redis.internal")
+        );
+        assert_eq!(redis.url.database, 2);
+        // Another URL keeps the options, and has to go with them.
+        let other = policy.store.with_url("rediss+sentinel://c/other").unwrap();
+        assert!(matches!(other, StoreAddress::Redis(other) if other.options == redis.options));
+        let why = policy.store.with_url("redis://c").unwrap_err();
+        assert!(
+            why.contains("`redis+sentinel://`") && why.contains("sentinel"),
+            "{why}"
+        );
+        assert_eq!(policy.store.with_url("memory"), Ok(StoreAddress::Memory));
     }
 
     #[test]
