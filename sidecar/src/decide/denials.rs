@@ -150,6 +150,14 @@ impl Denials {
         held.certificates.hold(&print, standing, asked);
     }
 
+    /// Makes all of them void: the store's clock was set back.
+    pub fn void_all(&self) {
+        let mut held = self.held();
+        held.generation += 1;
+        held.oldest = held.generation;
+        held.certificates.clear();
+    }
+
     /// Makes those void that have one of these limits and keys among their checks: a reset or a give-back has brought
     /// capacity back early.
     pub fn void<'a>(&self, checks: impl IntoIterator<Item = (&'a str, &'a str)>) {

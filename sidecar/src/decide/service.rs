@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -36,6 +37,8 @@ pub struct Service {
     store: Arc<Store>,
     settler: Settler,
     denials: Denials,
+    /// The steps of the store's clock that are known here.
+    clock_steps: AtomicU64,
     /// What it counts.
     pub metrics: Arc<Metrics>,
     /// What has happened to it.
@@ -68,6 +71,7 @@ impl Service {
             live,
             store,
             denials: Denials::default(),
+            clock_steps: AtomicU64::new(0),
             metrics,
             incidents,
             traces: Traces::default(),
@@ -96,6 +100,7 @@ impl Service {
         }
         let traceparents = asked.iter().map(|asked| of_decision(asked.as_ref().ok()?));
         let trace = self.traces.decide(header, traceparents);
+        self.void_after_step();
         let moment = self.denials.moment(epoch.number);
         let mut plan = Plan::new(&epoch.policy, &asked, |decision| {
             self.denials.covering(moment, decision)
@@ -124,6 +129,17 @@ impl Service {
             verdicts: told.into_iter().map(|told| told.verdict).collect(),
         };
         Ok(json(&answer))
+    }
+
+    /// Forgets denials from before the store's clock was set back: what they waited for is later now, and the look that
+    /// repairs the state must reach the store.
+    fn void_after_step(&self) {
+        let steps = self.store.clock_steps();
+        if self.clock_steps.load(Ordering::Relaxed) != steps
+            && self.clock_steps.swap(steps, Ordering::Relaxed) != steps
+        {
+            self.denials.void_all();
+        }
     }
 
     fn failed(&self, error: &StoreError) {

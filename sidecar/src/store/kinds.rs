@@ -179,6 +179,16 @@ impl Store {
         }
     }
 
+    /// How often its clock was found to be set back, as after a failover to a Redis that is behind. What was concluded
+    /// from its answers before may be wrong then.
+    pub fn clock_steps(&self) -> u64 {
+        match &self.kind {
+            Kind::Memory(_) => 0,
+            Kind::Redis(redis) => redis.clock_steps(),
+            Kind::Cluster(cluster) => cluster.clock_steps(),
+        }
+    }
+
     /// Makes buckets whole, by their keys; whether each held anything.
     ///
     /// # Errors

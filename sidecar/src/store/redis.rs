@@ -22,7 +22,7 @@ mod supervise;
 mod tls;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sluicegate_engine::script::{WriteBack, outcomes, returned_units, written};
@@ -70,6 +70,7 @@ impl Common {
             connections: store.options.connections,
             monitor,
             warned: AtomicBool::new(false),
+            steps: Arc::default(),
         }
     }
 }
@@ -168,6 +169,11 @@ impl Redis {
     ) -> Result<(u64, u64, u64), StoreError> {
         let command = self.common.script.sidecars(name, lasts, leaves);
         self.node.ask(&command, Deadline::after(self.timeout)).await
+    }
+
+    /// How often its clock was found to be set back.
+    pub(super) fn clock_steps(&self) -> u64 {
+        self.common.steps.load(Ordering::Relaxed)
     }
 
     /// The node.

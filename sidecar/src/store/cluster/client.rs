@@ -9,6 +9,7 @@
 //! After a connection broke nobody knows, and nothing is sent again.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -138,6 +139,11 @@ impl Cluster {
         let each = self.invoke(&request, deadline, read).await?;
         // What cannot be read holds nothing that could come back.
         Ok(each.into_iter().map(Result::unwrap_or_default).collect())
+    }
+
+    /// How often a node's clock was found to be set back.
+    pub(in crate::store) fn clock_steps(&self) -> u64 {
+        self.common.steps.load(Ordering::Relaxed)
     }
 
     pub(in crate::store) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {

@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 /// How long a reply is believed: clocks drift.
 const BELIEVED: Duration = Duration::from_secs(10);
 
+/// Less is how clocks drift.
+const STEP_US: i128 = 10_000;
+
 /// What is known of one Redis's clock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Clock {
     /// Our clock's zero.
     origin: Instant,
@@ -29,20 +32,22 @@ impl Clock {
         }
     }
 
-    /// A reply told the time.
-    pub fn told(&mut self, redis_us: u64, sent: Instant, received: Instant) {
+    /// A reply told the time; whether this proves that the clock was set back, or that another one is read now.
+    pub fn told(&mut self, redis_us: u64, sent: Instant, received: Instant) -> bool {
         if received.saturating_duration_since(self.period_began) >= BELIEVED / 2 {
             self.ahead = [None, self.ahead[0]];
             self.period_began = received;
         }
         let least = i128::from(redis_us) - self.ours(received);
         let most = i128::from(redis_us) - self.ours(sent);
-        if self.ahead().is_some_and(|ahead| most < ahead) {
-            // What was known contradicts this reply: the clock was set back, or another Redis answers.
+        let back_us = self.ahead().map_or(0, |ahead| ahead - most);
+        if back_us > 0 {
+            // What was known contradicts this reply.
             self.ahead = [None; 2];
         }
         let so_far = &mut self.ahead[0];
         *so_far = Some(so_far.map_or(least, |so_far| so_far.max(least)));
+        back_us >= STEP_US
     }
 
     /// A moment of ours by Redis's clock, microseconds, rather early than late; nothing before the first reply.
@@ -86,15 +91,15 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_is_followed_at_once() {
+    fn s24_a_clock_that_was_set_is_followed_at_once() {
         let start = Instant::now();
         let mut clock = Clock::new(start);
         clock.told(9_000_000, start, start + MS);
         // Forward.
-        clock.told(90_000_000, start + 10 * MS, start + 11 * MS);
+        assert!(!clock.told(90_000_000, start + 10 * MS, start + 11 * MS));
         assert_eq!(clock.at(start + 11 * MS), Some(90_000_000));
         // And back.
-        clock.told(1_000_000, start + 20 * MS, start + 21 * MS);
+        assert!(clock.told(1_000_000, start + 20 * MS, start + 21 * MS));
         assert_eq!(clock.at(start + 21 * MS), Some(1_000_000));
     }
 

@@ -1,7 +1,7 @@
 //! A connection that is in use: what was heard on it and when, and what to do with it next.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -38,6 +38,8 @@ pub struct Live {
     /// When the last answer came, milliseconds after it was opened.
     heard_ms: AtomicU64,
     sign: watch::Sender<Sign>,
+    /// Counts steps of Redis's clock, over all connections of the store.
+    steps: Arc<AtomicU64>,
 }
 
 /// A deadline of a call, and how long that was, for the error.
@@ -69,15 +71,23 @@ impl Deadline {
 
 impl Live {
     /// One that has just been opened.
-    pub fn new(connection: MultiplexedConnection) -> Self {
+    ///
+    /// `clock_of` is the connection before: a step between the two is one too.
+    pub fn new(
+        connection: MultiplexedConnection,
+        clock_of: Option<&Self>,
+        steps: Arc<AtomicU64>,
+    ) -> Self {
         let opened = Instant::now();
+        let clock = clock_of.map_or_else(|| Clock::new(opened), |before| before.clock().clone());
         Self {
             connection,
-            clock: Mutex::new(Clock::new(opened)),
+            clock: Mutex::new(clock),
             opened,
             misses: AtomicU32::new(0),
             heard_ms: AtomicU64::new(0),
             sign: watch::Sender::new(Sign::Fine),
+            steps,
         }
     }
 
@@ -123,7 +133,9 @@ impl Live {
                 continue;
             }
             let reply = read(&reply?).map_err(StoreError::Reply)?;
-            self.clock().told(reply.now_us(), sent, Instant::now());
+            if self.clock().told(reply.now_us(), sent, Instant::now()) {
+                self.steps.fetch_add(1, Ordering::Relaxed);
+            }
             match reply {
                 Reply::Done { each, .. } => return Ok(each),
                 Reply::Late { .. } if was_late => return Err(StoreError::Late),

@@ -1,7 +1,7 @@
 //! A Redis: some connections to it, each of them watched, and the one that a call takes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -39,6 +39,8 @@ pub struct Common {
     pub monitor: Arc<Monitor>,
     /// Operators have been warned that this Redis evicts.
     pub warned: AtomicBool,
+    /// Counts the times that a clock of it was found to be set back.
+    pub steps: Arc<AtomicU64>,
 }
 
 /// A Redis. Its connections end when it is dropped.
@@ -216,6 +218,11 @@ impl Shared {
     /// Redis's clock now, as far as it is known. A connection that was lost knew it too, and time goes on.
     fn clock_us(&self) -> Option<u64> {
         self.last.load().as_ref().and_then(|live| live.clock_us())
+    }
+
+    /// The connection that was made last.
+    pub fn last(&self) -> Option<Arc<Live>> {
+        self.last.load_full()
     }
 
     /// A connection can be used.

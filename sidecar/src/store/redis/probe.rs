@@ -58,12 +58,18 @@ impl Probe {
     /// Looks. The buckets are deleted again.
     pub async fn look(&self, live: &Live, script: &Script, deadline: Deadline) -> Found {
         let request = Request::decide(&self.batch);
-        let decided = live.invoke(script, &request, false, deadline, |reply| {
-            outcomes(&self.batch, reply)
-        });
+        let decide = || {
+            live.invoke(script, &request, false, deadline, |reply| {
+                outcomes(&self.batch, reply)
+            })
+        };
+        let mut decided = decide().await;
+        if matches!(decided, Err(StoreError::Late)) {
+            // Its clock is ahead of the one before. Now that is known.
+            decided = decide().await;
+        }
         let reset = script.reset(self.batch.buckets.iter().map(|bucket| bucket.key.as_str()));
-        // The connection keeps their order.
-        let looked = match decided.await {
+        let looked = match decided {
             Ok(_) => live.query::<u64>(&reset, deadline).await.map(|_| ()),
             Err(error) => Err(error),
         };

@@ -62,7 +62,9 @@ async fn connect(shared: &Shared) -> Result<(Arc<Live>, JoinSet<()>), StoreError
     // Aborted when it is dropped.
     let mut task = JoinSet::new();
     task.spawn(driver);
-    let live = Arc::new(Live::new(connection));
+    let before = shared.last();
+    let live = Live::new(connection, before.as_deref(), Arc::clone(&common.steps));
+    let live = Arc::new(live);
     let silent = |error| match error {
         StoreError::Timeout(within) => ConnectionError::Silent(within).into(),
         error => error,
