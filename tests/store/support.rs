@@ -10,10 +10,10 @@ use sluicegate_tests::sidecar::Sidecar;
 /// still for a while.
 pub const BACK: Duration = Duration::from_secs(2);
 
-/// A policy in `store`, a text or a mapping in YAML, with a limit `per-key`.
+/// A policy in `store`, a text or a mapping in YAML, with a limit `per-key`, which without the store is *unavailable*.
 pub fn policy(store: &str, timeout: &str, quota: u64) -> String {
     format!(
-        "store: {store}\nstore_timeout: {timeout}\nlimits:\n  per-key: {{ algorithm: sliding_log, windows: [{{ quota: {quota}, per: 1h }}] }}\n"
+        "store: {store}\nstore_timeout: {timeout}\nlimits:\n  per-key: {{ algorithm: sliding_log, when_store_is_down: deny, windows: [{{ quota: {quota}, per: 1h }}] }}\n"
     )
 }
 
