@@ -239,8 +239,11 @@ async fn tls_refuses_a_certificate_of_another_name_or_of_nobody() {
         let sidecar = Sidecar::start(&policy(&store, "2s", 1), folder.path()).await;
         assert_eq!(decide(&sidecar, "k").await, "unavailable");
         let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-        let (_, told) = sluicegate_tests::client::get(&ready).await;
-        assert!(told.contains("no TLS"), "{told}");
+        eventually("the cause is told", async || {
+            let (_, told) = sluicegate_tests::client::get(&ready).await;
+            told.contains("no TLS")
+        })
+        .await;
         assert!(failures(&sidecar, "connection").await >= 1.0);
     };
     refused(&ca).await;
