@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sluicegate_tests::client::post;
 use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
 
 use crate::support::{Chain, policy};
 
@@ -97,6 +100,43 @@ async fn a_redis_that_stands_still_is_as_good_as_away() {
     limits_hold(&chain, "during").await;
     chain.redis.resume();
     limits_hold(&chain, "after").await;
+}
+
+#[tokio::test]
+async fn s19_an_outage_is_a_line_in_ten_seconds_and_one_when_it_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redis = Redis::start().await;
+    let policy = policy(&redis.url(), "sliding_log", 3, "1h");
+    let json = ["--log-format", "json"];
+    let sidecar = Sidecar::start_with(&policy, folder.path(), &json).await;
+    redis.kill();
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    for n in 0..100 {
+        let checks = json!([{ "limit": "per-key", "key": n.to_string() }]);
+        let body = json!({ "decisions": [{ "checks": checks }] });
+        post(&url, body.to_string()).await;
+    }
+    redis.restart().await;
+    eventually("the store is back", async || {
+        sidecar.log().contains("is back")
+    })
+    .await;
+    let log = sidecar.log();
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let failed: Vec<_> = lines
+        .iter()
+        .filter(|line| line["level"] == "WARN")
+        .collect();
+    // Of each kind one in ten seconds; slow machines take longer.
+    assert!((1..=12).contains(&failed.len()), "{failed:#?}");
+    assert!(failed.iter().all(|line| line["kind"].is_string()));
+    let messages = lines.iter().filter_map(|line| line["message"].as_str());
+    let back = messages.filter(|line| line.contains("is back"));
+    let calls = back.filter_map(|line| line.split(' ').rev().nth(2)?.parse::<u64>().ok());
+    assert!(calls.sum::<u64>() >= 1, "{log}");
 }
 
 #[tokio::test]
