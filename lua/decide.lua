@@ -12,12 +12,13 @@
 --            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
 --              what 0 takes, what 1 peeks
 --              what 2 gives back: one take, and after it  at I7, the time of the taking
---              what 3 writes back what was taken elsewhere: n is of records, the one take has the cost 0,
---              and after it come the records, oldest first, of  at I7 | units I4
+--              what 3 writes back what was taken elsewhere: n is of records, the one take has in place of a cost the
+--              bucket (0: none) that holds something if this was done before, and then nothing is recorded; after it
+--              come the records, oldest first, of  at I7 | units I4
 --              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted; cost 0
 --              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4
---            A batch that gives or writes back does nothing else, and names each bucket once; one that returns
---            does nothing else, either.
+--            A batch that gives or writes back does nothing else (but take from the bucket that says it was done),
+--            and names each bucket once; one that returns does nothing else, either.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
 --          that all sidecars share.
 --

@@ -421,7 +421,11 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   function rare.change(what, buckets, broken, request, first)
     local count, index, cost, position = unpack('>I2I4I4', request, first - 2)
     local change, ends = rare.give_back, position + 7
-    if what ~= GIVE_BACK then change, ends = rare.write_back, position + 11 * count end
+    if what ~= GIVE_BACK then
+      change, ends = rare.write_back, position + 11 * count
+      -- An earlier call did it, of which the answer was lost.
+      if cost > 0 and buckets[cost].kept > 0 then return 1, 0, ends end
+    end
     local units = not (broken and broken[index])
       and rare.try(change, buckets[index], KEYS[index], request, position, count, cost)
     if units then return 1, units, ends end

@@ -195,6 +195,8 @@ async fn survives(
     tokio::time::sleep(WINDOW).await;
     let broken = Instant::now();
     fault(&mut fleet).await;
+    // Until it is known to be down.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     fleet.take_each(12, name, &mut taken).await;
     let key = &format!("{name}-2");
     assert_eq!(

@@ -175,10 +175,21 @@ impl Lua {
         bucket: &Bucket,
         records: &[Record],
     ) -> Result<u64, String> {
+        self.try_write_back_once(now_us, bucket, records, None)
+    }
+
+    /// Units recorded, unless `once` says that they were before.
+    pub fn try_write_back_once(
+        &mut self,
+        now_us: Option<u64>,
+        bucket: &Bucket,
+        records: &[Record],
+        once: Option<&Bucket>,
+    ) -> Result<u64, String> {
         let writes = [WriteBack { bucket, records }];
-        let arguments = script::write_back_arguments(&writes, None);
-        let reply = self.call(script::write_back_keys(&writes), arguments, now_us);
-        let reply = script::written(&writes, &reply.map_err(text)?).map_err(text)?;
+        let arguments = script::write_back_arguments(&writes, once, None);
+        let reply = self.call(script::write_back_keys(&writes, once), arguments, now_us);
+        let reply = script::written(&writes, once, &reply.map_err(text)?).map_err(text)?;
         done(reply)?[0].map_err(text)
     }
 

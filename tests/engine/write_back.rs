@@ -174,3 +174,40 @@ fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {
     let before = left(&mut lua, all_gone - depth - 2);
     assert_eq!(before, 1_000_000 - 640 - (depth + 1), "beyond the depth");
 }
+
+/// The answer to a call may be lost: the call is repeated, and is to be done once.
+#[test]
+fn write_back_of_one_name_is_recorded_once() {
+    let mut lua = Lua::start();
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::TokenBucket { burst: 1_000 },
+    ] {
+        let spec = BucketSpec {
+            algorithm,
+            limit: 1_000,
+            window_us: 600 * SECOND,
+        };
+        let bucket = |name: &str| Bucket {
+            key: format!("sg:{{k}}:{name}:{algorithm:?}"),
+            spec,
+        };
+        let (target, first, second) = (bucket("target"), bucket("first"), bucket("second"));
+        let records = [Record {
+            at_us: START_US,
+            units: 7,
+        }];
+        let now = Some(START_US + 1);
+        let mut write = |once| lua.try_write_back_once(now, &target, &records, Some(once));
+        assert_eq!(
+            [write(&first), write(&first)],
+            [Ok(7), Ok(0)],
+            "{algorithm:?}"
+        );
+        assert_eq!(write(&second), Ok(7));
+        let left = lua.decide(now, &batch(&target, 0, true))[0].remaining;
+        assert_eq!(left, 1_000 - 14);
+        assert!(lua.ttl_ms(&first.key) > 0);
+    }
+}

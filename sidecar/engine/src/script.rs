@@ -146,28 +146,44 @@ pub fn give_back_arguments(returns: &[GiveBack<'_>], not_after_us: Option<u64>) 
     vec![request]
 }
 
-/// KEYS for write-backs.
-pub fn write_back_keys<'a>(writes: &'a [WriteBack<'a>]) -> impl Iterator<Item = &'a str> {
-    writes.iter().map(|write| write.bucket.key.as_str())
+/// KEYS for write-backs, and the bucket that says that they were done.
+pub fn write_back_keys<'a>(
+    writes: &'a [WriteBack<'a>],
+    once: Option<&'a Bucket>,
+) -> impl Iterator<Item = &'a str> {
+    let buckets = writes.iter().map(|write| write.bucket).chain(once);
+    buckets.map(|bucket| bucket.key.as_str())
 }
 
-/// ARGV for write-backs. They name each bucket once at most. Nothing is recorded after `not_after_us`.
+/// ARGV for write-backs. They name each bucket once at most. Nothing is recorded after `not_after_us`, and nothing if the
+/// bucket `once` holds something; a unit is taken from it. So a call whose answer was lost can be made again.
 #[must_use]
-pub fn write_back_arguments(writes: &[WriteBack<'_>], not_after_us: Option<u64>) -> Vec<Vec<u8>> {
+pub fn write_back_arguments(
+    writes: &[WriteBack<'_>],
+    once: Option<&Bucket>,
+    not_after_us: Option<u64>,
+) -> Vec<Vec<u8>> {
     let records: usize = writes.iter().map(|write| write.records.len()).sum();
-    let mut request = begin(not_after_us, 30 * writes.len() + 11 * records);
-    for write in writes {
-        push_spec(&mut request, &write.bucket.spec);
+    let mut request = begin(not_after_us, 30 * (writes.len() + 1) + 11 * records);
+    for bucket in writes.iter().map(|write| write.bucket).chain(once) {
+        push_spec(&mut request, &bucket.spec);
     }
+    let last = writes.len() as u64 + 1;
     for (write, index) in writes.iter().zip(1u64..) {
         request.push(WRITE_BACK);
         push(&mut request, 2, write.records.len() as u64);
         push(&mut request, 4, index);
-        push(&mut request, 4, 0);
+        push(&mut request, 4, if once.is_some() { last } else { 0 });
         for record in write.records {
             push(&mut request, 7, record.at_us);
             push(&mut request, 4, record.units);
         }
+    }
+    if once.is_some() {
+        request.push(TAKE);
+        push(&mut request, 2, 1);
+        push(&mut request, 4, last);
+        push(&mut request, 4, 1);
     }
     vec![request]
 }
@@ -230,7 +246,7 @@ mod tests {
             bucket: &batch.buckets[0],
             records: &records,
         };
-        let [request] = &write_back_arguments(&[write], None)[..] else {
+        let [request] = &write_back_arguments(&[write], None, None)[..] else {
             panic!("one argument");
         };
         let record = [0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 3];

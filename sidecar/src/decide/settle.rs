@@ -107,7 +107,7 @@ impl Settler {
 
     /// Tells the store what was admitted without it, as soon as it is back; for ever.
     pub async fn write_back(&self) {
-        self.outage.write_back(&self.store).await;
+        self.outage.write_back(&self.store, &self.name).await;
     }
 
     /// Sidecars that share the limits, as far as is known, and buckets that the store has yet to be told of.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Script as Hashed};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
-use sluicegate_engine::{Batch, Returns};
+use sluicegate_engine::{Batch, Bucket, Returns};
 
 /// The script, with its SHA-1 at hand, and what stands before every key.
 pub struct Script {
@@ -21,7 +21,7 @@ pub struct Request<'a> {
 enum Arguments<'a> {
     Decide(&'a Batch),
     GiveBack(&'a [GiveBack<'a>]),
-    WriteBack(&'a [WriteBack<'a>]),
+    WriteBack(&'a [WriteBack<'a>], &'a Bucket),
     Return(&'a Returns),
 }
 
@@ -53,11 +53,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes back, no bucket twice.
-    pub fn write_back(writes: &'a [WriteBack<'a>]) -> Self {
+    /// Writes back, no bucket twice; nothing if `once` says that it was done.
+    pub fn write_back(writes: &'a [WriteBack<'a>], once: &'a Bucket) -> Self {
         Self {
-            keys: script::write_back_keys(writes).collect(),
-            arguments: Arguments::WriteBack(writes),
+            keys: script::write_back_keys(writes, Some(once)).collect(),
+            arguments: Arguments::WriteBack(writes, once),
         }
     }
 
@@ -123,7 +123,9 @@ impl Script {
         let arguments = match request.arguments {
             Arguments::Decide(batch) => script::arguments(batch, not_after_us),
             Arguments::GiveBack(returns) => script::give_back_arguments(returns, not_after_us),
-            Arguments::WriteBack(writes) => script::write_back_arguments(writes, not_after_us),
+            Arguments::WriteBack(writes, once) => {
+                script::write_back_arguments(writes, Some(once), not_after_us)
+            }
             Arguments::Return(returns) => script::return_arguments(returns, not_after_us),
         };
         command.arg(arguments);

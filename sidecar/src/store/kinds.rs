@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{Batch, Place, Returns};
 use tokio::sync::watch;
 
@@ -245,22 +244,28 @@ impl Store {
         Ok(Some(Place { rank, of }))
     }
 
-    /// Records what was admitted without the store. A second time does not harm anybody: units would count twice, which
-    /// is never over.
+    /// Records what was admitted without the store; of calls with the same name only the first does, so that one whose
+    /// answer was lost can be repeated.
     ///
     /// # Errors
     /// Some of it is not known to have been recorded.
-    pub async fn write_back(&self, debts: &[Debt]) -> Result<(), StoreError> {
-        let writes = debts.iter().map(|debt| WriteBack {
-            bucket: &debt.bucket,
-            records: &debt.records,
-        });
-        let writes: Vec<_> = writes.collect();
-        match &self.kind {
-            Kind::Memory(_) => Ok(()),
-            Kind::Redis(redis) => redis.write_back(&writes).await,
-            Kind::Cluster(cluster) => cluster.write_back(&writes).await,
-        }
+    pub async fn write_back(&self, debts: &[Debt], name: &str) -> Result<(), StoreError> {
+        let told = match &self.kind {
+            Kind::Memory(_) => Vec::new(),
+            Kind::Redis(redis) => {
+                let writes: Vec<_> = debts.iter().map(Debt::write).collect();
+                match debts.first() {
+                    Some(first) => vec![redis.write_back(&writes, &first.once(name)).await],
+                    None => Vec::new(),
+                }
+            }
+            Kind::Cluster(cluster) => {
+                let one =
+                    async |debt: &Debt| cluster.write_back(debt.write(), &debt.once(name)).await;
+                join_all(debts.iter().map(one)).await
+            }
+        };
+        told.into_iter().collect()
     }
 
     /// Frees what has expired. Redis does so by itself.

@@ -1,5 +1,6 @@
 //! What this sidecar does while the store is down, and how the store is told of it when it is back.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,12 +10,20 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::kinds::Store;
-use super::share::Share;
+use super::share::{Debt, Share};
 
 /// Buckets written back in one call: a millisecond of Redis's time.
 const AT_ONCE: usize = 32;
 /// After an attempt that failed.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// A call that tells the store what was admitted without it.
+#[derive(Debug)]
+struct Call {
+    /// Unlike any other call's of any sidecar.
+    name: String,
+    debts: Vec<Debt>,
+}
 
 /// Decides by shares of the limits while the store is down.
 #[derive(Debug)]
@@ -108,47 +117,65 @@ impl Outage {
         true
     }
 
-    /// Tells the store what it does not know, as soon as it can be told, for ever.
-    pub async fn write_back(&self, store: &Store) {
+    /// Tells the store what it does not know, as soon as it can be told, for ever. `name` is this sidecar's.
+    pub async fn write_back(&self, store: &Store, name: &str) {
+        let mut number = 0_u64;
         loop {
             self.owed.notified().await;
+            // Calls whose answers were lost: they are repeated as they were, since the store may have made them.
+            let mut unanswered: VecDeque<Call> = VecDeque::new();
             while self.pending.load(Ordering::Relaxed) {
-                if !self.write_some_back(store).await {
+                number += 1;
+                let new = Call {
+                    name: format!("{name}-{number}"),
+                    debts: self.begin(store),
+                };
+                let repeated = unanswered.pop_front();
+                let mut any_told = false;
+                for call in repeated.into_iter().chain([new]) {
+                    if call.debts.is_empty() {
+                        continue;
+                    }
+                    match self.tell(store, &call).await {
+                        true => any_told = true,
+                        false => unanswered.push_back(call),
+                    }
+                }
+                self.written.notify_waiters();
+                if !any_told {
                     tokio::time::sleep(PAUSE).await;
                 }
             }
         }
     }
 
-    /// One call; false if it is better to wait before the next.
-    async fn write_some_back(&self, store: &Store) -> bool {
-        let debts = {
-            let mut share = self.share();
-            let debts = share.begin(AT_ONCE, |key| {
-                (!store.is_down(key)).then(|| store.clock_us(key))?
-            });
-            if share.is_settled() {
-                self.pending.store(false, Ordering::Relaxed);
-            }
-            debts
-        };
-        if debts.is_empty() {
-            self.written.notify_waiters();
-            return false;
+    /// What can be told now.
+    fn begin(&self, store: &Store) -> Vec<Debt> {
+        let mut share = self.share();
+        let now_us = |key: &str| (!store.is_down(key)).then(|| store.clock_us(key))?;
+        let debts = share.begin(AT_ONCE, now_us);
+        self.note(&share);
+        debts
+    }
+
+    /// Whether nothing of a call is owed any more.
+    async fn tell(&self, store: &Store, call: &Call) -> bool {
+        let told = store.write_back(&call.debts, &call.name).await.is_ok();
+        let mut share = self.share();
+        if told {
+            share.written(&call.debts);
         }
-        let told = store.write_back(&debts).await;
-        {
-            let mut share = self.share();
-            match &told {
-                Ok(()) => share.written(&debts),
-                Err(_) => share.failed(debts),
-            }
-            if share.is_settled() {
-                self.pending.store(false, Ordering::Relaxed);
-            }
+        let first = call.debts.first().map(|debt| debt.bucket.key.as_str());
+        let now_us = first.and_then(|key| store.clock_us(key));
+        let done = told || share.are_old(&call.debts, now_us);
+        self.note(&share);
+        done
+    }
+
+    fn note(&self, share: &Share) {
+        if share.is_settled() {
+            self.pending.store(false, Ordering::Relaxed);
         }
-        self.written.notify_waiters();
-        told.is_ok()
     }
 
     /// Frees what has expired; to be called every second or so.

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sluicegate_engine::script::{WriteBack, outcomes, returned_units, written};
-use sluicegate_engine::{Batch, Outcome, Returns};
+use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
 use tokio::sync::{Notify, watch};
 
 use self::dial::Dialer;
@@ -152,10 +152,14 @@ impl Redis {
         Ok(held)
     }
 
-    pub(super) async fn write_back(&self, writes: &[WriteBack<'_>]) -> Result<(), StoreError> {
-        let request = Request::write_back(writes);
+    pub(super) async fn write_back(
+        &self,
+        writes: &[WriteBack<'_>],
+        once: &Bucket,
+    ) -> Result<(), StoreError> {
+        let request = Request::write_back(writes, once);
         let deadline = Deadline::after(self.timeout);
-        let read = |reply: &[u8]| written(writes, reply);
+        let read = |reply: &[u8]| written(writes, Some(once), reply);
         // A key that holds something else is not mended by trying again.
         let told = self.node.invoke(&request, false, deadline, read);
         told.await.map(drop)

@@ -7,10 +7,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::cluster::slots::tag;
+use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record,
     Take,
 };
+
+/// For how long a call is remembered that was made. Who repeats it later than that would record it twice, which is never
+/// over.
+const ONCE_US: u64 = 600_000_000;
 
 /// Entries looked at by one sweep: a millisecond's work.
 const SWEEP_AT_MOST: usize = 1_000;
@@ -45,6 +51,35 @@ pub struct Debt {
     pub bucket: Bucket,
     /// In their order.
     pub records: Vec<Record>,
+}
+
+impl Debt {
+    /// The bucket that says, beside this one, that the call of this name was made.
+    pub fn once(&self, name: &str) -> Bucket {
+        Bucket {
+            key: format!("sg:{{{}}}:written:{name}", tag(&self.bucket.key)),
+            spec: BucketSpec {
+                algorithm: Algorithm::SlidingLog,
+                limit: 1,
+                window_us: ONCE_US,
+            },
+        }
+    }
+
+    /// For the store.
+    pub fn write(&self) -> WriteBack<'_> {
+        WriteBack {
+            bucket: &self.bucket,
+            records: &self.records,
+        }
+    }
+
+    /// What is older than its window is of no interest any more.
+    fn is_old(&self, now_us: u64) -> bool {
+        let lasts_us = lasts_us(&self.bucket.spec);
+        let mut records = self.records.iter();
+        records.all(|record| record.at_us.saturating_add(lasts_us) <= now_us)
+    }
 }
 
 impl Share {
@@ -141,8 +176,8 @@ impl Share {
     }
 
     /// Buckets to be written back now, so many at most, of those that can be told to the store, for which `now_us` says its
-    /// clock. What is older than its window is forgotten. Each is to be given to [`Share::written`] or to
-    /// [`Share::failed`] afterwards.
+    /// clock. What is older than its window is forgotten. Each is to be given to [`Share::written`] when the
+    /// store knows of it.
     pub fn begin(&mut self, most: usize, now_us: impl Fn(&str) -> Option<u64>) -> Vec<Debt> {
         let known = self.pending.keys();
         let known = known.filter_map(|key| Some((Arc::clone(key), now_us(key)?)));
@@ -191,20 +226,13 @@ impl Share {
         }
     }
 
-    /// The store does not know of these after all.
-    pub fn failed(&mut self, debts: Vec<Debt>) {
-        for debt in debts {
-            self.writing.remove(debt.bucket.key.as_str());
-            let after = self.pending.remove(debt.bucket.key.as_str());
-            let mut pending = Pending {
-                spec: debt.bucket.spec,
-                records: debt.records,
-            };
-            for record in after.into_iter().flat_map(|after| after.records) {
-                pending.add(record);
-            }
-            self.pending.insert(debt.bucket.key.into(), pending);
+    /// Whether it is too late for all of these to be told: then they are forgotten.
+    pub fn are_old(&mut self, debts: &[Debt], now_us: Option<u64>) -> bool {
+        let old = now_us.is_some_and(|now_us| debts.iter().all(|debt| debt.is_old(now_us)));
+        if old {
+            self.written(debts);
         }
+        old
     }
 
     /// Buckets that the store does not know all of.
@@ -342,24 +370,23 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_owed_with_what_came_after_it() {
+    fn what_is_admitted_while_some_is_written_is_owed_by_itself() {
         let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
         ask(&mut share, START_US, one_of(1), &whole);
         let debts = share.begin(9, |_| Some(START_US));
         ask(&mut share, START_US + 5, one_of(1), &whole);
-        share.failed(debts);
-        let debts = share.begin(9, |_| Some(START_US + 6));
-        assert_eq!(debts[0].records, [at(0, 1), at(5, 1)]);
-        // Written, but one was admitted meanwhile: that one is pending, and counts here.
-        ask(&mut share, START_US + 7, one_of(1), &whole);
         share.written(&debts);
         assert!(share.is_pending(&whole[0]));
         let left = (0..10).filter(|_| {
-            ask(&mut share, START_US + 8, one_of(1), &whole)
+            ask(&mut share, START_US + 6, one_of(1), &whole)
                 .unwrap()
                 .admitted
         });
         assert_eq!(left.count(), 9);
+        let debts = share.begin(9, |_| Some(START_US + 7));
+        assert_eq!(debts[0].records, [at(5, 1), at(6, 9)]);
+        assert!(!share.are_old(&debts, Some(START_US + 7)) && share.is_pending(&whole[0]));
+        assert!(share.are_old(&debts, Some(START_US + 7 + MINUTE_US)) && share.is_settled());
     }
 
     #[test]

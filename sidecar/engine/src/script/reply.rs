@@ -1,7 +1,7 @@
 //! What comes back from the script.
 
 use super::{GiveBack, WriteBack};
-use crate::batch::{Batch, Decision, Outcome};
+use crate::batch::{Batch, Bucket, Decision, Outcome};
 use crate::receipt::Returns;
 
 /// Bytes of a row of the reply: said 4, remaining 4, reset 7, retry-after 7, time 7.
@@ -108,8 +108,17 @@ pub fn returned(returns: &[GiveBack<'_>], reply: &[u8]) -> Result<Reply<u64>, Re
 ///
 /// # Errors
 /// The reply is not one to so many write-backs.
-pub fn written(writes: &[WriteBack<'_>], reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
-    read(reply, writes.iter().map(|_| 1), |_, row| Ok(row.remaining))
+pub fn written(
+    writes: &[WriteBack<'_>],
+    once: Option<&Bucket>,
+    reply: &[u8],
+) -> Result<Reply<u64>, ReplyError> {
+    let rows = writes.iter().map(|_| 1).chain(once.map(|_| 1));
+    let mut told = read(reply, rows, |_, row| Ok(row.remaining))?;
+    if let Reply::Done { each, .. } = &mut told {
+        each.truncate(writes.len());
+    }
+    Ok(told)
 }
 
 /// Units that each return gave back, from the script's reply: to the window that most were given back to.

@@ -17,7 +17,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use sluicegate_engine::script::{
     GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, returned_units, written,
 };
-use sluicegate_engine::{Batch, Outcome, Returns};
+use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
 use tokio::time::sleep;
 
 use super::map::{Atlas, Primary, named};
@@ -165,16 +165,16 @@ impl Cluster {
 
     pub(in crate::store) async fn write_back(
         &self,
-        writes: &[WriteBack<'_>],
+        write: WriteBack<'_>,
+        once: &Bucket,
     ) -> Result<(), StoreError> {
-        let deadline = Deadline::after(self.timeout);
-        let one = async |one: &[WriteBack<'_>]| {
-            let request = Request::write_back(one);
-            self.invoke(&request, deadline, |reply| written(one, reply))
-                .await
-        };
-        let told = join_all(writes.chunks(1).map(one)).await;
-        told.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+        let (deadline, writes) = (Deadline::after(self.timeout), [write]);
+        let request = Request::write_back(&writes, once);
+        self.invoke(&request, deadline, |reply| {
+            written(&writes, Some(once), reply)
+        })
+        .await
+        .map(drop)
     }
 
     pub(in crate::store) async fn announce(
