@@ -32,6 +32,7 @@ mod connection;
 mod connections;
 mod decisions;
 pub mod listen;
+mod paths;
 mod phase;
 mod readiness;
 mod web_pages;

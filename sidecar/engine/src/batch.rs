@@ -4,8 +4,6 @@
 //! Times are microseconds of the store's clock, since that is what Redis's TIME gives; whoever shows
 //! them to a caller rounds up to milliseconds.
 
-use crate::receipt::Receipt;
-
 /// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision of more goes alone.
 /// So many hold Redis for 1.3 ms (counters) to 2.4 ms (logs) if every one is of another bucket, and for 0.5 ms if all
 /// are of one; measured with Redis 7.0 on two shared cores.
@@ -61,6 +59,17 @@ pub struct Take {
     pub bucket: usize,
     /// Units; 0 looks without taking and is never denied.
     pub cost: u64,
+}
+
+/// What an admission is to leave behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The whole key under which a store keeps it; see [`crate::receipt_key`].
+    pub key: String,
+    /// Units that it stands for.
+    pub units: u64,
+    /// How long, in microseconds: what was taken has come back by itself then.
+    pub lifetime_us: u64,
 }
 
 /// Takes that are admitted together or not at all. No bucket appears twice.

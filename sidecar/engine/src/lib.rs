@@ -28,7 +28,7 @@ mod verdict;
 
 pub use batch::{
     Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_CALL_WEIGHT, MAX_RECORDS,
-    MAX_REQUEST_WEIGHT, Outcome, Record, Take,
+    MAX_REQUEST_WEIGHT, Outcome, Receipt, Record, Take,
 };
 pub use builder::BatchBuilder;
 pub use check::{
@@ -37,5 +37,5 @@ pub use check::{
 };
 pub use key::{bucket_key, receipt_key};
 pub use memory::{Full, Memory, Swept};
-pub use receipt::{Receipt, Return, Returns};
+pub use receipt::{Return, Returns};
 pub use share::Place;

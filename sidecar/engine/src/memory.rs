@@ -9,12 +9,14 @@
 mod fixed;
 mod held;
 mod log;
+mod order;
 mod state;
 mod table;
 mod token;
 
+use crate::batch::Receipt;
 use crate::batch::{Batch, Bucket, Decision, Outcome, Record};
-use crate::receipt::{Receipt, Return, Returns};
+use crate::receipt::{Return, Returns};
 use crate::verdict::{Look, all_have_room, outcome};
 use held::{Held, Left};
 use state::State;

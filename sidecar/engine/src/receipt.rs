@@ -6,17 +6,6 @@
 
 use crate::batch::{Algorithm, Bucket, BucketSpec};
 
-/// What an admission is to leave behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// The whole key under which a store keeps it; see [`crate::receipt_key`].
-    pub key: String,
-    /// Units that it stands for.
-    pub units: u64,
-    /// How long, in microseconds: what was taken has come back by itself then.
-    pub lifetime_us: u64,
-}
-
 /// Units to be given back by a receipt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Return {

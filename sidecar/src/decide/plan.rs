@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use sluicegate_engine::{
-    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Take,
-    bucket_key,
+    Algorithm, Batch, BatchBuilder, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Take, bucket_key,
 };
 use sluicegate_protocol::{Code, Decision as Asked, Problem, Standing, Verdict};
 
+use super::buckets::unknown_limit;
 use super::instead::Instead;
 use super::receipts;
 use crate::policy::{Limit, Policy};
@@ -306,21 +306,6 @@ fn add(policy: &Policy, asked: &Asked<'_>, builder: &mut BatchBuilder) -> Result
     })
 }
 
-/// The buckets of a limit for a key.
-///
-/// # Errors
-/// The policy has no such limit.
-pub fn buckets(policy: &Policy, limit: &str, key: &str) -> Result<Vec<Bucket>, Problem> {
-    let limit = policy
-        .limit(limit)
-        .ok_or_else(|| unknown_limit(policy, "limit", limit))?;
-    let bucket = |spec: &BucketSpec| Bucket {
-        key: bucket_key(key, &limit.name, spec),
-        spec: *spec,
-    };
-    Ok(limit.windows.iter().map(bucket).collect())
-}
-
 /// The time in which the whole quota comes back: for a token bucket that of its burst at its rate.
 fn window_us(spec: &BucketSpec) -> u64 {
     match spec.algorithm {
@@ -332,21 +317,4 @@ fn window_us(spec: &BucketSpec) -> u64 {
         }
         _ => spec.window_us,
     }
-}
-
-fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
-    let near = policy
-        .limits()
-        .map(|limit| limit.name.as_str())
-        .max_by(|a, b| {
-            let likeness = |known: &str| strsim::jaro_winkler(known, name);
-            likeness(a).total_cmp(&likeness(b))
-        });
-    Problem::new(
-        Code::UnknownLimit,
-        format_args!(
-            "`{field}`: the policy has no limit `{name}`; the nearest name is `{}`",
-            near.unwrap_or_default()
-        ),
-    )
 }

@@ -3,7 +3,7 @@
 use sluicegate_engine::{Receipt, receipt_key};
 use sluicegate_protocol::{Code, GiveBack, Problem};
 
-use super::plan::buckets;
+use super::buckets::buckets;
 use crate::policy::{Limit, Policy};
 use crate::store::GiveBackEntry;
 

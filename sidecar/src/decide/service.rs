@@ -11,9 +11,10 @@ use sluicegate_protocol::{
     read_give_backs, read_resets,
 };
 
+use super::buckets::buckets;
 use super::denials::Denials;
 use super::epoch::{Live, Reload};
-use super::plan::{Plan, buckets};
+use super::plan::Plan;
 use super::receipts;
 use super::settle::Settler;
 use crate::clock;
@@ -305,10 +306,8 @@ impl Service {
                         continue;
                     }
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
-                    let now_ms = clock::unix_ms();
-                    self.incidents
-                        .store_failed(now_ms.saturating_sub(ago), cause);
-                    self.incidents.store_failed(now_ms, cause);
+                    let since_ms = clock::unix_ms().saturating_sub(ago);
+                    self.incidents.store_lost(since_ms, cause);
                 }
             }
             if changes.changed().await.is_err() {

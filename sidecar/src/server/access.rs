@@ -20,8 +20,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sluicegate_protocol::RESET_PATH;
 
-use super::admin::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::listen::Address;
+use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::web_pages::{Refusal, called_json, host, same_origin};
 
 const MISDIRECTED: Refusal = (

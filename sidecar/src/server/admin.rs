@@ -13,16 +13,10 @@ use sluicegate_protocol::{RESET_PATH, TOP_PATH};
 
 use super::access::{Access, guard};
 use super::body::{answer, whole};
+use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
 use super::readiness::Readiness;
 use crate::decide::Service;
 use crate::page::{self, Feed};
-
-/// Whether the process serves.
-pub(super) const HEALTHZ_PATH: &str = "/healthz";
-/// Whether it should be sent requests.
-pub(super) const READYZ_PATH: &str = "/readyz";
-/// For Prometheus.
-pub(super) const METRICS_PATH: &str = "/metrics";
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 

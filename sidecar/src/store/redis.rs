@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `node.rs` | a Redis: its connections, and the one that a call takes |
 //! | `supervise.rs` | the owner of a connection: makes it, looks at it, replaces it |
+//! | `links.rs` | which of its connections can be used, and since when none can |
 //! | `live.rs` | a connection in use |
 //! | `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
 //! | `probe.rs` | the look at a connection |
@@ -13,6 +14,7 @@
 mod backoff;
 mod clock;
 pub mod dial;
+mod links;
 pub mod live;
 pub mod node;
 mod probe;

@@ -2,21 +2,12 @@
 //! the newest events. Bounded; times are milliseconds since 1970, which are shown to people and decide nothing.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::failures::FailureLog;
 
 /// Events that are kept.
 const CAPACITY: usize = 50;
-
-/// Calls that fail one after the other before that is an outage: a single one may be a connection that was cut.
-const FAILURES_OF_AN_OUTAGE: u32 = 2;
-
-/// After a decision's call failed, a probe that succeeds proves nothing for so long: while Redis answers PING, it may
-/// have no memory left, be read-only or be too slow for the deadline. Afterwards nobody asks, and the probe is all there
-/// is.
-const PROBES_PROVE_NOTHING_MS: u64 = 3_000;
 
 /// An outage that begins so soon after another is the same one: a store that comes and goes must not push
 /// everything else out.
@@ -55,16 +46,16 @@ pub struct Event {
 /// Whether the store answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Store {
-    /// Nobody has asked it yet.
+    /// Nothing is known of it yet.
     #[default]
     Unasked,
-    /// The last call succeeded.
+    /// It does.
     Answers,
     /// An outage is under way.
     Lost {
-        /// When the first call of it failed.
+        /// Since when.
         since_ms: u64,
-        /// What the call that made it an outage came to.
+        /// The first reason.
         why: String,
     },
 }
@@ -75,18 +66,11 @@ pub struct Incidents {
     state: Mutex<State>,
     /// What the log is told of it.
     pub log: FailureLog,
-    /// The store answered the last call: then another that does changes nothing, and need not lock.
-    calm: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     store: Store,
-    /// Calls that have failed since the last that did not, and when the first of them did.
-    failures: u32,
-    failing_since_ms: u64,
-    /// When a decision's call last failed, unless one has succeeded since.
-    call_failed_ms: Option<u64>,
     /// When the policy in force was loaded.
     policy_since_ms: u64,
     events: VecDeque<Event>,
@@ -113,25 +97,13 @@ impl Incidents {
         self.state().add(now_ms, Kind::PolicyRefused, why);
     }
 
-    /// A call to the store has failed.
-    pub fn store_failed(&self, now_ms: u64, error: impl std::fmt::Display) {
+    /// The store is down, since then; of one outage the first reason is kept, which says most.
+    pub fn store_lost(&self, since_ms: u64, why: impl std::fmt::Display) {
         let mut state = self.state();
-        state.call_failed_ms = Some(now_ms);
-        self.failed(&mut state, now_ms, error);
-    }
-
-    fn failed(&self, state: &mut State, now_ms: u64, error: impl std::fmt::Display) {
-        self.calm.store(false, Ordering::Relaxed);
-        if state.failures == 0 {
-            state.failing_since_ms = now_ms;
-        }
-        state.failures = state.failures.saturating_add(1);
-        // Of an outage the first error says most: later ones are those of attempts to connect again.
-        let is_lost = matches!(state.store, Store::Lost { .. });
-        if is_lost || state.failures < FAILURES_OF_AN_OUTAGE {
+        if matches!(state.store, Store::Lost { .. }) {
             return;
         }
-        let (since_ms, why) = (state.failing_since_ms, error.to_string());
+        let why = why.to_string();
         state.store = Store::Lost {
             since_ms,
             why: why.clone(),
@@ -139,35 +111,9 @@ impl Incidents {
         state.lose(since_ms, why);
     }
 
-    /// A probe of the store has failed.
-    pub fn probe_failed(&self, now_ms: u64, error: impl std::fmt::Display) {
-        self.failed(&mut self.state(), now_ms, error);
-    }
-
-    /// A probe of the store has succeeded: an outage is over if no decision fails any more.
-    pub fn probe_answered(&self, now_ms: u64) {
-        if self.calm.load(Ordering::Relaxed) {
-            return;
-        }
-        let failed_ms = self.state().call_failed_ms;
-        let proves = failed_ms.is_none_or(|failed_ms| {
-            // A clock that was set back must not keep an outage open.
-            failed_ms.abs_diff(now_ms) >= PROBES_PROVE_NOTHING_MS
-        });
-        if proves {
-            self.store_answered(now_ms);
-        }
-    }
-
-    /// A call to the store has succeeded.
+    /// The store is up.
     pub fn store_answered(&self, now_ms: u64) {
-        if self.calm.load(Ordering::Relaxed) {
-            return;
-        }
         let mut state = self.state();
-        self.calm.store(true, Ordering::Relaxed);
-        state.failures = 0;
-        state.call_failed_ms = None;
         if let Store::Lost { since_ms, .. } = state.store {
             let seconds = now_ms.saturating_sub(since_ms) as f64 / 1_000.0;
             state.add(now_ms, Kind::StoreBack, format!("after {seconds:.1} s"));
@@ -239,18 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn one_failed_call_is_no_outage_and_two_in_a_row_are_one_since_the_first() {
+    fn s26_an_outage_is_told_once_with_its_first_reason() {
         let incidents = Incidents::default();
         assert_eq!(incidents.store(), Store::Unasked);
-        incidents.store_failed(1_000, "cut");
-        incidents.store_answered(1_001);
-        incidents.store_failed(2_000, "cut");
-        assert_eq!(
-            (incidents.store(), incidents.newest()),
-            (Store::Answers, vec![])
-        );
-        incidents.store_failed(2_500, "refused");
-        incidents.store_failed(3_000, "no answer");
+        incidents.store_answered(1_000);
+        assert!(incidents.newest().is_empty(), "there was none");
+        incidents.store_lost(2_000, "refused");
+        incidents.store_lost(3_000, "no answer");
         let lost = Store::Lost {
             since_ms: 2_000,
             why: "refused".to_owned(),
@@ -273,21 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_away_from_the_start_is_lost() {
-        let incidents = Incidents::default();
-        incidents.store_failed(5, "refused");
-        incidents.store_failed(6, "refused");
-        assert!(matches!(incidents.store(), Store::Lost { since_ms: 5, .. }));
-    }
-
-    #[test]
     fn a_store_that_comes_and_goes_is_one_outage_until_it_has_stayed_for_a_while() {
         let incidents = Incidents::default();
         incidents.started(0, "1.0.0");
         for turn in 0..100 {
             let now = 1_000 * turn;
-            incidents.store_failed(now, "no answer");
-            incidents.store_failed(now + 1, "no answer");
+            incidents.store_lost(now, "no answer");
             incidents.store_answered(now + 500);
         }
         assert_eq!(
@@ -299,50 +231,16 @@ mod tests {
             ]
         );
         let later = 99_500 + SAME_OUTAGE_MS;
-        incidents.store_failed(later, "no answer");
-        incidents.store_failed(later + 1, "no answer");
+        incidents.store_lost(later, "no answer");
         assert_eq!(kinds(&incidents)[0], (Kind::StoreLost, 1));
         assert_eq!(incidents.newest().len(), 4);
-    }
-
-    #[test]
-    fn s26_probes_do_not_end_an_outage_in_which_decisions_go_on_failing() {
-        let incidents = Incidents::default();
-        // For 8 s each decision fails, and each probe is answered.
-        for now in (0..8_000).step_by(100) {
-            incidents.store_failed(now, "read-only");
-            incidents.probe_answered(now + 50);
-        }
-        assert_eq!(kinds(&incidents), [(Kind::StoreLost, 1)]);
-        incidents.store_answered(8_000);
-        assert_eq!(
-            kinds(&incidents),
-            [(Kind::StoreBack, 1), (Kind::StoreLost, 1)]
-        );
-    }
-
-    #[test]
-    fn s26_a_probe_ends_an_outage_that_only_probes_have_noticed_or_that_nobody_asks_in_any_more() {
-        let incidents = Incidents::default();
-        incidents.probe_failed(0, "refused");
-        incidents.probe_failed(1_000, "refused");
-        assert!(matches!(incidents.store(), Store::Lost { since_ms: 0, .. }));
-        incidents.probe_answered(2_000);
-        assert_eq!(incidents.store(), Store::Answers);
-        incidents.store_failed(20_000, "refused");
-        incidents.store_failed(20_001, "refused");
-        incidents.probe_answered(21_000);
-        assert!(matches!(incidents.store(), Store::Lost { .. }));
-        incidents.probe_answered(23_001);
-        assert_eq!(incidents.store(), Store::Answers);
     }
 
     #[test]
     fn something_between_two_outages_keeps_them_apart() {
         let incidents = Incidents::default();
         for now in [0, 2_000] {
-            incidents.store_failed(now, "no answer");
-            incidents.store_failed(now + 1, "no answer");
+            incidents.store_lost(now, "no answer");
             incidents.store_answered(now + 500);
             incidents.policy_loaded(now + 600, 2);
         }

@@ -1,6 +1,6 @@
 //! `fixed_window`: one counter for each window aligned to the store's clock.
 
-use super::state::in_order;
+use super::order::in_order;
 use crate::batch::{BucketSpec, Record};
 use crate::check::MAX_HELD;
 use crate::verdict::Look;

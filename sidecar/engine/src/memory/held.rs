@@ -2,8 +2,8 @@
 
 use super::state::State;
 use super::table::Ends;
+use crate::batch::Receipt;
 use crate::batch::{BucketSpec, Record};
-use crate::receipt::Receipt;
 use crate::verdict::Look;
 
 #[derive(Debug)]

@@ -33,6 +33,8 @@ pub struct Live {
     connection: MultiplexedConnection,
     clock: Mutex<Clock>,
     opened: Instant,
+    /// Calls under way.
+    busy: AtomicU32,
     /// Calls without an answer since the last one with.
     misses: AtomicU32,
     /// When the last answer came, milliseconds after it was opened.
@@ -84,6 +86,7 @@ impl Live {
             connection,
             clock: Mutex::new(clock),
             opened,
+            busy: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             heard_ms: AtomicU64::new(0),
             sign: watch::Sender::new(Sign::Fine),
@@ -99,6 +102,11 @@ impl Live {
     /// The last call had an answer.
     pub fn answers(&self) -> bool {
         self.misses.load(Ordering::Relaxed) == 0
+    }
+
+    /// Calls under way.
+    pub fn busy(&self) -> u32 {
+        self.busy.load(Ordering::Relaxed)
     }
 
     /// How long ago there was an answer.
@@ -156,6 +164,7 @@ impl Live {
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         let mut connection = self.connection.clone();
+        let _under_way = UnderWay::begin(&self.busy);
         let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
         self.ended(answer.ok(), deadline)
     }
@@ -245,6 +254,22 @@ impl Live {
     fn clock(&self) -> MutexGuard<'_, Clock> {
         // Nothing that is done under it panics.
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that is counted as long as this lives.
+struct UnderWay<'a>(&'a AtomicU32);
+
+impl<'a> UnderWay<'a> {
+    fn begin(busy: &'a AtomicU32) -> Self {
+        busy.fetch_add(1, Ordering::Relaxed);
+        Self(busy)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,88 +1,23 @@
 //! A Redis: some connections to it, each of them watched, and the one that a call takes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{Reply, ReplyError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::timeout_at;
 
-use super::dial::Dialer;
+use super::links::Links;
+pub use super::links::{Common, Place};
 use super::live::{Deadline, Live};
-use super::probe::Probe;
 use super::supervise::supervise;
-use crate::policy::Endpoint;
-use crate::store::call::{Each, Request, Script};
-use crate::store::error::{ConnectionError, StoreError};
-use crate::store::health::{Monitor, PartId};
-
-/// Where the node is, as far as is known now.
-pub type Place = watch::Receiver<Result<Endpoint, StoreError>>;
-
-/// A connection that broke is replaced within this time, or the node is down: what is decided without it may be over its
-/// limit, which a connection that is cut now and then is not worth.
-const DOWN_AFTER: Duration = Duration::from_millis(100);
-
-/// What all nodes of a store have in common.
-pub struct Common {
-    /// How to connect.
-    pub dialer: Dialer,
-    /// What to call.
-    pub script: Script,
-    /// Connections to each node.
-    pub connections: usize,
-    /// Where to report.
-    pub monitor: Arc<Monitor>,
-    /// Operators have been warned that this Redis evicts.
-    pub warned: AtomicBool,
-    /// Counts the times that a clock of it was found to be set back.
-    pub steps: Arc<AtomicU64>,
-}
+use crate::store::call::{Each, Request};
+use crate::store::error::StoreError;
 
 /// A Redis. Its connections end when it is dropped.
 pub struct Node {
-    shared: Arc<Shared>,
+    shared: Arc<Links>,
     _tasks: JoinSet<()>,
-}
-
-/// What a node's connections share.
-pub struct Shared {
-    /// With the other nodes.
-    pub common: Arc<Common>,
-    /// Where it is.
-    pub place: Place,
-    /// Somebody should look whether it is still there.
-    pub doubted: Arc<Notify>,
-    /// Part of a Cluster: which node is primary is not its own affair then.
-    pub clustered: bool,
-    links: Vec<Link>,
-    probe: ArcSwap<Probe>,
-    turn: AtomicUsize,
-    /// The first attempts to connect have come to something.
-    tried: watch::Sender<bool>,
-    part: PartId,
-    /// Since when it is known not to decide.
-    down_since: ArcSwapOption<Instant>,
-    /// Why the last probe was refused, if it was.
-    refuses: ArcSwapOption<StoreError>,
-    /// The last connection that could be used: it knows what time it is there.
-    last: ArcSwapOption<Live>,
-}
-
-struct Link {
-    state: ArcSwap<LinkState>,
-}
-
-/// What a connection is good for.
-enum LinkState {
-    /// Calls.
-    Live(Arc<Live>),
-    /// Nothing, and why.
-    Lost(StoreError),
 }
 
 impl Node {
@@ -93,25 +28,9 @@ impl Node {
         doubted: Arc<Notify>,
         tag: Option<&str>,
     ) -> Self {
-        let link = || Link {
-            state: ArcSwap::from_pointee(LinkState::Lost(ConnectionError::NotYet.into())),
-        };
-        let shared = Arc::new(Shared {
-            links: (0..common.connections.max(1)).map(|_| link()).collect(),
-            place,
-            doubted,
-            clustered: tag.is_some(),
-            probe: ArcSwap::from_pointee(Probe::new(tag.unwrap_or("probe"))),
-            turn: AtomicUsize::new(0),
-            tried: watch::Sender::new(false),
-            part: common.monitor.add(),
-            down_since: ArcSwapOption::empty(),
-            refuses: ArcSwapOption::empty(),
-            last: ArcSwapOption::empty(),
-            common,
-        });
+        let shared = Arc::new(Links::new(common, place, doubted, tag));
         let mut tasks = JoinSet::new();
-        for number in 0..shared.links.len() {
+        for number in 0..shared.count() {
             tasks.spawn(supervise(Arc::clone(&shared), number));
         }
         Self {
@@ -122,29 +41,17 @@ impl Node {
 
     /// Another slot is this node's.
     pub fn probe_in(&self, tag: &str) {
-        self.shared.probe.store(Arc::new(Probe::new(tag)));
+        self.shared.probe_in(tag);
     }
 
-    /// The connection for the next call. At the very first, waits for one until the deadline; later says at once why
-    /// there is none.
+    /// The connection for the next call; see [`Links::live`].
     pub async fn live(&self, deadline: Deadline) -> Result<Arc<Live>, StoreError> {
-        match self.shared.pick() {
-            Err(StoreError::Connection(ConnectionError::NotYet)) => {
-                let mut tried = self.shared.tried.subscribe();
-                // If it is not tried in time the reason stays.
-                let _ = timeout_at(deadline.at().into(), tried.wait_for(|tried| *tried)).await;
-                self.shared.pick()
-            }
-            picked => picked,
-        }
+        self.shared.live(deadline).await
     }
 
     /// It has been known for a while not to decide: calls fail without being sent.
     pub fn is_down(&self) -> bool {
-        let since = self.shared.down_since.load();
-        since
-            .as_ref()
-            .is_some_and(|since| since.elapsed() >= DOWN_AFTER)
+        self.shared.are_down()
     }
 
     /// Its clock now, as far as it is known: microseconds.
@@ -186,97 +93,6 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.shared.common.monitor.remove(self.shared.part);
-    }
-}
-
-impl Shared {
-    /// The probe of now.
-    pub fn probe(&self) -> Arc<Probe> {
-        self.probe.load_full()
-    }
-
-    /// The connections take turns; one that did not answer its last call comes last.
-    fn pick(&self) -> Result<Arc<Live>, StoreError> {
-        if let Some(cause) = &*self.refuses.load() {
-            return Err(StoreError::clone(cause));
-        }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let (mut doubtful, mut lost) = (None, None);
-        let (after, before) = self.links.split_at(turn % self.links.len());
-        for link in before.iter().chain(after) {
-            match &**link.state.load() {
-                LinkState::Live(live) if live.answers() => return Ok(Arc::clone(live)),
-                LinkState::Live(live) => doubtful = Some(Arc::clone(live)),
-                LinkState::Lost(StoreError::Connection(ConnectionError::NotYet)) => {}
-                LinkState::Lost(cause) => lost = Some(cause.clone()),
-            }
-        }
-        doubtful.ok_or(lost.unwrap_or(ConnectionError::NotYet.into()))
-    }
-
-    /// Redis's clock now, as far as it is known. A connection that was lost knew it too, and time goes on.
-    fn clock_us(&self) -> Option<u64> {
-        self.last.load().as_ref().and_then(|live| live.clock_us())
-    }
-
-    /// The connection that was made last.
-    pub fn last(&self) -> Option<Arc<Live>> {
-        self.last.load_full()
-    }
-
-    /// A connection can be used.
-    pub fn found(&self, number: usize, live: &Arc<Live>) {
-        self.last.store(Some(Arc::clone(live)));
-        self.set(number, LinkState::Live(Arc::clone(live)));
-        self.report();
-        self.tried.send_replace(true);
-    }
-
-    /// A connection cannot be used.
-    pub fn lost(&self, number: usize, cause: StoreError) {
-        self.set(number, LinkState::Lost(cause));
-        self.report();
-        self.tried.send_replace(true);
-    }
-
-    /// A probe was refused.
-    pub fn refused(&self, cause: StoreError) {
-        self.refuses.store(Some(Arc::new(cause)));
-        self.report();
-    }
-
-    /// A probe was not refused.
-    pub fn writes(&self) {
-        if self.refuses.swap(None).is_some() {
-            self.report();
-        }
-    }
-
-    /// As long as one connection can be used, and it is not refused, the Redis is there.
-    fn report(&self) {
-        match self.pick() {
-            Ok(_) => {
-                self.down_since.store(None);
-                self.common.monitor.up(self.part);
-            }
-            Err(cause) => {
-                if self.down_since.load().is_none() {
-                    self.down_since.store(Some(Arc::new(Instant::now())));
-                }
-                self.common.monitor.down(self.part, cause);
-            }
-        }
-    }
-
-    /// The last probe was refused.
-    pub fn refuses(&self) -> bool {
-        self.refuses.load().is_some()
-    }
-
-    fn set(&self, number: usize, state: LinkState) {
-        if let Some(link) = self.links.get(number) {
-            link.state.store(Arc::new(state));
-        }
+        self.shared.forget();
     }
 }

@@ -9,8 +9,8 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::backoff::Backoff;
+use super::links::Links;
 use super::live::{Deadline, Live, Sign};
-use super::node::Shared;
 use super::probe::{Found, role};
 use crate::store::error::{ConnectionError, StoreError};
 
@@ -24,7 +24,7 @@ const LOOK_WITHIN: Duration = Duration::from_millis(50);
 const GOOD: Duration = Duration::from_secs(1);
 
 /// Keeps one connection of a node, until it is aborted.
-pub async fn supervise(shared: Arc<Shared>, number: usize) {
+pub async fn supervise(shared: Arc<Links>, number: usize) {
     let mut backoff = Backoff::default();
     let mut place = shared.place.clone();
     loop {
@@ -50,7 +50,7 @@ pub async fn supervise(shared: Arc<Shared>, number: usize) {
 }
 
 /// One attempt. A connection that is handed out runs the script and is one to a primary.
-async fn connect(shared: &Shared) -> Result<(Arc<Live>, JoinSet<()>), StoreError> {
+async fn connect(shared: &Links) -> Result<(Arc<Live>, JoinSet<()>), StoreError> {
     let common = &shared.common;
     let mut place = shared.place.clone();
     let endpoint = place
@@ -94,7 +94,7 @@ async fn connect(shared: &Shared) -> Result<(Arc<Live>, JoinSet<()>), StoreError
 
 /// Watches a connection until it is of no more use.
 async fn watch(
-    shared: &Shared,
+    shared: &Links,
     number: usize,
     live: &Arc<Live>,
     driver: &mut JoinSet<()>,
@@ -142,7 +142,7 @@ async fn watch(
 }
 
 /// A Redis that evicts forgets admissions. Says so once; a user who may not ask is not told.
-async fn warn_of_eviction(shared: &Shared, live: &Live) {
+async fn warn_of_eviction(shared: &Links, live: &Live) {
     let common = &shared.common;
     if common.warned.load(Ordering::Relaxed) {
         return;

@@ -1,0 +1,130 @@
+use super::*;
+use crate::store::test_batches;
+use proptest::prelude::*;
+
+const MINUTE_US: u64 = 60_000_000;
+const START_US: u64 = 1_000 * MINUTE_US;
+
+fn bucket(key: &str, limit: u64) -> Bucket {
+    let spec = BucketSpec {
+        algorithm: Algorithm::SlidingLog,
+        limit,
+        window_us: MINUTE_US,
+    };
+    Bucket {
+        key: key.to_owned(),
+        spec,
+    }
+}
+
+fn at(after_us: u64, units: u64) -> Record {
+    Record {
+        at_us: START_US + after_us,
+        units,
+    }
+}
+
+fn one_of(of: u64) -> Place {
+    Place { rank: 0, of }
+}
+
+/// Asks for a unit of each bucket.
+fn ask(share: &mut Share, now_us: u64, place: Place, buckets: &[Bucket]) -> Option<Outcome> {
+    let all: Vec<_> = (0..buckets.len()).collect();
+    let batch = test_batches::batch(buckets.to_vec(), std::slice::from_ref(&all));
+    share.decide(now_us, place, (&batch, &batch.decisions[0]), &all)
+}
+
+#[test]
+fn a_share_admits_its_part_and_owes_it_to_the_whole_bucket() {
+    let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
+    let ask = |share: &mut Share, n| ask(share, START_US + n, one_of(3), &whole);
+    let admitted = (0..10).filter(|n| ask(&mut share, *n).unwrap().admitted);
+    assert_eq!(admitted.count(), 4);
+    assert!(share.is_pending(&whole[0]));
+    let debts = share.begin(9, |_| Some(START_US + 10));
+    assert_eq!(debts[0].bucket, whole[0]);
+    let owed: Vec<_> = (0..4).map(|n| at(n, 1)).collect();
+    assert_eq!(debts[0].records, owed);
+    assert!(
+        share.is_pending(&whole[0]),
+        "until it is known to be written"
+    );
+    share.written(&debts);
+    assert!(share.is_settled());
+}
+
+#[test]
+fn a_denied_decision_owes_nothing_and_what_can_never_fit_has_no_answer() {
+    let (mut share, buckets) = (Share::new(1 << 20), [bucket("a", 10), bucket("b", 1)]);
+    assert!(
+        ask(&mut share, START_US, one_of(1), &buckets)
+            .unwrap()
+            .admitted
+    );
+    let denied = ask(&mut share, START_US, one_of(1), &buckets).unwrap();
+    assert!(!denied.admitted && denied.decided_by == 1);
+    let owed: u64 = share
+        .begin(9, |_| Some(START_US))
+        .iter()
+        .flat_map(|debt| &debt.records)
+        .map(|r| r.units)
+        .sum();
+    assert_eq!(owed, 2);
+    let (mut other, last_of_three) = (Share::new(1 << 20), Place { rank: 2, of: 3 });
+    assert_eq!(ask(&mut other, START_US, last_of_three, &buckets), None);
+}
+
+#[test]
+fn what_is_admitted_while_some_is_written_is_owed_by_itself() {
+    let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
+    ask(&mut share, START_US, one_of(1), &whole);
+    let debts = share.begin(9, |_| Some(START_US));
+    ask(&mut share, START_US + 5, one_of(1), &whole);
+    share.written(&debts);
+    assert!(share.is_pending(&whole[0]));
+    let left = (0..10).filter(|_| {
+        ask(&mut share, START_US + 6, one_of(1), &whole)
+            .unwrap()
+            .admitted
+    });
+    assert_eq!(left.count(), 9);
+    let debts = share.begin(9, |_| Some(START_US + 7));
+    assert_eq!(debts[0].records, [at(5, 1), at(6, 9)]);
+    assert!(!share.are_old(&debts, Some(START_US + 7)) && share.is_pending(&whole[0]));
+    assert!(share.are_old(&debts, Some(START_US + 7 + MINUTE_US)) && share.is_settled());
+}
+
+#[test]
+fn what_is_older_than_its_window_is_not_written_back() {
+    let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
+    ask(&mut share, START_US, one_of(1), &whole);
+    assert!(share.begin(9, |_| Some(START_US + MINUTE_US)).is_empty());
+    assert!(share.is_settled());
+}
+
+proptest! {
+    /// However many records: their units are all there, in order, none earlier than it was, and no more than fit.
+    #[test]
+    fn records_are_put_together_as_of_the_later(
+        steps in prop::collection::vec((0_u64..1_000, 1_u64..5), 1..500),
+    ) {
+        let first = bucket("k", 10);
+        let mut pending = Pending { spec: first.spec, records: Vec::new() };
+        let (mut now_us, mut taken) = (START_US, Vec::new());
+        for (step_us, units) in steps {
+            now_us += step_us;
+            let record = Record { at_us: now_us, units };
+            pending.add(record);
+            taken.push(record);
+        }
+        let records = &pending.records;
+        prop_assert!(records.len() <= MAX_RECORDS && records.is_sorted_by_key(|record| record.at_us));
+        for at_us in taken.iter().map(|record| record.at_us) {
+            let since = |list: &[Record]| list.iter().filter(|r| r.at_us >= at_us).map(|r| r.units).sum::<u64>();
+            prop_assert!(since(records) >= since(&taken), "more is held, never less");
+        }
+        let sum = |list: &[Record]| list.iter().map(|r| r.units).sum::<u64>();
+        prop_assert_eq!(sum(records), sum(&taken));
+    }
+}
