@@ -30,7 +30,7 @@ pub async fn run(engine: &Engine, folder: &Path, report: &Report) {
     stand_ins::make(engine, folder);
     report.note("images stand for those that users pull: made of packages");
     engine.compose(&["build", "--quiet", "envoy", "sidecar", "upstream"]);
-    report.note("deploy/docker is built, with what `make build filter` compiled");
+    report.note("deploy/docker is built, with what `make debug filter` compiled");
     engine.compose(&[&["up", "--detach"][..], &SERVICES].concat());
     for service in SERVICES {
         let healthy = async || engine.health(service) == "healthy";

@@ -42,7 +42,7 @@ pub fn make(engine: &Engine, folder: &Path) {
         for file in files {
             let name = file.file_name().expect("a file");
             std::fs::copy(file, context.join(name)).unwrap_or_else(|error| {
-                panic!("{}: {error}; make it: make build filter", file.display())
+                panic!("{}: {error}; make it: make debug filter", file.display())
             });
         }
         std::fs::write(

@@ -60,13 +60,14 @@ impl Service {
             Arc::clone(&incidents),
         );
         let instance = random_instance();
-        let memory_limit = live.current().policy.memory_limit;
+        // What is owed to the store takes up to four times what decides.
+        let share_limit = live.current().policy.memory_limit / 4;
         Self {
             instance,
             settler: Settler::new(
                 Arc::clone(&store),
                 batcher,
-                Outage::new(memory_limit),
+                Outage::new(share_limit),
                 format!("{instance:x}"),
             ),
             live,

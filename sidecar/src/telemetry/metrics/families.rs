@@ -153,7 +153,7 @@ impl Families {
                 &registry,
                 IntGauge::new(
                     "sluicegate_store_up",
-                    "1 if the store answered the last decisions or, where there were none, a probe, else 0.",
+                    "1 while all of the store can be used, else 0.",
                 )?,
             )?,
             batch_decisions: histogram(
