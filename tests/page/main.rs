@@ -33,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(240);
 fn policy(redis: &str, quota: u64) -> String {
     format!(
         "store: {redis}\nstore_timeout: 250ms\nlimits:\n\
-         \x20 per-client:\n    algorithm: sliding_log\n    windows: [{{ quota: {quota}, per: 2s }}, {{ quota: 100000, per: 1h }}]\n\
-         \x20 search:\n    algorithm: token_bucket\n    windows: [{{ quota: 1000, per: 1s, burst: 2000 }}]\n"
+         \x20 per-client:\n    algorithm: sliding_log\n    when_store_is_down: deny\n    windows: [{{ quota: {quota}, per: 2s }}, {{ quota: 100000, per: 1h }}]\n\
+         \x20 search:\n    algorithm: token_bucket\n    when_store_is_down: deny\n    windows: [{{ quota: 1000, per: 1s, burst: 2000 }}]\n"
     )
 }
 
