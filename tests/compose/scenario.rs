@@ -115,11 +115,15 @@ async fn without_redis(engine: &Engine, clients: &mut Clients, report: &Report) 
     engine.kill("redis");
     let told = async || get(READY).await.1.contains("the store does not answer");
     eventually("the sidecar says that its store is away", told).await;
-    clients.no_verdict_is_to_be_had().await;
+    // This sidecar's share is the whole limit: there is no other.
+    clients.limits_hold(3).await;
     let counts = clients.take();
-    let unavailable = "sum(sluicegate_decisions_total{verdict=\"unavailable\"})";
-    seen::comes_to(unavailable, counts.total()).await;
-    let besides = "/readyz says so; Prometheus counts all as unavailable";
+    for (verdict, count) in [("admitted", counts.ok), ("denied", counts.denied)] {
+        let labels = format!("verdict=\"{verdict}\",source=\"share\"");
+        let sum = format!("sum(sluicegate_decisions_total{{{labels}}})");
+        seen::comes_to(&sum, count).await;
+    }
+    let besides = "/readyz says so; Prometheus counts all as decided by share";
     report.answers("Redis is killed", counts, besides);
     counts
 }
