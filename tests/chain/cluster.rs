@@ -200,6 +200,50 @@ async fn subjects_by_node(cluster: &Cluster, each: usize) -> Vec<Vec<String>> {
     by_node
 }
 
+#[tokio::test]
+async fn a_share_for_a_dead_nodes_subjects_leaves_the_others_to_the_store() {
+    const NEVER: u64 = 1_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let policy = policy(&cluster, NEVER, NEVER).replace(PATIENCE, "store_timeout: 200ms");
+    let sidecar = sidecar(&policy, folder.path()).await;
+    let by_node = subjects_by_node(&cluster, 2).await;
+    eventually("it knows of itself", async || {
+        sidecar.metric("sluicegate_sidecars").await == 1.0
+    })
+    .await;
+    cluster.pause(2);
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let asked = [
+        &by_node[2][0],
+        &by_node[0][0],
+        &by_node[2][1],
+        &by_node[1][0],
+    ];
+    let asked = asked.map(|subject| json!({ "checks": [check("wide", subject)] }));
+    let body = json!({ "decisions": asked }).to_string();
+    let admitted_by = async |source: &str| {
+        let labels = format!("limit=\"wide\",source=\"{source}\",verdict=\"admitted\"");
+        let name = format!("sluicegate_decisions_total{{{labels}}}");
+        sidecar.metric(&name).await
+    };
+    eventually("its share decides for the dead node", async || {
+        post(&url, body.clone()).await;
+        admitted_by("share").await >= 2.0
+    })
+    .await;
+    let (share, store) = (admitted_by("share").await, admitted_by("store").await);
+    for _ in 0..10 {
+        let (_, answer) = post(&url, body.clone()).await;
+        assert!(!answer.contains("unavailable"), "{answer}");
+    }
+    let (share, store) = (
+        admitted_by("share").await - share,
+        admitted_by("store").await - store,
+    );
+    assert_eq!((share, store), (20.0, 20.0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
     const TIMEOUT: Duration = Duration::from_secs(1);

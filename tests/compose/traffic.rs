@@ -44,11 +44,6 @@ impl Counts {
             other => panic!("status {other}"),
         }
     }
-
-    /// All of them.
-    pub fn total(&self) -> u64 {
-        self.ok + self.denied + self.unavailable
-    }
 }
 
 impl Add for Counts {

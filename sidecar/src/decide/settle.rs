@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sluicegate_engine::{Batch, BatchBuilder};
 use sluicegate_protocol::WithoutStore;
 use tokio::time::Instant;
 
@@ -49,11 +50,11 @@ impl Settler {
         }
         self.asked.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.store.timeout();
-        let may = self.outage.store_may_decide(&self.store, batch, deadline);
-        let settled = if may.await {
+        let held = self.outage.held_back(&self.store, batch, deadline).await;
+        let settled = if held.is_empty() {
             self.batcher.decide(Arc::clone(batch), parent).await
         } else {
-            vec![None; batch.decisions.len()]
+            self.settle_others(batch, &held, parent).await
         };
         if settled.iter().all(Option::is_some) {
             return (settled, Vec::new());
@@ -80,6 +81,24 @@ impl Settler {
             instead.push(say);
         }
         (settled, instead)
+    }
+
+    /// What the store says to the decisions that are not held back.
+    async fn settle_others(
+        &self,
+        batch: &Batch,
+        held: &[bool],
+        parent: Option<Parent>,
+    ) -> Vec<Option<Settled>> {
+        let mut others = BatchBuilder::new();
+        let mut goes = Vec::with_capacity(held.len());
+        for (decision, held) in batch.decisions.iter().zip(held) {
+            goes.push(!held && others.copy(batch, decision));
+        }
+        let others = Arc::new(others.finish());
+        let mut settled = self.batcher.decide(others, parent).await.into_iter();
+        let put_back = |goes: bool| goes.then(|| settled.next().flatten()).flatten();
+        goes.into_iter().map(put_back).collect()
     }
 
     /// Whether it was asked for something since this was last called.

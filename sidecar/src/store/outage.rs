@@ -90,31 +90,34 @@ impl Outage {
         outcome.ok_or(NoShare::TooSmall)
     }
 
-    /// Whether the store may decide a batch. Not while it is down, or does not know what was admitted here of one of the
-    /// batch's buckets; if it is just being told, this waits for it, until `deadline`.
-    pub async fn store_may_decide(&self, store: &Store, batch: &Batch, deadline: Instant) -> bool {
-        while self.pending.load(Ordering::Relaxed) {
+    /// Which decisions of a batch the store may not make: those over a bucket of which it does not know what was admitted
+    /// here. While it is being told, this waits for it, until `deadline`. Empty if it may make all of them.
+    pub async fn held_back(&self, store: &Store, batch: &Batch, deadline: Instant) -> Vec<bool> {
+        loop {
+            if !self.pending.load(Ordering::Relaxed) {
+                return Vec::new();
+            }
             let written = self.written.notified();
             tokio::pin!(written);
             written.as_mut().enable();
-            let waits_for = {
+            let (mut held, mut being_told) = (Vec::with_capacity(batch.decisions.len()), false);
+            {
                 let share = self.share();
-                let mut pending = batch
-                    .buckets
-                    .iter()
-                    .filter(|bucket| share.is_pending(bucket));
-                pending.next().map(|bucket| store.is_down(&bucket.key))
-            };
-            match waits_for {
-                None => return true,
-                Some(true) => return false,
-                Some(false) => {}
+                for decision in &batch.decisions {
+                    let takes = decision.takes.iter();
+                    let buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
+                    let mut pending = buckets.filter(|bucket| share.is_pending(bucket)).peekable();
+                    held.push(pending.peek().is_some());
+                    being_told |= pending.any(|bucket| !store.is_down(&bucket.key));
+                }
             }
-            if timeout_at(deadline, written).await.is_err() {
-                return false;
+            if !held.contains(&true) {
+                return Vec::new();
+            }
+            if !being_told || timeout_at(deadline, written).await.is_err() {
+                return held;
             }
         }
-        true
     }
 
     /// Tells the store what it does not know, as soon as it can be told, for ever. `name` is this sidecar's.
