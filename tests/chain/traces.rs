@@ -236,11 +236,10 @@ async fn a_collector_that_is_away_is_told_in_one_line_and_holds_nothing_up() {
 /// `SLUICEGATE_OTELCOL` names a collector's program with the receiver `otlp` and the exporter `debug`:
 /// docs/tracing.md tells how to build one.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a collector, which no package has: see docs/tracing.md"]
 async fn a_real_collector_reads_the_spans() {
-    let Some(program) = std::env::var_os("SLUICEGATE_OTELCOL") else {
-        eprintln!("SLUICEGATE_OTELCOL is not set: no real collector");
-        return;
-    };
+    let program = std::env::var_os("SLUICEGATE_OTELCOL")
+        .expect("SLUICEGATE_OTELCOL names a collector: docs/tracing.md tells how to build one");
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
     let config = json!({

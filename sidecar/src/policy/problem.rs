@@ -11,7 +11,7 @@ const FILE: &str = "the path of a file";
 const WHOLE: &str = "a whole number of 1 or more";
 
 /// All fields of the file, and what each takes.
-const FIELDS: [(&str, &str); 22] = [
+const FIELDS: [(&str, &str); 23] = [
     (
         "store",
         "`memory` or the URL of a Redis, `\"redis://HOST:PORT\"`",
@@ -36,6 +36,7 @@ const FIELDS: [(&str, &str); 22] = [
     ("store_timeout", DURATION),
     ("memory_limit", "a size such as `256MiB`"),
     ("denial_ttl", DURATION),
+    ("when_store_is_down", "`share`, `allow` or `deny`"),
     (
         "limits",
         "a mapping, from the limits' names to their `algorithm` and `windows`",

@@ -161,3 +161,35 @@ impl PolicySource {
         Ok(watcher)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str =
+        "limits: { l: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
+
+    #[test]
+    fn s13_a_file_that_was_away_or_broken_is_read_again_though_it_is_as_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        std::fs::write(&path, GOOD).unwrap();
+        let (source, policy) = PolicySource::open(&path).unwrap();
+        let again = || {
+            let mut loaded = false;
+            let read = source.read_again(&policy, |_| loaded = true);
+            read.is_ok().then_some(loaded)
+        };
+        assert_eq!(again(), Some(false), "nothing has changed");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((again(), source.refusal().is_some()), (None, true));
+        std::fs::write(&path, GOOD).unwrap();
+        assert_eq!((again(), source.refusal()), (Some(true), None));
+        std::fs::write(&path, "limits: 1").unwrap();
+        assert_eq!((again(), source.refusal().is_some()), (None, true));
+        assert_eq!(again(), Some(false), "it was told already");
+        assert!(source.refusal().is_some(), "and is as wrong as it was");
+        std::fs::write(&path, GOOD).unwrap();
+        assert_eq!((again(), source.refusal()), (Some(true), None));
+    }
+}

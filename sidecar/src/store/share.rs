@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::cluster::slots::tag;
 use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record,
-    Take,
+    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome,
+    Place, Record, Take,
 };
 
 /// For how long a call is remembered that was made. Who repeats it later than that would record it twice, which is never
@@ -107,7 +107,7 @@ impl Share {
             self.place = None;
         }
         let place = *self.place.get_or_insert(place);
-        let mut shared = Batch::default();
+        let mut shared = BatchBuilder::new();
         let mut wholes = Vec::with_capacity(takes.len());
         let mut own = Vec::with_capacity(takes.len());
         for number in takes {
@@ -117,21 +117,19 @@ impl Share {
             if take.cost > spec.most_at_once() {
                 return None;
             }
+            let bucket = shared.bucket(whole.key.clone(), spec);
             own.push(Take {
-                bucket: shared.buckets.len(),
+                bucket,
                 cost: take.cost,
-            });
-            shared.buckets.push(Bucket {
-                key: whole.key.clone(),
-                spec,
             });
             wholes.push((whole, take.cost));
         }
-        shared.decisions.push(Decision {
+        shared.push(Decision {
             takes: own,
             peek: decision.peek,
             receipts: Vec::new(),
         });
+        let shared = shared.finish();
         self.now_us = now_us;
         let mut outcome = self.engine.decide(now_us, &shared).pop()?.ok()?;
         outcome.decided_by = *takes.get(outcome.decided_by)?;
