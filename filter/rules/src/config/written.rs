@@ -93,8 +93,9 @@ pub struct Rule {
     /// What is asked for a request that matches.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 8)))]
     pub checks: Vec<Check>,
-    /// Without a verdict (sidecar or store away or late): let the request through, or answer 503. A rule with
-    /// `shadow: true` has no need of it.
+    /// Without a verdict (sidecar or store away or late): let the request through, or answer 503. What a limit in the policy
+    /// says for a store that is down, `when_store_is_down: allow` or `deny`, goes before it. A rule with `shadow: true` has
+    /// no need of it.
     #[serde(default)]
     pub when_unavailable: Option<WhenUnavailable>,
     /// No rule after this one is looked at for a request that matches. If the path can be read in several ways, a later
