@@ -41,8 +41,9 @@ SENTENCES = [
     (view(limits=MORE, total=rates(denied=133)), "them",
      "429s: 120/s on a for 3 min, 12/s on b for 40 s and 2 more limits.", "100 % of 133 requests/s are denied."),
     (view(store=LOST, total=rates(unavailable=35)), "us", "Redis does not answer since 22:12:20.",
-     "35 requests/s get no verdict: each rule's when_unavailable lets them pass unmetered, or answers 503."),
+     "35 requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered, or answers 503."),
     (view(store=LOST), "us", "Redis does not answer since 22:12:20.", "No answer from the store within 20ms. The sidecar tries again by itself."),
+    (view(store=LOST), "us", "Redis does not answer since 22:12:20.", "Limits hold by this sidecar's share of them, but for those whose when_store_is_down says otherwise."),
     # Both: that it is us comes first.
     (view(store=LOST, limits=A, total=rates(denied=120)), "us", "Redis does not answer since 22:12:20.", "429s: 120/s on a for 3 min."),
     (view(total=rates(unavailable=2)), "us", "2 requests/s get no verdict in time.", None),

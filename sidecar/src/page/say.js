@@ -114,11 +114,12 @@ export function say(view) {
     chip = "Trouble on our side";
     headline = `${capital(view.store.name)} does not answer since ${clock(view.store.since_ms, view.now)}.`;
     notes.push(`${capital(view.store.why)}. The sidecar tries again by itself.`);
-    notes.push(
-      total.unavailable > 0
-        ? `${rate(total.unavailable)} requests/s get no verdict: each rule's when_unavailable lets them pass unmetered, or answers 503.`
-        : "Nobody asks for a verdict at this time. Whoever does gets the answer of the rule's when_unavailable.",
-    );
+    if (total.unavailable > 0) {
+      notes.push(
+        `${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered, or answers 503.`,
+      );
+    }
+    notes.push("Limits hold by this sidecar's share of them, but for those whose when_store_is_down says otherwise.");
     if (all.length) notes.push(`${limiting(view, all)}.`);
   } else if (total.unavailable > 0 && !settling) {
     tone = "us";
