@@ -462,7 +462,7 @@ fn s19_no_filter_of_the_log_lets_a_secret_out() {
             ("text", "redis"),
         ] {
             let folder = Folder::new();
-            let store = format!("{scheme}://:{SECRET}@127.0.0.1:{port}/?protocol=resp3");
+            let store = format!("{scheme}://:{SECRET}@127.0.0.1:{port}");
             let policy = GOOD.replace("STORE", &store).replace("20ms", "1s");
             folder.write(policy.as_bytes());
             let mut command = folder.serve();
