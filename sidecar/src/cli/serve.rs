@@ -84,6 +84,8 @@ impl Serve {
                     self.policy.display()
                 ))
             })?;
+        // It may have changed since it was read, and before anybody watched.
+        changed.notify_one();
         let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
         let hung_up = Arc::clone(&changed);
         tokio::spawn(async move {
