@@ -222,6 +222,11 @@ impl<T: Ends> Shard<T> {
     /// A burst of keys must not leave its tables behind.
     fn shrink(&mut self) {
         let entries = self.table.len();
+        if entries == 0 {
+            // Small ones too: there are many tables.
+            (self.table, self.due) = (HashTable::new(), BinaryHeap::new());
+            return;
+        }
         if self.table.capacity() > SMALL && entries < self.table.capacity() / 4 {
             self.table.shrink_to(2 * entries, |entry| entry.hash);
         }
