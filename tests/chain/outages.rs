@@ -72,11 +72,21 @@ async fn limits_hold(chain: &Chain, key: &str) {
     }
 }
 
+/// Until then a request has no verdict, and its rule decides.
+async fn redis_is_down(chain: &Chain) {
+    eventually("the sidecar knows that Redis is down", async || {
+        chain.sidecar.metric("sluicegate_store_up").await == 0.0
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
 #[tokio::test]
 async fn without_redis_a_share_of_each_limit_holds_and_all_of_it_again_afterwards() {
     let mut chain = chain().await;
     limits_hold(&chain, "before").await;
     chain.redis.kill();
+    redis_is_down(&chain).await;
     // This sidecar's share is the whole limit: there is no other.
     limits_hold(&chain, "during").await;
     let failed = ["connection", "timeout"];
@@ -97,6 +107,7 @@ async fn a_redis_that_stands_still_is_as_good_as_away() {
     let chain = chain().await;
     limits_hold(&chain, "before").await;
     chain.redis.pause();
+    redis_is_down(&chain).await;
     limits_hold(&chain, "during").await;
     chain.redis.resume();
     limits_hold(&chain, "after").await;
