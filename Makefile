@@ -1,90 +1,108 @@
-# The commands of this project. `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain page-test observe dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
+# The commands of this project; `make help` lists them.
+.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe collector dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
 
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
 
-demo: ## install what is missing, build, run the whole chain, show 200s and 429s (KEEP=1: until Ctrl-C; REDIS_URL=...: on Redis)
+demo: ## install what is missing, build, run the whole chain and print its 200s and 429s (KEEP=1: keep it running until Ctrl-C; REDIS_URL=redis://...: keep the counts in Redis)
 	@tests/setup demo
 	@$(MAKE) --no-print-directory debug filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every test: formatting, lints, units, the engine on a real Redis, the sidecar on Redis as people run it, the chain with a real Envoy, the live page in a real browser, what Prometheus sees, all of it in containers
+test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine store chain page-test observe compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe compose
 
-build: ## the sidecar as people run it: target/release/sluicegate
-	@echo "build: the sidecar, optimized (the first build takes some minutes)"
+build: ## build the optimized sidecar: target/release/sluicegate
+	@echo "build: the optimized sidecar (the first build takes several minutes)"
 	@cargo build --quiet --locked --release -p sluicegate
 
-debug: ## the sidecar as the tests run it: target/debug/sluicegate
+debug: ## build the sidecar that the tests run: target/debug/sluicegate
 	@echo "debug: the sidecar (the first build takes a minute or two)"
 	@cargo build --quiet --locked -p sluicegate
 
-filter: ## the filter: target/filter/sluicegate.wasm
+filter: ## build the filter: target/filter/sluicegate.wasm
 	@filter/build
 
-lint: ## rustfmt, clippy with warnings denied, luacheck
-	@echo "lint: rustfmt, clippy, luacheck"
+lint: ## rustfmt, clippy with warnings denied, luacheck, codespell
+	@tests/setup lint
+	@echo "lint: rustfmt, clippy, luacheck, codespell"
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@luacheck --quiet --config lua/.luacheckrc lua
+	@git ls-files -z | xargs -0 .tools/codespell/bin/codespell --config .ci/codespell
 
-unit: ## tests that need nothing but Rust
-	@echo "unit: tests that need nothing but Rust"
+unit: ## tests that need only Rust
+	@echo "unit: tests that need only Rust"
 	@cargo test --quiet --locked
 
-engine: ## the engine against its model, in Rust and in Lua on a real Redis
-	@echo "engine: model, Rust and Lua on a real Redis"
+engine: ## compare the engine in Rust, and in Lua on a real Redis, with its model
+	@echo "engine: the model, Rust, and Lua on a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test engine
 
-store: debug ## the sidecar's way to Redis: Sentinel, Cluster, TLS, ACLs, silent peers, failovers
+store: debug ## the sidecar against real Redis servers: Sentinel, Cluster, TLS, ACLs, silent peers, failovers
 	@echo "store: single Redis, Sentinel, Cluster, TLS, ACLs, failovers"
 	@cargo test --quiet --locked -p sluicegate-tests --test store
 
-chain: debug filter ## end to end, with a real Envoy and a real Redis
+chain: debug filter ## end-to-end tests with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test chain
 
-page-test: debug filter ## the live page in a real Chromium, under traffic; screenshots in target/page/
+http: debug filter ## schemathesis against the sidecar's OpenAPI document; the clients of docs/clients through a real Envoy
+	@echo "http: schemathesis against the sidecar, the clients of docs/clients through a real Envoy"
+	@cargo test --quiet --locked -p sluicegate-tests --test http
+
+openapi: ## regenerate docs/openapi.json from the routes and types
+	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate --test schema -- openapi
+
+jobs: debug filter ## decide, peek, give-back and reset; every command of docs/jobs.md
+	@echo "jobs: decide, peek, give-back and reset; every command of docs/jobs.md"
+	@cargo test --quiet --locked -p sluicegate-tests --test jobs
+
+page-test: debug filter ## the live page under traffic in a real Chromium; screenshots in target/page/
 	@echo "page-test: the live page in a real Chromium"
 	@cargo test --quiet --locked -p sluicegate-tests --test page
 
-observe: debug filter ## rules, alerts and dashboards against a real Prometheus; draws target/dashboards/*.svg
+observe: debug filter ## rules, alerts and dashboards against a real Prometheus; draws the dashboards in target/dashboards/*.svg
 	@echo "observe: rules, alerts and dashboards against a real Prometheus"
 	@cargo test --quiet --locked -p sluicegate-tests --test observe
 
-dashboards: ## deploy/grafana/dashboards/*.json anew, from deploy/grafana/dashboards.yaml
-	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test observe -- the_dashboards_in_the_repository
+collector: debug ## read the sidecar's spans with a real OpenTelemetry Collector (needs .tools/otelcol: tests/setup collector, with Go)
+	@[ -x .tools/otelcol ] || { echo "collector: .tools/otelcol is missing; install it: tests/setup collector" >&2; exit 1; }
+	@echo "collector: a real OpenTelemetry Collector reads the sidecar's spans"
+	@cargo test --quiet --locked -p sluicegate-tests --test collector
 
-compose: ## docker-compose.yml for real, in a Docker engine of its own (two minutes, as root)
+dashboards: ## regenerate deploy/grafana/dashboards/*.json from deploy/grafana/dashboards.yaml
+	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test observe -- the_committed_dashboards
+
+compose: ## run docker-compose.yml in a Docker engine of its own (two minutes; needs root)
 	@tests/setup compose
 	@$(MAKE) --no-print-directory debug filter
 	@echo "compose: docker-compose.yml in a Docker engine of its own"
 	@cargo run --quiet --locked -p sluicegate-tests --bin compose
 
-bench: filter ## the whole chain against Envoy without it: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm: beside an earlier filter; SLUICEGATE_BEFORE_SIDECAR=FILE: beside an earlier sidecar)
+bench: filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
 	@tests/setup bench
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench
 
-bench-scale: filter ## 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys: a table, a chart and target/bench/scale.json (six minutes)
+bench-scale: filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys: a table, a chart and target/bench/scale.json (six minutes)
 	@tests/setup bench
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench -- scale
 
-bench-vm: filter ## what the filter's own code costs in V8, without Envoy around it (half a minute; needs Node.js)
+bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a minute; needs Node.js)
 	@tests/setup bench-vm
 	@node tests/bench/vm.mjs target/filter/sluicegate.wasm $(SLUICEGATE_BEFORE)
 
-bench-engine: ## the script against what articles teach, on one Redis: a table and target/bench/engine.json
+bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine
 
-soak: ## a million generated calls of each algorithm through model, Rust and Lua
+soak: ## run a million generated calls of each algorithm through the model, Rust and Lua
 	@SLUICEGATE_STEPS=1000000 cargo test --quiet --locked --release -p sluicegate-tests --test engine agree
 
-picture: debug filter ## README's first picture, from a run: docs/edge.svg
+picture: debug filter ## redraw README's picture, docs/edge.svg, from a run
 	@cargo run --quiet --locked -p sluicegate-tests --bin picture
 
-clean: ## everything that was built or installed here
+clean: ## delete everything that was built or installed here
 	@rm -rf target .tools

@@ -8,6 +8,9 @@
 --              kind 2, fixed window:           a = window, microseconds
 --              kind 3, token bucket:           limit = burst, a = fine units drained per microsecond,
 --                                              b = fine units per unit
+--              kind 5, calendar window:        a, b = begin of two windows in a row, then two more I7: the ends of the
+--                                              second and of the one after it. Redis's time must be in the first two,
+--                                              or it is answered as if it was too late
 --              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0
 --            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
 --              what 0 takes, what 1 peeks
@@ -45,54 +48,72 @@ end
 local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
-local LOG, FIXED, TOKEN, RECEIPT = 1, 2, 3, 4
+local LOG, FIXED, TOKEN, RECEIPT, CALENDAR = 1, 2, 3, 4, 5
 local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
 local TWO32, TWO48 = 4294967296, 281474976710656
--- A key outlives what it holds by this much: Redis expires by a millisecond clock of its own reading.
+-- A key outlives its content by this many microseconds: Redis expires keys by a separate millisecond clock.
 local MARGIN = 1000000
 
--- The log is a hash. Field `h` holds its head, then the oldest record that counts and up to AHEAD that
--- follow it (copies: what expires next is at hand), then the open block: the newest records, 1 to BLOCK.
+-- The log is a hash. Field `h` holds its head, then the oldest record that counts and up to AHEAD that follow it
+-- (copies, so that the records that expire next are at hand), then the open block: the newest records, 1 to BLOCK.
 -- A full block moves to a field named by its number; the record at position p is in block floor(p / BLOCK).
--- A record is its stamp (modulo 2^48) and the running total of units with it (modulo 2^32). Before a
--- closed block's records stands what give-backs have since added to its totals.
+-- A record is its stamp (modulo 2^48) and the running total of units including it (modulo 2^32). A closed block's
+-- records follow the sum that give-backs have since added to its totals.
 -- The head: position of the oldest record | blocks before its block not deleted yet | blocks after its
 -- block | total before it | when the log was last empty | when the key expires | copies.
 local LOG_HEAD, RECORD = '>I6I4I4I4I7I7I1', '>I6I4'
 local BLOCK = 18
 local AHEAD = 17
--- Each write deletes at most this many expired blocks: no call pays for thousands.
+-- Each write deletes at most this many expired blocks, so that no call deletes thousands.
 local SHED = 8
--- A give-back or a step of the clock touches at most this many blocks: a call must not hold Redis.
+-- A give-back or a clock step touches at most this many blocks, so that no call blocks Redis for long.
 local REACH = 1024
--- Write-backs of one call rewrite at most this many closed blocks, at some 10 us each.
+-- The write-backs of one call rewrite at most this many closed blocks, at about 10 us each.
 local DEPTH = 128
 
--- make_rare and read_receipt are in rare.lua, which goes in front of this file.
+-- A token bucket: its level in fine units, as of when, born, when the key expires; and the rate that the level is
+-- counted by: fine units per unit, and per microsecond.
+local TOKEN_STATE = '>I7I7I7I7I7I4'
+
+-- make_rare, read_edges, read_receipt and rescale are in rare.lua, which goes in front of this file.
 local rare
 -- Indices of keys that cannot be read, if there are any.
 local broken
 
--- Reads every bucket. Fields that change are all named at first: a table that grows costs more.
--- kept is the level as read, 0 if nothing of what was stored is to be kept; fresh is how long what is taken
--- now will stay (a token bucket has a drain instead).
+-- Reads every bucket. Tables name all their fields at once, because a table that grows costs more.
+-- kept is the level as read, 0 if nothing of the stored state is kept; fresh is how long units taken now will be held
+-- (a token bucket has a drain instead).
 local buckets = {}
 for i = 1, #KEYS do
   local key = KEYS[i]
   if i > 1 then kind, limit, a, b, position = unpack('>I1I4I7I7', request, position) end
-  if kind == FIXED then
-    local state, edge = read('GET', key), now - now % a
+  if kind == FIXED or kind == CALENDAR then
+    local edge = now - now % a
+    local ends = edge + a
+    if kind == CALENDAR then
+      edge, ends, a, position = read_edges(now, a, b, request, position)
+      if not edge then
+        -- Nothing is written yet, unless a log has been mended: then only who asks for this one gets no answer.
+        if not rare then return pack('>I7', now) end
+        broken = broken or {}
+        broken[i], edge, ends = true, now, now
+      end
+    end
+    local state = ends > now and read('GET', key)
     local level, kept, born, following = 0, 0, now
     if state then
       if #state == 18 then
         local start, count, since = unpack('>I7I4I7', state)
         if start == edge then
           level, kept, born = count, count, since
+        elseif start > edge and start < ends then
+          -- By whoever wrote it this window began later: the zone's rules changed with another version.
+          edge, level, kept, born = start, count, count, since
         elseif start > edge then
-          -- The clock stepped back over an edge. What this window had admitted is forgotten: it is full.
+          -- The clock stepped back into an earlier window, whose count is lost: it is full.
           level, born = count > limit and count or limit, now + 1
-          if start == edge + a then
-            -- One edge: the window that follows keeps its count, and this one is not written.
+          if start == ends then
+            -- Back by one window: the following window keeps its count, and this one is not written.
             kept, following = level, count
           end
         end
@@ -101,14 +122,19 @@ for i = 1, #KEYS do
         broken[i] = true
       end
     end
-    local bucket = { a = a, cap = limit, level = level, kept = kept, fresh = edge + a - now, born = born }
-    if following then bucket.following, bucket.last = following, edge + a end
+    -- a is the length of the window that follows.
+    local bucket = {
+      a = a, cap = limit, level = level, kept = kept, fresh = ends - now, born = born, start = edge,
+    }
+    if following then bucket.following, bucket.last = following, ends end
     buckets[i] = bucket
   elseif kind == TOKEN then
     local state, level, kept, born, expires = read('GET', key), 0, 0, now, 0
     if state then
-      if #state == 28 then
-        local stored, as_of, since, stored_expires = unpack('>I7I7I7I7', state)
+      if #state == 39 then
+        local stored, as_of, since, stored_expires, unit, rate = unpack(TOKEN_STATE, state)
+        local other_rate = unit ~= b or rate ~= a
+        if other_rate then stored = rescale(stored, unit, b) end
         level, born, expires = stored, since, stored_expires
         if as_of > now then
           -- The clock stepped back: drain from the new now on.
@@ -116,8 +142,10 @@ for i = 1, #KEYS do
         else
           level = stored - (now - as_of) * a
           if level <= 0 then level, born = 0, now end
-          kept = level
         end
+        -- What another rate has let in must not take hours to drain by this one: the bucket is full at most.
+        if other_rate and level > limit * b then level = limit * b end
+        if as_of <= now then kept = level end
       else
         broken = broken or {}
         broken[i] = true
@@ -195,7 +223,7 @@ while position <= ends do
   elseif broken and rare.touches(broken, request, first, takes) then
     said, position = 0, first + 8 * takes
   else
-    -- First look at every take; of those without room the last to have it decides.
+    -- First check every take; of those without room, the one with the longest wait decides.
     for i = 1, takes do
       if i > 1 then index, cost, position = unpack('>I4I4', request, position) end
       bucket = buckets[index]
@@ -206,7 +234,7 @@ while position <= ends do
         if drain then
           later = (over + (-over) % drain) / drain
         elseif bucket.head and over <= bucket.kept then
-          -- Not when the oldest goes, but when enough have gone; often that is the same.
+          -- Not when the oldest record expires, but when enough have expired; often that is the same.
           local stamp, total = unpack(RECORD, bucket.records, bucket.from)
           if over <= (total - bucket.base) % TWO32 then
             stamp = bucket.last - (bucket.last - stamp) % TWO48
@@ -230,7 +258,7 @@ while position <= ends do
         end
       end
     end
-    -- Then, if all have room, take from each; the tightest is what the caller hears of.
+    -- Then, if all have room, take from each; the reply describes the tightest.
     local from, to = 1, takes
     if retry > 0 then from, to = -said, -said end
     if lost then said, to = 0, 0 end
@@ -252,7 +280,7 @@ while position <= ends do
         if drain then
           whole = (level + (-level) % drain) / drain
         else
-          -- What is kept goes with its last entry, what was taken now goes later.
+          -- What is kept expires with its last entry; what was taken now expires later.
           local last = level == bucket.kept and bucket.last
           whole = last and last + bucket.a - now or bucket.fresh
         end
@@ -284,10 +312,11 @@ for i = 1, #buckets do
       if expires < now + empty then
         -- Twice as long as needed, so that a filling bucket is not extended at each step.
         local lifetime = 2 * empty + MARGIN
-        local state = pack('>I7I7I7I7', level, now, born, now + lifetime)
+        local state = pack(TOKEN_STATE, level, now, born, now + lifetime, bucket.unit, bucket.drain)
         call('SET', key, state, 'PX', (lifetime + (-lifetime) % 1000) / 1000)
       else
-        call('SET', key, pack('>I7I7I7I7', level, now, born, expires), 'KEEPTTL')
+        local state = pack(TOKEN_STATE, level, now, born, expires, bucket.unit, bucket.drain)
+        call('SET', key, state, 'KEEPTTL')
       end
     elseif bucket.lifetime then
       local state = pack('>I4I7', level, bucket.at or now)
@@ -297,7 +326,7 @@ for i = 1, #buckets do
         call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))
       end
     elseif not bucket.head then
-      local state = pack('>I7I4I7', now - now % bucket.a, level, born)
+      local state = pack('>I7I4I7', bucket.start, level, born)
       if kept > 0 then
         call('SET', key, state, 'KEEPTTL')
       else
@@ -309,7 +338,7 @@ for i = 1, #buckets do
       local head, lag, blocks, base = bucket.head, bucket.lag, bucket.blocks, bucket.base
       local expires, ahead, stamp, last = bucket.expires, bucket.ahead, bucket.fresh + now - window, bucket.last
       if kept == 0 then
-        -- Nothing older counts: begin anew. UNLINK frees any number of blocks in the background.
+        -- Nothing older counts: start again. UNLINK frees any number of blocks in the background.
         if lag + blocks > 0 then
           call('UNLINK', key)
           expires = 0
@@ -323,7 +352,7 @@ for i = 1, #buckets do
         local open = from + 10 + ahead * 10
         local length = (#records - open + 1) / 10
         if last == stamp then
-          -- In place of the last record; and if the copies reach to it, its copy goes. The oldest's stays.
+          -- Replaces the last record, and drops its copy if the copies reach that far. The oldest record's copy stays.
           records, from = sub(records, from, -11), 1
           local copies = blocks * BLOCK + length - 1 - head % BLOCK
           if copies == 0 then

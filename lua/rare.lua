@@ -1,13 +1,13 @@
--- What few calls of decide.lua need: keys that cannot be read, equal waits, finding a place in a log, clocks
--- that stepped back, give-backs, write-backs.
+-- Code that few calls of decide.lua need: keys that cannot be read, equal waits, searching a log, clocks that stepped
+-- back, give-backs, write-backs.
 --
--- This file goes in front of decide.lua; the two are one script. A closure that captures much costs a
--- tenth of a call. So this one captures nothing, and only the calls that need it make those inside.
+-- This file goes in front of decide.lua; the two are one script. A closure that captures many variables costs a tenth
+-- of a call. So make_rare captures nothing, and only calls that need its inner closures create them.
 --
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
--- A receipt, as a bucket of which decide.lua saves what has changed. Its level is the units that it still
--- stands for, its state those and the time of the taking.
+-- A receipt, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
+-- state is those units and the time when they were taken.
 local function read_receipt(key, units, lifetime)
   local left, at = 0, nil
   if units == 0 then
@@ -15,6 +15,33 @@ local function read_receipt(key, units, lifetime)
     if state and #state == 11 then left, at = struct.unpack('>I4I7', state) end
   end
   return { level = left, kept = left, units = units, lifetime = lifetime, at = at }
+end
+
+-- Begin and end of the calendar window that holds now, the length of the one after it, and where the request goes on.
+-- Nothing but the last if now is in none of the windows that are sent.
+local function read_edges(now, first, second, request, position)
+  local third, fourth, ends = struct.unpack('>I7I7', request, position)
+  if now < first or now >= third then return nil, nil, nil, ends end
+  if now < second then return first, second, third - second, ends end
+  return second, third, fourth - third, ends
+end
+
+-- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most 2^53 - 1.
+-- Long division, since the product of the two may have 90 bits: 7 bits of `other` at a time, of which there are 49.
+local function rescale(level, unit, other)
+  local most = 9007199254740991
+  if unit == 0 then return most end
+  local rest = level % unit
+  local scaled, quotient, remainder, digit = (level - rest) / unit * other, 0, 0, 4398046511104
+  while digit >= 1 do
+    local low = other % digit
+    remainder = remainder * 128 + rest * ((other - low) / digit)
+    other, digit = low, digit / 128
+    local left = remainder % unit
+    quotient, remainder = quotient * 128 + (remainder - left) / unit, left
+  end
+  scaled = scaled + quotient + (remainder > 0 and 1 or 0)
+  return scaled < most and scaled or most
 end
 
 local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
@@ -30,7 +57,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return false
   end
 
-  -- Of two buckets that will have room at the same time: whether the first has less left, or as much of less.
+  -- Of two buckets that will have room at the same time: whether the first has less remaining, or as much remaining of
+  -- a smaller quota.
   function rare.tighter(one, other)
     local a, b = one.unit or 1, other.unit or 1
     local left, least = max(0, one.cap - one.level), max(0, other.cap - other.level)
@@ -38,7 +66,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return left < least or left == least and one.cap / a < other.cap / b
   end
 
-  -- Splits what decide.lua keeps as one string: leaves the open block, and where its records are.
+  -- Splits the string in which decide.lua keeps a log: separates the open block, and notes where its records are.
   local function open(log, key)
     if not log.open then
       log.key = key
@@ -51,10 +79,10 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     end
   end
 
-  -- What is thrown when a log lacks a block, or has one that this script did not write.
+  -- The error when a log lacks a block, or has one that this script did not write.
   local DAMAGED = {}
 
-  -- What f returns, or nil if it came across a damaged log.
+  -- Returns what f returns, or nil if f found a damaged log.
   function rare.try(f, ...)
     local done, result = pcall(f, ...)
     if done then return result end
@@ -69,7 +97,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return log.read
   end
 
-  -- Stamp of the record at position p, and units from the head up to it.
+  -- The stamp of the record at position p, and the units from the head up to it.
   local function record(log, p)
     local number = floor(p / BLOCK)
     local records, offset, shift = log.open, (p - number * BLOCK) * 10 + 1, 0
@@ -81,7 +109,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return log.last - (log.last - stamp) % TWO48, (total + shift - log.base) % TWO32
   end
 
-  -- The records with `less` units taken from each total from the index `from` (0 is the first) on.
+  -- The records, with `less` subtracted from each total from the index `from` (0 is the first) on.
   local function lower(records, from, less)
     local parts = { sub(records, 1, from * 10) }
     for offset = from * 10 + 1, #records, 10 do
@@ -91,7 +119,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return table.concat(parts)
   end
 
-  -- Joins it again: the oldest record, up to AHEAD more of its block, and the open block.
+  -- Joins the log again: the oldest record, up to AHEAD more of its block, and the open block.
   local function close(log)
     local number, records = floor(log.head / BLOCK), log.open
     if number ~= log.number then
@@ -106,8 +134,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     log.blocks, log.open = log.number - number, nil
   end
 
-  -- The first position whose stamp (or units up to it) is at least `value`, as that of the last must be;
-  -- with its stamp, units up to it, and units before it. What is sought is mostly near the head.
+  -- The first position whose stamp (or units up to it) is at least `value`, which must hold for the last position; with
+  -- its stamp, the units up to it, and the units before it. The result is mostly near the head.
   local function search(log, by_stamp, value)
     local low, before = log.head, log.head_units
     if (by_stamp and log.head_stamp or before) >= value then return low, log.head_stamp, before, 0 end
@@ -116,7 +144,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     while true do
       high = min(low + step, last)
       stamp, units = record(log, high)
-      -- The last is taken whatever it holds: damaged state must not loop for ever.
+      -- Accept the last position whatever it holds, so that damaged state cannot loop for ever.
       if high == last or (by_stamp and stamp or units) >= value then break end
       low, before, step = high, units, step * 2
     end
@@ -138,7 +166,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     if number < log.number then
       local records = block(log, number)
       log.open = lower(sub(records, 5), 0, -unpack('>I4', records))
-      -- What is beyond the reach stays until the log grows over it, or expires.
+      -- Blocks beyond REACH stay until the log overwrites them, or expires.
       local fields = {}
       for i = number, min(log.number - 1, number + REACH) do fields[#fields + 1] = i end
       call('HDEL', log.key, _G.unpack(fields))
@@ -150,19 +178,20 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     log.tail = p
   end
 
-  -- The stamp of the record with which so many units from the head on will have gone.
+  -- The stamp of the record at which this many units from the head on will have expired.
   function rare.room(log, key, units)
     open(log, key)
     local _, stamp = search(log, false, units)
     return stamp
   end
 
-  -- Brings a log up to date where a glance at its head did not do. Its last record still counts.
+  -- Brings a log up to date where its head alone does not suffice. Its last record still counts.
   function rare.mend(log, key, stamp)
     local late = 0
     open(log, key)
     if log.last > stamp then
-      -- The clock stepped back: what is stamped later becomes of now, held for a window at most.
+      -- The clock stepped back: records with later stamps get the stamp of now, so they are held for one window at
+      -- most.
       local p, _, _, before = search(log, true, stamp + 1)
       late = log.kept - before
       log.kept, log.born = before, now + 1
@@ -175,7 +204,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       log.head, log.head_stamp, log.head_units = p, head_stamp, units - before
       log.base, log.kept = (log.base + before) % TWO32, log.kept - before
     end
-    -- The key is to live no longer than what is moved to now.
+    -- The key must not outlive the records that were moved to now.
     if late > 0 then log.expires = 0 end
     log.level = log.kept + late
     if log.kept > 0 then close(log) end
@@ -206,7 +235,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       log.kept = log.kept - returned
       if p == log.head then log.head_units = log.head_units - returned end
       if log.kept > 0 and p == log.tail - 1 and returned == units - before then
-        -- The last record always holds units: it is what tells when the log will be empty.
+        -- The last record always holds units: its stamp determines when the log will be empty.
         truncate(log, search(log, false, log.kept) + 1)
       end
     end
@@ -214,7 +243,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return returned
   end
 
-  -- Returns units to a bucket, of those taken together that are not returned yet (`left`); how many.
+  -- Returns units to a bucket, at most those of the taking that are not returned yet (`left`); returns how many.
   local function give_back(bucket, key, cost, at, left)
     if bucket.level == 0 or at < bucket.born or at > now then return 0 end
     local returned
@@ -222,13 +251,13 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       returned = log_give_back(bucket, key, cost, at)
       bucket.level = bucket.level - returned
     elseif bucket.drain then
-      -- What has drained since was as if returned already; a part of a unit is reported as one.
+      -- What has drained since counts as returned; a part of a unit is reported as one.
       local undrained = left * bucket.unit - (now - at) * bucket.drain
       returned = max(0, min(bucket.level, cost * bucket.unit, undrained))
       bucket.level = bucket.level - returned
       returned = ceil(returned / bucket.unit)
     else
-      returned = at >= now - now % bucket.a and min(cost, bucket.level) or 0
+      returned = at >= bucket.start and min(cost, bucket.level) or 0
       bucket.level = bucket.level - returned
     end
     bucket.returned = bucket.returned or returned > 0
@@ -239,14 +268,14 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
   end
 
-  -- Leaves n receipts from `index` on, if the decision whose reply this is was admitted.
+  -- Leaves n receipts from `index` on, if the decision of this reply was admitted.
   function rare.leave(buckets, n, index, reply)
     if unpack('>i4', reply) <= 0 then return end
     for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
   end
 
-  -- Returns up to `cost` units to n buckets, and takes as many off the receipt. Returns said, units, and where the
-  -- request goes on.
+  -- Returns up to `cost` units to n buckets, and subtracts as many from the receipt. Returns said, units, and the next
+  -- position in the request.
   function rare.redeem(buckets, broken, n, index, cost, request, position)
     local receipt, returned, said = buckets[index], 0, 1
     local ends = position + 4 * n
@@ -264,7 +293,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       if back then
         returned = max(returned, back)
       else
-        -- It is not to be written.
+        -- Do not write this bucket.
         buckets[bucket], said = { level = 0, kept = 0 }, 0
       end
     end
@@ -273,7 +302,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
 
   local depth = DEPTH
 
-  -- Puts records among those of a log, each at its stamp; units recorded.
+  -- Inserts records into a log, each at its stamp; returns the units recorded.
   local function log_write_back(log, key, stamps, units)
     if #stamps == 0 or log.level == TWO32 - 1 then return 0 end
     if log.level == 0 then log.born = now end
@@ -283,11 +312,11 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       room, recorded = room - units[k], recorded + units[k]
     end
     if late > 0 then
-      -- The clock stepped back: what is to become of now.
+      -- The clock stepped back: the records that get the stamp of now.
       stamps[#stamps + 1], units[#units + 1] = now + (-now) % log.b, late
     end
     if log.kept == 0 then
-      -- Nothing older counts: begin anew, as decide.lua does.
+      -- Nothing older counts: start again, as decide.lua does.
       if log.lag + log.blocks > 0 then
         call('UNLINK', key)
         log.expires = 0
@@ -297,7 +326,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     else
       open(log, key)
     end
-    -- The records from position p on are written anew, with the new ones among them.
+    -- Rewrites the records from position p on, with the new ones among them.
     local p, before, too_deep = log.tail, log.kept, false
     if log.kept > 0 and stamps[1] <= log.last then
       local _
@@ -323,7 +352,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       end
       log.open, log.number = sub(records, 1, (p - number * BLOCK) * 10), number
     end
-    -- What belongs deeper goes with the oldest record that is written anew: held longer, so never over.
+    -- What belongs deeper is added to the oldest record that is rewritten: held longer, so the limit is never exceeded.
     for k = 1, #stamps do
       if too_deep and stamps[k] < old[1] then stamps[k] = old[1] end
     end
@@ -350,15 +379,16 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return recorded
   end
 
-  -- A token bucket's records. What came back since each was taken is not recorded: while the bucket held
-  -- something it drained that, and only while it was empty the new units could have drained instead.
+  -- Records for a token bucket, without what has drained since each was taken: while the bucket held something, it
+  -- drained that; only while it was empty could the new units have drained instead.
   local function token_write_back(bucket, key, times, units)
     local drain, unit, level, recorded = bucket.drain, bucket.unit, bucket.level, 0
     local most = min(TWO32 * 1048576, (TWO32 - 1) * unit)
     local emptied = 0
     local state = level == 0 and call('GET', key)
     if state then
-      local stored, as_of = unpack('>I7I7', state)
+      local stored, as_of, _, _, stored_unit = unpack('>I7I7I7I7I7', state)
+      if stored_unit ~= unit then stored = rescale(stored, stored_unit, unit) end
       emptied = as_of + (stored + (-stored) % drain) / drain
     end
     for i = 1, #times do
@@ -380,11 +410,11 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   end
 
   local function fixed_write_back(bucket, key, times, units)
-    local recorded, level, from = 0, bucket.level, now - now % bucket.a
+    local recorded, level, from, to = 0, bucket.level, bucket.start, now + bucket.fresh
     -- If the clock stepped back over an edge, what is kept is the count of the window that follows.
-    if bucket.following then level, from = bucket.following, bucket.last end
+    if bucket.following then level, from, to = bucket.following, bucket.last, bucket.last + bucket.a end
     for i = 1, #times do
-      if times[i] >= from and times[i] < from + bucket.a then
+      if times[i] >= from and times[i] < to then
         recorded = recorded + min(units[i], TWO32 - 1 - level - recorded)
       end
     end
@@ -397,7 +427,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return recorded
   end
 
-  -- Records units that were taken elsewhere, whatever the limit; how many are recorded.
+  -- Records units that were taken elsewhere, whatever the limit; returns how many.
   function rare.write_back(bucket, key, request, position, count)
     local times, units, last = {}, {}, 0
     for _ = 1, count do
@@ -405,7 +435,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       at, more, position = unpack('>I7I4', request, position)
       if not bucket.following then at = min(at, now) end
       if bucket.head then at = at + (-at) % bucket.b end
-      -- In order, whoever sent them.
+      -- In order of time, also across senders.
       last = max(last, at)
       if more > 0 and not (bucket.head and last + bucket.a <= now) then
         times[#times + 1], units[#units + 1] = last, more
@@ -417,19 +447,19 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return recorded
   end
 
-  -- Gives or writes back, by what the request says from `first` on. Returns said, units, and where it goes on.
+  -- Gives or writes back, as the request says from `first` on. Returns said, units, and the next position in it.
   function rare.change(what, buckets, broken, request, first)
     local count, index, cost, position = unpack('>I2I4I4', request, first - 2)
     local change, ends = rare.give_back, position + 7
     if what ~= GIVE_BACK then
       change, ends = rare.write_back, position + 11 * count
-      -- An earlier call did it, of which the answer was lost.
+      -- An earlier call, whose answer was lost, has done it.
       if cost > 0 and buckets[cost].kept > 0 then return 1, 0, ends end
     end
     local units = not (broken and broken[index])
       and rare.try(change, buckets[index], KEYS[index], request, position, count, cost)
     if units then return 1, units, ends end
-    -- It is not to be written.
+    -- Do not write this bucket.
     buckets[index] = { level = 0, kept = 0 }
     return 0, 0, ends
   end

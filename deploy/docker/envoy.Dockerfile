@@ -1,6 +1,6 @@
 # Envoy with the filter: docker build -f deploy/docker/envoy.Dockerfile -t sluicegate/envoy .
-# With `--target upstream`: an Envoy that answers everything with 200, for something to be behind the first.
-# Empty, as compose passes them on where nobody has set them, they are what stands below.
+# With `--target upstream`: an Envoy that answers everything with 200, as an upstream for the first one.
+# Compose passes them on empty if they are not set; then the defaults below apply.
 ARG RUST_IMAGE
 ARG ENVOY_IMAGE
 

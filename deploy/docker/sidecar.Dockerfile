@@ -1,5 +1,5 @@
 # The sidecar: docker build -f deploy/docker/sidecar.Dockerfile -t sluicegate/sidecar .
-# Empty, as compose passes them on where nobody has set them, they are what stands below.
+# Compose passes them on empty if they are not set; then the defaults below apply.
 ARG RUST_IMAGE
 ARG DEBIAN_IMAGE
 
@@ -14,5 +14,5 @@ COPY --from=build /out/sluicegate /usr/local/bin/
 USER 65532:65532
 EXPOSE 9180 9181
 ENTRYPOINT ["sluicegate"]
-# In a container loopback reaches nobody, so it listens on all addresses. Publish 9180 to its Envoys only.
+# Nothing outside a container reaches its loopback, so the sidecar listens on all addresses. Publish 9180 to Envoys only.
 CMD ["serve", "--policy", "/etc/sluicegate/policy.yaml", "--listen", "0.0.0.0:9180", "--admin-listen", "0.0.0.0:9181"]

@@ -1,12 +1,12 @@
 //! The queue of waiting requests, callouts in flight, wake-ups and delivery.
 //!
-//! Only the root context makes callouts. A request joins the queue and, if no wake-up is pending, has the root woken in
-//! the next turn of Envoy's event loop, when everyone who arrived in this turn waits too. The root's timer looks after
-//! those whose time is up, callouts that are slow, and wake-ups that were lost.
+//! Only the root context makes callouts. A request joins the queue and, if no wake-up is pending, wakes the root in the
+//! next turn of Envoy's event loop; by then the other requests of the same turn are waiting too. The root's timer
+//! handles expired requests, slow callouts and lost wake-ups.
 //!
-//! What was concluded goes through an outbox: Envoy carries out what a call into the VM asked for when the call is over,
-//! nested: each local reply calls `on_http_response_headers`, whose end carries out the next one. About 270 of them
-//! exhaust the VM's stack.
+//! Conclusions go through an outbox. Envoy performs the actions of a call into the VM when the call returns, and nests
+//! them: each local reply calls `on_http_response_headers`, which performs the next one when it returns. About 270 of
+//! them exhaust the VM's stack.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,29 +14,30 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proxy_wasm::types::Action;
-use sluicegate_certificates::Asked;
-use sluicegate_protocol::DeniedHere;
+use sluicegate_certificates::CallTimes;
+use sluicegate_protocol::CachedDenials;
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, Fields, Question, Submitted, Unusable,
-    read_answer,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, HeaderFields, Question, Submitted,
+    VerdictError, read_answer,
 };
 
 use crate::host::{self, Wakeup};
 use crate::plugin::Plugin;
 
-/// Conclusions that one call into the VM delivers; the rest after a wake-up.
+/// Most conclusions that one call into the VM delivers; the rest follow after a wake-up.
 const MAX_DELIVERED: usize = 64;
-/// How often Envoy is told what was counted, and the sidecar what was denied from the cache if no callout took it along.
+/// How often the counters are flushed to Envoy, and cached denials reported to the sidecar if no other callout carries
+/// the report.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// A request that waits for its verdict, known to its stream and to the root.
+/// A request that waits for its verdict, shared by its stream and the root.
 pub struct Waiter {
-    /// Its stream's context.
+    /// The context of its stream.
     stream: u32,
     pub question: Question,
     state: Cell<State>,
-    /// To be put into the upstream's answer.
-    pub response_headers: RefCell<Fields>,
+    /// Header fields to add to the response.
+    pub response_headers: RefCell<HeaderFields>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ enum State {
     Concluded,
     /// It was let through.
     Passed,
-    /// It was answered, or its client has hung up: Envoy may know its context no more, or still, for a while.
+    /// It was answered, or its client has hung up. Its context in Envoy may or may not exist any more.
     Over,
 }
 
@@ -64,12 +65,12 @@ impl Waiter {
         self.state.get() == State::Waits
     }
 
-    /// It was let through after it had waited.
+    /// Whether it was let through after waiting.
     pub fn passed(&self) -> bool {
         self.state.get() == State::Passed
     }
 
-    /// Does to its request, which is the current one, what was concluded.
+    /// Applies the conclusion to its request, which must be the current one.
     fn wake(&self, conclusion: Conclusion) {
         if apply(Some(self), conclusion) == Action::Continue {
             self.state.set(State::Passed);
@@ -79,27 +80,27 @@ impl Waiter {
         }
     }
 
-    /// Nothing is to be done for it any more.
+    /// Marks it as done.
     pub fn end(&self) {
         self.state.set(State::Over);
     }
 }
 
 /// A callout in flight, by Envoy's token.
-struct Sent {
-    /// `None` for one that carries a report and nobody.
+struct SentCallout {
+    /// `None` for a callout that carries only a report.
     callout: Option<CalloutId>,
     sent_us: u64,
-    report: Vec<DeniedHere<'static>>,
+    report: Vec<CachedDenials<'static>>,
 }
 
-/// One configuration's.
+/// The callouts of one configuration.
 pub struct Callouts {
     root: u32,
     pub plugin: Plugin,
     queue: RefCell<CalloutQueue<Rc<Waiter>>>,
-    sent: RefCell<BTreeMap<u32, Sent>>,
-    /// What was concluded and not delivered yet.
+    sent: RefCell<BTreeMap<u32, SentCallout>>,
+    /// Conclusions to deliver.
     outbox: RefCell<VecDeque<(Rc<Waiter>, Conclusion)>>,
     wakeup: Wakeup,
     /// The period of the root's timer.
@@ -107,7 +108,7 @@ pub struct Callouts {
     reported_us: Cell<u64>,
 }
 
-// No two borrows of a `RefCell` overlap: each is over before another begins, since a second one would panic.
+// Borrows of a `RefCell` never overlap, because a second one would panic: each ends before the next begins.
 impl Callouts {
     /// For the current root context.
     pub fn new(root: u32, plugin: Plugin) -> Self {
@@ -129,7 +130,7 @@ impl Callouts {
         }
     }
 
-    /// Adds the current request to the queue; false where there is no room.
+    /// Adds the current request to the queue; false if the queue is full.
     pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> bool {
         let load = self.plugin.rules.load(&waiter.question);
         let submitted = self
@@ -142,14 +143,14 @@ impl Callouts {
         if wake {
             self.wakeup.notify();
         }
-        // Only the timer itself makes its period longer again, or every request would change it twice.
+        // Only the timer itself lengthens its period again; otherwise every request would change it twice.
         if self.tick_us.get() == as_us(REPORT_EVERY) {
             self.adjust_tick();
         }
         true
     }
 
-    /// The root was woken, by this queue's number.
+    /// The root was woken by the shared queue with this id.
     pub fn on_wakeup(&self, queue: u32) {
         if self.wakeup.is(queue) {
             self.wakeup.drain();
@@ -164,7 +165,7 @@ impl Callouts {
         let expired = self.queue.borrow_mut().expired(now_us);
         for waiter in &expired {
             self.conclude(waiter, |question| {
-                self.plugin.conclude(question, Err(Unusable::Timeout))
+                self.plugin.conclude(question, Err(VerdictError::Timeout))
             });
         }
         self.send_batches(now_us);
@@ -177,20 +178,20 @@ impl Callouts {
         self.adjust_tick();
     }
 
-    /// The callout of this token is over.
+    /// The callout with this token is over.
     pub fn on_response(&self, token: u32, headers: usize, body_size: usize) {
         let Some(sent) = self.sent.borrow_mut().remove(&token) else {
             return;
         };
         let body = host::callout_body(headers, body_size);
-        self.finish_callout(sent, body.as_deref().map_err(Unusable::clone));
+        self.finish_callout(sent, body.as_deref().map_err(VerdictError::clone));
         if self.queue.borrow_mut().wants_wakeup(host::monotonic_us()) {
             self.wakeup.notify();
         }
         self.deliver();
     }
 
-    /// Sends callouts for those that wait, as many as may leave now.
+    /// Sends as many callouts for waiting requests as are allowed now.
     fn send_batches(&self, now_us: u64) {
         self.queue.borrow_mut().woken();
         loop {
@@ -204,9 +205,9 @@ impl Callouts {
         }
     }
 
-    /// Sends what was denied from the cache, if anything was.
+    /// Sends a report of cached denials, if there are any.
     fn report(&self, now_us: u64) {
-        // Bound to a name, so that the borrow is over before the next.
+        // A variable of its own, so that the borrow ends before the next one.
         let has_report = self.plugin.denials.borrow().has_report();
         if has_report {
             self.post(now_us, None, std::iter::empty(), self.plugin.timeout_us());
@@ -222,27 +223,27 @@ impl Callouts {
     ) {
         let report = self.plugin.denials.borrow_mut().report();
         let body = self.plugin.rules.question_body(questions, &report);
-        let sent = Sent {
+        let sent = SentCallout {
             callout,
             sent_us: now_us,
             report,
         };
-        // Envoy's timeouts are whole milliseconds, and 0 is none at all.
+        // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
         match host::post(&self.plugin.rules.sidecar.cluster, &body, timeout) {
             Some(token) => drop(self.sent.borrow_mut().insert(token, sent)),
-            None => self.finish_callout(sent, Err(Unusable::Unreachable)),
+            None => self.finish_callout(sent, Err(VerdictError::Unreachable)),
         }
     }
 
-    /// Concludes for everyone a callout asked for.
-    fn finish_callout(&self, sent: Sent, body: Result<&[u8], Unusable>) {
+    /// Concludes for all requests of a callout.
+    fn finish_callout(&self, sent: SentCallout, body: Result<&[u8], VerdictError>) {
         let waiters = match sent.callout {
             Some(callout) => self.queue.borrow_mut().complete(callout),
             None => Vec::new(),
         };
         let decisions = |waiter: &Rc<Waiter>| waiter.question.decisions();
-        let asked = Asked {
+        let times = CallTimes {
             sent_us: sent.sent_us,
             answered_us: host::monotonic_us(),
         };
@@ -263,7 +264,7 @@ impl Callouts {
                     &waiter.question,
                     answer.version(),
                     verdicts,
-                    asked,
+                    times,
                 );
             }
             self.conclude(waiter, |question| self.plugin.conclude(question, verdicts));
@@ -271,7 +272,7 @@ impl Callouts {
         }
     }
 
-    /// Puts a conclusion into the outbox, unless there was one before or the client has hung up.
+    /// Puts a conclusion into the outbox, unless the request has one already or its client has hung up.
     fn conclude(&self, waiter: &Rc<Waiter>, conclusion: impl FnOnce(&Question) -> Conclusion) {
         if waiter.waits() {
             waiter.state.set(State::Concluded);
@@ -282,34 +283,34 @@ impl Callouts {
         }
     }
 
-    /// Delivers what was concluded, as far as one call into the VM may, and has the root woken for the rest.
+    /// Delivers as many conclusions as one call into the VM may, and wakes the root for the rest.
     fn deliver(&self) {
         for _ in 0..MAX_DELIVERED {
-            // Bound to a name, so that the borrow is over before the next.
+            // A variable of its own, so that the borrow ends before the next one.
             let next = self.outbox.borrow_mut().pop_front();
             let Some((waiter, conclusion)) = next else {
                 return;
             };
-            // Who hung up meanwhile is not told.
+            // The client may have hung up meanwhile.
             if waiter.state.get() == State::Concluded {
                 host::in_context(waiter.stream, self.root, || waiter.wake(conclusion));
             }
         }
-        // Bound to a name likewise.
+        // As above.
         let more = !self.outbox.borrow().is_empty();
         if more {
             self.wakeup.notify();
         }
     }
 
-    /// Sets the timer's period to what those who wait need.
+    /// Adjusts the timer's period to what waiting requests need.
     fn adjust_tick(&self) {
-        let look_again_us = self.queue.borrow().look_again_us();
-        let idle = look_again_us.is_none() && self.outbox.borrow().is_empty();
-        let tick_us = match look_again_us {
+        let poll_interval_us = self.queue.borrow().poll_interval_us();
+        let idle = poll_interval_us.is_none() && self.outbox.borrow().is_empty();
+        let tick_us = match poll_interval_us {
             Some(tick_us) => tick_us,
             None if idle => as_us(REPORT_EVERY),
-            // A wake-up delivers what is left; this makes up for one that is lost.
+            // A wake-up delivers the rest; the timer makes up for a lost one.
             None => self.tick_us.get(),
         };
         if self.tick_us.replace(tick_us) != tick_us {
@@ -318,7 +319,7 @@ impl Callouts {
     }
 }
 
-/// Does to the current request what was concluded, at once or after it has waited.
+/// Applies a conclusion to the current request, at once or after it has waited.
 pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
     match conclusion {
         Conclusion::Continue(headers) => {

@@ -1,8 +1,8 @@
-//! Every call to Envoy stands here, and none can panic: a panic kills the VM for every later request of the worker.
+//! All calls to Envoy. None can panic: a panic ends the VM for all later requests of the worker.
 //!
-//! The calls are those of the `proxy-wasm` crate's `hostcalls`, which return a `Result`. By hand stays what the crate does
-//! not have, or cannot do without a panic; each import below says which. `proxy_http_call` must never be among them,
-//! since the crate's dispatcher panics on the answer of a callout that it did not make.
+//! Most go through the `proxy-wasm` crate's `hostcalls`, which return a `Result`. Those that the crate lacks, or cannot
+//! make without a possible panic, are imported directly; each import below says why. Never import `proxy_http_call`:
+//! the crate's dispatcher panics on the response to a callout that it did not make.
 #![expect(unsafe_code, reason = "the ABI passes pointers")]
 
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,9 @@ use std::time::Duration;
 use proxy_wasm::hostcalls;
 pub use proxy_wasm::types::LogLevel as Level;
 use proxy_wasm::types::{BufferType, MapType, MetricType};
-use sluicegate_rules::{Headers, Reply, Request, Unusable, callout_outcome, is_reply_of_ours};
+use sluicegate_rules::{
+    Headers, Reply, Request, VerdictError, callout_outcome, is_sluicegate_reply,
+};
 
 const OK: u32 = 0;
 
@@ -30,7 +32,7 @@ unsafe extern "C" {
         headers_size: usize,
         grpc_status: i32,
     ) -> u32;
-    // The crate's `set_property` panics for a stream that is gone.
+    // The crate's `set_property` panics for a stream that no longer exists.
     fn proxy_set_property(
         path: *const u8,
         path_size: usize,
@@ -39,14 +41,14 @@ unsafe extern "C" {
     ) -> u32;
 }
 
-// Two functions of WASI that Envoy provides and the crate does not have.
+// Two WASI functions that Envoy provides and the crate lacks.
 #[link(wasm_import_module = "wasi_snapshot_preview1")]
 unsafe extern "C" {
     fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
     fn random_get(bytes: *mut u8, size: usize) -> u32;
 }
 
-/// The request that the current call is about.
+/// The request of the current call.
 pub struct CurrentRequest {
     headers: Headers,
 }
@@ -61,7 +63,8 @@ impl CurrentRequest {
             proxy_get_header_map_pairs(MapType::HttpRequestHeaders, &raw mut bytes, &raw mut size)
         };
         let pairs = if status == OK && !bytes.is_null() {
-            // SAFETY: Envoy has had the crate allocate just this size in this VM, has written all of it, and gives it up.
+            // SAFETY: Envoy let the crate allocate exactly this size in this VM, has written all of it, and passes
+            // ownership.
             unsafe { Vec::from_raw_parts(bytes, size, size) }
         } else {
             Vec::new()
@@ -91,7 +94,7 @@ pub fn plugin_name() -> String {
     String::from_utf8_lossy(&property(&["plugin_name"]).unwrap_or_default()).into_owned()
 }
 
-/// The plugin's configuration, of so many bytes.
+/// The plugin's configuration, with a length of `size` bytes.
 pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
     hostcalls::get_buffer(BufferType::PluginConfiguration, 0, size)
         .ok()
@@ -103,25 +106,25 @@ pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
 pub struct Counter(u32);
 
 impl Counter {
-    /// Defines it; one of the same name is the same counter.
+    /// Defines the counter; counters with the same name are the same.
     pub fn define(name: &str) -> Option<Self> {
         let id = hostcalls::define_metric(MetricType::Counter, name).ok();
         id.map(Self)
     }
 
-    /// Adds to it. What cannot be counted is lost.
+    /// Adds to the counter. If that fails, the count is lost.
     pub fn add(self, count: i64) {
         let _ = hostcalls::increment_metric(self.0, count);
     }
 }
 
-/// Whether the current response is the reply of another Sluicegate filter in the chain, whose fields tell why.
+/// Whether the current response is the reply of another Sluicegate filter in the chain, whose header fields must stay.
 pub fn is_reply_of_another_filter() -> bool {
     let details = property(&["response", "code_details"]);
-    details.is_some_and(|details| is_reply_of_ours(&details))
+    details.is_some_and(|details| is_sluicegate_reply(&details))
 }
 
-/// Puts a text into the current stream's filter state, for the access log: `%FILTER_STATE(wasm.sluicegate:PLAIN)%`.
+/// Sets a text in the current stream's filter state, for the access log: `%FILTER_STATE(wasm.sluicegate:PLAIN)%`.
 pub fn set_filter_state(text: &str) {
     // Envoy prefixes the name with `wasm.`.
     let path = "sluicegate";
@@ -129,24 +132,24 @@ pub fn set_filter_state(text: &str) {
     let _ = unsafe { proxy_set_property(path.as_ptr(), path.len(), text.as_ptr(), text.len()) };
 }
 
-/// Sets a header of the upstream's answer, in place of those of its name.
+/// Sets a header of the response, replacing all headers with its name.
 pub fn set_response_header(name: &str, value: &str) {
     let _ = hostcalls::set_map_value(MapType::HttpResponseHeaders, name, Some(value));
 }
 
-/// Longer answers are not read: the longest that the sidecar gives has a few hundred bytes for each decision.
+/// Longest answer that is read. The sidecar's answers have at most a few hundred bytes for each decision.
 const MAX_ANSWER_BYTES: usize = sluicegate_protocol::MAX_BODY_BYTES;
 
-/// The body of a callout's answer, or why there is none.
-pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusable> {
-    // Without headers there is no answer, and the crate panics where one is asked for.
+/// The body of the response to a callout, or why there is none.
+pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, VerdictError> {
+    // Without headers there is no response, and the crate would panic when asked for one.
     if headers == 0 {
         callout_outcome(None)?;
     }
     let status = hostcalls::get_map_value_bytes(MapType::HttpCallResponseHeaders, ":status");
     callout_outcome(Some(&status.ok().flatten().unwrap_or_default()))?;
     if body_size > MAX_ANSWER_BYTES {
-        return Err(Unusable::Body(format!(
+        return Err(VerdictError::Body(format!(
             "it has {body_size} bytes, more than {MAX_ANSWER_BYTES}"
         )));
     }
@@ -154,8 +157,8 @@ pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Unusabl
     Ok(body.ok().flatten().unwrap_or_default())
 }
 
-/// Posts decisions to a cluster in the name of the current root context, which gets the answer under the token
-/// returned. `None` when Envoy refuses, for example because it has no such cluster.
+/// Posts decisions to a cluster on behalf of the current root context, which receives the response with the returned
+/// token. `None` if Envoy refuses, for example because it has no such cluster.
 pub fn post(cluster: &str, body: &[u8], timeout: Duration) -> Option<u32> {
     let headers = vec![
         (":method", "POST"),
@@ -166,41 +169,41 @@ pub fn post(cluster: &str, body: &[u8], timeout: Duration) -> Option<u32> {
     hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).ok()
 }
 
-/// Microseconds of a clock that does not step; it begins anywhere.
+/// Microseconds of a clock that does not step, from an arbitrary origin.
 pub fn monotonic_us() -> u64 {
     const MONOTONIC: u32 = 1;
     let mut nanoseconds = 0;
-    // SAFETY: `nanoseconds` is writable. A clock that cannot be read stands still: then nothing is ever late.
+    // SAFETY: `nanoseconds` is writable. If the clock cannot be read, it stands still, and nothing is ever late.
     let _ = unsafe { clock_time_get(MONOTONIC, 1, &raw mut nanoseconds) };
     nanoseconds / 1_000
 }
 
 thread_local! {
-    /// Names of queues whose configurations are gone. The one thing that is the VM's and not a configuration's: a shared
-    /// queue cannot be unregistered, and each reload would leave another.
+    /// Names of queues whose configurations no longer exist. The only state of the VM as a whole: a shared queue cannot
+    /// be unregistered, so without reuse each reload would leave another one behind.
     static UNUSED_QUEUES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Wakes a root context in the next turn of Envoy's event loop: a shared queue of which only the notification is used.
+/// Wakes a root context in the next turn of Envoy's event loop: a shared queue that is used for its notification only.
 pub struct Wakeup {
     name: Option<String>,
     queue: Option<u32>,
-    /// Notifications sent and not taken out yet.
+    /// Messages sent and not removed yet.
     sent: Cell<usize>,
 }
 
 impl Wakeup {
-    /// For the current root context. Where Envoy gives none, the root's timer does what there is to do, later.
+    /// For the current root context. If Envoy provides no queue, the root's timer does the work later.
     pub fn register() -> Self {
         let name = UNUSED_QUEUES.with_borrow_mut(Vec::pop).or_else(|| {
-            // Workers share all queues, and each has to have its own.
+            // All workers share the queues by name, and each needs its own.
             let mut random = [0; 16];
             // SAFETY: `random` is writable for its length.
             let status = unsafe { random_get(random.as_mut_ptr(), random.len()) };
             let name = || format!("sluicegate-{:032x}", u128::from_le_bytes(random));
             (status == OK).then(name)
         });
-        // A queue of this name that another root had registered then wakes this one.
+        // Registering a name again moves its notifications to this root context.
         let queue = name
             .as_deref()
             .and_then(|name| hostcalls::register_shared_queue(name).ok());
@@ -211,7 +214,7 @@ impl Wakeup {
         }
     }
 
-    /// Whether a notification is this one's.
+    /// Whether the notification of this queue belongs to this wake-up.
     pub fn is(&self, queue: u32) -> bool {
         self.queue == Some(queue)
     }
@@ -226,9 +229,9 @@ impl Wakeup {
         }
     }
 
-    /// Takes out what the notifications have left, or the queue would grow.
+    /// Removes the messages of past notifications, so that the queue does not grow.
     pub fn drain(&self) {
-        // Counted, because the crate does not tell an empty message from none.
+        // By count, because the crate cannot distinguish an empty message from an empty queue.
         for queue in std::iter::repeat_n(self.queue, self.sent.take()).flatten() {
             let _ = hostcalls::dequeue_shared_queue(queue);
         }
@@ -241,7 +244,7 @@ impl Drop for Wakeup {
     }
 }
 
-/// Does something to another context, if it is still there, and puts the current one back.
+/// Runs an action in another context, if that still exists, and restores the current one.
 pub fn in_context(id: u32, current: u32, action: impl FnOnce()) {
     if hostcalls::set_effective_context(id).is_ok() {
         action();
@@ -249,24 +252,24 @@ pub fn in_context(id: u32, current: u32, action: impl FnOnce()) {
     let _ = hostcalls::set_effective_context(current);
 }
 
-/// Has the current root context called every so often.
+/// Sets the timer's period for the current root context.
 pub fn tick_every(period: Duration) {
     let _ = hostcalls::set_tick_period(period);
 }
 
-/// Lets the current request go on.
+/// Resumes the current request.
 pub fn resume() {
     let _ = hostcalls::resume_http_request();
 }
 
-/// Answers the current request in the upstream's place.
+/// Sends a local reply to the current request.
 pub fn reply(reply: &Reply) {
     let headers = reply.headers.to_pairs();
     let body = reply.body.as_slice();
-    // Appears in Envoy's access log as the response code's details.
+    // Appears in Envoy's access log as response code details.
     let details = reply.details.as_ref();
     // SAFETY: all slices are readable for their lengths during the call, and Envoy copies them.
-    // A request that is gone cannot be answered, and need not be.
+    // If the request no longer exists, no reply is needed.
     let _ = unsafe {
         proxy_send_local_response(
             reply.status,

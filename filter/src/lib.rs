@@ -2,13 +2,13 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `root.rs` | one per plugin configuration: reads it, and passes on what Envoy tells it |
-//! | `stream.rs` | one per request: derives what to ask, waits, and does what the verdict says |
+//! | `root.rs` | one per plugin configuration: reads it, and passes on Envoy's events |
+//! | `stream.rs` | one per request: derives the question, waits, and applies the verdict |
 //! | `callouts.rs` | the queue of waiting requests, callouts in flight, wake-ups and delivery |
-//! | `plugin.rs` | what the requests of a configuration share: rules, cached denials, counters |
-//! | `host.rs` | every call to Envoy; none can panic |
+//! | `plugin.rs` | state that all requests of a configuration share: rules, cached denials, counters |
+//! | `host.rs` | all calls to Envoy; none can panic |
 //!
-//! What is decided here is decided in `rules/`, which knows nothing of Envoy.
+//! All decisions are made in `rules/`, which does not depend on Envoy.
 
 mod callouts;
 mod host;
@@ -16,12 +16,12 @@ mod plugin;
 mod root;
 mod stream;
 
-// In a module of its own, since what the macro makes is public and without documentation.
+// In a module of its own, because the macro generates public items without documentation.
 mod start {
     use crate::{host, root};
 
     proxy_wasm::main! {{
-        // A panic is a defect and ends the VM; Envoy's log should say which.
+        // A panic is a defect and ends the VM; log it to Envoy.
         std::panic::set_hook(Box::new(|panic| {
             host::log(host::Level::Critical, &format!("sluicegate: {panic}"));
         }));

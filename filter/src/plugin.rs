@@ -1,17 +1,17 @@
-//! What the requests of one configuration share: rules, cached denials, counters, and the log of outages.
+//! State that all requests of one configuration share: rules, cached denials, counters, and the log of outages.
 
 use std::cell::{Cell, RefCell};
 
 use sluicegate_protocol::Verdict;
-use sluicegate_rules::{Conclusion, Denials, OutageLog, Question, Rules, Unusable};
+use sluicegate_rules::{Conclusion, DenialCache, OutageLog, Question, Rules, VerdictError};
 
 use crate::host::{self, Counter};
 
 pub struct Plugin {
     pub rules: Rules,
-    pub denials: RefCell<Denials>,
-    /// By the index that the rules know them by, each with what Envoy has not been told yet: a hostcall for every count
-    /// would be three for a denial.
+    pub denials: RefCell<DenialCache>,
+    /// By the rules' index, each with the count that Envoy does not have yet: a hostcall for every count would mean
+    /// three for a denial.
     counters: Vec<(Option<Counter>, Cell<i64>)>,
     outages: RefCell<OutageLog>,
 }
@@ -37,14 +37,14 @@ impl Plugin {
         u64::try_from(self.rules.sidecar.timeout.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Counts one.
+    /// Increments a counter.
     pub fn count(&self, index: usize) {
         if let Some((_, count)) = self.counters.get(index) {
             count.set(count.get().saturating_add(1));
         }
     }
 
-    /// Adds to Envoy's statistics what was counted.
+    /// Flushes the counts to Envoy's statistics.
     pub fn flush_counters(&self) {
         for (counter, count) in &self.counters {
             if let (Some(counter), count @ 1..) = (counter, count.take()) {
@@ -53,16 +53,16 @@ impl Plugin {
         }
     }
 
-    /// What becomes of a request, counted and, where verdicts are missing, logged.
+    /// Concludes for a request: counts, and logs missing verdicts.
     pub fn conclude(
         &self,
         question: &Question,
-        verdicts: Result<&[Verdict<'_>], Unusable>,
+        verdicts: Result<&[Verdict<'_>], VerdictError>,
     ) -> Conclusion {
         let (conclusion, why) = self
             .rules
             .conclude(question, verdicts, &mut |index| self.count(index));
-        // Bound to names, so that each borrow is over before the next. The clock is read only where it matters.
+        // Variables of their own, so that each borrow ends before the next one. The clock is read only if needed.
         let outage = self.outages.borrow().is_open();
         if outage || why.is_some() {
             let line = self

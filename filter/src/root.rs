@@ -1,5 +1,5 @@
-//! One plugin configuration. A VM may hold several at once: those of other listeners and routes, and the one before a
-//! reload while its requests finish. So what belongs to a configuration hangs on its root.
+//! One plugin configuration. A VM may have several at once: those of other listeners and routes, and the previous one
+//! after a reload while its requests finish. So all state of a configuration belongs to its root context.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ impl Root {
 }
 
 impl RootContext for Root {
-    /// Reads the configuration. False, with the reason in Envoy's log, when it cannot be used.
+    /// Reads the configuration. If it is invalid, logs the reason and returns false.
     fn on_configure(&mut self, size: usize) -> bool {
         let configuration = host::plugin_configuration(size).unwrap_or_default();
         match sluicegate_rules::parse(&configuration) {

@@ -1,10 +1,10 @@
-//! One request: derives what to ask, waits for its verdict, and does what the verdict says.
+//! One request: derives the question, waits for the verdict and applies it.
 
 use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, Evaluation, Question, Unusable};
+use sluicegate_rules::{Conclusion, Evaluation, Question, VerdictError};
 
 use crate::callouts::{self, Callouts, Waiter};
 use crate::host::{self, CurrentRequest};
@@ -12,11 +12,11 @@ use crate::host::{self, CurrentRequest};
 /// A request's context.
 pub struct Stream {
     id: u32,
-    // Without one when Envoy runs a filter whose configuration it has refused: then nothing is metered.
+    // `None` if Envoy runs a filter whose configuration was refused: then nothing is metered.
     callouts: Option<Rc<Callouts>>,
-    /// What it waits for or has waited for.
+    /// Set if the request is waiting or has waited.
     waiter: Option<Rc<Waiter>>,
-    /// It was answered here, or waits: its body and trailers must not pass.
+    /// The request was answered locally, or is waiting: its body and trailers must not pass.
     held: bool,
 }
 
@@ -63,7 +63,7 @@ impl Stream {
         if callouts.submit(now_us, &waiter) {
             return Action::Pause;
         }
-        self.apply(plugin.conclude(&waiter.question, Err(Unusable::Full)))
+        self.apply(plugin.conclude(&waiter.question, Err(VerdictError::Full)))
     }
 
     fn apply(&self, conclusion: Conclusion) -> Action {
@@ -87,8 +87,8 @@ impl HttpContext for Stream {
         action
     }
 
-    // Envoy calls these two for a request that waits only where `allow_on_headers_stop_iteration` is set; without them
-    // its body would go to the upstream before there is a verdict.
+    // For a waiting request, Envoy calls these two only if `allow_on_headers_stop_iteration` is set; without them the
+    // body would reach the upstream before the verdict.
     fn on_http_request_body(&mut self, _: usize, _: bool) -> Action {
         self.hold()
     }

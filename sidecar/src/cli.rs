@@ -1,45 +1,91 @@
-//! The commands, a file each, and how they fail.
+//! The commands, one file each, and the code that they share.
+//!
+//! | file | for |
+//! |---|---|
+//! | `arguments.rs` | the commands by name |
+//! | `exit.rs` | exit statuses |
+//! | `checks.rs` | `--limit`, `--key`, `--cost` |
+//! | `target.rs`, `direct.rs`, `admin.rs` | where requests go: a sidecar, the store in this process, an admin port |
+//! | `endpoint.rs`, `client.rs` | addresses of sidecars, and requests to them |
+//! | `overrides.rs`, `override_*.rs` | `override` and its commands |
+//! | `output.rs`, `stdout.rs` | output formats, and standard output |
 
-pub mod check_config;
-pub mod estimate;
-pub mod explain;
-pub mod schema;
-pub mod serve;
+mod admin;
+pub mod arguments;
+mod check_config;
+mod checks;
+mod client;
+mod completions;
+mod decide;
+mod direct;
+mod endpoint;
+mod estimate;
+pub mod exit;
+mod explain;
+mod give_back;
+mod man;
+mod output;
+mod override_list;
+mod override_remove;
+mod override_set;
+mod override_terms;
+mod overrides;
+mod peek;
+mod reset;
+mod schema;
+mod serve;
 mod stdout;
-pub mod top;
+mod target;
+mod top;
 
 use std::fmt::{self, Display};
 use std::process::ExitCode;
 
-/// sysexits(3): the command was used wrongly, which includes its configuration.
-const EX_USAGE: u8 = 64;
+use exit::Exit;
 
-/// What is said before the process ends, and with which status.
+/// The error message and exit status of a failed command.
 pub struct Failure {
     message: String,
-    status: u8,
+    exit: Exit,
 }
 
 impl Failure {
+    /// A failure with this exit status.
+    pub fn new(exit: Exit, error: impl Display) -> Self {
+        Self {
+            message: error.to_string(),
+            exit,
+        }
+    }
+
     /// The command or its configuration is wrong: trying again will not help.
     pub fn usage(error: impl Display) -> Self {
-        Self {
-            message: error.to_string(),
-            status: EX_USAGE,
-        }
+        Self::new(Exit::Usage, error)
     }
 
-    /// The system did not allow it.
+    /// The system refused an operation.
     pub fn system(error: impl Display) -> Self {
-        Self {
-            message: error.to_string(),
-            status: 1,
-        }
+        Self::new(Exit::System, error)
     }
 
-    /// For the shell.
-    pub fn status(&self) -> ExitCode {
-        ExitCode::from(self.status)
+    /// The sidecar or the store did not answer.
+    pub fn unavailable(error: impl Display) -> Self {
+        Self::new(Exit::Unavailable, error)
+    }
+
+    /// The sidecar requires another token.
+    pub fn not_permitted(error: impl Display) -> Self {
+        Self::new(Exit::NotPermitted, error)
+    }
+
+    /// The exit status.
+    pub const fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Whether trying again may help.
+    pub fn is_unavailable(&self) -> bool {
+        self.exit == Exit::Unavailable
     }
 }
 
@@ -49,37 +95,37 @@ impl Display for Failure {
     }
 }
 
-/// Tells what is wrong with the arguments, or the help that they ask for, as clap does; but no password.
+/// Prints an error in the arguments, or the requested help, as clap does, but never a password.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let plain = error.to_string();
     let clean = without_urls(plain.clone());
     if clean == plain {
-        // In colours where there are any. Nothing is left to do if nobody reads it.
+        // In colour where the terminal supports it. A closed standard error changes nothing.
         let _ = error.print();
     } else {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), clean.as_bytes());
     }
-    // What clap calls a success is the help or the version that was asked for.
+    // clap exits with 0 for `--help` and `--version`.
     if error.exit_code() == 0 {
-        ExitCode::SUCCESS
+        Exit::Success.into()
     } else {
-        ExitCode::from(EX_USAGE)
+        Exit::Usage.into()
     }
 }
 
-/// What is told, without the URLs of the command line: one that stands in the wrong place would be repeated, and may
-/// be the store's, with its password.
-pub fn without_urls(told: String) -> String {
+/// A message without the URLs of the command line: a misplaced URL would be repeated, and it may be the store's, with a
+/// password.
+pub fn without_urls(text: String) -> String {
     std::env::args_os()
         .filter_map(|argument| argument.into_string().ok())
-        // A password stands before an `@` or behind a `?`; an address without either is worth repeating.
+        // A password comes before an `@` or after a `?`; a URL without either is useful in the message.
         .filter(|argument| argument.contains("://") && argument.contains(['@', '?']))
-        .fold(told, |told, argument| {
-            told.replace(value(&argument), "<URL>")
+        .fold(text, |text, argument| {
+            text.replace(value(&argument), "<URL>")
         })
 }
 
-/// Of `--name=value` the value.
+/// The value of `--name=value`.
 fn value(argument: &str) -> &str {
     match argument.split_once('=') {
         Some((name, value)) if name.starts_with("--") => value,

@@ -1,9 +1,9 @@
-//! The clocks of this process. What is decided is timed by one that does not step; only people are told the wall's.
+//! The clocks of this process. Decisions use a monotonic clock; wall-clock time is only shown to people.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
 
-/// When the clocks were first read, by both.
+/// Both clocks at the first reading.
 struct Start {
     steady: Instant,
     wall: Duration,
@@ -14,23 +14,23 @@ static START: LazyLock<Start> = LazyLock::new(|| Start {
     wall: wall(),
 });
 
-/// Microseconds since this process first asked; never steps.
+/// Microseconds since the first reading of a clock in this process; monotonic.
 pub fn now_us() -> u64 {
     micros(START.steady.elapsed())
 }
 
-/// Microseconds since 1970 by the wall's clock at the first question and a clock that does not step from then on: for
-/// fixed windows that begin where those of other machines do.
+/// Microseconds since 1970: the wall clock at the first reading plus monotonic time since. For fixed windows, which
+/// must begin when those of other machines do.
 pub fn steady_unix_us() -> u64 {
     micros(START.wall + START.steady.elapsed())
 }
 
-/// Milliseconds since 1970 by this machine's clock, as people read it. May step.
+/// Milliseconds since 1970 by this machine's wall clock, for people. May step.
 pub fn unix_ms() -> u64 {
     u64::try_from(wall().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Before 1970 it is 1970.
+/// The wall clock; a time before 1970 counts as 1970.
 fn wall() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_counts_from_the_start_and_the_other_two_from_1970() {
+    fn now_us_counts_from_the_start_and_the_other_two_from_1970() {
         let before = now_us();
         assert!(steady_unix_us().abs_diff(unix_ms() * 1_000) < 60_000_000);
         assert!(steady_unix_us() > 1_000_000 * now_us());

@@ -2,26 +2,33 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `service.rs` | decides: reads, asks the store, counts, answers |
-//! | `settle.rs` | the store, or what stands in for it |
-//! | `plan.rs` | from checks to buckets, from outcomes to verdicts; pure |
-//! | `receipts.rs` | what proves that units were taken |
-//! | `instead.rs` | what decides where the store did not answer |
+//! | `service.rs` | parses requests, asks the store, counts, answers |
+//! | `settle.rs` | the store, or the fallback while it is down |
+//! | `plan.rs`, `plan/add.rs` | from checks to buckets, from outcomes to verdicts; pure |
+//! | `overrides.rs` | the overrides in force; pure |
+//! | `allowance.rs` | a check's effective windows: the policy's or an override's; pure |
+//! | `overridden.rs` | decisions made by overrides alone; pure |
+//! | `receipts.rs` | proofs that units were taken |
+//! | `fallback.rs` | the answer if the store gave no outcome |
 //! | `buckets.rs`, `receipts.rs` | the buckets of a limit; receipts on the wire |
-//! | `denials.rs` | denial certificates: denied again without asking, while that is exact |
+//! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
+mod allowance;
 mod buckets;
 mod denials;
 mod epoch;
-mod instead;
+mod fallback;
+mod overridden;
+mod overrides;
 mod plan;
 mod receipts;
 mod service;
 mod settle;
 
 pub use denials::Denials;
-pub use epoch::{Epoch, Live, Reload};
-pub use instead::Instead;
+pub use epoch::{Epoch, PolicyHandle, Reload};
+pub use fallback::Fallback;
+pub use overrides::{Overrides, OverridesNow};
 pub use plan::Plan;
 pub use service::Service;

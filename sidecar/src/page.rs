@@ -1,5 +1,5 @@
 //! The live page on the admin port: its files, which are in this program, and the stream that keeps it up to date.
-//! It only shows. Who may see it is decided in `server/access.rs`.
+//! It is read-only. `server/access.rs` decides who may see it.
 //!
 //! | path | answers |
 //! |---|---|
@@ -10,18 +10,13 @@
 mod feed;
 mod snapshot;
 
-use std::sync::Arc;
-
-use axum::Router;
-use axum::extract::{Path, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response, Sse};
-use axum::routing::get;
 
 pub use feed::Feed;
 
-/// Nothing from anywhere else, nothing inline, in nobody's frame: a limit's name that found its way into the markup
-/// could still do nothing.
+/// Only the page's own files, nothing inline, no framing: even a limit's name that ended up in the markup could not
+/// run as a script.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'";
@@ -33,32 +28,27 @@ const SVG: &str = "image/svg+xml";
 
 const PAGE: &str = include_str!("page/page.html");
 
-/// What the page asks for: name, type, text.
+/// The page's files: name, type, text.
 const FILES: [(&str, &str, &str); 8] = [
     ("page.css", CSS, include_str!("page/page.css")),
     ("theme.js", JAVASCRIPT, include_str!("page/theme.js")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("stream.js", JAVASCRIPT, include_str!("page/stream.js")),
     ("rates.js", JAVASCRIPT, include_str!("page/rates.js")),
-    ("say.js", JAVASCRIPT, include_str!("page/say.js")),
+    ("summary.js", JAVASCRIPT, include_str!("page/summary.js")),
     ("chart.js", JAVASCRIPT, include_str!("page/chart.js")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
 ];
 
-/// The routes of the page, and of the stream that `feed` fills.
-pub fn routes(feed: Arc<Feed>) -> Router {
-    Router::new()
-        .route("/", get(async || file(HTML, PAGE)))
-        .route("/page/stream", get(stream))
-        .route("/page/{name}", get(named))
-        .with_state(feed)
+/// The page itself.
+pub fn page() -> Response {
+    file(HTML, PAGE)
 }
 
-async fn named(Path(name): Path<String>) -> Response {
-    match FILES.iter().find(|(known, ..)| *known == name) {
-        Some((_, kind, text)) => file(kind, text),
-        None => StatusCode::NOT_FOUND.into_response(),
-    }
+/// One of the files that the page asks for, if there is one of this name.
+pub fn named(name: &str) -> Option<Response> {
+    let (_, kind, text) = FILES.iter().find(|(known, ..)| *known == name)?;
+    Some(file(kind, text))
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {
@@ -82,14 +72,9 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-async fn stream(State(feed): State<Arc<Feed>>) -> Response {
-    match feed.view() {
-        // Proxies that know this header pass each event on as it comes.
-        Some(events) => ([("x-accel-buffering", "no")], Sse::new(events)).into_response(),
-        None => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "as many viewers as may look at once are looking\n",
-        )
-            .into_response(),
-    }
+/// The stream that keeps the page up to date; nothing if there are too many viewers.
+pub fn stream(feed: &Feed) -> Option<Response> {
+    let events = feed.subscribe()?;
+    // Tells proxies, such as nginx, to pass each event on at once.
+    Some(([("x-accel-buffering", "no")], Sse::new(events)).into_response())
 }

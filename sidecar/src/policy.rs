@@ -2,23 +2,30 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `limits.rs` | what a policy says |
-//! | `store.rs` | where the state is kept |
-//! | `file.rs` | the policy in YAML, and its checks |
-//! | `problem.rs` | what may be told of a broken one |
-//! | `source.rs` | its file: read, watched, read again |
+//! | `limits.rs` | a policy's contents |
+//! | `store.rs` | where the state is kept and how to reach it |
+//! | `overrides.rs` | overrides of a limit for single keys |
+//! | `file.rs`, `window_file.rs`, `override_file.rs` | the policy in YAML, and its validation |
+//! | `problem.rs` | describes a broken policy without quoting it |
+//! | `source.rs` | its file: read, watched, reloaded |
 
 mod file;
 mod limits;
+mod override_file;
+mod overrides;
 mod problem;
 mod source;
 mod store;
+mod window_file;
 
 pub use file::AlgorithmName;
 pub use limits::{
-    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
+    DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy,
+    WhenStoreIsDown, most,
 };
+pub use overrides::{Grant, MAX_OVERRIDES, Override, WindowQuota, check_texts};
 pub use source::{PolicyError, PolicySource};
 pub use store::{
     CredentialFiles, Endpoint, RedisOptions, RedisStore, RedisUrl, StoreAddress, TlsFiles, Topology,
 };
+pub use window_file::window_name;

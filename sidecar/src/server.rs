@@ -6,21 +6,14 @@
 //! | `accept.rs`, `connections.rs`, `connection.rs` | connections: accepted, bounded in number and in time, ended |
 //! | `phase.rs` | serving, draining, stopping |
 //! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two HTTP faces |
+//! | `routes.rs`, `openapi.rs` | routes, each with its description; the document made of them |
+//! | `refusal.rs` | errors, as problem details |
 //! | `access.rs`, `web_pages.rs` | who may call what, and which requests some web page sent |
 //!
-//! | on | path | answers |
-//! |---|---|---|
-//! | decisions | `POST /v1/decide` | a verdict for each decision; with `?denied=429` for one, as the status too |
-//! | decisions | `POST /v1/give-back` | how many units were returned, for each |
-//! | admin | `POST /v1/reset` | whether the limit had been drawn on, for each |
-//! | admin | `GET /v1/top` | who is denied and who is near a limit |
-//! | admin | `GET /` | the live page: `page.rs` |
-//! | admin | `GET /metrics` | Prometheus's text format |
-//! | admin | `GET /healthz` | 200 while the process serves |
-//! | admin | `GET /readyz` | 200 when it should be sent requests, else 503; and how policy and store stand |
+//! What each port answers stands in `openapi/decisions.rs` and `openapi/admin.rs`, of which `docs/openapi.json` is made.
 //!
 //! Neither answers a request without a Host, or with several (RFC 9112, 3.2: 400). A line that ends with a bare LF is
-//! read: RFC 9112, 2.2 lets a server do so, and hyper's parser cannot be told not to.
+//! read: RFC 9112, 2.2 lets a server do so, and hyper's parser cannot be configured to refuse it.
 //!
 //! Runs a sidecar on listeners that the caller owns, until the caller says stop.
 
@@ -32,9 +25,12 @@ mod connection;
 mod connections;
 mod decisions;
 pub mod listen;
+pub mod openapi;
 mod paths;
 mod phase;
 mod readiness;
+mod refusal;
+mod routes;
 mod web_pages;
 
 use std::sync::Arc;
@@ -47,6 +43,7 @@ use crate::decide::Service;
 use crate::page::Feed;
 use accept::Face;
 pub use access::{Access, Token};
+use admin::Admin;
 use connection::Patience;
 use listen::Listener;
 use phase::Phase;
@@ -55,6 +52,9 @@ use readiness::Readiness;
 
 /// How often what has expired is freed, and an idle store is looked after.
 const TICK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the start waits for the store's overrides, so that a restarted sidecar applies them to its first decision.
+const FIRST_READ_OF_OVERRIDES: Duration = Duration::from_millis(250);
 
 /// Events that belong to one change of the policy file are taken together.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -137,21 +137,24 @@ pub async fn run(
     };
     let decisions = Face {
         name: "decisions",
-        router: decisions::routes(Arc::clone(&service)),
+        router: decisions::router(Arc::clone(&service)),
         max_connections: settings.max_connections,
         patience: DECISIONS_PATIENCE,
     };
     let admin = Face {
         name: "admin",
-        router: admin::routes(
-            Arc::clone(&service),
-            Arc::clone(&feed),
+        router: admin::router(
+            Admin {
+                service: Arc::clone(&service),
+                feed: Arc::clone(&feed),
+                readiness,
+            },
             settings.access,
-            readiness,
         ),
         max_connections: MAX_ADMIN_CONNECTIONS,
         patience: ADMIN_PATIENCE,
     };
+    service.wait_for_overrides(FIRST_READ_OF_OVERRIDES).await;
     let within = settings.shutdown_timeout;
     let served = async {
         tokio::join!(
@@ -170,6 +173,7 @@ pub async fn run(
         () = tick(&service) => {}
         () = reload(&service, &changed) => {}
         () = service.watch_store() => {}
+        () = service.watch_overrides() => {}
         () = service.write_back() => {}
         () = feed.run(&service) => {}
     }

@@ -1,21 +1,23 @@
-//! Where the state is kept, and who shares a call to it. One seam, three stores: each takes a batch and answers an
-//! outcome for each decision.
+//! The stores that keep the state, and the queue that batches calls to them. Three kinds of store have one interface:
+//! each takes a batch and returns an outcome for each decision.
 //!
 //! | file | for |
 //! |---|---|
-//! | `batch/` | the queue and the worker that share calls |
-//! | `kinds.rs` | the seam: this process, one Redis, a Redis Cluster |
+//! | `batch/` | the queue and the worker that batch decisions into calls |
+//! | `kinds.rs` | the common interface: this process, one Redis, a Redis Cluster |
 //! | `memory.rs` | the engine, in this process |
-//! | `redis/` | one Redis, or the primary that sentinels name: watched connections |
-//! | `cluster/` | a Redis Cluster: slots, parts, lanes, and its client |
-//! | `call.rs` | the script as commands |
-//! | `health.rs` | whether it can be used |
+//! | `redis/` | one Redis, or the primary that sentinels name: supervised connections |
+//! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and its client |
+//! | `call.rs` | the script's calls as Redis commands |
+//! | `health.rs` | whether the store is up |
+//! | `overrides.rs` | the overrides that all sidecars share |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
-//! | `portion.rs` | some decisions of a batch |
-//! | `returns.rs` | give-backs, put together into few calls |
-//! | `settled.rs`, `error.rs` | what a store answers, and why it does not |
+//! | `batch_slice.rs` | a subset of a batch's decisions |
+//! | `returns.rs` | give-backs, batched into few calls |
+//! | `reply.rs`, `error.rs` | a store's answer, and its errors |
 
 pub mod batch;
+mod batch_slice;
 mod call;
 mod cluster;
 mod error;
@@ -23,10 +25,10 @@ mod health;
 mod kinds;
 mod memory;
 mod outage;
-mod portion;
+mod overrides;
 mod redis;
+mod reply;
 mod returns;
-mod settled;
 mod share;
 #[cfg(test)]
 mod test_batches;
@@ -35,5 +37,6 @@ pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;
 pub use outage::{NoShare, Outage};
+pub use overrides::{Change, Changed, StoredOverrides};
+pub use reply::StoreReply;
 pub use returns::GiveBackEntry;
-pub use settled::{Settled, Settlement};

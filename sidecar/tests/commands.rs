@@ -1,4 +1,4 @@
-//! The commands as a shell sees them: their exit codes, and what they do when nobody reads on.
+//! The commands as a shell sees them: exit statuses, and a closed standard output.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn s20_a_reader_that_goes_early_is_no_reason_to_panic() {
+fn s20_a_closed_pipe_does_not_make_a_command_panic() {
     let explain: &[&str] = &[
         "explain",
         "--envoy",
@@ -37,7 +37,17 @@ fn s20_a_reader_that_goes_early_is_no_reason_to_panic() {
         "1000",
     ];
     let check: &[&str] = &["check-config", "--envoy", "envoy/envoy.yaml"];
-    for arguments in [&["schema"][..], explain, estimate, check] {
+    let (completions, man): (&[&str], &[&str]) = (&["completions", "bash"], &["man", "decide"]);
+    for arguments in [
+        &["schema"][..],
+        &["--help"],
+        &["--version"],
+        explain,
+        estimate,
+        check,
+        completions,
+        man,
+    ] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut child = sluicegate(arguments)
@@ -45,20 +55,20 @@ fn s20_a_reader_that_goes_early_is_no_reason_to_panic() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut printed = String::new();
         child
             .stderr
             .take()
             .unwrap()
-            .read_to_string(&mut said)
+            .read_to_string(&mut printed)
             .unwrap();
         let status = child.wait().unwrap();
         assert!(
-            status.success() && said.is_empty(),
-            "{arguments:?}: {status} {said}"
+            status.success() && printed.is_empty(),
+            "{arguments:?}: {status} {printed}"
         );
     }
-    // A full disk is another matter.
+    // A full disk is an error.
     let full = std::fs::File::options()
         .write(true)
         .open("/dev/full")
@@ -69,12 +79,13 @@ fn s20_a_reader_that_goes_early_is_no_reason_to_panic() {
 }
 
 #[test]
-fn s20_wrong_arguments_exit_like_every_other_mistake_of_use() {
+fn s20_invalid_arguments_exit_with_64_like_all_usage_errors() {
     let unknown: &[&str] = &["serve", "--polici", "x"];
     let missing: &[&str] = &["serve"];
     let mode: &[&str] = &["serve", "--policy", "x", "--socket-mode", "999"];
     let none: &[&str] = &["serve", "--policy", "/nonexistent"];
-    for arguments in [unknown, missing, mode, none, &["fly"], &[]] {
+    let (shell, page): (&[&str], &[&str]) = (&["completions", "tcsh"], &["man", "fly"]);
+    for arguments in [unknown, missing, mode, none, shell, page, &["fly"], &[]] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
         assert!(!output.stderr.is_empty(), "{arguments:?}");
@@ -90,8 +101,8 @@ fn s20_wrong_arguments_exit_like_every_other_mistake_of_use() {
 fn s20_a_policy_can_be_checked_without_rules() {
     let output = run(&["check-config", "--policy", "envoy/policy.yaml"]);
     assert_eq!(output.status.code(), Some(0));
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("the policy is good"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("the policy is valid"), "{printed}");
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("policy.yaml");
     std::fs::write(
@@ -101,11 +112,97 @@ fn s20_a_policy_can_be_checked_without_rules() {
     .unwrap();
     let output = run(&["check-config", "--policy", broken.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(64));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("windows"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("windows"), "{printed}");
     assert_eq!(
         run(&["check-config"]).status.code(),
         Some(64),
         "neither was given"
     );
+}
+
+/// The commands that `--help` lists.
+fn commands() -> Vec<String> {
+    let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let (list, _) = list.split_once("\n\n").unwrap();
+    let names = list
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    names
+        .map(str::to_owned)
+        .filter(|name| name != "help")
+        .collect()
+}
+
+/// The long arguments that a command's `--help` lists.
+fn arguments(command: &str) -> Vec<String> {
+    let help = String::from_utf8(run(&[command, "--help"]).stdout).unwrap();
+    let lines = help.lines().map(str::trim_start);
+    let lines = lines.filter(|line| line.starts_with('-'));
+    let words = lines.filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")));
+    words.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_and_argument_has_its_place_in_a_manual_page() {
+    let of_all = String::from_utf8(run(&["man"]).stdout).unwrap();
+    for command in commands() {
+        assert!(
+            of_all.contains(&format!("sluicegate\\-{}", command.replace('-', "\\-"))),
+            "{command}"
+        );
+        let page = run(&["man", &command]);
+        let page = String::from_utf8(page.stdout).unwrap();
+        assert!(page.contains(".SH EXAMPLE"), "{command}: {page}");
+        for argument in arguments(&command) {
+            let spelt = argument.replace('-', "\\-");
+            assert!(page.contains(&spelt), "{command} {argument}: {page}");
+        }
+    }
+    assert!(of_all.contains(".SH \"EXIT STATUS\""), "{of_all}");
+}
+
+/// What bash offers for a line whose last word is incomplete.
+fn completed(line: &str) -> Vec<String> {
+    let script = String::from_utf8(run(&["completions", "bash"]).stdout).unwrap();
+    let words: Vec<_> = line.split(' ').collect();
+    let [.., before, last] = words[..] else {
+        panic!("{line}")
+    };
+    let ask = format!(
+        "{script}\nCOMP_WORDS=({line}); COMP_CWORD={}; _sluicegate sluicegate '{last}' '{before}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.len() - 1
+    );
+    let output = Command::new("bash").args(["-c", &ask]).output().unwrap();
+    assert!(
+        output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let offered = String::from_utf8(output.stdout).unwrap();
+    offered.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shell_completes_commands_arguments_and_values() {
+    assert_eq!(completed("sluicegate de"), ["decide"]);
+    assert_eq!(completed("sluicegate decide --lim"), ["--limit"]);
+    assert_eq!(completed("sluicegate peek --output "), ["text", "json"]);
+    for command in commands() {
+        for argument in arguments(&command) {
+            let offered = completed(&format!("sluicegate {command} {argument}"));
+            assert!(
+                offered.contains(&argument),
+                "{command} {argument}: {offered:?}"
+            );
+        }
+    }
+    for shell in ["zsh", "fish"] {
+        let script = String::from_utf8(run(&["completions", shell]).stdout).unwrap();
+        assert!(
+            script.contains("give-back") && script.contains("receipt"),
+            "{shell}"
+        );
+    }
 }

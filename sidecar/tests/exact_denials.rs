@@ -1,4 +1,4 @@
-//! Generated histories with and without denial certificates: every verdict is the same.
+//! Generated histories with and without cached denials: every verdict is the same.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -7,11 +7,10 @@
 )]
 
 use proptest::prelude::*;
-use sluicegate::decide::Plan;
+use sluicegate::decide::{Overrides, Plan};
 use sluicegate::policy::Policy;
-use sluicegate::store::Settled;
-use sluicegate::telemetry::verdict::Told;
-use sluicegate_certificates::{Asked, Certificates, fingerprint};
+use sluicegate::telemetry::verdict::Decided;
+use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
 use sluicegate_engine::Memory;
 use sluicegate_protocol::{Check, Decision, Verdict};
 
@@ -25,12 +24,34 @@ limits:
 ";
 const LIMITS: [&str; 4] = ["log", "sliding", "fixed", "token"];
 
-/// What is asked: checks by limit, key and cost; how long after the one before, and how long its call takes.
+/// The same with lower quotas and a block of one key, which end one after the other while a history runs.
+fn overridden() -> String {
+    let ends = |ms: u64| format!("until: \"1970-01-01T00:16:40.{ms:03}Z\"");
+    let terms = |limit: &str| match limit {
+        "log:" => format!("windows: [{{ quota: 4, per: 2s }}], {}", ends(150)),
+        "sliding:" => format!("blocked: true, {}", ends(40)),
+        "fixed:" => format!("quota: 4, {}", ends(333)),
+        _ => format!("quota: 2, burst: 4, {}", ends(90)),
+    };
+    let line = |line: &str| {
+        let limit = line.split_whitespace().next().unwrap_or_default();
+        match line.strip_suffix("] }") {
+            Some(start) => {
+                let terms = terms(limit);
+                format!("{start}], overrides: [{{ key: \"0\", {terms} }}] }}\n")
+            }
+            None => format!("{line}\n"),
+        }
+    };
+    POLICY.lines().map(line).collect()
+}
+
+/// One decision: its checks by limit, key and cost; the pause before it, and how long its call takes.
 type Step = (Vec<(usize, u8, u64)>, u64, u64);
 
 fn step() -> impl Strategy<Value = Step> {
     let check = (0..LIMITS.len(), 0..2_u8, 0..4_u64);
-    // Often the same question again at once, which is what certificates are for.
+    // Often the same question again at once, which is what cached denials are for.
     let pause = prop_oneof![5 => 0..2_000_u64, 3 => 0..100_000_u64, 1 => 0..3_000_000_u64];
     (prop::collection::vec(check, 1..3), pause, 0..5_000_u64)
 }
@@ -40,6 +61,7 @@ fn decision((checks, _, _): &Step) -> Decision<'static> {
         limit: LIMITS[*limit].into(),
         key: key.to_string().into(),
         cost: *cost,
+        quota: None,
     };
     Decision {
         checks: checks.iter().map(check).collect(),
@@ -55,31 +77,27 @@ fn print(decision: &Decision<'_>) -> String {
         decision
             .checks
             .iter()
-            .map(|c| (c.limit.as_ref(), c.key.as_ref(), c.cost)),
+            .map(|c| (c.limit.as_ref(), c.key.as_ref(), c.cost, c.quota)),
     )
 }
 
-/// Asks an engine, as a sidecar does.
+/// Decides on an engine, as a sidecar does.
 fn ask(
     engine: &mut Memory,
     policy: &Policy,
     decision: &Decision<'static>,
-    now_us: u64,
+    (asked_us, decided_us): (u64, u64),
 ) -> Verdict<'static> {
     let asked = [Ok(decision.clone())];
-    let plan = Plan::new(policy, &asked, |_| None);
-    let outcomes = engine.decide(now_us, &plan.batch).into_iter();
-    let settled: Vec<_> = outcomes
-        .map(|outcome| {
-            Some(Settled {
-                outcome: outcome.unwrap(),
-            })
-        })
-        .collect();
-    let told: Vec<Told<'_>> = plan.verdicts(&settled, &[]);
-    match &told[0].verdict {
-        Verdict::Admitted(standing) => Verdict::Admitted(standing.clone().into_owned()),
-        Verdict::Denied(standing) => Verdict::Denied(standing.clone().into_owned()),
+    let overrides = Overrides::new(policy, None);
+    let overrides = overrides.at(|| asked_us / 1_000);
+    let plan = Plan::new(policy, &asked, overrides, |_| None);
+    let outcomes = engine.decide(decided_us, &plan.batch).into_iter();
+    let outcomes: Vec<_> = outcomes.map(Result::ok).collect();
+    let decided: Vec<Decided<'_>> = plan.verdicts(&outcomes, &[]);
+    match &decided[0].verdict {
+        Verdict::Admitted(status) => Verdict::Admitted(status.clone().into_owned()),
+        Verdict::Denied(status) => Verdict::Denied(status.clone().into_owned()),
         other => panic!("{other:?}"),
     }
 }
@@ -88,8 +106,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn with_and_without_certificates_every_verdict_is_the_same(steps in prop::collection::vec(step(), 1..120)) {
-        let policy = Policy::parse(POLICY).unwrap();
+    fn cached_denials_never_change_a_verdict(steps in prop::collection::vec(step(), 1..120), overrides: bool) {
+        let policy = if overrides { overridden() } else { POLICY.to_owned() };
+        let policy = Policy::parse(&policy).unwrap();
         let (mut plain, mut behind) = (Memory::new(), Memory::new());
         let mut certificates = Certificates::new(50);
         let mut now_us = 1_000_000_000;
@@ -99,19 +118,19 @@ proptest! {
                 continue;
             }
             let sent_us = now_us + step.1;
-            // A certificate answers at once; the store decides somewhere between the question and its answer, and by then
-            // a window may have ended that has not when the certificate is looked up.
+            // A cached denial answers at once. The store decides some time between question and answer; a window may
+            // end after the cache lookup and before that decision.
             let held = certificates.covering(&print(&decision), sent_us);
             let call_us = if held.is_some() { 0 } else { step.2 };
             let (decided_us, answered_us) = (sent_us + call_us / 2, sent_us + call_us);
-            let without = ask(&mut plain, &policy, &decision, decided_us);
+            let without = ask(&mut plain, &policy, &decision, (sent_us, decided_us));
             match held {
-                Some(_) => prop_assert!(matches!(&without, Verdict::Denied(_)), "denied here, there {without:?}"),
+                Some(_) => prop_assert!(matches!(&without, Verdict::Denied(_)), "denied from the cache, but the store says {without:?}"),
                 None => {
-                    let with = ask(&mut behind, &policy, &decision, decided_us);
+                    let with = ask(&mut behind, &policy, &decision, (sent_us, decided_us));
                     prop_assert_eq!(&with, &without);
-                    if let Verdict::Denied(standing) = &with {
-                        certificates.hold(&print(&decision), standing, Asked { sent_us, answered_us });
+                    if let Verdict::Denied(status) = &with {
+                        certificates.hold(&print(&decision), status, CallTimes { sent_us, answered_us });
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! What `sluicegate explain` prints of a path that can be read in several ways.
+//! `sluicegate explain` for a path that upstreams may read in several ways.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -38,8 +38,8 @@ fn explain(upstream: &str, target: &str) -> String {
 
 // F16
 #[test]
-fn the_readings_of_a_path_are_told_and_which_rules_match_in_which() {
-    let told = explain("", "/search/..%2Fpublic%2Fx?debug;y");
+fn explain_lists_the_readings_of_a_path_and_which_rules_match_each() {
+    let printed = explain("", "/search/..%2Fpublic%2Fx?debug;y");
     for line in [
         "  1: /search/..%2Fpublic%2Fx\n",
         "  2: /search/..%2Fpublic%2Fx, `debug` is ``\n",
@@ -50,20 +50,20 @@ fn the_readings_of_a_path_are_told_and_which_rules_match_in_which() {
         "limit `lenient`",
         "limit `strict`",
     ] {
-        assert!(told.contains(line), "{line}: {told}");
+        assert!(printed.contains(line), "{line}: {printed}");
     }
 }
 
 #[test]
-fn a_path_with_one_reading_is_told_in_one_line_for_each_rule() {
+fn a_path_with_one_reading_takes_one_line_per_rule() {
     for (upstream, target) in [
         ("", "/public/x"),
         ("upstream_paths: nginx", "/search/..%2Fpublic%2Fx"),
     ] {
-        let told = explain(upstream, target);
+        let printed = explain(upstream, target);
         assert!(
-            told.starts_with("rule `public` matches\nrule `search` does not match\n"),
-            "{told}"
+            printed.starts_with("rule `public` matches\nrule `search` does not match\n"),
+            "{printed}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The log of the real program: its two formats, its filter, and what becomes of a sidecar whose log nobody reads.
+//! The log of the real program: its two formats, its filter, and a log that is not read.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A sidecar whose store is a port that nobody listens on, ended when dropped.
+/// A sidecar whose store is a closed port; killed when dropped.
 struct Sidecar {
     process: Child,
     folder: TempDir,
@@ -54,7 +54,7 @@ impl Sidecar {
         sidecar
     }
 
-    /// One that logs to a file.
+    /// Starts a sidecar that logs to a file.
     fn logging(arguments: &[&str], filter: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = File::create(folder.path().join("log")).unwrap();
@@ -69,7 +69,7 @@ impl Sidecar {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// Asks for a decision, and gives the answer.
+    /// Asks for a decision and returns the answer.
     fn decide(&self) -> String {
         let mut stream = UnixStream::connect(self.path("decisions")).unwrap();
         stream
@@ -86,7 +86,7 @@ impl Sidecar {
         answer
     }
 
-    /// Asks it to end; how it did.
+    /// Sends SIGTERM and returns the exit status.
     fn end(&mut self) -> Option<i32> {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").arg(id).status().unwrap().success());
@@ -108,12 +108,12 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn s19_rust_log_says_what_is_logged() {
+fn s19_rust_log_selects_what_is_logged() {
     let silent = Sidecar::logging(&[], "off");
     silent.decide();
     assert_eq!(silent.log(), "");
     let debug = Sidecar::logging(&[], "warn,sluicegate=info");
-    eventually("it tells", || debug.log().contains("serving"));
+    eventually("it logs", || debug.log().contains("serving"));
     assert!(!debug.log().contains('{'), "text: {}", debug.log());
 
     let refused = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
@@ -127,7 +127,7 @@ fn s19_rust_log_says_what_is_logged() {
 }
 
 #[test]
-fn s19_a_standard_error_that_is_closed_ends_nothing() {
+fn s19_the_sidecar_survives_a_closed_standard_error() {
     let (reader, writer) = std::io::pipe().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut sidecar = Sidecar::start(writer.into(), folder, &[], "trace");
@@ -139,7 +139,7 @@ fn s19_a_standard_error_that_is_closed_ends_nothing() {
 }
 
 #[test]
-fn s19_a_standard_error_that_nobody_reads_holds_nothing_up() {
+fn s19_an_unread_standard_error_blocks_no_decision() {
     let (_reader, writer) = std::io::pipe().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut sidecar = Sidecar::start(writer.into(), folder, &[], "trace");

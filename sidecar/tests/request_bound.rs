@@ -1,16 +1,16 @@
-//! What one request may ask for is bounded by the buckets it visits, not by its decisions.
+//! A request is bounded by the buckets that it visits, not by its number of decisions.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     reason = "a test is meant to panic when it fails"
 )]
 
-use sluicegate::decide::Plan;
+use sluicegate::decide::{OverridesNow, Plan};
 use sluicegate::policy::Policy;
 use sluicegate_engine::MAX_REQUEST_WEIGHT;
 use sluicegate_protocol::{Check, Code, Decision, Verdict};
 
-/// A limit of eight windows, the most there may be.
+/// A limit with eight windows, the maximum.
 fn policy() -> Policy {
     let window = |n: u64| format!("{{ quota: {n}, per: {n}s }}");
     let windows: Vec<_> = (1..=8).map(window).collect();
@@ -26,6 +26,7 @@ fn decision(name: usize, checks: usize) -> Decision<'static> {
         limit: "deep".into(),
         key: format!("{name}-{n}").into(),
         cost: 1,
+        quota: None,
     };
     Decision {
         checks: (0..checks).map(check).collect(),
@@ -37,18 +38,20 @@ fn decision(name: usize, checks: usize) -> Decision<'static> {
 }
 
 #[test]
-fn s22_what_a_request_asks_for_beyond_its_bound_is_refused_and_the_rest_is_decided() {
+fn s22_decisions_beyond_the_bound_of_a_request_are_refused_and_the_rest_is_decided() {
     let policy = policy();
     // 256 decisions of 32 checks with 8 windows held Redis for 2.4 s.
     let asked: Vec<_> = (0..256).map(|name| Ok(decision(name, 32))).collect();
-    let plan = Plan::new(&policy, &asked, |_| None);
+    let plan = Plan::new(&policy, &asked, OverridesNow::default(), |_| None);
     assert_eq!(plan.batch.weight(), MAX_REQUEST_WEIGHT);
     let fit = plan.batch.decisions.len();
     let verdicts = plan.verdicts(&vec![None; fit], &[]);
-    for (index, told) in verdicts.iter().enumerate() {
-        match &told.verdict {
-            Verdict::Unavailable { .. } => assert!(index < fit, "asked, and not answered"),
-            Verdict::Error { code, message } => {
+    for (index, decided) in verdicts.iter().enumerate() {
+        match &decided.verdict {
+            Verdict::Unavailable { .. } => {
+                assert!(index < fit, "sent to the store, without an answer")
+            }
+            Verdict::Error { code, message, .. } => {
                 assert!(index >= fit && *code == Code::RequestTooLarge);
                 assert!(message.contains("`decisions`") && message.contains("4352"));
                 assert!(message.contains("4096") && message.contains("several requests"));
@@ -69,6 +72,6 @@ fn s7_a_request_of_1024_single_checks_is_within_the_bound() {
         Ok(decision)
     };
     let asked: Vec<_> = (0..1_024).map(one).collect();
-    let plan = Plan::new(&policy.unwrap(), &asked, |_| None);
+    let plan = Plan::new(&policy.unwrap(), &asked, OverridesNow::default(), |_| None);
     assert_eq!(plan.batch.decisions.len(), 1_024);
 }

@@ -1,5 +1,5 @@
-//! `envoy/sluicegate.schema.json` and the tables of `docs/filter.md` are what the types say, and the schema and the
-//! filter's own reader agree. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test schema` writes both anew.
+//! `envoy/sluicegate.schema.json`, `docs/openapi.json` and the tables of `docs/filter.md` match the types, and the schema accepts what the
+//! filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test schema` regenerates them.
 
 #![allow(
     clippy::panic,
@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use sluicegate_rules::config::written::schema;
+use sluicegate_rules::config::schema::json_schema;
 use sluicegate_rules::{COUNTERS_OF_RULE, FIXED_COUNTERS, parse};
 
 fn repository(path: &str) -> PathBuf {
@@ -21,7 +21,7 @@ fn repository(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// Compares a file with what it should be, or writes it.
+/// Compares a file with its expected content, or writes it.
 fn is_up_to_date(path: &str, should_be: &str) {
     let path = repository(path);
     if std::env::var_os("SLUICEGATE_WRITE").is_some() {
@@ -30,18 +30,25 @@ fn is_up_to_date(path: &str, should_be: &str) {
     let is = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         is == should_be,
-        "{} is not what the types say: SLUICEGATE_WRITE=1 writes it anew",
+        "{} does not match the types: SLUICEGATE_WRITE=1 regenerates it",
         path.display()
     );
 }
 
 #[test]
-fn the_schema_in_the_repository_is_that_of_the_types() {
-    let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+fn the_committed_schema_matches_the_types() {
+    let text = serde_json::to_string_pretty(&json_schema()).unwrap() + "\n";
     is_up_to_date("envoy/sluicegate.schema.json", &text);
 }
 
-/// What a property's schema says it holds.
+#[test]
+fn the_committed_openapi_document_matches_the_routes_and_types() {
+    let document = sluicegate::server::openapi::document();
+    let text = serde_json::to_string_pretty(&document).unwrap() + "\n";
+    is_up_to_date("docs/openapi.json", &text);
+}
+
+/// A property's type, from its schema.
 fn kind(property: &Value) -> String {
     if let Some(reference) = property["$ref"].as_str() {
         let name = reference.rsplit('/').next().unwrap();
@@ -103,7 +110,7 @@ fn section(page: &mut String, name: &str, definition: &Value) {
             .as_array()
             .cloned()
             .unwrap_or_default();
-        page.push_str("\n| field | what it says | holds | default |\n|---|---|---|---|\n");
+        page.push_str("\n| field | meaning | type | default |\n|---|---|---|---|\n");
         for (field, property) in properties {
             let default = match &property["default"] {
                 _ if required.contains(&json!(field)) => "*required*".to_owned(),
@@ -131,7 +138,7 @@ fn section(page: &mut String, name: &str, definition: &Value) {
     let values = ["oneOf", "anyOf"]
         .iter()
         .find_map(|several| definition[*several].as_array());
-    page.push_str("\n| value | what it says |\n|---|---|\n");
+    page.push_str("\n| value | meaning |\n|---|---|\n");
     for value in values.into_iter().flatten() {
         writeln!(
             page,
@@ -144,7 +151,7 @@ fn section(page: &mut String, name: &str, definition: &Value) {
 }
 
 fn tables() -> String {
-    let schema = schema();
+    let schema = json_schema();
     let mut page = String::new();
     section(&mut page, "Configuration", &schema);
     let definitions = schema["$defs"].as_object().unwrap();
@@ -163,17 +170,17 @@ fn counters() -> String {
         writeln!(page, "| `rule.RULE.{name}` | {what} |").unwrap();
     }
     page.push_str(
-        "| `rule.RULE.limit.LIMIT.denied` | requests that this limit of this rule has denied |\n\
-         | `rule.RULE.limit.LIMIT.shadow_denied` | requests that it would have denied, were the rule not in the shadow |\n\
-         | `rule.RULE.limit.LIMIT.shadow_admitted` | requests that a shadow rule would have admitted, this limit being the tightest |\n",
+        "| `rule.RULE.limit.LIMIT.denied` | requests that this limit of this rule denied |\n\
+         | `rule.RULE.limit.LIMIT.shadow_denied` | requests that it would have denied if the rule were enforced |\n\
+         | `rule.RULE.limit.LIMIT.shadow_admitted` | requests that the shadow rule would have admitted, with this limit the one with the least room |\n",
     );
     page
 }
 
-/// Puts text between two marks.
+/// Replaces the text between two marks.
 fn between(page: &str, mark: &str, text: &str) -> String {
     let (begin, end) = (
-        format!("<!-- {mark}: made from the types -->\n"),
+        format!("<!-- {mark}: generated from the types -->\n"),
         format!("<!-- end of {mark} -->"),
     );
     let (before, rest) = page
@@ -184,25 +191,27 @@ fn between(page: &str, mark: &str, text: &str) -> String {
 }
 
 #[test]
-fn the_reference_page_has_every_field_and_every_counter() {
+fn docs_filter_lists_every_field_and_every_counter() {
     let page = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
     let page = between(&page, "fields", &tables());
     is_up_to_date("docs/filter.md", &between(&page, "counters", &counters()));
 }
 
-/// Every plugin configuration in the text of a page or an Envoy file, which must be whole ones.
+/// Every complete plugin configuration in docs/filter.md and in the Envoy files.
 fn examples() -> Vec<(String, Value)> {
     let mut examples = Vec::new();
-    let page = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
-    for block in page.split("```yaml\n").skip(1) {
-        let (yaml, _) = block.split_once("```").unwrap();
-        let value: Value =
-            serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
-        if value.get("sidecar").is_some() {
-            examples.push((format!("docs/filter.md: {yaml}"), value));
+    for name in ["README.md", "docs/filter.md"] {
+        let page = std::fs::read_to_string(repository(name)).unwrap();
+        for block in page.split("```yaml\n").skip(1) {
+            let (yaml, _) = block.split_once("```").unwrap();
+            let value: Value =
+                serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
+            if value.get("sidecar").is_some() {
+                examples.push((format!("{name}: {yaml}"), value));
+            }
         }
     }
-    // Every configuration in an Envoy file under `envoy/`, whatever it is called there.
+    // Every configuration in any Envoy file under `envoy/`.
     for entry in std::fs::read_dir(repository("envoy")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -215,9 +224,9 @@ fn examples() -> Vec<(String, Value)> {
 
 #[test]
 fn schema_and_filter_accept_every_example() {
-    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let validator = jsonschema::validator_for(&json_schema()).unwrap();
     let examples = examples();
-    assert!(examples.len() >= 3, "{}", examples.len());
+    assert!(examples.len() >= 4, "{}", examples.len());
     for (name, example) in examples {
         if let Err(error) = validator.validate(&example) {
             panic!("{name}: {error} at {}", error.instance_path());
@@ -228,7 +237,7 @@ fn schema_and_filter_accept_every_example() {
 
 #[test]
 fn the_schema_refuses_what_the_filter_refuses() {
-    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let validator = jsonschema::validator_for(&json_schema()).unwrap();
     let good = json!({ "sidecar": { "cluster": "s" }, "rules": [{ "name": "r", "when_unavailable": "deny",
         "checks": [{ "limit": "l", "key": [{ "header": "x" }], "cost": 5 }] }] });
     assert!(validator.is_valid(&good));

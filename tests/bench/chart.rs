@@ -1,4 +1,4 @@
-//! target/bench/end_to_end.svg: requests a second of each variant, with their spread.
+//! target/bench/end_to_end.svg: requests per second of each variant, with their spread.
 
 use plotters::prelude::*;
 use sluicegate_tests::process::repository;

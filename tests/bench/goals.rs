@@ -1,4 +1,4 @@
-//! Ratios within the run, held against what was promised. Each has its spread over the rounds beside it.
+//! Ratios within the run, compared with the goals, each with its spread over the rounds.
 
 use sluicegate_tests::process::repository;
 use sluicegate_tests::report::Report;
@@ -6,7 +6,7 @@ use sluicegate_tests::report::Report;
 use crate::load::{Sample, median};
 use crate::{MANY, Samples, variant};
 
-/// In the middle, least, most.
+/// Median, minimum, maximum.
 type Spread = (f64, f64, f64);
 
 /// Adds all goals to a report.
@@ -87,7 +87,7 @@ fn named(name: &str, (value, least, most): Spread) -> (f64, String) {
     (value, format!("{name} ({least:.2} to {most:.2})"))
 }
 
-/// Round by round, so that both have met the same machine.
+/// Round by round, so that both were measured under the same load of the machine.
 fn ratio(a: &[Sample], b: &[Sample], pick: fn(&Sample) -> f64) -> Spread {
     of(a.iter().zip(b).map(|(a, b)| pick(a) / pick(b)).collect())
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::variant::Variant;
 
-/// What one run of wrk told.
+/// The result of one run of wrk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     pub per_second: f64,
@@ -30,7 +30,7 @@ pub struct Used {
 /// Runs wrk.
 ///
 /// # Panics
-/// wrk is not there, or an answer was not what this variant is to give.
+/// wrk is not installed, or too many answers have another status than the variant expects.
 pub async fn measure(variant: &Variant, connections: u32, seconds: u32) -> Sample {
     let processes = variant.processes();
     let before = processes.map(cpu_seconds);
@@ -45,36 +45,36 @@ pub async fn measure(variant: &Variant, connections: u32, seconds: u32) -> Sampl
         &format!("{seconds}s"),
         &variant.envoy.url("/"),
     ]);
-    // In a thread of its own, since the upstream lives in this runtime.
+    // In a separate thread, since the upstream runs in this runtime.
     let output = tokio::task::spawn_blocking(move || wrk.output())
         .await
         .expect("wrk is waited for");
     let output = output.expect("wrk runs; install it: tests/setup bench");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let told = |name: &str| {
+    let reported = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         let value = line.and_then(|line| line.trim().parse::<f64>().ok());
         value.unwrap_or_else(|| {
             panic!(
-                "wrk told no {name}:\n{text}{}",
+                "wrk reported no {name}:\n{text}{}",
                 String::from_utf8_lossy(&output.stderr)
             )
         })
     };
-    let requests = told("requests ");
+    let requests = reported("requests ");
     assert!(
-        told("unexpected ") <= requests * variant.may_differ,
+        reported("unexpected ") <= requests * variant.may_differ,
         "{}:\n{text}",
         variant.name
     );
     let thousands = requests / 1_000.0;
-    let used = |place: usize| Used {
-        cpu_us: (cpu_seconds(processes[place]) - before[place]) * 1e6 / requests,
-        peak_mb: peak_mb(processes[place]),
+    let used = |index: usize| Used {
+        cpu_us: (cpu_seconds(processes[index]) - before[index]) * 1e6 / requests,
+        peak_mb: peak_mb(processes[index]),
     };
     Sample {
-        per_second: requests / told("seconds "),
-        median_us: told("median_us "),
+        per_second: requests / reported("seconds "),
+        median_us: reported("median_us "),
         envoy: used(0),
         sidecar: used(1),
         redis: used(2),
@@ -84,7 +84,7 @@ pub async fn measure(variant: &Variant, connections: u32, seconds: u32) -> Sampl
 }
 
 fn cpu_seconds(process: Option<u32>) -> f64 {
-    // Clock ticks, of which Linux tells a program 100 a second.
+    // Clock ticks, of which Linux reports 100 per second.
     const TICKS: f64 = 100.0;
     let Some(process) = process else { return 0.0 };
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a running process");
@@ -115,7 +115,7 @@ pub fn peak_mb(process: Option<u32>) -> f64 {
     kilobytes / 1_024.0
 }
 
-/// The one in the middle.
+/// The median.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

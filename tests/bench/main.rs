@@ -1,13 +1,13 @@
-//! `make bench`: what the whole chain costs, beside Envoy without it and beside Envoy's own limiter.
+//! `make bench`: the cost of the whole chain, compared with Envoy without it and with Envoy's own limiter.
 //!
-//! Real Envoys (one worker each), sidecars, Redis and upstream; wrk sends. Every variant is measured several times,
-//! in turns, so that a machine that slows down slows them all; figures are medians, goals are ratios within the run.
+//! Real Envoys (one worker each), sidecars, Redis and upstream; wrk sends the requests. Variants are measured several
+//! times in turns, so that a slow machine slows them all; figures are medians, goals are ratios within the run.
 //!
 //! | module | for |
 //! |---|---|
 //! | `variant.rs` | what is measured: Envoys with and without the filter |
 //! | `load.rs` | one measurement: wrk, and what each process used meanwhile |
-//! | `goals.rs` | ratios, held against what was promised |
+//! | `goals.rs` | ratios, compared with the goals |
 //! | `module.rs` | wasm modules to compare with |
 //! | `scale.rs` | `make bench-scale` |
 //! | `chart.rs` | target/bench/end_to_end.svg |
@@ -25,20 +25,20 @@ use load::{Sample, median};
 use sluicegate_tests::report::Report;
 use variant::Variant;
 
-/// How often each variant is measured, and for how many seconds; `SLUICEGATE_BENCH=quick` is for trying the bench out.
+/// Rounds, and seconds of each measurement; `SLUICEGATE_BENCH=quick` is for trying the bench out.
 const ROUNDS: (usize, u32) = (5, 4);
 const QUICK: (usize, u32) = (1, 2);
 /// Connections.
 const MANY: u32 = 64;
 const CONNECTIONS: [u32; 2] = [MANY, 1];
 
-/// What was measured, by variant and connections, round by round.
+/// The measurements, by variant and connections, round by round.
 type Samples = BTreeMap<(&'static str, u32), Vec<Sample>>;
 
 #[tokio::main]
 async fn main() {
     let quick = std::env::var("SLUICEGATE_BENCH").is_ok_and(|size| size == "quick");
-    // Whoever works on one variant measures it and what it is held against: `cargo run ... --bin bench -- denying`.
+    // Arguments select variants and those that they are compared with: `cargo run ... --bin bench -- denying`.
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     if wanted == ["scale"] {
         return scale::run(quick).await;
@@ -79,7 +79,7 @@ async fn main() {
         goals::judge(&mut report, &samples);
     }
     report.finish("end_to_end");
-    // README's picture is of what there is.
+    // README's picture shows the variants of this build only.
     variants.retain(|variant| !variant::is_before(variant.name));
     chart::draw(&samples, &variants, MANY);
 }

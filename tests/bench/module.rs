@@ -1,4 +1,4 @@
-//! Proxy-wasm modules to compare with: what the boundary between Envoy and a VM costs by itself.
+//! Proxy-wasm modules to compare with: the cost of the boundary between Envoy and a VM alone.
 
 use std::fmt::Write;
 
@@ -7,8 +7,8 @@ pub fn does_nothing() -> Vec<u8> {
     assemble("", "(i32.const 0)", "")
 }
 
-/// Denies every request with the reply that Sluicegate gives, written once and for all: reads the headers and the clock
-/// as any filter must that denies by what a request says, and decides nothing.
+/// Denies every request with a constant reply like Sluicegate's. It reads the headers and the clock, as any filter must
+/// that denies by a request's content, and decides nothing.
 pub fn denies() -> Vec<u8> {
     const HEADERS: [(&str, &str); 8] = [
         ("retry-after", "9"),

@@ -1,5 +1,5 @@
-//! `make bench-scale`: how cost and batches change with connections, Envoy's workers and the number of keys; and what
-//! the sidecar remembers of a million keys.
+//! `make bench-scale`: how cost and batches change with connections, Envoy's workers and the number of keys; and the
+//! sidecar's memory after a million keys.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ const KEYS: [u32; 4] = [1, 100, 10_000, 1_000_000];
 const MANY: u32 = 64;
 const MILLION: u32 = 1_000_000;
 
-/// One point, its rounds' middle.
+/// One point, the median of its rounds.
 struct Point {
     per_second: f64,
     batch: f64,
@@ -128,7 +128,7 @@ async fn measured(variant: &Variant, connections: u32, rounds: usize, seconds: u
     samples
 }
 
-/// Asks for each of a million keys once, and tells the sidecar's largest resident size, in MB.
+/// Asks for each of a million keys once; returns the sidecar's largest resident size, in MB.
 async fn after_a_million_keys() -> f64 {
     const TOGETHER: u32 = 250;
     let variant = variant::scale(Scale {

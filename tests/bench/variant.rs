@@ -1,4 +1,4 @@
-//! What is measured: Envoys with and without the filter, each with what it needs.
+//! The variants to measure: Envoys with and without the filter, each with the parts that it needs.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ pub struct Variant {
     pub redis: Option<Redis>,
     /// What wrk runs.
     pub script: PathBuf,
-    /// Part of the answers that may have another status than expected: an abusive client's first is admitted.
+    /// Fraction of the answers that may have another status than expected: an abusive client's first request is admitted.
     pub may_differ: f64,
     _folder: TempDir,
 }
@@ -92,7 +92,7 @@ impl Variant {
     }
 }
 
-/// Those whose names contain one of `wanted`, or all if none is wanted, running.
+/// Starts the variants whose names contain one of `wanted`, or all if it is empty.
 pub async fn started(wanted: &[String]) -> Vec<Variant> {
     let upstream = upstream::start().await;
     let mut variants = Vec::new();
@@ -113,12 +113,12 @@ pub async fn started(wanted: &[String]) -> Vec<Variant> {
     variants
 }
 
-/// Subjects that ask.
+/// The subjects of the requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys {
-    /// So many, each as often as the others.
+    /// This many, each equally often.
     Uniform(u32),
-    /// So many, the n-th as often as 1/n says.
+    /// This many, the n-th with a frequency proportional to 1/n.
     Zipf(u32),
 }
 
@@ -131,7 +131,7 @@ impl std::fmt::Display for Keys {
     }
 }
 
-/// How large it is.
+/// Its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Envoy's.
@@ -191,7 +191,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         if name == SOCKET {
             *at(config, SIDECAR) = json!({ "pipe": { "path": socket } });
         }
-        // A line for each request would be a part of every variant's time, and of none that is asked about.
+        // An access log would add to every variant's time without being part of the comparison.
         let manager = at(config, MANAGER).as_object_mut().expect("an object");
         drop(manager.remove("access_log"));
         let filters = at(config, &format!("{MANAGER}/http_filters"));

@@ -1,7 +1,7 @@
-// `make bench-vm`: what the filter's own code costs in V8, which is Envoy's engine too, without Envoy around it.
+// `make bench-vm`: the cost of the filter's own code in V8, Envoy's engine too, without Envoy.
 // Repeatable where `make bench` is noisy: use it to compare two builds of the filter.
 //   node tests/bench/vm.mjs FILTER.wasm...
-// Nanoseconds of a request, the least of ten rounds of each module in turns. About 400 of them are this host's.
+// Nanoseconds per request, the minimum of ten interleaved rounds. About 400 of them belong to this host.
 import fs from 'node:fs';
 import process from 'node:process';
 

@@ -1,4 +1,4 @@
--- The bench's yardstick for counters: INCRBY, and PEXPIRE by the first.
+-- The bench's reference for counters: INCRBY, and PEXPIRE at the first increment.
 -- KEYS[1]; ARGV: limit, window in milliseconds, cost.
 local used = redis.call('INCRBY', KEYS[1], ARGV[3])
 if used == tonumber(ARGV[3]) then

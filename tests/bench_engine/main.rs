@@ -1,11 +1,11 @@
-//! `make bench-engine`: what the engine costs in Redis, beside the scripts that articles teach.
+//! `make bench-engine`: the engine's cost in Redis, compared with the scripts that articles teach.
 //!
 //! | module | for |
 //! |---|---|
 //! | `wire.rs` | the Redis protocol |
-//! | `rig.rs` | a Redis with the scripts; fair measuring |
-//! | `speed.rs` | decisions a second |
-//! | `size.rs` | bytes in Redis, and time whatever the size |
+//! | `rig.rs` | a Redis with the scripts; interleaved measurements |
+//! | `speed.rs` | decisions per second |
+//! | `size.rs` | bytes in Redis, and time independent of the size |
 
 mod rig;
 mod size;

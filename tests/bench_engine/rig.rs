@@ -1,4 +1,4 @@
-//! A Redis of the bench's own, the scripts loaded in it, and fair measuring.
+//! The bench's own Redis with the scripts loaded, and interleaved measurements.
 
 use crate::wire::{Wire, command};
 use sluicegate_engine::script;
@@ -6,7 +6,7 @@ use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 use sluicegate_tests::redis::Redis;
 use std::time::Instant;
 
-/// Ratios only from interleaved runs: on shared machines the same thing differs from minute to minute.
+/// Ratios come only from interleaved runs: on shared machines the same load differs from minute to minute.
 const ROUNDS: usize = 9;
 
 /// One second, in microseconds.
@@ -66,7 +66,7 @@ impl Rig {
         command(&parts)
     }
 
-    /// A call of one of the yardsticks: limit, window, cost.
+    /// A call of one of the reference scripts: limit, window, cost.
     pub fn yardstick(&self, sha: &str, key: &str, arguments: [u64; 3]) -> Vec<u8> {
         let [limit, window, cost] = arguments.map(|n| n.to_string().into_bytes());
         command(&[
@@ -80,7 +80,7 @@ impl Rig {
         ])
     }
 
-    /// Decisions a second of each load: the median of rounds in turn, after one that only warms up.
+    /// Decisions per second of each load: the median of interleaved rounds, after a warm-up round.
     pub fn rates<const N: usize>(&mut self, loads: [&Load; N]) -> [f64; N] {
         let mut rates: [Vec<f64>; N] = std::array::from_fn(|_| Vec::new());
         for round in 0..=ROUNDS {
@@ -96,7 +96,7 @@ impl Rig {
         rates.map(|rates| median(&rates))
     }
 
-    /// Bytes that a key takes, all of it looked at.
+    /// Bytes of a key, without sampling.
     pub fn bytes(&mut self, key: &str) -> f64 {
         let reply = self
             .wire
@@ -104,7 +104,7 @@ impl Rig {
         reply.integer() as f64
     }
 
-    /// Microseconds that Redis itself spent on scripts, and how many it ran, since asked last.
+    /// Microseconds that Redis itself spent on scripts, and how many it ran, since the last call.
     pub fn script_us(&mut self) -> (f64, f64) {
         let stats = self.wire.ask(&[b"INFO", b"commandstats"]);
         let figure = |name: &str| -> f64 {
@@ -128,7 +128,7 @@ pub fn median(values: &[f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// A batch of so many decisions, one take each, on one bucket.
+/// A batch of this many decisions, one take each, on one bucket.
 pub fn batch(key: &str, spec: BucketSpec, cost: u64, decisions: usize) -> Batch {
     let decision = Decision {
         takes: vec![Take { bucket: 0, cost }],
@@ -144,10 +144,10 @@ pub fn batch(key: &str, spec: BucketSpec, cost: u64, decisions: usize) -> Batch 
     }
 }
 
-pub fn spec(algorithm: Algorithm, limit: u64, window_us: u64) -> BucketSpec {
+pub fn spec(algorithm: Algorithm, quota: u64, window_us: u64) -> BucketSpec {
     BucketSpec {
         algorithm,
-        limit,
+        quota,
         window_us,
     }
 }

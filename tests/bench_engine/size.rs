@@ -1,4 +1,4 @@
-//! What a log takes in Redis, and that its size costs no time.
+//! A log's memory in Redis, and a call's time independent of it.
 
 use crate::rig::{Rig, SECOND, batch, spec};
 use sluicegate_engine::{Algorithm, BucketSpec};
@@ -82,7 +82,7 @@ pub fn time(rig: &mut Rig, report: &mut Report) {
             let key = format!("{entries}:{round}");
             let last = fill(rig, &key, entries);
             denying[index] = denying[index].min(each(rig, &key, entries, last));
-            // Admitting while as much expires: the clock is where each call has its entry go.
+            // Admissions while as much expires: the clock is set so that each call expires an entry.
             let from = START_US + HOUR;
             if entries == LARGE {
                 shortest[1] = shortest[1].min(each(rig, &key, LARGE * 10, from));

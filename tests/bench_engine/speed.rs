@@ -1,4 +1,4 @@
-//! Decisions a second, against the yardsticks.
+//! Decisions per second, compared with the reference scripts.
 
 use crate::rig::{Load, Rig, SECOND, batch, spec};
 use sluicegate_engine::{Algorithm, BucketSpec};
@@ -33,7 +33,7 @@ pub fn counters(rig: &mut Rig, report: &mut Report) {
     let plain = theirs(rig, &rig.incrby, [limit, window / 1_000, 1], KEYS);
     let fixed = spec(Algorithm::FixedWindow, limit, window);
     let fixed = ours(rig, "fixed", fixed, 1, KEYS);
-    // As much flows back as is asked for, so that it mostly admits.
+    // As much drains as is asked for, so that it mostly admits.
     let token = Algorithm::TokenBucket { burst: 1_000 };
     let token = ours(rig, "token", spec(token, 10_000, 60 * SECOND), 1, KEYS);
     let [plain, fixed, token] = rig.rates([&plain, &fixed, &token]);
@@ -47,7 +47,7 @@ pub fn counters(rig: &mut Rig, report: &mut Report) {
 /// Logs of up to a thousand entries beside sorted sets.
 pub fn logs(rig: &mut Rig, report: &mut Report) {
     rig.empty();
-    // While the others have their turn a third of a window passes: entries come and go all the time.
+    // A third of a window passes during the other loads' turns: entries are added and expire all the time.
     let (limit, window) = (1_000, 3 * SECOND);
     let zset = theirs(rig, &rig.zset, [limit, window, 1], KEYS);
     let log = ours(

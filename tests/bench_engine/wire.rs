@@ -1,4 +1,4 @@
-//! The Redis protocol by hand, so that the bench's client costs as little as can be.
+//! The Redis protocol by hand, so that the bench's client costs as little as possible.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 const CONNECTIONS: usize = 4;
 const PIPELINE: usize = 16;
 
-/// What Redis answered; the bench looks at integers only.
+/// A reply of Redis; the bench reads only integers.
 #[derive(Debug)]
 pub enum Reply {
     Integer(i64),
@@ -37,7 +37,7 @@ struct Connection {
     stream: BufReader<TcpStream>,
 }
 
-/// A command as it goes on the wire.
+/// A command, encoded.
 pub fn command(parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", parts.len()).into_bytes();
     for part in parts {

@@ -1,6 +1,6 @@
--- The bench's yardstick for logs: the sorted set that articles teach, one member for each unit of cost,
--- its score the time. (Made unique by a counter: with the time alone as member, requests of one
--- microsecond are one.)  KEYS[1]; ARGV: limit, window in microseconds, cost.
+-- The bench's reference for logs: the sorted set that articles teach, with one member per unit of cost and the time as
+-- its score. (A counter makes members unique: with the time alone, requests in one microsecond would be one.)
+-- KEYS[1]; ARGV: limit, window in microseconds, cost.
 local limit, window, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

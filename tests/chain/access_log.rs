@@ -1,4 +1,4 @@
-//! What Envoy's access log says of requests that were denied, refused or let through unmetered.
+//! Envoy's access log for requests that were denied, refused or admitted without a verdict.
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
@@ -8,7 +8,7 @@ use sluicegate_tests::upstream;
 
 use crate::replies::{Chain, everyone};
 
-/// The lines of Envoy's access log that have come so far.
+/// The lines of Envoy's access log so far.
 pub fn access_log(envoy: &Envoy) -> Vec<Value> {
     let log = envoy.log();
     let lines = log.lines().filter(|line| line.starts_with('{'));
@@ -17,7 +17,7 @@ pub fn access_log(envoy: &Envoy) -> Vec<Value> {
         .collect()
 }
 
-/// F15: it said only `sluicegate`. F11: a sidecar that hangs was told like one that is away.
+/// F15: the log contained only `sluicegate`. F11: it did not tell a sidecar that hangs from one that is down.
 #[tokio::test]
 async fn envoys_access_log_says_who_was_denied_and_why() {
     let rules = everyone(&json!({ "name": "per-team", "checks": [
@@ -83,14 +83,14 @@ async fn envoys_access_log_says_what_was_let_through_unmetered() {
     assert_eq!(ask().await, 200);
     eventually("three lines", async || access_log(&chain.envoy).len() == 3).await;
     let lines = access_log(&chain.envoy);
-    let told: Vec<_> = lines
+    let lines_seen: Vec<_> = lines
         .iter()
         .map(|line| line["sluicegate"].as_str())
         .collect();
     let unmetered = |reason| format!("sluicegate_unmetered{{rule=per-team,reason={reason}}}");
     let (timeout, unreachable) = (unmetered("timeout"), unmetered("unreachable"));
     assert_eq!(
-        told,
+        lines_seen,
         [None, Some(timeout.as_str()), Some(unreachable.as_str())]
     );
     assert!(

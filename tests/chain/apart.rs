@@ -1,5 +1,5 @@
-//! Rules that must not notice each other: those in the shadow and those that are enforced, two plugins in one VM, and
-//! a filter for some routes only.
+//! Rules that must not affect each other: shadow rules and enforced ones, two plugins in one VM, and a filter for some
+//! routes only.
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
@@ -80,7 +80,7 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
 }
 
 #[tokio::test]
-async fn two_plugins_with_different_rules_in_one_vm_do_not_meet() {
+async fn two_plugins_with_different_rules_in_one_vm_are_independent() {
     let patch = |config: &mut Value| {
         let filters = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
         let mut second = filters[0].clone();
@@ -112,7 +112,7 @@ async fn two_plugins_with_different_rules_in_one_vm_do_not_meet() {
     assert_eq!(chain.envoy.stat("wasmcustom.other.denied").await, 1);
 }
 
-/// F20: Envoy refuses a per-route configuration of a Wasm filter; this is what `docs/filter.md` says instead.
+/// F20: Envoy refuses a per-route configuration of a Wasm filter; this is the alternative in `docs/filter.md`.
 #[tokio::test]
 async fn f20_a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it_on() {
     let patch = |config: &mut Value| {
@@ -147,7 +147,7 @@ async fn f20_a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it
         let answer = client().get(chain.envoy.url(path)).send().await.unwrap();
         statuses.push(answer.status().as_u16());
     }
-    // The strict one admits two; the other has four for what is left, on every route.
+    // The strict plugin admits two; the other admits four of the rest, on every route.
     assert_eq!(statuses, [200, 200, 200, 429, 200, 429]);
     assert_eq!(chain.envoy.counted("denied").await, 1);
     let strict = |name: &str| format!("wasmcustom.strict.{name}");

@@ -1,4 +1,4 @@
-//! Denial certificates: what was denied is denied again without asking Redis, while that is exact.
+//! Denial certificates: cached denials are repeated without asking Redis, while that is exact.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn from(sidecar: &Sidecar, source: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_denial_is_given_again_without_redis_and_ends_when_capacity_comes_back() {
+async fn a_cached_denial_needs_no_redis_and_ends_when_capacity_returns() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar =
@@ -63,36 +63,36 @@ async fn a_denial_is_given_again_without_redis_and_ends_when_capacity_comes_back
     assert!(from(&sidecar, "certificate").await >= 48.0);
     // A certificate is for the decision that was denied, not for another cost.
     assert_eq!(decide(&sidecar, 0).await["outcome"], "admitted");
-    // The promise itself is what is tested here, so it is slept out.
+    // The sleep is the tested promise itself.
     tokio::time::sleep(Duration::from_millis(before)).await;
     assert_eq!(decide(&sidecar, 1).await["outcome"], "admitted");
 }
 
 #[tokio::test]
-async fn a_reset_and_a_raised_limit_take_effect_at_once_on_the_sidecar_that_was_told() {
+async fn a_reset_and_a_raised_limit_take_effect_at_once_on_the_sidecar_that_receives_them() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 1, "1h");
-    let [told, other] = [
+    let [changed, other] = [
         Sidecar::start(&text, folder.path()).await,
         Sidecar::start(&text, folder.path()).await,
     ];
-    assert_eq!(decide(&told, 1).await["outcome"], "admitted");
-    for sidecar in [&told, &other] {
+    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
+    for sidecar in [&changed, &other] {
         assert_eq!(decide(sidecar, 1).await["outcome"], "denied");
         assert_eq!(decide(sidecar, 1).await["outcome"], "denied");
         assert_eq!(from(sidecar, "certificate").await, 1.0);
     }
     let body = json!({ "resets": [{ "limit": "per-key", "key": "k" }] });
     post(
-        &format!("http://127.0.0.1:{}/v1/reset", told.admin_port),
+        &format!("http://127.0.0.1:{}/v1/reset", changed.admin_port),
         body.to_string(),
     )
     .await;
-    assert_eq!(decide(&told, 1).await["outcome"], "admitted");
-    // The other one learns of it when its certificate ends: after `denial_ttl`, a second.
+    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
+    // The other sidecar learns of it when its certificate expires: after `denial_ttl`, a second.
     post(
-        &format!("http://127.0.0.1:{}/v1/reset", told.admin_port),
+        &format!("http://127.0.0.1:{}/v1/reset", changed.admin_port),
         body.to_string(),
     )
     .await;
@@ -106,12 +106,12 @@ async fn a_reset_and_a_raised_limit_take_effect_at_once_on_the_sidecar_that_was_
         "{:?}",
         asked.elapsed()
     );
-    // A raised limit is another epoch, and no certificate outlives its own.
-    assert_eq!(decide(&told, 1).await["outcome"], "denied");
-    std::fs::write(&told.policy, text.replace("quota: 1,", "quota: 2,")).unwrap();
+    // A raised limit is a new epoch, and no certificate outlives its epoch.
+    assert_eq!(decide(&changed, 1).await["outcome"], "denied");
+    std::fs::write(&changed.policy, text.replace("quota: 1,", "quota: 2,")).unwrap();
     sluicegate_tests::process::eventually("the raised limit is in force", async || {
-        told.metric("sluicegate_policy_epoch").await == 2.0
+        changed.metric("sluicegate_policy_epoch").await == 2.0
     })
     .await;
-    assert_eq!(decide(&told, 1).await["outcome"], "admitted");
+    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
 }

@@ -1,4 +1,4 @@
-//! An operator raises a limit or resets a key: when clients behind two Envoys feel it, each with a sidecar of its own.
+//! An operator raises a limit or resets a key: when clients behind two Envoys, each with its own sidecar, see it.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::support::{plugin, policy};
 
 /// The policy's `denial_ttl`.
 const TTL: Duration = Duration::from_secs(2);
-/// For a machine that stands still. Shorter than [`TTL`], or a certificate that lasts twice as long would pass.
+/// Allowance for a machine that stalls. Shorter than [`TTL`], or a certificate that lasts twice as long would pass.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// An Envoy and its sidecar.
@@ -25,7 +25,7 @@ struct Side {
 
 impl Side {
     async fn start(policy: &str, upstream_port: u16, folder: &std::path::Path) -> Self {
-        // Plain, so that the test can spell the key that it resets.
+        // Not hashed, so that the test can name the key that it resets.
         let rules = json!([{
             "name": "per-key",
             "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key", "plain": true }] }],
@@ -42,7 +42,7 @@ impl Side {
         request.send().await.unwrap().status().as_u16()
     }
 
-    /// Asks its sidecar itself, past Envoy; takes nothing.
+    /// Peeks at its sidecar directly, without Envoy.
     async fn outcome(&self, key: &str) -> Value {
         let check = json!({ "limit": "per-key", "key": format!("x-api-key={key}") });
         let body = json!({ "decisions": [{ "checks": [check], "peek": true }] });
@@ -52,8 +52,8 @@ impl Side {
         answer["verdicts"][0]["outcome"].clone()
     }
 
-    /// Changes its policy; when that is in force.
-    async fn told(&self, policy: &str) -> Instant {
+    /// Changes its policy; returns when the change is in force.
+    async fn change_policy(&self, policy: &str) -> Instant {
         let epoch = async || self.sidecar.metric("sluicegate_policy_epoch").await;
         let before = epoch().await;
         std::fs::write(&self.sidecar.policy, policy).unwrap();
@@ -70,7 +70,7 @@ impl Side {
         Instant::now()
     }
 
-    /// How long after `changed` a client is first admitted that asks again and again, and how often it was denied.
+    /// How long after `changed` a client that keeps asking is first admitted, and how often it was denied.
     async fn admitted_after(&self, key: &str, changed: Instant) -> (Duration, u32) {
         let mut denials = 0;
         loop {
@@ -88,7 +88,7 @@ impl Side {
         }
     }
 
-    /// Denials that the filter gave by itself. It tells of them with its next question, or after a while by itself.
+    /// Denials from the filter's cache. It reports them with its next question, or after a while by themselves.
     async fn denied_in_envoy(&self) -> f64 {
         let name =
             "sluicegate_decisions_total{limit=\"per-key\",source=\"filter\",verdict=\"denied\"}";
@@ -96,7 +96,7 @@ impl Side {
     }
 }
 
-/// Takes what is left, until both sides have only just denied the client.
+/// Takes what is left, until both sidecars have just denied the client.
 async fn exhaust(sides: &[Side; 2], key: &str, left: u64) {
     for _ in 0..left {
         assert_eq!(sides[0].status(key).await, 200);
@@ -108,7 +108,7 @@ async fn exhaust(sides: &[Side; 2], key: &str, left: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_feel_a_change_at_once_or_within_denial_ttl() {
+async fn clients_see_a_change_at_once_or_within_denial_ttl() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 5, "1h") + "denial_ttl: 2s\n";
@@ -117,43 +117,43 @@ async fn clients_feel_a_change_at_once_or_within_denial_ttl() {
         Side::start(&text, upstream, folder.path()).await,
         Side::start(&text, upstream, folder.path()).await,
     ];
-    let [told, other] = &sides;
+    let [changed_side, other] = &sides;
     let raised = text.replace("quota: 5,", "quota: 9,");
 
-    // A raised limit, where others ask too: their first answer tells the filter of it.
+    // A raised limit, with other clients: the filter learns of it from their first answer.
     exhaust(&sides, "alice", 5).await;
-    let changed = told.told(&raised).await;
-    assert_eq!(told.outcome("alice").await, "admitted", "at once");
-    assert_eq!(told.status("bystander").await, 200);
-    assert_eq!(told.status("alice").await, 200, "at once");
-    // The other has not been told, and nothing has been reset.
+    let changed = changed_side.change_policy(&raised).await;
+    assert_eq!(changed_side.outcome("alice").await, "admitted", "at once");
+    assert_eq!(changed_side.status("bystander").await, 200);
+    assert_eq!(changed_side.status("alice").await, 200, "at once");
+    // The other sidecar has not received the change, and nothing was reset.
     assert_eq!(other.status("alice").await, 429);
     println!("raised, with others asking: {:?}", changed.elapsed());
 
-    // A raised limit, where nobody else asks: the filter's own certificate has to end.
+    // A raised limit, without other clients: the filter's own certificate has to expire.
     let (after, denials) = {
-        let changed = other.told(&raised).await;
+        let changed = other.change_policy(&raised).await;
         assert_eq!(other.outcome("alice").await, "admitted", "at once");
         other.admitted_after("alice", changed).await
     };
     println!("raised, with nobody else asking: {after:?}, after {denials} denials");
 
-    // A reset, told to one. Two of nine are left.
+    // A reset, sent to one sidecar. Two of nine are left.
     exhaust(&sides, "alice", 2).await;
-    let changed = told.reset("alice").await;
-    assert_eq!(told.outcome("alice").await, "admitted", "at once");
+    let changed = changed_side.reset("alice").await;
+    assert_eq!(changed_side.outcome("alice").await, "admitted", "at once");
     let (here, there) = tokio::join!(
-        told.admitted_after("alice", changed),
+        changed_side.admitted_after("alice", changed),
         other.admitted_after("alice", changed)
     );
-    println!("reset: {here:?} at the one that was told, {there:?} at the other");
+    println!("reset: {here:?} at the one that was changed_side, {there:?} at the other");
 
-    // A client that comes late is denied by what the other sidecar holds, and by its filter no longer than that.
+    // A later client is denied by the other sidecar's cached denial, and by its filter no longer than that.
     for _ in 0..7 {
-        assert_eq!(told.status("alice").await, 200);
+        assert_eq!(changed_side.status("alice").await, 200);
     }
     assert_eq!(other.outcome("alice").await, "denied");
-    let changed = told.reset("alice").await;
+    let changed = changed_side.reset("alice").await;
     tokio::time::sleep(TTL * 3 / 4).await;
     let (after, denials) = other.admitted_after("alice", changed).await;
     println!("reset, and asked late: {after:?}, after {denials} denials");

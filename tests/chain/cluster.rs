@@ -43,7 +43,7 @@ async fn decide(client: &reqwest::Client, port: u16, checks: Value, peek: bool) 
     answer["verdicts"][0].clone()
 }
 
-/// A sidecar that answers: on a Cluster the client first has to learn the slots.
+/// A sidecar that is ready: on a Cluster the client first has to load the slot map.
 async fn sidecar(policy: &str, folder: &std::path::Path) -> Sidecar {
     let sidecar = Sidecar::start(policy, folder).await;
     let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
@@ -97,7 +97,7 @@ async fn a_denial_in_one_slot_gives_back_what_was_taken_in_the_others() {
     }
     for key in ["alice", "carol"] {
         let look = decide(&client, port, json!([check("wide", key)]), true).await;
-        // 2 were admitted, and the peek answers as if it took one more.
+        // 2 were admitted, and the peek answers as if it took another one.
         assert_eq!(look["remaining"], 8, "{key}: {look}");
     }
 }
@@ -131,9 +131,9 @@ async fn decisions_over_several_slots_are_never_over() {
     for worker in workers {
         worker.await.unwrap();
     }
-    // 480 decisions for 100 units: whoever gives back, never does so before somebody else has the unit.
+    // 480 decisions for 100 units: what is given back is never admitted twice.
     assert_eq!(admitted.load(Ordering::Relaxed), LIMIT);
-    // What was given back is there again: each `wide` holds what was admitted and nothing more.
+    // What was given back is available again: each `wide` holds what was admitted and no more.
     let mut used = 0;
     for n in 0..5 {
         let look = json!([{ "limit": "wide", "key": format!("wide-{n}"), "cost": 0 }]);
@@ -144,7 +144,7 @@ async fn decisions_over_several_slots_are_never_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_moves_loses_nothing() {
+async fn a_migrating_slot_loses_nothing() {
     const LIMIT: u64 = 300;
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
@@ -158,7 +158,7 @@ async fn a_slot_that_moves_loses_nothing() {
         let (admitted, moving) = (Arc::clone(&admitted), Arc::clone(&moving));
         workers.push(tokio::spawn(async move {
             let mut denied = 0;
-            // On until the slot has moved and the limit is reached.
+            // Continue until the slot has moved and the limit is reached.
             while moving.load(Ordering::Relaxed) || denied == 0 {
                 match decide(&client, port, json!([check("narrow", "alice")]), false).await["outcome"].as_str() {
                     Some("admitted") => {
@@ -171,7 +171,7 @@ async fn a_slot_that_moves_loses_nothing() {
         }));
     }
     let owner = cluster.owner(slot).await;
-    // Both windows' keys move, with a pause between them in which the slot is in two places.
+    // The keys of both windows migrate, with a pause between them in which the slot is on two nodes.
     for to in [(owner + 1) % 3, (owner + 2) % 3, owner] {
         cluster.migrate(slot, to, Duration::from_millis(30)).await;
     }
@@ -184,7 +184,7 @@ async fn a_slot_that_moves_loses_nothing() {
     assert_eq!(admitted.load(Ordering::Relaxed), LIMIT);
 }
 
-/// Subjects by the node that they are on, so many on each.
+/// Subjects by node, this many on each.
 async fn subjects_by_node(cluster: &Cluster, each: usize) -> Vec<Vec<String>> {
     let mut by_node = vec![Vec::new(); 3];
     for n in 0.. {
@@ -245,14 +245,14 @@ async fn a_share_for_a_dead_nodes_subjects_leaves_the_others_to_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
+async fn a_paused_node_delays_only_its_own_subjects() {
     const TIMEOUT: Duration = Duration::from_secs(1);
     const NEVER: u64 = 1_000_000;
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
     let policy = policy(&cluster, NEVER, NEVER)
         .replace(PATIENCE, "store_timeout: 1s")
-        // Else a share of the limit would decide.
+        // Otherwise a share of the limit would decide.
         .replace("algorithm:", "when_store_is_down: deny\n    algorithm:");
     let sidecar = sidecar(&policy, folder.path()).await;
     let mut by_node = subjects_by_node(&cluster, 3).await;
@@ -264,7 +264,7 @@ async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
         assert_eq!(verdict["outcome"], "admitted");
     }
     cluster.pause(2);
-    // Who waits for the node: its own subjects, and one that needs it and another.
+    // Waiting for the node: its own subjects, and a decision that needs it and another node.
     let mut waiting: Vec<_> = still.iter().map(|s| json!([check("wide", s)])).collect();
     waiting.push(json!([check("wide", &well[0]), check("wide", &still[0])]));
     let go_on = Arc::new(AtomicBool::new(true));
@@ -293,11 +293,11 @@ async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
         sidecar.metric("sluicegate_store_up").await == 0.0
     })
     .await;
-    // Long enough for each that waits to wait a few times.
+    // Long enough for every waiting decision to wait several times.
     tokio::time::sleep(TIMEOUT * 4).await;
-    // The lanes that succeed do not hide the one that does not.
+    // The lanes that succeed do not hide the one that fails.
     assert_eq!(sidecar.metric("sluicegate_store_up").await, 0.0);
-    // One caller's decisions for all nodes: the answers are in the caller's order.
+    // One caller's decisions on all nodes: the answers are in the caller's order.
     let asked: Vec<_> = [&still[1], &well[0], &still[2], &well[5]]
         .iter()
         .map(|subject| json!({ "checks": [check("wide", subject)] }))
@@ -318,7 +318,7 @@ async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
     go_on.store(false, Ordering::Relaxed);
     for worker in waiting {
         let took = worker.await.unwrap();
-        // Once for the call under way, once for its own, and this machine's stalls.
+        // The call in flight, its own call, and stalls of this machine.
         assert!(took.iter().all(|took| *took < TIMEOUT * 3), "{took:?}");
     }
     for worker in others {
@@ -332,7 +332,7 @@ async fn a_node_that_stands_still_holds_up_only_its_own_subjects() {
         assert!(median < TIMEOUT / 4, "{median:?}");
     }
     cluster.resume(2);
-    // Nobody asks for the subjects of that node, and yet it is seen to be back.
+    // Without traffic for that node, the sidecar notices that it is back.
     eventually("the store is up", async || {
         sidecar.metric("sluicegate_store_up").await == 1.0
     })

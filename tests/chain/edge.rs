@@ -1,9 +1,9 @@
-//! The edge of the window: a burst just before it and one just after.
+//! A window's boundary: a burst just before it and one just after.
 
 use sluicegate_tests::edge::{PER_SECONDS, QUOTA, bursts_around_an_edge};
 
 #[tokio::test]
-async fn around_an_edge_a_fixed_window_admits_twice_its_limit_and_a_sliding_log_its_limit() {
+async fn at_a_boundary_a_fixed_window_admits_twice_its_limit_and_a_sliding_log_its_limit() {
     let run = bursts_around_an_edge().await;
     assert_eq!(run.admitted("fixed_window"), 2 * QUOTA, "{run:?}");
     assert_eq!(run.admitted("sliding_log"), QUOTA, "{run:?}");

@@ -1,4 +1,4 @@
-//! Other filters and options of Envoy's beside the filter: what it must not disturb, and what must not disturb it.
+//! The filter beside other filters and options of Envoy: neither may disturb the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ async fn measuring() -> (u16, Arc<AtomicU64>) {
     let requests = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&requests);
     let app = Router::new().fallback(async move |request: Request| {
-        // As soon as its headers are here: a request that is broken off has reached it too.
+        // Counted at its headers, because an aborted request has reached the upstream too.
         counted.fetch_add(1, Ordering::SeqCst);
         let body = axum::body::to_bytes(request.into_body(), usize::MAX).await;
         body.map_or(0, |body| body.len()).to_string()
@@ -91,7 +91,7 @@ async fn f19_a_client_cannot_have_its_route_selected_anew() {
                   "direct_response": answer("internal") },
                 { "match": { "prefix": "/" }, "direct_response": answer("public") },
             ]);
-            // A filter before ours that changes what routes are selected by, and does not select anew.
+            // A filter before ours that changes a header by which routes are selected, without clearing the route cache.
             let header = json!({ "key": "x-internal", "value": "1" });
             at(config, &format!("{MANAGER}/http_filters")).as_array_mut().unwrap().insert(0, json!({
                 "name": "envoy.filters.http.header_mutation",
@@ -114,7 +114,7 @@ async fn f19_a_client_cannot_have_its_route_selected_anew() {
     }
 }
 
-/// F20: the outer filter's fields tell of a limit that admitted the request, which is not what denied it.
+/// F20: the outer filter's fields describe a limit that admitted the request, not the one that denied it.
 #[tokio::test]
 async fn f20_a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,9 +158,9 @@ async fn f20_a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() 
     assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
 }
 
-/// F5: what requests ask together is more than one body may hold, in decisions, in checks or in bytes.
+/// F5: the questions of concurrent requests exceed the bounds of one body, in decisions, in checks or in bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn f5_however_much_requests_ask_each_gets_its_verdict() {
+async fn f5_each_request_gets_its_verdict_however_much_it_asks() {
     let shadow = |n: usize| {
         json!({ "name": format!("shadow-{n}"), "shadow": true,
                 "checks": [{ "limit": "wide", "key": [{ "header": "x-api-key" }] }] })
@@ -179,7 +179,7 @@ async fn f5_however_much_requests_ask_each_gets_its_verdict() {
             Some(plugin(rules)),
         )
         .await;
-        // While the sidecar stands still, they gather.
+        // While the sidecar is paused, requests queue up.
         sidecar.signal("STOP");
         let mut clients = Vec::new();
         for n in 0..300 {

@@ -11,11 +11,11 @@ use sluicegate_tests::wire::{self, Wire};
 
 use crate::support::{plugin, policy};
 
-/// How many are sent unless the environment says otherwise.
+/// The number of requests, unless the environment variable overrides it.
 const REQUESTS: u64 = 5_000;
 const CONNECTIONS: u64 = 16;
 
-/// Every matcher, source, cost, tier and reply that there is.
+/// Every kind of matcher, source, cost, tier and reply.
 fn every_kind_of_rule() -> Value {
     let check =
         |key: Value| json!({ "limit": "per-key", "key": key, "when_missing": { "use": "none" } });
@@ -61,7 +61,7 @@ fn resident(id: u32) -> u64 {
         * 1024
 }
 
-/// Sends so many, and counts the answers by status; 0 where Envoy closed without one.
+/// Sends this many requests, and counts the answers by status; 0 where Envoy closed without an answer.
 async fn flood(port: u16, requests: u64, seed: u64) -> std::collections::BTreeMap<u16, u64> {
     let mut connections = Vec::new();
     for connection in 0..CONNECTIONS {
@@ -95,7 +95,7 @@ async fn flood(port: u16, requests: u64, seed: u64) -> std::collections::BTreeMa
 async fn hostile_requests_by_the_thousand_leave_the_worker_alive_and_its_memory_flat() {
     let requests = std::env::var("SLUICEGATE_HOSTILE").map_or(REQUESTS, |n| n.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
-    // State in a process that is not measured, forgotten within a second.
+    // The state is in another process than the measured one, and expires within a second.
     let policy = policy("memory", "fixed_window", 2_000_000_000, "1s");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
     let envoy = Envoy::start_with(
@@ -131,7 +131,7 @@ async fn hostile_requests_by_the_thousand_leave_the_worker_alive_and_its_memory_
     ];
     let counts = envoy.counts(kinds).await;
     assert_eq!(counts, [0; 6], "{kinds:?}: {}", envoy.log());
-    // Envoy's own pools settle during the first few thousand requests; a leak of a hundred bytes a request shows.
+    // Envoy's own pools stop growing after the first few thousand requests; a leak of 100 bytes a request would show.
     let allowed = 8_000_000.max(requests * 100);
     assert!(
         after.saturating_sub(before) < allowed,

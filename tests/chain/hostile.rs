@@ -1,4 +1,4 @@
-//! Bytes that no client should send, answers that no sidecar should give: the VM lives on.
+//! Bytes that no client should send, answers that no sidecar should give: the VM survives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ async fn hostile_bytes_leave_the_worker_alive() {
                     .into_bytes();
             request.extend_from_slice(value);
             request.extend_from_slice(b"\r\n\r\n");
-            // Envoy itself refuses some with 400 or 431; what it lets through must be answered by the upstream.
+            // Envoy itself rejects some with 400 or 431; the upstream must answer the others.
             let status = raw(chain.envoy.port, &request).await;
             assert!(
                 matches!(status, Some(200 | 400 | 431)),
@@ -83,7 +83,7 @@ async fn hostile_bytes_leave_the_worker_alive() {
     assert_eq!(chain.envoy.vm_deaths().await, 0, "{}", chain.envoy.log());
 }
 
-/// A sidecar that answers whatever `answer` gives; its port, and the task that it ends with.
+/// Starts a fake sidecar that answers with what `answer` returns; its port, and its task.
 async fn liar(
     answer: impl Fn() -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
 ) -> (u16, AbortOnDrop) {
@@ -228,7 +228,7 @@ async fn f15_an_answer_of_any_size_takes_little_memory() {
     }
     let grown = peak_kb() - before;
     println!("Envoy has grown by {grown} kB");
-    // Envoy itself holds the answer.
+    // Envoy itself buffers the answer.
     assert!(grown < 80_000, "{grown} kB");
     assert_eq!(
         envoy.counts(["error_body", "error_no_answer"]).await,
@@ -251,8 +251,8 @@ async fn a_cluster_that_envoy_does_not_have_leaves_the_worker_alive() {
         )
         .await;
         for _ in 0..5 {
-            let told = client::status_for(&client::client(), &envoy.url("/"), "k").await;
-            assert_eq!(told, Some(status));
+            let answer = client::status_for(&client::client(), &envoy.url("/"), "k").await;
+            assert_eq!(answer, Some(status));
         }
         assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
     }
@@ -277,7 +277,7 @@ fn envoy_refuses_a_broken_configuration_at_start_with_the_field_named() {
     );
 }
 
-/// Puts a value at a JSON pointer; null takes the field away.
+/// Sets a value at a JSON pointer; null removes the field.
 fn with(mut configuration: Value, pointer: &str, value: &Value) -> Value {
     let (parent, field) = pointer.rsplit_once('/').unwrap();
     match configuration.pointer_mut(parent).unwrap() {
@@ -304,18 +304,18 @@ fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_none_t
             "when_unavailable": "allow",
         }],
     });
-    // The list that the filter's own tests have.
+    // The same list as in the filter's own tests.
     let list = include_str!("../../filter/rules/tests/broken.json");
     let list: Vec<Value> = serde_json::from_str(list).unwrap();
     assert!(list.len() >= 50);
-    // All of them take half a minute: unless it is asked for, every third.
+    // All of them take half a minute: by default only every third.
     let step = if std::env::var_os("SLUICEGATE_HOSTILE").is_some() {
         1
     } else {
         3
     };
     let list: Vec<Value> = list.into_iter().step_by(step).collect();
-    // Envoy takes a moment to start: four at a time.
+    // Starting Envoy takes a moment: four at a time.
     std::thread::scope(|scope| {
         for quarter in list.chunks(list.len().div_ceil(4)) {
             let good = &good;

@@ -1,6 +1,7 @@
-//! Clients that hang up, streams that are reset, sidecars that break off, Envoys that reload or drain: no waiter is
-//! lost and nothing leaks.
+//! Clients that hang up, streams that are reset, sidecars that disconnect, Envoys that reload or drain: no waiting request
+//! is lost and nothing leaks.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::support::{per_key, plugin, policy};
 
 const ADMITTED: &str = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"per-key","quota":9,"window_ms":1000,"remaining":8,"reset_ms":1000,"retry_after_ms":0}]}"#;
 
-/// A sidecar that speaks raw bytes: `answer` is given the number of the connection and writes what it likes.
+/// A fake sidecar that sends raw bytes: `answer` gets the number of the connection and writes to it.
 async fn liar<F>(answer: impl Fn(usize, TcpStream) -> F + Send + Sync + 'static) -> u16
 where
     F: Future<Output = ()> + Send,
@@ -86,8 +87,7 @@ async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
 }
 
 #[tokio::test]
-async fn answers_that_are_slow_huge_or_of_the_wrong_count_are_no_verdicts_and_hold_nobody_for_long()
-{
+async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_long() {
     let two = ADMITTED.replace(r#"[{"#, r#"[{"outcome":"unavailable"},{"#);
     let huge = format!(
         r#"{{"epoch":1,"padding":"{}","verdicts":[]}}"#,
@@ -111,7 +111,7 @@ async fn answers_that_are_slow_huge_or_of_the_wrong_count_are_no_verdicts_and_ho
                 let _ = stream.write_all(head.as_bytes()).await;
                 let _ = stream.write_all(body.as_bytes()).await;
             } else {
-                // A byte now and then, so that the connection never stands still. The pace is what is tested.
+                // A byte now and then, so that the connection is never idle. The pace is part of the test.
                 for byte in whole().bytes() {
                     if stream.write_all(&[byte]).await.is_err() {
                         return;
@@ -144,21 +144,17 @@ async fn answers_that_are_slow_huge_or_of_the_wrong_count_are_no_verdicts_and_ho
     assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
 }
 
-/// A sidecar that takes its time, so that clients can hang up before it answers.
-async fn slow() -> u16 {
-    Recorder::slow(Duration::from_millis(100)).await.port
+/// An Envoy whose fake sidecar answers late, so that clients can hang up before.
+async fn envoy_with_a_slow_sidecar(folder: &Path) -> Envoy {
+    let sidecar = Recorder::slow(Duration::from_millis(100)).await.port;
+    let plugin = plugin(per_key("deny"));
+    Envoy::start(folder, sidecar, wire::upstream().await, Some(plugin)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
-    let envoy = Envoy::start(
-        folder.path(),
-        slow().await,
-        wire::upstream().await,
-        Some(plugin(per_key("deny"))),
-    )
-    .await;
+    let envoy = envoy_with_a_slow_sidecar(folder.path()).await;
     for _ in 0..20 {
         let mut hung = Vec::new();
         for n in 0..100 {
@@ -168,7 +164,7 @@ async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
             hung.push(stream);
         }
         eventually("some of them wait", async || active(&envoy).await > 0).await;
-        // Half of them are reset, half are closed in an orderly way.
+        // Half of them are reset, half are closed normally.
         for (n, stream) in hung.into_iter().enumerate() {
             if n % 2 == 0 {
                 stream.set_zero_linger().unwrap();
@@ -184,13 +180,7 @@ async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_reset_while_they_wait_leave_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
-    let envoy = Envoy::start(
-        folder.path(),
-        slow().await,
-        wire::upstream().await,
-        Some(plugin(per_key("deny"))),
-    )
-    .await;
+    let envoy = envoy_with_a_slow_sidecar(folder.path()).await;
     for _ in 0..10 {
         let stream = TcpStream::connect(("127.0.0.1", envoy.port)).await.unwrap();
         let (send, connection) = h2::client::handshake(stream).await.unwrap();
@@ -204,7 +194,7 @@ async fn streams_that_are_reset_while_they_wait_leave_nothing_behind() {
                 .unwrap();
             streams.push(send.send_request(request, n % 2 == 0).unwrap());
         }
-        // Let the requests go out before they are reset, or they would never have been.
+        // Let the requests go out before they are reset, or they would never be sent.
         eventually("some of them wait", async || active(&envoy).await > 0).await;
         for (_, mut body) in streams {
             body.send_reset(h2::Reason::CANCEL);
@@ -217,7 +207,7 @@ async fn streams_that_are_reset_while_they_wait_leave_nothing_behind() {
     serves(&envoy).await;
 }
 
-/// Whoever comes afterwards is served.
+/// Asserts that a new client is served.
 async fn serves(envoy: &Envoy) {
     eventually("a request is served", async || {
         status_for(&client(), &envoy.url("/"), "after").await == Some(200)
@@ -225,8 +215,8 @@ async fn serves(envoy: &Envoy) {
     .await;
 }
 
-/// Takes the listener out of a configuration and has Envoy read it from a file, which can be replaced.
-pub fn from_file(config: &mut Value, folder: &std::path::Path) -> Value {
+/// Moves the listener from a configuration to a file that Envoy watches, so that it can be replaced.
+pub fn from_file(config: &mut Value, folder: &Path) -> Value {
     let mut listener = at(config, "/static_resources/listeners/0").take();
     listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
     write_listener(folder, &listener);
@@ -240,8 +230,8 @@ pub fn from_file(config: &mut Value, folder: &std::path::Path) -> Value {
     listener
 }
 
-/// Puts it in place by renaming, which is what Envoy watches for.
-pub fn write_listener(folder: &std::path::Path, listener: &Value) {
+/// Replaces that file by a rename, which Envoy watches for.
+pub fn write_listener(folder: &Path, listener: &Value) {
     let file = folder.join("lds.new");
     std::fs::write(&file, json!({ "resources": [listener] }).to_string()).unwrap();
     std::fs::rename(file, folder.join("lds.json")).unwrap();
@@ -276,7 +266,7 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
         traffic.push(tokio::spawn(async move {
             let mut served = 0_u64;
             while stop.load(Ordering::Relaxed) == 0 {
-                // A connection of a drained listener may be closed before it is used: that is no answer, and tried again.
+                // A connection of a drained listener may be closed before it is used: try again.
                 if let Ok(answer) = client.get(&url).header("x-api-key", n).send().await {
                     assert_eq!(answer.status(), 200);
                     served += 1;
@@ -302,7 +292,7 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
         })
         .await;
     }
-    // A broken one is refused, and the last good one stays in force.
+    // An invalid one is rejected, and the last valid one stays in force.
     let good = listener.clone();
     at(&mut listener, &format!("{FILTER}/rules/0/checks/0"))["cost"] = json!(0);
     write_listener(folder.path(), &listener);
@@ -325,15 +315,9 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_envoy_that_drains_answers_those_that_wait() {
+async fn a_draining_envoy_answers_waiting_requests() {
     let folder = tempfile::tempdir().unwrap();
-    let envoy = Envoy::start(
-        folder.path(),
-        slow().await,
-        wire::upstream().await,
-        Some(plugin(per_key("deny"))),
-    )
-    .await;
+    let envoy = envoy_with_a_slow_sidecar(folder.path()).await;
     serves(&envoy).await;
     let mut waiting = Vec::new();
     for n in 0..20 {
@@ -354,7 +338,7 @@ async fn an_envoy_that_drains_answers_those_that_wait() {
     );
     assert_eq!(post(&drain, "").await.0, 200);
     for one in waiting {
-        // Whoever was not connected yet may find the door closed; whoever waits is answered.
+        // A request that was not connected yet may be refused; every waiting request is answered.
         if let Ok(status) = one.await.unwrap() {
             assert_eq!(status, 200);
         }

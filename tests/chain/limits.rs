@@ -1,8 +1,9 @@
-//! Who is admitted, who is denied, and what they are told.
+//! Who is admitted, who is denied, and the response headers.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
+use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
 
 use crate::support::{Chain, number, per_key, plugin, policy};
 
@@ -35,9 +36,9 @@ async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {
     );
     assert!(!body.to_string().contains("alice"), "{body}");
 
-    // Another key has an allowance of its own.
+    // Another key has its own quota.
     assert_eq!(chain.status("/", "bob").await, 200);
-    // The promise itself is what is tested here, so it is slept out.
+    // The sleep is the tested promise itself.
     tokio::time::sleep(Duration::from_secs(retry_s)).await;
     assert_eq!(chain.status("/", "alice").await, 200);
 
@@ -122,4 +123,46 @@ async fn an_answer_for_a_request_with_a_body_keeps_the_body() {
             .contains("content-length: 100000")
     );
     assert_eq!(post().await.unwrap().status(), 429);
+}
+
+#[tokio::test]
+async fn a_calendar_window_tells_its_own_length_and_its_end() {
+    let month = "month, time_zone: Europe/Berlin";
+    let mut rules = per_key("deny");
+    rules[0]["reply"] = json!({ "on_admitted": true });
+    // A sidecar's first question of all too: it does not know Redis's clock yet, by which windows are sent.
+    let policy = |url: &str| policy(url, "fixed_window", 2, month);
+    let chain = Chain::start(policy, plugin(rules)).await;
+    let now_us = || {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        u64::try_from(now.unwrap().as_micros()).unwrap()
+    };
+    let calendar = Calendar::new(CalendarUnit::Month, "Europe/Berlin").unwrap();
+    let spec = BucketSpec {
+        algorithm: Algorithm::CalendarWindow(calendar),
+        quota: 2,
+        window_us: calendar.longest_us(),
+    };
+    let (start_us, end_us) = spec.window_at(now_us());
+    for n in 0..2 {
+        assert_eq!(chain.status("/", "alice").await, 200, "request {n}");
+    }
+    let denied = chain.get("/", "alice").await;
+    if now_us() >= end_us {
+        // A month that ended just now has another test's hour.
+        return;
+    }
+    assert_eq!(denied.status(), 429);
+    let seconds = (end_us - start_us) / 1_000_000;
+    let policy_header = denied.headers()["ratelimit-policy"].to_str().unwrap();
+    assert!(
+        policy_header.ends_with(&format!(";q=2;w={seconds}")),
+        "{policy_header}"
+    );
+    let left_s = (end_us - now_us()).div_ceil(1_000_000);
+    let retry_s = number(&denied, "retry-after");
+    assert!(
+        (left_s..left_s + 20).contains(&retry_s),
+        "{retry_s} {left_s}"
+    );
 }

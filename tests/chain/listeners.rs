@@ -1,4 +1,4 @@
-//! What strangers can do to a sidecar's ports: a real process with the limits that the system sets.
+//! Hostile clients on a sidecar's ports: a real process with the system's limits.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{per_key, plugin, policy};
 
-/// More than there may be files.
+/// More than the limit on open files.
 const STRANGERS: usize = 1_100;
 const FILES: u32 = 1_024;
 
@@ -34,7 +34,7 @@ impl Kept {
         Self(TcpStream::connect(("127.0.0.1", port)).await.unwrap())
     }
 
-    /// Asks for a decision; false where the connection is gone.
+    /// Asks for a decision; false if the connection is closed.
     async fn asks(&mut self) -> bool {
         let body = question();
         let head = format!(
@@ -58,7 +58,7 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for _ in 0..STRANGERS {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        // It may have been closed already, to make room for others.
+        // The sidecar may already have closed it, to make room for others.
         let _ = stream.write_all(half.as_bytes()).await;
         held.push(stream);
     }
@@ -66,7 +66,7 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s11_half_requests_to_either_port_stop_nobodys_decisions() {
+async fn s11_half_sent_requests_do_not_block_decisions() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start_with_files(&limits(), folder.path(), FILES).await;
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
@@ -88,7 +88,7 @@ async fn s11_half_requests_to_either_port_stop_nobodys_decisions() {
         ),
     ] {
         let held = half_requests(port, half).await;
-        // Whoever has been served keeps its connection; whoever comes new is served too; so are probes.
+        // Served clients keep their connections; new clients and probes are served too.
         assert!(envoy.asks().await, "{half:?}: {}", sidecar.log());
         let (status, answer) = post(&url, question()).await;
         assert!(
@@ -99,12 +99,15 @@ async fn s11_half_requests_to_either_port_stop_nobodys_decisions() {
         drop(held);
     }
     let log = sidecar.log();
-    assert!(log.contains("others make room"), "{log}");
-    assert!(log.lines().count() < 20, "it is not told each time: {log}");
+    assert!(log.contains("an old one is closed"), "{log}");
+    assert!(
+        log.lines().count() < 20,
+        "it is not logged each time: {log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s11_a_request_that_does_not_go_on_is_given_up() {
+async fn s11_a_stalled_request_times_out() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&limits(), folder.path()).await;
     let mut head = TcpStream::connect(("127.0.0.1", sidecar.port))
@@ -134,7 +137,7 @@ async fn s11_a_request_that_does_not_go_on_is_given_up() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
 }
 
-/// Most memory that it has had so far, in bytes.
+/// Its peak resident memory, in bytes.
 fn peak(sidecar: &Sidecar) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -152,7 +155,7 @@ async fn s18_a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&limits(), folder.path()).await;
     let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
-    // What one request takes anyway.
+    // The memory that one request takes anyway.
     let (status, _) = post(&at(sidecar.port, "/v1/decide"), " ".repeat(1 << 20)).await;
     assert_eq!(status, 400);
     let before = peak(&sidecar);
@@ -188,19 +191,21 @@ async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
     sidecar.signal("TERM");
     sidecar.wait().await;
     assert!(
-        sidecar.log().contains("a second signal"),
+        sidecar
+            .log()
+            .contains("a second signal: requests in progress were aborted"),
         "{}",
         sidecar.log()
     );
 }
 
-/// With a rule that denies without a verdict, so that none is lost unnoticed.
+/// The rule denies without a verdict, so that a lost verdict is noticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn s12_an_envoy_gets_every_verdict_while_its_sidecar_drains() {
     let folder = tempfile::tempdir().unwrap();
     let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &["--drain", "4s"]).await;
     let mut plugin = plugin(per_key("deny"));
-    // What is tested is the drain and not the deadline.
+    // The drain is tested here, not the deadline.
     plugin["sidecar"]["timeout"] = json!("2s");
     let upstream = wire::upstream().await;
     let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
@@ -230,7 +235,7 @@ async fn s12_an_envoy_gets_every_verdict_while_its_sidecar_drains() {
 async fn s10_probes_answer_while_redis_hangs() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    // Whoever asked the store would wait for so long.
+    // A question to the store would wait this long.
     let policy = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "5s");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
     let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
@@ -250,21 +255,21 @@ async fn s10_probes_answer_while_redis_hangs() {
     };
     let took = fastest(&ready).await;
     assert!(took < Duration::from_secs(1), "{took:?}");
-    eventually("it is told", async || {
-        let (status, told) = get(&ready).await;
-        assert_eq!(status, 200, "{told}");
-        told.contains("the store does not answer")
+    eventually("it is reported", async || {
+        let (status, body) = get(&ready).await;
+        assert_eq!(status, 200, "{body}");
+        body.contains("the store has not answered for")
     })
     .await;
     redis.resume();
-    eventually("it is told", async || {
+    eventually("it is reported", async || {
         get(&ready).await.1.contains("the store answers")
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s12_ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_put_the_end_off() {
+async fn s12_ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_delay_shutdown() {
     for signal in ["INT", "TERM"] {
         let folder = tempfile::tempdir().unwrap();
         let drain = if signal == "INT" { "10m" } else { "100ms" };
@@ -283,6 +288,10 @@ async fn s12_ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_put_the_end
         page.read_u8().await.unwrap();
         sidecar.signal(signal);
         sidecar.wait().await;
-        assert!(!sidecar.log().contains("second"), "{}", sidecar.log());
+        assert!(
+            !sidecar.log().contains("a second signal: requests"),
+            "{}",
+            sidecar.log()
+        );
     }
 }

@@ -2,35 +2,38 @@
 //!
 //! | module | what belongs there |
 //! |---|---|
-//! | `stall` | thousands of requests that wait while the sidecar stalls |
-//! | `lifecycle` | clients that hang up, sidecars that break off, Envoys that reload or drain |
-//! | `limits` | who is admitted and who is denied, and what they are told |
-//! | `listeners` | what strangers do to the sidecar's own ports, and how it ends |
-//! | `filter_chain` | other filters and options of Envoy's beside the filter |
-//! | `fleet` | several Envoys with a sidecar each that share one Redis |
+//! | `stall` | thousands of requests that wait for a stalled sidecar |
+//! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload or drain |
+//! | `limits` | who is admitted, who is denied, and the response headers |
+//! | `listeners` | hostile clients on the sidecar's own ports, and its shutdown |
+//! | `filter_chain` | the filter beside other filters and options of Envoy |
+//! | `fleet` | several Envoys, each with a sidecar, that share one Redis |
 //! | `flood` | hostile requests by the thousand |
-//! | `certificates` | denials that are given again without asking |
-//! | `changes` | when clients feel what an operator changes |
+//! | `certificates` | cached denials |
+//! | `changes` | when clients see an operator's changes |
 //! | `cluster` | the sidecar on a Redis Cluster |
-//! | `metrics` | the page of metrics, and Prometheus's own check of them |
+//! | `metrics` | the metrics endpoint and its documentation, and promtool's check |
 //! | `socket` | the sidecar behind a Unix socket |
 //! | `top` | who is being denied, by page and command |
-//! | `edge` | the edge of the window, by algorithm |
-//! | `outages` | what happens when a part is away, and when it is back |
-//! | `store_down` | three sidecars whose Redis is broken in every way, under load |
+//! | `documents` | the commands, policies and the 429 of README and other pages |
+//! | `edge` | requests around a window's boundary, by algorithm |
+//! | `outages` | behaviour while a part is down, and when it is back |
+//! | `store_down` | three sidecars whose Redis fails in every way, under load |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
-//! | `reload` | the policy's replacement while requests are served |
-//! | `apart` | rules and plugins that must not notice each other |
-//! | `access_log` | what Envoy's access log says of requests that were not simply admitted |
-//! | `replies` | what clients are told, by every kind of request |
+//! | `reload` | replacing the policy while requests are served |
+//! | `apart` | rules and plugins that must not affect each other |
+//! | `access_log` | Envoy's access log for requests that were not simply admitted |
+//! | `requested_quotas` | quotas that a verified claim or an earlier filter grants |
+//! | `replies` | responses to clients, for every kind of request |
 //! | `matching` | every matcher, cost and tier |
-//! | `memory` | what the process takes of the machine when keys are invented |
-//! | `sources` | every source of a key, with what provides it in Envoy |
-//! | `together` | one callout for all that wait, under churn |
+//! | `memory` | the sidecar's memory when clients invent keys |
+//! | `sources` | every source of a key, with the part of Envoy that provides it |
+//! | `together` | one callout for all waiting requests, while clients come and go |
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `traces` | the spans that a sidecar sends |
-//! | `receipts` | units given back: once, by whoever has the receipt, and in time |
+//! | `overrides` | another quota, no limit or a block for single keys, on all sidecars |
+//! | `receipts` | giving units back: once, by the holder of the receipt, and in time |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
 mod access_log;
@@ -38,6 +41,7 @@ mod apart;
 mod certificates;
 mod changes;
 mod cluster;
+mod documents;
 mod edge;
 mod filter_chain;
 mod fleet;
@@ -51,10 +55,12 @@ mod memory;
 mod metrics;
 mod operations;
 mod outages;
+mod overrides;
 mod receipts;
 mod redis_store;
 mod reload;
 mod replies;
+mod requested_quotas;
 mod socket;
 mod sources;
 mod stall;

@@ -1,4 +1,4 @@
-//! How much the sidecar's process takes when its store is its own memory and clients invent keys.
+//! The memory of a sidecar with the embedded store when clients invent keys.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::sidecar::Sidecar;
 
 const MIB: usize = 1 << 20;
-/// A batch is as large as one may be.
+/// The largest permitted batch.
 const KEYS: usize = 1_000;
 
-/// What the process has of the machine's memory.
+/// The resident memory of the process, in bytes.
 fn resident(sidecar: &Sidecar) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -20,7 +20,7 @@ fn resident(sidecar: &Sidecar) -> usize {
     kib * 1024
 }
 
-/// Asks for as many decisions of new keys as a request may have; the answer.
+/// Asks for as many decisions over new keys as a request may have; returns the answer.
 async fn invent(sidecar: &Sidecar, limit: &str, round: usize) -> String {
     let mut body = String::from("{\"decisions\":[");
     for key in 0..KEYS {
@@ -50,7 +50,7 @@ limits:
 async fn s14_s25_a_flood_of_keys_stays_within_the_limit_and_its_memory_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(POLICY, folder.path()).await;
-    // A few keys that stay for a day, spread over the flood, must not keep what is around them.
+    // A few keys that last a day, spread over the flood, must not pin the memory around them.
     invent(&sidecar, "long", 0).await;
     let before = resident(&sidecar);
     let mut most = before;
@@ -72,13 +72,13 @@ async fn s14_s25_a_flood_of_keys_stays_within_the_limit_and_its_memory_comes_bac
             .await
             > 0.0
     );
-    // Whoever is known goes on.
+    // Known keys are still admitted.
     let known = invent(&sidecar, "long", 0).await;
     assert_eq!(known.matches("admitted").count(), KEYS, "{known}");
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let kept = resident(&sidecar).saturating_sub(before) / MIB;
-        // Little by little: the allocator gives back what has been free for ten seconds.
+        // Gradually: the allocator returns pages that have been free for ten seconds.
         if kept <= grown / 2 {
             break;
         }

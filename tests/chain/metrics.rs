@@ -1,4 +1,4 @@
-//! `docs/metrics.md` is what a live sidecar serves, and Prometheus's own tool finds nothing wrong with it.
+//! `docs/metrics.md` lists what a running sidecar serves, and promtool accepts its metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -28,17 +28,20 @@ fn shadow(limit: &str, key: &str) -> Value {
     json!({ "checks": [{ "limit": limit, "key": key }], "shadow": "trial" })
 }
 
-/// A sidecar to which everything has happened, and what it lives on.
+/// A sidecar to which every kind of event has happened, and the parts that it needs.
 async fn experienced() -> (Sidecar, Redis, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
+    // Only a token bucket has a burst.
+    let bucket = "  bucket: { algorithm: token_bucket, windows: [{ quota: 5, per: 1m }] }\n";
+    let text = text + bucket;
     let sidecar = Sidecar::start(&text, folder.path()).await;
     live_through_everything(&sidecar, &mut redis).await;
     (sidecar, redis, folder)
 }
 
-/// Everything that can happen to a sidecar.
+/// Causes every kind of event that a metric counts.
 async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     for _ in 0..3 {
         decide(sidecar, json!({ "decisions": [decision("per-key", "a")] })).await;
@@ -99,7 +102,7 @@ fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What stands in backticks.
+/// The texts in backticks.
 fn quoted(cell: &str) -> BTreeSet<String> {
     cell.split('`')
         .skip(1)
@@ -111,7 +114,7 @@ fn quoted(cell: &str) -> BTreeSet<String> {
 /// Type and labels of each metric.
 type Table = BTreeMap<String, (String, BTreeSet<String>)>;
 
-/// What the text format says, and each label's values.
+/// The metrics in the text format, with the values of each label.
 fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
     let (mut table, mut values) = (Table::new(), BTreeMap::<_, BTreeSet<_>>::new());
     for line in text.lines() {
@@ -145,14 +148,14 @@ fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
 }
 
 #[tokio::test]
-async fn the_page_of_metrics_is_what_a_sidecar_serves_that_has_lived_through_everything() {
+async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
     let (sidecar, _redis, _folder) = experienced().await;
     let text = sidecar.metrics().await;
     let (served, values) = served(&text);
 
     let page = std::fs::read_to_string(repository("docs/metrics.md")).unwrap();
     let mut documented = Table::new();
-    for row in rows(&page, "\n## The sidecar's\n") {
+    for row in rows(&page, "\n## Sidecar metrics\n") {
         let name = quoted(&row[0]).pop_first().unwrap();
         documented.insert(name, (row[1].clone(), quoted(&row[2])));
     }
@@ -168,7 +171,7 @@ async fn the_page_of_metrics_is_what_a_sidecar_serves_that_has_lived_through_eve
     let labels = |map: &BTreeMap<String, _>| map.keys().cloned().collect::<Vec<_>>();
     assert_eq!(labels(&meanings), labels(&values));
     for (label, meanings) in meanings {
-        // A name is whatever an operator writes.
+        // A limit's name is chosen by the operator.
         if !meanings.is_empty() {
             assert_eq!(meanings, values[&label], "values of `{label}`");
         }
@@ -198,7 +201,7 @@ async fn the_page_of_metrics_is_what_a_sidecar_serves_that_has_lived_through_eve
 }
 
 #[tokio::test]
-async fn series_of_a_limit_are_there_before_it_decides_and_its_counters_outlive_it() {
+async fn a_limits_series_exist_before_its_first_decision_and_its_counters_outlive_it() {
     let folder = tempfile::tempdir().unwrap();
     let first = policy("memory", "sliding_log", 1, "1h");
     let sidecar = Sidecar::start(&first, folder.path()).await;
@@ -229,7 +232,7 @@ async fn series_of_a_limit_are_there_before_it_decides_and_its_counters_outlive_
 }
 
 #[tokio::test]
-async fn a_sidecar_that_nobody_asks_knows_whether_its_store_is_there() {
+async fn an_idle_sidecar_knows_whether_its_store_is_up() {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 2, "1h");
@@ -240,13 +243,13 @@ async fn a_sidecar_that_nobody_asks_knows_whether_its_store_is_there() {
     eventually("the store is away", async || is(0.0).await).await;
     redis.restart().await;
     eventually("the store is there again", async || is(1.0).await).await;
-    // Looking is not asking: errors are of questions.
+    // Probes are not questions: the error counters count questions.
     let errors = "sluicegate_store_errors_total{kind=\"connection\"}";
     assert_eq!(sidecar.metric(errors).await, 0.0);
 }
 
 #[tokio::test]
-async fn how_near_a_limit_is_is_known_where_a_tighter_one_always_decides() {
+async fn use_of_a_limit_is_measured_where_a_tighter_one_always_decides() {
     let folder = tempfile::tempdir().unwrap();
     let text = policy("memory", "sliding_log", 2, "1h")
         + "  everyone:\n    algorithm: sliding_log\n    windows: [{ quota: 20, per: 1h }]\n";
@@ -263,7 +266,7 @@ async fn how_near_a_limit_is_is_known_where_a_tighter_one_always_decides() {
         sidecar.metric(&name).await
     };
     assert_eq!(nearest("per-key").await, 0.5);
-    // One more, since the limit is looked at within a second of a decision, and that may have been an earlier one.
+    // Another decision, since the limit is sampled within a second of a decision, which may have been an earlier one.
     eventually("it is looked at", async || {
         let checks = json!([{ "limit": "per-key", "key": "k0" }, { "limit": "everyone", "key": "all", "cost": 0 }]);
         decide(&sidecar, json!({ "decisions": [{ "checks": checks, "peek": true }] })).await;

@@ -12,7 +12,7 @@ const ALGORITHMS: [&str; 4] = [
     "token_bucket",
 ];
 
-/// Each algorithm is a limit of its own name: 5 units in two windows.
+/// A limit for each algorithm, named after it: 5 units in two windows.
 fn policy(store: &str) -> String {
     let limits = ALGORITHMS.map(|algorithm| {
         format!(
@@ -54,7 +54,7 @@ async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
             (&json!("admitted"), &json!(2)),
             "{taken}"
         );
-        // A peek answers as if to take, and takes nothing, however often.
+        // A peek answers as a take would, but takes nothing, however often.
         for _ in 0..3 {
             let peek = decide(sidecar, limit, 2, json!({ "peek": true })).await;
             assert_eq!(
@@ -82,31 +82,15 @@ async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
             "denied",
             "{limit}"
         );
-        // What was taken with a receipt comes back, just that much.
+        // A receipt returns exactly what was taken with it.
         let entry = json!({ "limit": limit, "key": "k", "receipt": taken["receipt"][0] });
-        let back = ask(
-            sidecar.port,
-            "/v1/give-back",
-            json!({ "give_backs": [entry] }),
-        )
-        .await;
-        assert_eq!(
-            back["outcomes"][0],
-            json!({ "outcome": "given_back", "units": 3 }),
-            "{limit}"
-        );
-        // And once.
-        let back = ask(
-            sidecar.port,
-            "/v1/give-back",
-            json!({ "give_backs": [entry] }),
-        )
-        .await;
-        assert_eq!(
-            back["outcomes"][0],
-            json!({ "outcome": "given_back", "units": 0 }),
-            "{limit}"
-        );
+        // A receipt that is used again returns nothing.
+        for units in [3, 0] {
+            let body = json!({ "give_backs": [entry] });
+            let back = ask(sidecar.port, "/v1/give-back", body).await;
+            let expected = json!({ "outcome": "given_back", "units": units });
+            assert_eq!(back["outcomes"][0], expected, "{limit}");
+        }
         assert_eq!(
             decide(sidecar, limit, 4, json!({})).await["outcome"],
             "denied",
@@ -117,7 +101,7 @@ async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
             "admitted",
             "{limit}"
         );
-        // A reset makes the limit whole.
+        // A reset clears the limit's counts.
         let entry = json!({ "limit": limit, "key": "k" });
         let body = json!({ "resets": [entry, { "limit": "nope", "key": "k" }] });
         let reset = ask(sidecar.admin_port, "/v1/reset", body).await;

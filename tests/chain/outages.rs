@@ -1,4 +1,4 @@
-//! What happens when a part is away, and when it is back.
+//! Behaviour while a part is down, and when it is back.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use sluicegate_tests::sidecar::Sidecar;
 
 use crate::support::{Chain, policy};
 
-/// Long against a stall of these machines, short against a client's patience.
+/// Longer than a stall of a test machine, shorter than a client's timeout.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// `/allow` and `/deny` say what they do; both have the limit `per-key`.
+/// The rules `/allow` and `/deny` are named after their `when_unavailable`; both have the limit `per-key`.
 fn plugin() -> Value {
     let rule = |when: &str| {
         json!({
@@ -30,13 +30,13 @@ async fn chain() -> Chain {
     Chain::start(patient, plugin()).await
 }
 
-/// Both rules give their own answer, within the deadline.
-async fn no_verdict_is_to_be_had(chain: &Chain, key: &str) {
+/// Asserts that both rules give their own answer, within the deadline.
+async fn no_verdict_is_available(chain: &Chain, key: &str) {
     for (path, status) in [("/allow", 200), ("/deny", 503)] {
         for _ in 0..5 {
             let started = Instant::now();
             let answer = chain.get(path, key).await;
-            // The deadline itself is what is tested; the rest is for a machine that stands still.
+            // The deadline under test, and an allowance for a machine that stalls.
             assert!(
                 started.elapsed() < TIMEOUT + Duration::from_secs(1),
                 "{path} took {:?}",
@@ -57,7 +57,7 @@ async fn no_verdict_is_to_be_had(chain: &Chain, key: &str) {
     }
 }
 
-/// The limit of 3 is in force for a key that nobody has used yet.
+/// Asserts that the limit of 3 applies to a key that is unused so far.
 async fn limits_hold(chain: &Chain, key: &str) {
     eventually("a verdict comes again", async || {
         chain.status("/deny", &format!("probe-{key}")).await != 503
@@ -72,22 +72,21 @@ async fn limits_hold(chain: &Chain, key: &str) {
     }
 }
 
-/// Until then a request has no verdict, and its rule decides.
+/// Waits until the sidecar knows it: before that, a request has no verdict, and its rule decides.
 async fn redis_is_down(chain: &Chain) {
     eventually("the sidecar knows that Redis is down", async || {
         chain.sidecar.metric("sluicegate_store_up").await == 0.0
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
 }
 
 #[tokio::test]
-async fn without_redis_a_share_of_each_limit_holds_and_all_of_it_again_afterwards() {
+async fn without_redis_a_share_of_each_limit_applies_and_afterwards_the_whole_limit() {
     let mut chain = chain().await;
     limits_hold(&chain, "before").await;
     chain.redis.kill();
     redis_is_down(&chain).await;
-    // This sidecar's share is the whole limit: there is no other.
+    // This sidecar's share is the whole limit, because there is no other sidecar.
     limits_hold(&chain, "during").await;
     let failed = ["connection", "timeout"];
     let mut errors = 0.0;
@@ -103,7 +102,7 @@ async fn without_redis_a_share_of_each_limit_holds_and_all_of_it_again_afterward
 }
 
 #[tokio::test]
-async fn a_redis_that_stands_still_is_as_good_as_away() {
+async fn a_paused_redis_counts_as_down() {
     let chain = chain().await;
     limits_hold(&chain, "before").await;
     chain.redis.pause();
@@ -114,7 +113,7 @@ async fn a_redis_that_stands_still_is_as_good_as_away() {
 }
 
 #[tokio::test]
-async fn s19_an_outage_is_a_line_in_ten_seconds_and_one_when_it_is_over() {
+async fn s19_an_outage_is_logged_once_in_ten_seconds_and_when_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
     let policy = policy(&redis.url(), "sliding_log", 3, "1h");
@@ -141,7 +140,7 @@ async fn s19_an_outage_is_a_line_in_ten_seconds_and_one_when_it_is_over() {
         .iter()
         .filter(|line| line["level"] == "WARN")
         .collect();
-    // Of each kind one in ten seconds; slow machines take longer.
+    // One of each kind in ten seconds; slow machines take longer.
     assert!((1..=12).contains(&failed.len()), "{failed:#?}");
     assert!(failed.iter().all(|line| line["kind"].is_string()));
     let messages = lines.iter().filter_map(|line| line["message"].as_str());
@@ -151,24 +150,24 @@ async fn s19_an_outage_is_a_line_in_ten_seconds_and_one_when_it_is_over() {
 }
 
 #[tokio::test]
-async fn without_a_sidecar_each_rule_gives_its_own_answer_and_limits_hold_again_afterwards() {
+async fn without_a_sidecar_each_rule_gives_its_own_answer_and_afterwards_limits_apply() {
     let mut chain = chain().await;
     limits_hold(&chain, "before").await;
     chain.sidecar.kill();
-    no_verdict_is_to_be_had(&chain, "during").await;
+    no_verdict_is_available(&chain, "during").await;
     chain.sidecar.restart().await;
     limits_hold(&chain, "after").await;
 }
 
 #[tokio::test]
-async fn without_either_nothing_hangs_and_limits_hold_again_afterwards() {
+async fn without_either_nothing_hangs_and_afterwards_limits_apply() {
     let mut chain = chain().await;
     chain.redis.kill();
     chain.sidecar.kill();
-    no_verdict_is_to_be_had(&chain, "during").await;
-    // The sidecar comes back first, and serves before its Redis is there.
+    no_verdict_is_available(&chain, "during").await;
+    // The sidecar restarts first, and serves before its Redis is back.
     chain.sidecar.restart().await;
-    no_verdict_is_to_be_had(&chain, "still").await;
+    no_verdict_is_available(&chain, "still").await;
     chain.redis.restart().await;
     limits_hold(&chain, "after").await;
 }

@@ -1,4 +1,4 @@
-//! Units given back over HTTP: once, by whoever has the receipt of the very check, and within a deadline.
+//! Giving units back over HTTP: once, by the holder of the check's receipt, and within a deadline.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const ALGORITHMS: [&str; 4] = [
     "token_bucket",
 ];
 
-/// Each algorithm is a limit of its own name, of 9 units in each of two windows, and another of twice the name.
+/// Two limits for each algorithm, named after it once and twice: 9 units in each of two windows.
 fn policy(store: &str, timeout: &str) -> String {
     let limits = ALGORITHMS.map(|name| {
         let rest = format!(
@@ -35,7 +35,7 @@ async fn ask(sidecar: &Sidecar, path: &str, body: Value) -> Value {
     serde_json::from_str(&answer).unwrap()
 }
 
-/// Takes from some limits for a key; the receipts.
+/// Takes from some limits for a key; returns the receipts.
 async fn take(sidecar: &Sidecar, limits: &[&str], key: &str, cost: u64) -> Vec<String> {
     let check = |limit: &&str| json!({ "limit": limit, "key": key, "cost": cost });
     let checks: Vec<_> = limits.iter().map(check).collect();
@@ -75,7 +75,7 @@ async fn receipts_prove_and_are_used_up(sidecar: &Sidecar) {
             .try_into()
             .unwrap();
         let [elsewhere] = take(sidecar, &[limit], "l", 3).await.try_into().unwrap();
-        // Guessed, or of another check of the same decision, or of another key.
+        // A guessed receipt, or one of another check of the same decision, or of another key.
         let guess = format!("{:032x}", u128::from_str_radix(&mine, 16).unwrap() ^ 1);
         for wrong in [&guess, &others, &elsewhere] {
             assert_eq!(returned(sidecar, entry(limit, "k", wrong)).await, 0);
@@ -83,7 +83,7 @@ async fn receipts_prove_and_are_used_up(sidecar: &Sidecar) {
         let outcome = &give_back(sidecar, &[entry(limit, "k", "1790000000000000")]).await[0];
         assert_eq!(outcome["code"], "malformed_entry", "{outcome}");
         assert_eq!(remaining(sidecar, limit, "k").await, 6, "{limit}");
-        // In parts, and no more than there was; twice in one request, too.
+        // In portions, and no more than the receipt holds; also twice in one request.
         let mut part = entry(limit, "k", &mine);
         part["units"] = json!(1);
         assert_eq!(returned(sidecar, part).await, 1, "{limit}");
@@ -97,7 +97,7 @@ async fn receipts_prove_and_are_used_up(sidecar: &Sidecar) {
         assert_eq!(returned(sidecar, whole).await, 0, "{limit}");
         assert_eq!(remaining(sidecar, limit, "k").await, 9, "{limit}");
         assert_eq!(remaining(sidecar, &other, "k").await, 6, "{limit}");
-        // By many at the same time: by one of them.
+        // By many at the same time: only one succeeds.
         let entry = entry(limit, "l", &elsewhere);
         let all = futures_util::future::join_all((0..8).map(|_| returned(sidecar, entry.clone())));
         assert_eq!(all.await.into_iter().sum::<u64>(), 3, "{limit}");
@@ -106,26 +106,26 @@ async fn receipts_prove_and_are_used_up(sidecar: &Sidecar) {
 }
 
 #[tokio::test]
-async fn s15_receipts_prove_and_are_used_up_on_the_embedded_store() {
+async fn s15_a_receipt_is_valid_until_it_is_used_up_on_the_embedded_store() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&policy("memory", "2s"), folder.path()).await;
     receipts_prove_and_are_used_up(&sidecar).await;
 }
 
 #[tokio::test]
-async fn s15_receipts_prove_and_are_used_up_on_redis() {
+async fn s15_a_receipt_is_valid_until_it_is_used_up_on_redis() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar = Sidecar::start(&policy(&redis.url(), "2s"), folder.path()).await;
     receipts_prove_and_are_used_up(&sidecar).await;
-    // What was not returned is left, and ends.
+    // Unreturned units remain on the receipt, which expires.
     let left = redis.keys().await;
     let receipts = left.iter().filter(|key| key.contains(":receipt:"));
     assert_eq!(receipts.count(), ALGORITHMS.len(), "{left:?}");
 }
 
 #[tokio::test]
-async fn s15_no_two_receipts_are_alike_and_a_denial_has_none() {
+async fn s15_receipts_are_unique_and_a_denial_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&policy("memory", "2s"), folder.path()).await;
     let mut seen = std::collections::BTreeSet::new();
@@ -140,7 +140,7 @@ async fn s15_no_two_receipts_are_alike_and_a_denial_has_none() {
     let verdict = &ask(&sidecar, "/v1/decide", body).await["verdicts"][0];
     assert_eq!(verdict["outcome"], "denied");
     assert!(verdict.get("receipt").is_none(), "{verdict}");
-    // The same check twice in a decision is one of both costs, and has one receipt.
+    // The same check twice in a decision is one check of both costs, with one receipt.
     let twice = take(&sidecar, &["sliding_log", "sliding_log"], "twice", 2).await;
     assert_eq!(twice[0], twice[1]);
     let entry = entry("sliding_log", "twice", &twice[0]);
@@ -167,7 +167,7 @@ async fn s15_a_whole_request_of_give_backs_does_not_wait_for_a_store_that_hangs(
     redis.resume();
     assert!(outcomes.iter().all(|one| one["outcome"] == "unavailable"));
     assert!(waited < Duration::from_secs(3), "{waited:?}");
-    // Trying again does no harm, whether or not it was done.
+    // Trying again is harmless, whether or not the first attempt succeeded.
     let outcomes = give_back(&sidecar, &entries).await;
     let units: u64 = outcomes
         .iter()

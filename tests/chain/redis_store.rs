@@ -22,7 +22,7 @@ async fn outcome(sidecar: &Sidecar) -> String {
 }
 
 #[tokio::test]
-async fn a_script_that_redis_has_lost_is_sent_again_without_the_caller_noticing() {
+async fn a_script_that_redis_has_lost_is_sent_again_unnoticed_by_the_caller() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar =
@@ -80,7 +80,7 @@ async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
     const LIMIT: u64 = 400;
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    // Else a share of the limit would decide if no connection lasted.
+    // Otherwise a share of the limit would decide when no connection lasts.
     let policy = policy(&redis.url(), "sliding_log", LIMIT, "1h")
         .replace("algorithm:", "when_store_is_down: deny\n    algorithm:");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
@@ -131,7 +131,7 @@ async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
             .query_async(&mut killer)
             .await
             .unwrap();
-        // Between two cuts there has to be time for a call, or none would ever be made.
+        // Leave time for a call between two cuts, or no call would ever be made.
         tokio::time::sleep(std::time::Duration::from_millis(15)).await;
     }
     for task in tasks {
@@ -145,7 +145,7 @@ async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
         "{counts:?}"
     );
     assert!(of("unavailable") > 0, "no call was cut: {counts:?}");
-    // What was taken by a call that was cut is lost to everyone; nothing is had twice.
+    // Units taken by a call that was cut are lost; no unit is admitted twice.
     assert!(of("admitted") > 0 && of("admitted") <= LIMIT, "{counts:?}");
 }
 
@@ -161,7 +161,7 @@ fn column(text: &str, name: &str, column: usize) -> f64 {
 }
 
 #[tokio::test]
-async fn the_calculator_tells_what_redis_then_uses() {
+async fn the_calculator_predicts_what_redis_uses() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     for (algorithm, quota) in [
@@ -207,16 +207,16 @@ async fn the_calculator_tells_what_redis_then_uses() {
             .arg(&sidecar.policy);
         let output = estimate.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let told = column(&text, "per-key", 1);
+        let estimated = column(&text, "per-key", 1);
         assert!(
-            (told / used - 1.0).abs() < 0.25,
-            "{algorithm}: {used} bytes used, {told} told\n{text}"
+            (estimated / used - 1.0).abs() < 0.25,
+            "{algorithm}: {used} bytes used, {estimated} estimated\n{text}"
         );
-        assert_eq!(column(&text, "per-key", 2), told * 1_000.0);
+        assert_eq!(column(&text, "per-key", 2), estimated * 1_000.0);
     }
 }
 
-/// What became of the decisions for these keys of `per-key`, asked together.
+/// The outcomes of decisions for these keys of `per-key`, in one request.
 async fn together(sidecar: &Sidecar, keys: &[&str]) -> Vec<String> {
     let decision = |key: &&str| json!({ "checks": [{ "limit": "per-key", "key": key }] });
     let decisions: Vec<_> = keys.iter().map(decision).collect();
@@ -250,7 +250,7 @@ async fn s16_a_key_that_something_else_wrote_makes_only_its_own_decisions_unavai
 }
 
 #[tokio::test]
-async fn s22_the_largest_request_is_many_calls_and_not_one() {
+async fn s22_the_largest_request_is_split_into_many_calls() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar = Sidecar::start(

@@ -1,4 +1,4 @@
-//! The policy's replacement while requests are served.
+//! Replacing the policy while requests are served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,7 @@ async fn a_raised_limit_is_in_force_within_a_second_and_no_request_is_dropped() 
         chain.status("/", "alice").await == 200
     })
     .await;
-    // The second itself is what is promised; the rest is for a machine that stands still.
+    // The promised second, and an allowance for a machine that stalls.
     assert!(
         changed.elapsed() < Duration::from_secs(2),
         "{:?}",
@@ -81,7 +81,7 @@ async fn a_raised_limit_is_in_force_within_a_second_and_no_request_is_dropped() 
 }
 
 #[tokio::test]
-async fn a_broken_policy_changes_nothing_and_is_reported_until_it_is_mended() {
+async fn an_invalid_policy_changes_nothing_and_is_reported_until_it_is_fixed() {
     let folder = tempfile::tempdir().unwrap();
     let good = policy("memory", "sliding_log", 5, "1h");
     let sidecar = Sidecar::start(&good, folder.path()).await;
@@ -120,10 +120,10 @@ async fn a_broken_policy_changes_nothing_and_is_reported_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn a_swapped_link_as_kubernetes_makes_it_and_a_hangup_are_noticed() {
+async fn a_symlink_swap_as_in_kubernetes_and_a_sighup_reload_the_policy() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&policy("memory", "sliding_log", 5, "1h"), folder.path()).await;
-    // A ConfigMap's volume: the file is a link through `..data`, a link that is replaced by a rename.
+    // A ConfigMap volume: the file is a symlink through `..data`, which is itself a symlink that a rename replaces.
     let volume = sidecar.policy.parent().unwrap().to_owned();
     let publish = |version: &str, quota| {
         let data = volume.join(version);
@@ -148,7 +148,7 @@ async fn a_swapped_link_as_kubernetes_makes_it_and_a_hangup_are_noticed() {
         sidecar.metric(EPOCH).await == 3.0
     })
     .await;
-    // Written where nobody watches, so only the hangup tells of it.
+    // Written to a folder that is not watched, so only SIGHUP reloads it.
     std::fs::write(
         volume.join("..v2/policy.yaml"),
         policy("memory", "sliding_log", 8, "1h"),

@@ -1,4 +1,4 @@
-//! What clients are told, by every kind of request that Envoy serves.
+//! Responses to clients, for every kind of request that Envoy serves.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{number, plugin, policy};
 
-/// An Envoy whose sidecar keeps its state by itself.
+/// An Envoy whose sidecar uses the embedded store.
 pub struct Chain {
     pub envoy: Envoy,
     pub sidecar: Sidecar,
@@ -21,7 +21,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// With a limit `per-key` of so many an hour.
+    /// With a limit `per-key` of this quota per hour.
     pub async fn start(
         quota: u64,
         rules: Value,
@@ -47,7 +47,7 @@ impl Chain {
     }
 }
 
-/// One rule for all, everyone counted together.
+/// One rule for all requests, counted under one key.
 pub fn everyone(more: &Value) -> Value {
     let mut rule = json!({ "name": "r", "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }] }],
         "when_unavailable": "deny" });
@@ -68,7 +68,7 @@ fn ours(answer: &reqwest::Response) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn admitted_and_denied_clients_are_told_how_the_limit_stands() {
+async fn responses_to_admitted_and_denied_clients_state_what_is_left() {
     let rules = everyone(&json!({ "reply": { "on_admitted": true } }));
     let chain = Chain::start(2, rules, upstream::start().await, |_| {}).await;
     for remaining in [1, 0] {
@@ -76,20 +76,20 @@ async fn admitted_and_denied_clients_are_told_how_the_limit_stands() {
         assert_eq!(admitted.status(), 200);
         assert_eq!(number(&admitted, "x-ratelimit-remaining"), remaining);
         assert_eq!(number(&admitted, "x-ratelimit-limit"), 2);
-        let told = ours(&admitted);
-        assert_eq!(told["ratelimit-policy"], "\"per-key/3600s\";q=2;w=3600");
+        let fields = ours(&admitted);
+        assert_eq!(fields["ratelimit-policy"], "\"per-key/3600s\";q=2;w=3600");
         assert!(
-            told["ratelimit"].starts_with(&format!("\"per-key/3600s\";r={remaining};t=")),
-            "{told:?}"
+            fields["ratelimit"].starts_with(&format!("\"per-key/3600s\";r={remaining};t=")),
+            "{fields:?}"
         );
-        assert!(!told.contains_key("retry-after"));
+        assert!(!fields.contains_key("retry-after"));
     }
     let denied = client().get(chain.envoy.url("/")).send().await.unwrap();
     assert_eq!(denied.status(), 429);
-    let told = ours(&denied);
-    assert_eq!(told.len(), 7, "{told:?}");
-    let t = told["retry-after"].clone();
-    assert_eq!(told["ratelimit"], format!("\"per-key/3600s\";r=0;t={t}"));
+    let fields = ours(&denied);
+    assert_eq!(fields.len(), 7, "{fields:?}");
+    let t = fields["retry-after"].clone();
+    assert_eq!(fields["ratelimit"], format!("\"per-key/3600s\";r=0;t={t}"));
     assert_eq!(
         number(&denied, "retry-after"),
         number(&denied, "retry-after-ms").div_ceil(1_000)
@@ -157,7 +157,7 @@ async fn a_rule_has_its_own_body_and_a_head_request_none() {
 }
 
 #[tokio::test]
-async fn a_cost_that_no_waiting_can_help_is_answered_with_422() {
+async fn a_cost_above_the_quota_is_answered_with_422() {
     let rules = everyone(
         &json!({ "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }], "cost": 3 }] }),
     );
@@ -277,7 +277,7 @@ async fn requests_with_trailers_and_without_a_body_wait_for_their_verdict_like_o
     assert_eq!(statuses, [200, 200, 429, 429, 429]);
 }
 
-/// An upstream that accepts any upgrade or tunnel, and then says back what it hears.
+/// An upstream that accepts any upgrade or tunnel, and then echoes.
 async fn tunnel() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -304,7 +304,7 @@ async fn tunnel() -> u16 {
     port
 }
 
-/// Sends a head, then a word if it was let in; the status, and whether the word came back.
+/// Sends a head, then a word if it was admitted; returns the status, and whether the word was echoed.
 async fn talk(port: u16, head: &str) -> (String, bool) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();

@@ -24,10 +24,10 @@ async fn a_sidecar_on_a_unix_socket_is_asked_there_and_can_be_started_again() {
     )
     .await;
     for status in [200, 200, 200, 429] {
-        let told = status_for(&client(), &envoy.url("/"), "k").await;
-        assert_eq!(told, Some(status));
+        let answer = status_for(&client(), &envoy.url("/"), "k").await;
+        assert_eq!(answer, Some(status));
     }
-    // Killed, it leaves the socket's file behind; the next one takes its place.
+    // A killed sidecar leaves its socket file behind; the next one replaces it.
     sidecar.kill();
     assert!(socket.exists());
     sidecar.restart().await;

@@ -1,4 +1,4 @@
-//! Every source of a key's parts, with the real filter or listener of Envoy that provides it.
+//! Every source of key components, with the real filter or listener of Envoy that provides it.
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, raw};
@@ -39,7 +39,7 @@ impl Recorded {
         }
     }
 
-    /// Sends a request of raw HTTP/1.1 lines and tells what was asked because of it.
+    /// Sends a request of raw HTTP/1.1 lines and returns the questions that it caused.
     pub async fn asked(&self, lines: &[&str]) -> Vec<String> {
         let request = format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"));
         raw(self.envoy.port, request.as_bytes()).await;
@@ -95,7 +95,7 @@ async fn parts_of_the_request_itself() {
 }
 
 #[tokio::test]
-async fn headers_that_repeat_are_seen_whole() {
+async fn repeated_headers_are_read_in_full() {
     let recorded = Recorded::start(
         keys(&[json!([{ "header": "x-key", "plain": true }])]),
         |_| {},
@@ -108,7 +108,7 @@ async fn headers_that_repeat_are_seen_whole() {
     assert_eq!(recorded.envoy.counted("refused_ambiguous_part").await, 1);
 }
 
-/// The address of a client that has come through two proxies, the outer of which it has lied to.
+/// The address of a client behind two proxies that sent a forged X-Forwarded-For to the outer one.
 const FORWARDED: &str = "x-forwarded-for: 6.6.6.6, 198.51.100.7, 203.0.113.9";
 
 #[tokio::test]
@@ -122,18 +122,18 @@ async fn the_clients_address_from_the_peer_or_from_the_right_of_x_forwarded_for(
         ])
     };
     let request = &["GET /v1/a HTTP/1.1", "host: a", FORWARDED];
-    // An Envoy at the edge: it appends the peer's address, which is then the last.
+    // An edge Envoy appends the peer's address, which is then the last.
     let edge = Recorded::start(rules(), |_| {}).await;
     let asked = edge.asked(request).await;
     assert_eq!(asked[0], "l @address=127.0.0.1 1");
-    // For a peer on the loopback Envoy appends an address of its own.
+    // For a peer on the loopback address, Envoy appends its own address.
     assert!(
         !FORWARDED.contains(&asked[1][11..asked[1].len() - 2]),
         "{asked:?}"
     );
     assert_eq!(asked[2], "l @address=203.0.113.0 1");
     assert_eq!(asked[3], "l @missing/@address=nobody 1");
-    // An Envoy behind a proxy: unless told otherwise it takes the last entry for the peer itself.
+    // An Envoy behind a proxy: by default it takes the last entry for the peer itself.
     let inner = Recorded::start(rules(), |config| {
         at(config, MANAGER)["use_remote_address"] = json!(false);
     })
@@ -158,7 +158,7 @@ async fn an_ipv6_client_is_its_network() {
 }
 
 #[tokio::test]
-async fn claims_of_a_token_that_envoy_has_verified() {
+async fn claims_of_a_verified_token() {
     let claim =
         |path: Value| json!([{ "jwt": { "payload": "payload", "claim": path }, "plain": true }]);
     let rules = keys(&[
@@ -187,7 +187,7 @@ async fn claims_of_a_token_that_envoy_has_verified() {
     );
     let without = recorded.asked(&["GET /v1/a HTTP/1.1", "host: a"]).await;
     assert_eq!(without[0], "l @missing/@jwt/payload/sub=nobody 1");
-    // A token that was not signed by the issuer does not come as far as the filter.
+    // A token that the issuer did not sign does not reach the filter.
     let (head, _) = bearer.rsplit_once('.').unwrap();
     let forged = format!("{head}.AAAA");
     assert!(
@@ -199,7 +199,7 @@ async fn claims_of_a_token_that_envoy_has_verified() {
 }
 
 #[tokio::test]
-async fn what_a_clients_certificate_says() {
+async fn fields_of_a_clients_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let identities = Identities::new(
         folder.path(),
@@ -292,9 +292,9 @@ async fn our_own_headers_are_taken_out_of_requests() {
     }
 }
 
-/// What a client sends to hide, or to be several: F6, F7, F18 and F20 through a real Envoy.
+/// Requests of a client that hides its identity or pretends to be several: F6, F7, F18 and F20 through a real Envoy.
 #[tokio::test]
-async fn f6_f7_f18_f20_no_spelling_makes_a_client_another_one_or_nobody() {
+async fn f6_f7_f18_f20_no_spelling_changes_or_hides_a_clients_key() {
     let part = |part: Value| json!([part]);
     let skipping = |key: Value| json!({ "limit": "l", "key": key, "when_missing": "skip" });
     let rules = json!([{ "name": "r", "match": { "path_template": "/v1/{id}/**" }, "when_unavailable": "deny", "checks": [

@@ -1,5 +1,5 @@
-//! F1: thousands of requests wait while the sidecar stalls. None hangs, none is broken off, each gets its proper answer
-//! by its deadline, and the VM lives on.
+//! F1: thousands of requests wait while the sidecar stalls. None hangs or is disconnected, each gets its proper answer by
+//! its deadline, and the VM survives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,16 +20,15 @@ use crate::access_log::access_log;
 use crate::lifecycle::{from_file, write_listener};
 use crate::support::{per_key, plugin, policy};
 
-/// Requests that wait at once: near the most that the filter's queue holds.
+/// Concurrently waiting requests: close to the capacity of the filter's queue.
 const WAITING: usize = 4_000;
 const TIMEOUT: Duration = Duration::from_millis(700);
-/// The filter's own lateness, at most: its timer looks every 25 ms.
+/// How late the filter itself may be: its timer fires every 25 ms.
 const LATE: Duration = Duration::from_millis(50);
-/// What a machine whose two cores other tests use too may take to read and answer thousands of requests. What hangs, hangs
-/// for longer.
+/// Allowance for a machine with two busy cores to read and answer thousands of requests. Requests that hang take longer.
 const STALL: Duration = Duration::from_secs(10);
 
-/// A sidecar that accepts connections and says nothing.
+/// A fake sidecar that accepts connections and never answers.
 async fn silent() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -62,8 +61,8 @@ async fn behind_a_silent_sidecar(
     (envoy, folder)
 }
 
-/// Sends so many requests at the same time, each on a connection of its own, and calls `meanwhile` when they wait.
-/// What each got, and when.
+/// Sends this many requests at the same time, each on its own connection, and calls `meanwhile` when they wait. Returns
+/// each one's answer, and when it came.
 async fn all_at_once(
     envoy: &Envoy,
     requests: usize,
@@ -95,7 +94,7 @@ async fn all_at_once(
     answers
 }
 
-/// From a request's first byte to its answer's last, by Envoy's access log: without the time that it waits to be read.
+/// The time from a request's first byte to its answer's last, by Envoy's access log: without the time until it is read.
 fn slowest_by_envoy(envoy: &Envoy) -> u64 {
     let lines = access_log(envoy);
     let times = lines
@@ -104,7 +103,7 @@ fn slowest_by_envoy(envoy: &Envoy) -> u64 {
     times.max().unwrap_or(0)
 }
 
-/// Each got this answer, by its deadline; and the worker is as well as before.
+/// Asserts that each request got this answer by its deadline, and that the worker is still healthy.
 async fn each_got(
     envoy: &Envoy,
     answers: &[(Option<Exchange>, Duration)],
@@ -128,7 +127,7 @@ async fn each_got(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_thousands_that_wait_for_a_silent_sidecar_are_denied_in_time() {
+async fn f1_thousands_of_requests_waiting_for_a_silent_sidecar_are_denied_in_time() {
     let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
     let answers = all_at_once(&envoy, WAITING, async || {}).await;
     each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
@@ -144,7 +143,7 @@ async fn f1_thousands_that_are_let_through_to_no_upstream_at_all_are_told_so() {
     each_got(&envoy, &answers, 503, "no healthy upstream").await;
 }
 
-/// Each filter of a chain adds to the depth at which Envoy carries out what was concluded.
+/// Each filter of a chain adds to the stack depth at which Envoy continues a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_three_filters_in_a_chain_do_not_exhaust_the_stack_together() {
     let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
@@ -173,7 +172,7 @@ async fn f1_three_filters_in_a_chain_do_not_exhaust_the_stack_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_an_envoy_that_drains_answers_the_thousands_that_wait() {
+async fn f1_a_draining_envoy_answers_thousands_of_waiting_requests() {
     let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
     let drain = format!(
         "http://127.0.0.1:{}/drain_listeners?graceful",
@@ -187,7 +186,7 @@ async fn f1_an_envoy_that_drains_answers_the_thousands_that_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_thousands_that_wait_are_answered_though_their_configuration_is_replaced() {
+async fn f1_thousands_of_waiting_requests_are_answered_although_their_configuration_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let mut listener = Value::Null;
     let envoy = Envoy::start_with(
@@ -204,7 +203,7 @@ async fn f1_thousands_that_wait_are_answered_though_their_configuration_is_repla
             .is_some()
     })
     .await;
-    // Envoy gives the connections of the old listener some seconds: see `--drain-time-s` in `envoy.rs`.
+    // Envoy closes the old listener's connections after some seconds: see `--drain-time-s` in `envoy.rs`.
     let answers = all_at_once(&envoy, WAITING, async || {
         *at(&mut listener, "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value") =
             patient("allow");
@@ -214,7 +213,7 @@ async fn f1_thousands_that_wait_are_answered_though_their_configuration_is_repla
     each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
 }
 
-/// F9: the first callout is lost, and nobody else arrives: the request behind it is asked for all the same.
+/// F9: the first callout is lost and no further request arrives: the request behind it still gets its verdict.
 #[tokio::test]
 async fn f9_a_request_behind_a_lost_callout_gets_its_verdict() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -295,7 +294,7 @@ async fn f1_hundreds_of_keep_alive_clients_get_through_ten_stalls_of_the_sidecar
         })
         .await;
         sidecar.signal("STOP");
-        // The length of the stall is what is tested.
+        // The length of the stall is part of the test.
         tokio::time::sleep(Duration::from_millis(300)).await;
         sidecar.signal("CONT");
     }

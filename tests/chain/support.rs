@@ -1,4 +1,4 @@
-//! What several modules need.
+//! Helpers for several modules.
 
 use serde_json::{Value, json};
 use sluicegate_tests::envoy::Envoy;
@@ -7,7 +7,7 @@ use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 use tempfile::TempDir;
 
-/// These machines may stand still for tens of milliseconds, and a stall is not an outage.
+/// Test machines may stall for tens of milliseconds, which must not count as an outage.
 pub const PATIENT: &str = "store_timeout: 2s";
 
 /// A policy in `store` with one limit `per-key` of one window.
@@ -31,17 +31,17 @@ pub fn per_key(when_unavailable: &str) -> Value {
     }])
 }
 
-/// A whole chain, all on ports and in a folder of its own.
+/// A whole chain, on its own ports and in its own folder.
 pub struct Chain {
     pub redis: Redis,
     pub sidecar: Sidecar,
     pub envoy: Envoy,
-    // Holds their files for as long as they run.
+    // Keeps their files for as long as they run.
     _folder: TempDir,
 }
 
 impl Chain {
-    /// With a policy made from Redis's URL, and a plugin configuration.
+    /// Starts it with a policy made from Redis's URL, and a plugin configuration.
     pub async fn start(policy: impl Fn(&str) -> String, plugin: Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
@@ -61,7 +61,7 @@ impl Chain {
         }
     }
 
-    /// Asks for a path with an API key.
+    /// Requests a path with an API key.
     pub async fn get(&self, path: &str, key: &str) -> reqwest::Response {
         let client = sluicegate_tests::client::client();
         client

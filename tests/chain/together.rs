@@ -1,4 +1,4 @@
-//! One callout for all that wait, denials without asking, and clients that come and go meanwhile.
+//! One callout for all waiting requests, cached denials, and clients that come and go meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{Chain, per_key, plugin, policy};
 
-/// Sends `each` requests on each of so many connections; how many were answered with 200 and with 429.
+/// Sends `each` requests on each of this many connections; returns the number of answers with 200 and with 429.
 async fn storm(envoy: &Envoy, connections: usize, each: usize, key: &str) -> (u64, u64) {
     let counts = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     let mut tasks = Vec::new();
@@ -25,12 +25,12 @@ async fn storm(envoy: &Envoy, connections: usize, each: usize, key: &str) -> (u6
         );
         tasks.push(tokio::spawn(async move {
             for _ in 0..each {
-                let place = match status_for(&client, &url, &key).await.unwrap() {
+                let index = match status_for(&client, &url, &key).await.unwrap() {
                     200 => 0,
                     429 => 1,
                     other => panic!("status {other}"),
                 };
-                counts[place].fetch_add(1, Ordering::Relaxed);
+                counts[index].fetch_add(1, Ordering::Relaxed);
             }
         }));
     }
@@ -58,7 +58,7 @@ async fn counted(chain: &Chain, verdict: &str, sources: &[&str]) -> u64 {
 const SOURCES: [&str; 3] = ["store", "certificate", "filter"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_metrics_tell_every_429_that_clients_saw_wherever_it_came_from() {
+async fn metrics_count_every_429_that_clients_saw_whatever_its_source() {
     const LIMIT: u64 = 50;
     let chain = Chain::start(
         |url| policy(url, "sliding_log", LIMIT, "1h"),
@@ -67,7 +67,7 @@ async fn the_metrics_tell_every_429_that_clients_saw_wherever_it_came_from() {
     .await;
     let (admitted, denied) = storm(&chain.envoy, 16, 60, "alice").await;
     assert_eq!((admitted, denied), (LIMIT, 16 * 60 - LIMIT));
-    // What the filter denied by itself it reports within a second, with no request to take it along.
+    // The filter reports its cached denials within a second, even without another request.
     eventually("every 429 is counted", async || {
         counted(&chain, "denied", &SOURCES).await == denied
     })
@@ -81,14 +81,14 @@ async fn the_metrics_tell_every_429_that_clients_saw_wherever_it_came_from() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_that_rides_with_a_client_that_hangs_up_is_counted_once() {
+async fn a_report_is_counted_once_when_its_client_hangs_up() {
     let chain = Chain::start(
         |url| policy(url, "sliding_log", 1, "1h"),
         plugin(per_key("deny")),
     )
     .await;
     let (_, mut denied) = storm(&chain.envoy, 1, 2, "alice").await;
-    // Ten times, since the report may have left with the filter's tick.
+    // Ten times, since the report may already have left with the filter's tick.
     for hangup in 0..10 {
         denied += storm(&chain.envoy, 1, 20, "alice").await.1;
         chain.redis.pause();
@@ -117,13 +117,13 @@ async fn a_report_that_rides_with_a_client_that_hangs_up_is_counted_once() {
         counted(&chain, "denied", &SOURCES).await >= denied
     })
     .await;
-    // What is reported twice comes within two of the filter's ticks.
+    // A duplicate report would arrive within two of the filter's ticks.
     tokio::time::sleep(Duration::from_millis(2_200)).await;
     assert_eq!(counted(&chain, "denied", &SOURCES).await, denied);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_wait_go_together() {
+async fn waiting_requests_share_a_callout() {
     let chain = Chain::start(
         |url| policy(url, "sliding_log", 1_000_000, "1h"),
         plugin(per_key("deny")),
@@ -169,7 +169,7 @@ async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
                     n % 7
                 );
                 stream.write_all(request.as_bytes()).await.unwrap();
-                // At once, or after a moment in which its callout may be waiting, flying, or back.
+                // At once, or after a moment in which its callout may be queued, in flight, or answered.
                 tokio::time::sleep(Duration::from_micros((task * 150 + n) * 7_919 % 900)).await;
             }
         }));
@@ -193,7 +193,7 @@ async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sidecar_that_stands_still_holds_nobody_past_the_deadline() {
+async fn a_paused_sidecar_delays_no_request_past_its_deadline() {
     let mut slow = plugin(per_key("deny"));
     slow["sidecar"]["timeout"] = "500ms".into();
     let chain = Chain::start(|url| policy(url, "sliding_log", 1_000_000, "1h"), slow).await;
@@ -203,7 +203,7 @@ async fn a_sidecar_that_stands_still_holds_nobody_past_the_deadline() {
     for n in 0..40 {
         let (url, client) = (chain.envoy.url("/"), client());
         tasks.push(tokio::spawn(async move {
-            // Spread over the time of a whole callout, so that some find one that is new and some one that is old.
+            // Spread over the duration of a callout, so that some requests find a new one and some an old one.
             tokio::time::sleep(Duration::from_millis(n * 15)).await;
             let started = std::time::Instant::now();
             let status = client
@@ -219,7 +219,7 @@ async fn a_sidecar_that_stands_still_holds_nobody_past_the_deadline() {
     for task in tasks {
         let (status, took) = task.await.unwrap();
         assert_eq!(status, 503);
-        // The deadline itself is what is tested; the rest is for a machine that stands still.
+        // The deadline under test, and an allowance for a machine that stalls.
         assert!(took < Duration::from_millis(500 + 400), "{took:?}");
     }
     chain.sidecar.signal("CONT");

@@ -1,4 +1,4 @@
-//! Who is being denied: the sidecar's page of it, and the command that shows it, against what clients saw.
+//! Who is being denied: the sidecar's `/v1/top` and the command that shows it, compared with what clients saw.
 
 use std::process::{Command, Output};
 
@@ -12,7 +12,7 @@ use crate::support::{Chain, per_key, plugin, policy};
 const SECRET: &str = "mallory";
 /// Requests of the abusive client.
 const ABUSE: u64 = 900;
-/// Others, with two requests each: more than a sketch has places, so that its error is not 0 by luck.
+/// Other clients, with two requests each: more than the sketch has entries, so that its error is not 0 by luck.
 const OTHERS: u64 = 480;
 
 async fn top(sidecar: &Sidecar) -> Value {
@@ -54,7 +54,7 @@ fn subject_of(key: &str) -> String {
     subject.split_whitespace().next().unwrap().to_owned()
 }
 
-/// 429s that a client of this key gets for so many requests.
+/// The number of 429s that a client with this key gets for this many requests.
 async fn denials(url: String, key: String, requests: u64) -> u64 {
     let (client, mut denied) = (client(), 0);
     for _ in 0..requests {
@@ -65,7 +65,7 @@ async fn denials(url: String, key: String, requests: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_abuser_is_named_with_its_429s_and_by_what_explain_prints() {
+async fn top_lists_the_most_denied_key_by_the_hash_that_explain_prints() {
     let chain = Chain::start(
         |url| policy(url, "sliding_log", 1, "1h"),
         plugin(per_key("deny")),
@@ -87,8 +87,8 @@ async fn the_abuser_is_named_with_its_429s_and_by_what_explain_prints() {
         top(&chain.sidecar).await["limits"][0]["denied_total"] == abuse + others
     })
     .await;
-    let told = top(&chain.sidecar).await;
-    let limit = &told["limits"][0];
+    let top_limits = top(&chain.sidecar).await;
+    let limit = &top_limits["limits"][0];
     assert_eq!(limit["limit"], "per-key");
     let first = &limit["most_denied"][0];
     let (count, error) = (
@@ -114,7 +114,7 @@ async fn the_abuser_is_named_with_its_429s_and_by_what_explain_prints() {
 }
 
 #[tokio::test]
-async fn the_command_shows_it_as_a_page_and_as_json_and_never_a_key() {
+async fn the_command_prints_a_table_or_json_and_never_a_key() {
     let folder = tempfile::tempdir().unwrap();
     let text = policy("memory", "sliding_log", 4, "1h")
         + "  idle:\n    algorithm: sliding_log\n    windows: [{ quota: 1, per: 1s }]\n";
@@ -143,10 +143,10 @@ async fn the_command_shows_it_as_a_page_and_as_json_and_never_a_key() {
     let (_, json) = run(&[
         "top", "--admin", &admin, "--output", "json", "--limit", "per-key",
     ]);
-    let told: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(told["limits"].as_array().unwrap().len(), 1, "{json}");
+    let top_limits: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(top_limits["limits"].as_array().unwrap().len(), 1, "{json}");
     assert_eq!(
-        told["limits"][0]["most_denied"],
+        top_limits["limits"][0]["most_denied"],
         json!([{ "subject": mallory, "count": 3, "error": 0 }])
     );
     for text in [&page, &json, &sidecar.metrics().await, &sidecar.log()] {
@@ -168,7 +168,7 @@ fn without_a_sidecar_the_command_says_what_to_do() {
         sluicegate_tests::process::free_port()
     );
     let (output, said) = run(&["top", "--admin", &nobody]);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(69), "{said}");
     for part in [nobody.as_str(), "refused", "--admin-listen"] {
         assert!(said.contains(part), "no {part} in {said}");
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/decide`, metrics and probes, as anyone with curl meets them.
+//! `POST /v1/decide`, metrics and probes, as seen with curl.
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::{get, post};
@@ -20,7 +20,7 @@ async fn decide(sidecar: &Sidecar, body: impl Into<reqwest::Body>) -> (u16, Valu
 }
 
 #[tokio::test]
-async fn one_bad_decision_in_a_batch_does_not_spoil_the_others() {
+async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
     let check = json!({ "limit": "per-key", "key": "k" });
@@ -37,7 +37,7 @@ async fn one_bad_decision_in_a_batch_does_not_spoil_the_others() {
     ]});
     let (status, answer) = decide(&sidecar, body.to_string()).await;
     assert_eq!((status, &answer["epoch"]), (200, &json!(1)));
-    let told: Vec<_> = answer["verdicts"]
+    let outcomes: Vec<_> = answer["verdicts"]
         .as_array()
         .unwrap()
         .iter()
@@ -50,13 +50,13 @@ async fn one_bad_decision_in_a_batch_does_not_spoil_the_others() {
         })
         .collect();
     assert_eq!(
-        told,
+        outcomes,
         [
             ("admitted", None, Some(1)),
             ("error", Some("unknown_limit"), None),
             ("admitted", None, Some(1)),
             ("error", Some("cost_over_limit"), None),
-            // The same check twice is one of both costs: 2 of which only 1 is left.
+            // The same check twice is one check of both costs: 2, of which only 1 is left.
             ("denied", None, Some(1)),
             ("error", Some("too_many_checks"), None),
             ("error", Some("malformed_entry"), None),
@@ -79,7 +79,7 @@ async fn one_bad_decision_in_a_batch_does_not_spoil_the_others() {
 }
 
 #[tokio::test]
-async fn a_body_of_no_use_has_a_clear_error_of_its_own() {
+async fn an_invalid_body_gets_an_error_that_names_its_fault() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
     let one = json!({ "checks": [{ "limit": "per-key", "key": "k" }] });
@@ -102,7 +102,7 @@ async fn a_body_of_no_use_has_a_clear_error_of_its_own() {
 }
 
 #[tokio::test]
-async fn probes_say_whether_it_lives_and_whether_its_store_answers() {
+async fn probes_report_liveness_and_whether_the_store_answers() {
     let folder = tempfile::tempdir().unwrap();
     let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
     let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
@@ -121,10 +121,10 @@ async fn probes_say_whether_it_lives_and_whether_its_store_answers() {
     let policy = policy(&nowhere, "sliding_log", 2, "1h").replace("2s", "200ms");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
     assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
-    eventually("it is told that the store is away", async || {
+    eventually("it reports that the store is away", async || {
         let (status, why) = get(&at(sidecar.admin_port, "/readyz")).await;
         assert_eq!(status, 200, "S10: all sidecars have the same store: {why}");
-        why.contains("the store does not answer")
+        why.contains("the store has not answered for")
     })
     .await;
     let sidecar = Sidecar::start_with(&policy, folder.path(), &["--ready-needs-store"]).await;
@@ -133,7 +133,7 @@ async fn probes_say_whether_it_lives_and_whether_its_store_answers() {
 }
 
 #[test]
-fn a_broken_policy_ends_the_command_before_a_port_is_bound() {
+fn an_invalid_policy_ends_the_command_before_a_port_is_bound() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("policy.yaml");
     std::fs::write(&file, policy("memory", "sliding_log", 0, "1h")).unwrap();

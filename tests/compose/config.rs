@@ -1,16 +1,16 @@
-//! envoy/envoy.yaml and envoy/policy.yaml as they are, with three changes.
+//! envoy/envoy.yaml and envoy/policy.yaml with three changes.
 //!
-//! The deadlines are longer, since a machine that stands still for a moment must not make exact counts inexact; the
-//! filter's more than twice the store's, so that the sidecar's answer is in time. And there is a second rule, which
-//! denies what it cannot meter: the example's only rule allows it.
+//! The timeouts are longer, so that a stall of the machine does not change exact counts; the filter's is more than twice
+//! the store's, so that the sidecar's answer arrives in time. A second rule denies requests without a verdict: the
+//! example's only rule allows them.
 
 use std::path::{Path, PathBuf};
 
 use sluicegate_tests::process::repository;
 
-/// Where requests are answered with 503 while nobody can say whether they are over a limit.
+/// A path whose requests get a 503 without a verdict.
 pub const CLOSED: &str = "/closed";
-/// Where they are let through: everywhere else.
+/// A path whose requests are let through without a verdict, like all others.
 pub const OPEN: &str = "/open";
 
 const RULES: &str = "rules:\n";
@@ -41,7 +41,7 @@ fn envoy(given: &str) -> String {
         .find(|line| line.trim_end().ends_with(RULES.trim_end()))
         .map(|line| line.chars().take_while(|c| *c == ' ').collect())
         .unwrap_or_default();
-    // A subject of its own, so that a request is counted once by each rule.
+    // A separate subject, so that each rule counts a request once.
     let rule = format!(
         "{RULES}{indentation}  - {{ name: closed, match: {{ path_prefix: {CLOSED} }}, when_unavailable: deny, \
          checks: [{{ limit: per-key, key: [{{ header: x-api-key }}, {{ constant: closed }}] }}] }}\n"

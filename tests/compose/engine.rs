@@ -1,11 +1,11 @@
-//! A Docker engine of the test's own, and the commands that speak to it.
+//! A Docker engine for the test, and the commands that control it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sluicegate_tests::process::{Process, repository};
 
-/// Under /run, which is the test's own in there.
+/// Under /run, which is private in these namespaces.
 const SOCKET: &str = "unix:///run/docker.sock";
 const INSTALL: &str = "install it: tests/setup compose";
 
@@ -19,14 +19,14 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts one that keeps its files in `folder` and its containers in the control group `group`; `settings` are
-    /// what docker-compose.yml is to find in its environment.
+    /// Starts an engine that keeps its files in `folder` and its containers in the control group `group`; `settings`
+    /// are the environment variables for docker-compose.yml.
     pub async fn start(
         folder: &Path,
         group: &str,
         settings: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Self {
-        // All that Docker writes elsewhere than it is told: sockets, locks and a key.
+        // Docker writes sockets, locks and a key to fixed places.
         for place in ["/run", "/etc/docker"] {
             run(Command::new("mount").args(["-t", "tmpfs", "sluicegate-compose", place]));
         }
@@ -36,7 +36,7 @@ impl Engine {
         command.arg("--data-root").arg(folder.join("engine"));
         command.args(["--exec-root", "/run/docker", "--pidfile", "/run/docker.pid"]);
         command.args(["--host", SOCKET, "--storage-driver", driver]);
-        // Not systemd's: it does not see into these namespaces.
+        // Not systemd, which does not see into these namespaces.
         command.args(["--exec-opt", "native.cgroupdriver=cgroupfs"]);
         command.args(["--cgroup-parent", &format!("/{group}")]);
         let mut process = Process::start(&mut command, &folder.join("dockerd.log"), INSTALL);
@@ -44,11 +44,11 @@ impl Engine {
         own.extend([
             ("DOCKER_HOST", SOCKET.to_owned()),
             ("DOCKER_CONFIG", folder.join("client").display().to_string()),
-            // Debian's engine has the old builder only.
+            // Debian's engine has only the old builder.
             ("DOCKER_BUILDKIT", "0".to_owned()),
             ("COMPOSE_PROJECT_NAME", "sluicegate".to_owned()),
         ]);
-        let client = |arguments: &[&str]| prepared(&own, "docker", arguments);
+        let client = |arguments: &[&str]| prepared_command(&own, "docker", arguments);
         process
             .wait_until("dockerd", async || {
                 client(&["version"])
@@ -66,35 +66,39 @@ impl Engine {
     /// What `docker ARGUMENTS` prints.
     ///
     /// # Panics
-    /// It fails; with what it has said.
+    /// The command fails; with its output.
     pub fn docker(&self, arguments: &[&str]) -> String {
-        run(&mut prepared(&self.settings, "docker", arguments))
+        run(&mut prepared_command(&self.settings, "docker", arguments))
     }
 
     /// Whether `docker ARGUMENTS` succeeds.
     pub fn succeeds(&self, arguments: &[&str]) -> bool {
-        let output = prepared(&self.settings, "docker", arguments).output();
+        let output = prepared_command(&self.settings, "docker", arguments).output();
         output.is_ok_and(|output| output.status.success())
     }
 
     /// What `docker-compose ARGUMENTS` prints.
     ///
     /// # Panics
-    /// It fails; with what it has said.
+    /// The command fails; with its output.
     pub fn compose(&self, arguments: &[&str]) -> String {
-        run(&mut prepared(&self.settings, "docker-compose", arguments))
+        run(&mut prepared_command(
+            &self.settings,
+            "docker-compose",
+            arguments,
+        ))
     }
 
     /// The container of a service.
     pub fn container(&self, service: &str) -> String {
-        // Compose could tell too, but takes half a second for it.
+        // Compose knows too, but takes half a second.
         let label = format!("label=com.docker.compose.service={service}");
         let id = self.docker(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &label]);
         assert!(!id.is_empty(), "{service} has no container");
         id
     }
 
-    /// Ends a service at once, as a crash would.
+    /// Kills a service, like a crash.
     pub fn kill(&self, service: &str) {
         self.docker(&["kill", &self.container(service)]);
     }
@@ -104,24 +108,24 @@ impl Engine {
         self.docker(&["start", &self.container(service)]);
     }
 
-    /// What the health checks of all containers have said last.
+    /// The latest output of all containers' health checks.
     pub fn health_checks(&self) -> String {
         let format = "{{.Name}} {{with .State.Health}}{{json .Log}}{{end}}";
         let containers = self.docker(&["ps", "--all", "--quiet"]);
-        let said = containers
+        let printed = containers
             .lines()
             .map(|id| self.docker(&["inspect", "--format", format, id]));
-        said.collect::<Vec<_>>().join("\n")
+        printed.collect::<Vec<_>>().join("\n")
     }
 
-    /// What a service's health check says: `healthy`, `unhealthy` or `starting`.
+    /// A service's health: `healthy`, `unhealthy` or `starting`.
     pub fn health(&self, service: &str) -> String {
         let format = "{{.State.Health.Status}}";
         self.docker(&["inspect", "--format", format, &self.container(service)])
     }
 }
 
-fn prepared(settings: &[(&str, String)], program: &str, arguments: &[&str]) -> Command {
+fn prepared_command(settings: &[(&str, String)], program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -133,13 +137,13 @@ fn prepared(settings: &[(&str, String)], program: &str, arguments: &[&str]) -> C
 /// What a command prints.
 ///
 /// # Panics
-/// It fails; with what it has said.
+/// The command fails; with its output.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| {
         let program = command.get_program().display();
         panic!("cannot start {program}: {error}; {INSTALL}")
     });
-    // Not the command as it is: its environment says nothing new.
+    // Only the arguments: the environment is always the same.
     let arguments: Vec<_> = command
         .get_args()
         .map(|part| part.to_string_lossy())
@@ -156,8 +160,8 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Found by trying: an overlay cannot lie on another, which is what a container's own root is. `vfs` copies every
-/// layer, and works everywhere.
+/// The storage driver, found by trying: an overlay cannot be mounted on another, such as a container's root. `vfs`
+/// copies every layer and works everywhere.
 fn driver(folder: &Path) -> &'static str {
     let parts: Vec<PathBuf> = ["lower", "upper", "work", "merged"]
         .iter()

@@ -1,5 +1,5 @@
-//! Grafana's service as far as it goes without Grafana, of which there is no package: another image in its container
-//! looks at what Grafana would find there.
+//! Grafana's service without Grafana, which has no package: another image runs in its container and checks what
+//! Grafana would find there.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use sluicegate_tests::process::repository;
 
 use crate::engine::Engine;
 
-/// Where it keeps its own state, and may write.
+/// Where Grafana keeps its state, and may write.
 const STATE: &str = "/var/lib/grafana";
-/// Where it looks for what is to be there from the start.
+/// Where Grafana reads its provisioning files.
 const PROVISIONING: &str = "/etc/grafana/provisioning";
 
-/// Holds the service against its provisioning files: it sees the dashboards, reaches the data source, and can write
-/// where it has to and nowhere else.
+/// Compares the service with its provisioning files: it sees the dashboards, reaches the data source, and can write
+/// only where it has to.
 pub fn check(engine: &Engine) {
-    let place = Place::start(engine);
+    let container = GrafanaContainer::start(engine);
     for (kind, list) in [("datasources", "datasources"), ("dashboards", "providers")] {
         let folder = repository("deploy/grafana/provisioning").join(kind);
         let files = names(&folder);
         assert!(!files.is_empty(), "nothing in {}", folder.display());
-        assert_eq!(place.names(&format!("{PROVISIONING}/{kind}")), files);
+        assert_eq!(container.names(&format!("{PROVISIONING}/{kind}")), files);
         for file in files {
             let text = std::fs::read_to_string(folder.join(&file)).expect("a file");
             let value: Value = serde_saphyr::from_str(&text)
@@ -32,35 +32,35 @@ pub fn check(engine: &Engine) {
             for entry in entries {
                 assert!(entry["name"].is_string(), "{kind}/{file}: a name");
                 match kind {
-                    "datasources" => reaches(&place, entry),
-                    _ => sees_dashboards(&place, entry),
+                    "datasources" => reaches(&container, entry),
+                    _ => sees_dashboards(&container, entry),
                 }
             }
         }
     }
-    place.bash(&format!(
+    container.bash(&format!(
         "touch {STATE}/grafana.db /tmp/any && ! touch /written 2>/dev/null"
     ));
-    let user = place.bash("id -u");
+    let user = container.bash("id -u");
     assert_ne!(user, "0", "Grafana is root");
-    place.end();
+    container.end();
 }
 
-fn reaches(place: &Place, source: &Value) {
+fn reaches(container: &GrafanaContainer, source: &Value) {
     let url = source["url"].as_str().expect("a data source's url");
     assert_eq!(source["type"], "prometheus", "{url}");
     let address = url.trim_start_matches("http://").replace(':', "/");
-    place.bash(&format!("exec 3<>/dev/tcp/{address}"));
+    container.bash(&format!("exec 3<>/dev/tcp/{address}"));
 }
 
-fn sees_dashboards(place: &Place, provider: &Value) {
+fn sees_dashboards(container: &GrafanaContainer, provider: &Value) {
     let path = provider["options"]["path"]
         .as_str()
         .expect("a provider's path");
     let folder = repository("deploy/grafana/dashboards");
     let files = names(&folder);
     assert!(!files.is_empty(), "no dashboards");
-    assert_eq!(place.names(path), files, "{path}");
+    assert_eq!(container.names(path), files, "{path}");
     for file in files {
         let text = std::fs::read_to_string(folder.join(&file)).expect("a file");
         let dashboard: Value = serde_json::from_str(&text).expect("a dashboard is JSON");
@@ -80,26 +80,26 @@ fn sees_dashboards(place: &Place, provider: &Value) {
     }
 }
 
-/// A container of the service, with its mounts, user, network and limits, in which Bash can be asked.
-struct Place<'a> {
+/// A container of the service, with its mounts, user, network and limits, in which Bash runs.
+struct GrafanaContainer<'a> {
     engine: &'a Engine,
     id: String,
 }
 
-impl<'a> Place<'a> {
+impl<'a> GrafanaContainer<'a> {
     fn start(engine: &'a Engine) -> Self {
         let run = ["run", "--detach", "--no-deps", "--entrypoint", "sleep"];
         let id = engine.compose(&[&run[..], &["grafana", "infinity"]].concat());
         Self { engine, id }
     }
 
-    /// What it prints.
+    /// Runs a script and returns its output.
     fn bash(&self, script: &str) -> String {
         self.engine
             .docker(&["exec", &self.id, "bash", "-c", script])
     }
 
-    /// What a folder has in it.
+    /// The names in a folder.
     fn names(&self, folder: &str) -> Vec<String> {
         let text = self.bash(&format!("ls {folder}"));
         text.lines().map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! What the containers may not do: looked for in the running processes, not in docker-compose.yml.
+//! What the containers must not be able to do: checked on the running processes, not in docker-compose.yml.
 
 use serde_json::Value;
 
@@ -13,10 +13,10 @@ pub struct Container {
     pub ports: Vec<String>,
 }
 
-/// Looks at a running service.
+/// Checks a running service.
 ///
 /// # Panics
-/// It is root, may become root, has a capability or no limit, can write to its image, or is open to the world.
+/// It is root, can gain privileges, has a capability, lacks a limit, can write to its image, or listens on other addresses than loopback.
 pub fn check(engine: &Engine, service: &'static str) -> Container {
     let id = engine.container(service);
     let status = engine.docker(&["exec", &id, "cat", "/proc/1/status"]);
@@ -40,7 +40,7 @@ pub fn check(engine: &Engine, service: &'static str) -> Container {
     }
     assert_eq!(field("NoNewPrivs:"), "1", "{service} may gain privileges");
 
-    // As root, so that it is the file system that refuses and not a permission.
+    // As root, so that the read-only file system refuses and not a permission.
     let write = ["exec", "--user", "0", &id, "touch", "/written"];
     assert!(!engine.succeeds(&write), "{service} can write to its image");
 

@@ -1,4 +1,4 @@
-//! The namespaces from within: an engine, the scenario, and the end of both.
+//! Runs inside the namespaces: starts an engine, runs the scenario, and ends both.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,10 +8,10 @@ use crate::engine::Engine;
 use crate::report::Report;
 use crate::{config, scenario, stand_ins};
 
-/// Lines of each container's log that are shown after a failure.
+/// Lines of each container's log to show after a failure.
 const LOG_LINES: &str = "40";
 
-/// Brings everything up, tries it, takes it down.
+/// Starts everything, runs the scenario, takes everything down.
 pub async fn run(folder: &Path, group: &str) -> ExitCode {
     let report = Report::start();
     let config = config::write(folder).display().to_string();
@@ -23,7 +23,7 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
         engine.driver
     ));
 
-    // In a task, so that a panic leaves time to tell what the containers have said.
+    // In a task, so that the containers' logs can be printed after a panic.
     let (shared, folder) = (Arc::clone(&engine), folder.to_owned());
     let scenario = async move { scenario::run(&shared, &folder, &report).await };
     let passed = tokio::spawn(scenario).await.is_ok();
@@ -36,7 +36,7 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
     engine.compose(&["down", "--volumes", "--timeout", "2"]);
     let left =
         engine.docker(&["ps", "--all", "--quiet"]) + &engine.docker(&["volume", "ls", "--quiet"]);
-    report.note("all is taken down");
+    report.note("everything is taken down");
     if !passed {
         eprintln!("compose: FAILED");
     } else if !left.is_empty() {

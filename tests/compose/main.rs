@@ -1,22 +1,22 @@
-//! `make compose`: docker-compose.yml for real, in a Docker engine of its own, and a report.
+//! `make compose`: runs docker-compose.yml in a Docker engine of its own, and prints a report.
 //!
-//! The services come up from images made here (all but Grafana, of which there is no package); traffic goes through the
-//! published port; the composed Prometheus is asked what it saw; the sidecar is killed, then Redis; then all is taken
-//! down. Everything happens in namespaces that end with it: no process, mount, bridge or firewall rule outlives it.
+//! The services start from images made here (all but Grafana, which has no package). Traffic goes through the published
+//! port; the test queries the composed Prometheus; the sidecar is killed, then Redis; then everything is taken down.
+//! It all happens in namespaces that end with the test: no process, mount, bridge or firewall rule outlives it.
 //!
 //! | module | for |
 //! |---|---|
-//! | `outside.rs` | the namespaces, and what has to be removed by hand afterwards |
-//! | `inside.rs` | the namespaces from within: an engine, the scenario, the end of both |
-//! | `scenario.rs` | what is tried, in which order |
-//! | `report.rs` | what is printed |
-//! | `engine.rs` | a Docker engine and the commands that speak to it |
-//! | `stand_ins.rs` | images that stand for those which `docker compose up` pulls |
-//! | `config.rs` | envoy/envoy.yaml and envoy/policy.yaml with what the test needs besides |
+//! | `outside.rs` | creates the namespaces, and cleans up what outlives them |
+//! | `inside.rs` | runs inside the namespaces: starts an engine, runs the scenario, ends both |
+//! | `scenario.rs` | the steps of the test |
+//! | `report.rs` | the printed report |
+//! | `engine.rs` | a Docker engine and the commands that control it |
+//! | `stand_ins.rs` | images that replace those that `docker compose up` pulls |
+//! | `config.rs` | envoy/envoy.yaml and envoy/policy.yaml with the changes that the test needs |
 //! | `hardening.rs` | what the containers may not do |
-//! | `traffic.rs` | clients, and the exact counts of what they were answered |
-//! | `seen.rs` | what Prometheus has seen |
-//! | `grafana.rs` | Grafana's service and its provisioning, by their format |
+//! | `traffic.rs` | clients, and exact counts of their answers |
+//! | `prometheus.rs` | queries to Prometheus |
+//! | `grafana.rs` | Grafana's service and its provisioning files |
 
 mod config;
 mod engine;
@@ -24,9 +24,9 @@ mod grafana;
 mod hardening;
 mod inside;
 mod outside;
+mod prometheus;
 mod report;
 mod scenario;
-mod seen;
 mod stand_ins;
 mod traffic;
 

@@ -1,9 +1,9 @@
-//! The namespaces that the test runs in, and what has to be removed by hand afterwards.
+//! Creates the namespaces that the test runs in, and cleans up what outlives them.
 //!
-//! This process calls itself again in network, mount and process namespaces of their own. When the first process in
-//! there ends, however it ends, the kernel ends all others and takes the mounts, bridges and firewall rules with them.
-//! Published ports are free for the same reason: nobody else is in that network. What would stay is files and control
-//! groups, and this process removes those.
+//! This process runs itself again in new network, mount and process namespaces. When the first process in there ends,
+//! however it ends, the kernel kills all others and removes the mounts, bridges and firewall rules. Published ports are
+//! free for the same reason: no other process is in that network. Only files and control groups outlive the namespaces,
+//! and this process removes those.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use sluicegate_tests::process::{POLL, repository};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The argument by which this program knows that it has been called by itself.
+/// The argument that tells this program that it runs inside the namespaces.
 pub const INSIDE: &str = "inside";
 
-/// Made by containerd wherever it runs, and empty.
+/// An empty folder that containerd creates wherever it runs.
 const CONTAINERD: &str = "/opt/containerd";
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Makes this process's root the root of its mount namespace, which in a chroot it is not. `docker exec`, and so every
-/// health check, begins at the namespace's root: from a chroot it would not run in its container, but on the machine.
-/// So whoever joins the namespace anew looks whether it comes out elsewhere, and lays our root over that place.
+/// health check, starts at the namespace's root: from a chroot it would run on the machine and not in its container.
+/// So this command joins the namespace anew, checks whether its root differs, and moves our root over it.
 const OWN_ROOT: [&str; 6] = [
     "nsenter",
     "--mount=/proc/self/ns/mnt",
@@ -34,34 +34,34 @@ const OWN_ROOT: [&str; 6] = [
     r#"if ! [ . -ef / ]; then mount --move . / || exit 1; fi; exec chroot . "$0" "$@""#,
 ];
 
-/// How long processes that were killed may take to be gone.
+/// How long killed processes may take to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs the test and cleans up after it.
 pub async fn run() -> ExitCode {
     let user = std::fs::metadata("/proc/self").expect("/proc").uid();
     if user != 0 {
-        eprintln!("compose: a Docker engine of its own takes root: sudo make compose");
+        eprintln!("compose: starting a Docker engine requires root: sudo make compose");
         return ExitCode::FAILURE;
     }
     let parent = repository("target/compose");
     std::fs::create_dir_all(&parent).expect("a folder under target");
     let parent = parent.canonicalize().expect("a folder that exists");
-    remove_what_the_killed_left(&parent).await;
+    clean_up_after_killed_runs(&parent).await;
     let id = std::process::id();
     let folder = tempfile::Builder::new()
         .prefix(&format!("{id}-"))
         .tempdir_in(parent)
         .expect("a folder under target");
-    let group = group_of(&id.to_string());
+    let group = group_name(&id.to_string());
     let containerd_was_there = Path::new(CONTAINERD).exists();
 
     let passed = in_namespaces(folder.path(), &group).await;
 
     let mut left = Vec::new();
-    left.extend(groups_that_stay(&group).await);
+    left.extend(remove_groups(&group).await);
     if !containerd_was_there {
-        // Not there at all is as good.
+        // An error means that it does not exist.
         let _ = std::fs::remove_dir_all(CONTAINERD);
     }
     let path = folder.path().to_owned();
@@ -70,7 +70,7 @@ pub async fn run() -> ExitCode {
     }
     if left.is_empty() {
         println!(
-            "compose: nothing is left: no process, mount, bridge, rule, control group or file"
+            "compose: cleaned up: no process, mount, bridge, rule, control group or file is left"
         );
     } else {
         eprintln!("compose: left behind: {}", left.join(", "));
@@ -82,13 +82,13 @@ pub async fn run() -> ExitCode {
     }
 }
 
-/// Whether the test passes.
+/// Runs the test in namespaces; returns whether it passed.
 async fn in_namespaces(folder: &Path, group: &str) -> bool {
     let myself = std::env::current_exe().expect("this program's own path");
-    // A signal that asked this process to end would keep it from cleaning up; so it ends the test and goes on.
+    // On a signal this process ends the test and then cleans up.
     let mut terminate = signal(SignalKind::terminate()).expect("a signal");
     let mut interrupt = signal(SignalKind::interrupt()).expect("a signal");
-    // setpriv: should this process be killed, nothing in there goes on without it.
+    // setpriv: if this process is killed, so is everything in the namespaces.
     let mut child = Command::new("setpriv")
         .args([
             "--pdeathsig",
@@ -110,38 +110,38 @@ async fn in_namespaces(folder: &Path, group: &str) -> bool {
         _ = interrupt.recv() => {}
     }
     eprintln!("compose: interrupted");
-    // It may have ended by itself, which is as good.
+    // An error means that it has ended already.
     let _ = child.kill().await;
     false
 }
 
-/// The name of a run's control groups, by the process that this file runs in.
-fn group_of(id: &str) -> String {
+/// The name of a run's control groups, from this process's id.
+fn group_name(id: &str) -> String {
     format!("sluicegate-compose-{id}")
 }
 
-/// A process that was killed could not clean up after itself, so the next one does.
-async fn remove_what_the_killed_left(parent: &Path) {
+/// Cleans up after earlier runs that were killed.
+async fn clean_up_after_killed_runs(parent: &Path) {
     for folder in folders(parent) {
         let name = folder.file_name().and_then(|name| name.to_str());
         let Some((id, _)) = name.and_then(|name| name.split_once('-')) else {
             continue;
         };
         if !Path::new("/proc").join(id).exists() {
-            groups_that_stay(&group_of(id)).await;
-            // What cannot be removed now stays for the next.
+            remove_groups(&group_name(id)).await;
+            // The next run retries what cannot be removed now.
             let _ = std::fs::remove_dir_all(&folder);
         }
     }
 }
 
-/// Control groups of a run that cannot be removed.
-async fn groups_that_stay(group: &str) -> Vec<String> {
+/// Removes a run's control groups; returns those that cannot be removed.
+async fn remove_groups(group: &str) -> Vec<String> {
     let deadline = std::time::Instant::now() + GONE_WITHIN;
     loop {
         let mut groups = Vec::new();
         find(Path::new(CGROUPS), group, &mut groups);
-        // A group can go when its children and its processes are gone, so the last found goes first.
+        // A group can be removed only after its children and its processes, so this retries.
         groups.retain(|path| !path.exists() || remove(path).is_err());
         if groups.is_empty() || std::time::Instant::now() > deadline {
             return groups
@@ -153,7 +153,7 @@ async fn groups_that_stay(group: &str) -> Vec<String> {
     }
 }
 
-/// The folders named `name`, at any depth.
+/// Finds the folders named `name`, at any depth.
 fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
     for child in folders(folder) {
         if child.file_name().is_some_and(|own| own == name) {
@@ -164,7 +164,7 @@ fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Removes a control group with those in it: a tree of folders whose files are the kernel's.
+/// Removes a control group and its children: a tree of folders whose files belong to the kernel.
 fn remove(group: &Path) -> std::io::Result<()> {
     for child in folders(group) {
         remove(&child)?;
@@ -173,7 +173,7 @@ fn remove(group: &Path) -> std::io::Result<()> {
 }
 
 fn folders(folder: &Path) -> Vec<PathBuf> {
-    // What is gone meanwhile has no folders in it.
+    // A folder that has disappeared has no entries.
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

@@ -1,26 +1,26 @@
-//! What the test prints: a line for each thing that was seen to be so, with the time since the beginning.
+//! The printed report: one line per verified fact, with the time since the start.
 
 use std::time::Instant;
 
 use crate::hardening::Container;
 use crate::traffic::Counts;
 
-/// Prints as it goes.
+/// Prints lines during the test.
 #[derive(Clone, Copy, Debug)]
 pub struct Report(Instant);
 
 impl Report {
-    /// The clock starts.
+    /// Starts the clock.
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// Something was done.
+    /// Prints a note.
     pub fn note(&self, what: &str) {
         println!("compose: {:>4} s  {what}", self.0.elapsed().as_secs());
     }
 
-    /// Containers were looked at.
+    /// Prints the table of containers.
     pub fn containers(&self, containers: &[Container]) {
         println!("\n  service        user    memory   published on 127.0.0.1");
         for container in containers {
@@ -33,18 +33,18 @@ impl Report {
             );
             println!("{}", line.trim_end());
         }
-        println!("  each: healthy, no capability, no new privileges, its image read only\n");
+        println!("  each: healthy, no capabilities, no new privileges, a read-only image\n");
     }
 
-    /// What the columns of [`Report::answers`] are.
+    /// Prints the heading of [`Report::answers`].
     pub fn answers_follow(&self) {
         println!(
-            "\n  {:>4}  {:28} {:>5} {:>5} {:>5}   seen besides",
-            "at s", "clients were answered", 200, 429, 503
+            "\n  {:>4}  {:28} {:>5} {:>5} {:>5}   also verified",
+            "at s", "answers to clients", 200, 429, 503
         );
     }
 
-    /// Clients were answered, and others say the same.
+    /// Prints the counts of the answers, and what else confirms them.
     pub fn answers(&self, when: &str, counts: Counts, besides: &str) {
         println!(
             "  {:>4}  {when:28} {:>5} {:>5} {:>5}   {besides}",

@@ -1,12 +1,12 @@
-//! Images that stand for those which `docker compose up` pulls: no image can be had here, packages can.
+//! Images that replace those that `docker compose up` pulls: here packages are available, images are not.
 //!
-//! | stands for | made of |
+//! | replaces | made from |
 //! |---|---|
 //! | Debian | `tests/compose/images`: debootstrap |
-//! | Redis, Prometheus | Debian's packages, by the same |
+//! | Redis, Prometheus | Debian's packages, by the same script |
 //! | Envoy | the Envoy that the other tests run |
-//! | Grafana | nothing: a bare Debian looks around in its place, see `grafana.rs` |
-//! | Rust | **no compiler**: the sidecar and the filter that were just built here, see `deploy/docker/compile` |
+//! | Grafana | nothing: a bare Debian runs in its place, see `grafana.rs` |
+//! | Rust | **no compiler**: the sidecar and the filter that were just built, see `deploy/docker/compile` |
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,18 +22,18 @@ const ENVOY: &str = "stand-in/envoy";
 const REDIS: &str = "stand-in/redis";
 const PROMETHEUS: &str = "stand-in/prometheus";
 
-/// What docker-compose.yml and the Dockerfiles ask the environment for.
+/// The environment variables of docker-compose.yml and the Dockerfiles that name images.
 pub const SETTINGS: [(&str, &str); 6] = [
     ("DEBIAN_IMAGE", DEBIAN),
     ("RUST_IMAGE", RUST),
     ("ENVOY_IMAGE", ENVOY),
     ("REDIS_IMAGE", REDIS),
     ("PROMETHEUS_IMAGE", PROMETHEUS),
-    // No Grafana: a shell that looks around in its place, see `grafana.rs`.
+    // No Grafana: a shell runs in its place, see `grafana.rs`.
     ("GRAFANA_IMAGE", DEBIAN),
 ];
 
-/// Makes them.
+/// Builds the images.
 pub fn make(engine: &Engine, folder: &Path) {
     engine.docker(&["import", &text(&packed("debian")), DEBIAN]);
     let on_debian = |image: &str, files: &[PathBuf], lines: &str| {
@@ -67,7 +67,7 @@ pub fn make(engine: &Engine, folder: &Path) {
         "COPY envoy /usr/local/bin/\n",
     );
     on_debian(REDIS, &[packed("redis")], "ADD redis.tar /\n");
-    // As in Prometheus's own image: who runs it may write there, and it is what a command's arguments go to.
+    // As in Prometheus's own image: its user may write there, and it is the entry point.
     on_debian(
         PROMETHEUS,
         &[packed("prometheus")],
@@ -75,7 +75,7 @@ pub fn make(engine: &Engine, folder: &Path) {
     );
 }
 
-/// Without the debugger's part, which is six sevenths of it and would be copied five times.
+/// Strips debug information, six sevenths of the file, which would be copied five times.
 fn stripped(program: &Path, folder: &Path) -> PathBuf {
     let copy = folder.join(program.file_name().expect("a program"));
     run(Command::new("strip").arg("-o").arg(&copy).arg(program));

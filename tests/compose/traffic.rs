@@ -1,4 +1,4 @@
-//! Clients at the published port, and the exact counts of what they were answered.
+//! Clients at the published port, and exact counts of their answers.
 
 use std::ops::Add;
 use std::time::{Duration, Instant};
@@ -11,23 +11,23 @@ use crate::config::{CLOSED, OPEN};
 /// Where docker-compose.yml publishes Envoy.
 const INGRESS: &str = "http://127.0.0.1:10000";
 
-/// The smaller of the policy's windows: so many requests of a key in so long.
+/// The shorter of the policy's windows.
 const QUOTA: u64 = 5;
 const PER: Duration = Duration::from_secs(2);
 
 /// Requests of a burst.
 const BURST: u64 = 12;
 
-/// Bursts that may be slower than the window, before the machine is called too slow.
+/// How many bursts may be slower than the window before the test gives up.
 const ATTEMPTS: usize = 10;
 
-/// The deadline of the filter, and what a machine that stands still may add.
+/// The filter's timeout, with room for stalls of the machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
 
-/// Envoy looks for a container's new address every 5 s.
+/// Envoy resolves a container's new address every 5 s.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// How many answers of each status were seen.
+/// Counts of answers, by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub ok: u64,
@@ -58,7 +58,7 @@ impl Add for Counts {
     }
 }
 
-/// Sends requests and remembers what came back.
+/// Sends requests and counts the answers.
 #[derive(Debug)]
 pub struct Clients {
     client: reqwest::Client,
@@ -76,13 +76,13 @@ impl Clients {
         }
     }
 
-    /// What was seen since the last call.
+    /// Takes the counts since the last call.
     pub fn take(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }
 
-    /// The limit is in force for keys that nobody has used yet: of each burst exactly the quota is admitted.
-    pub async fn limits_hold(&mut self, keys: usize) {
+    /// Checks that the limit holds for fresh keys: exactly the quota of each burst is admitted.
+    pub async fn check_that_limits_hold(&mut self, keys: usize) {
         let (mut in_time, mut attempts) = (0, 0);
         while in_time < keys {
             let key = self.new_key();
@@ -103,13 +103,13 @@ impl Clients {
                 "no burst is faster than {PER:?} on this machine"
             );
         }
-        // What the filter denies by itself it reports with its next question, so there is to be one.
+        // The filter reports its cached denials with its next callout, so this makes one.
         let key = self.new_key();
         assert_eq!(self.ask(OPEN, &key).await, 200);
     }
 
-    /// Each rule gives its own answer while there is no verdict, within the deadline.
-    pub async fn no_verdict_is_to_be_had(&mut self) {
+    /// Checks that without verdicts each rule gives its own answer, in time.
+    pub async fn check_answers_without_verdicts(&mut self) {
         let key = self.new_key();
         let allowed = Counts {
             ok: BURST,
@@ -119,7 +119,7 @@ impl Clients {
             unavailable: BURST,
             ..Counts::default()
         };
-        // Twice: what was learnt from the first answers must not change the next.
+        // Twice: the first answers must not change the next.
         for _ in 0..2 {
             for (path, expected) in [(OPEN, allowed), (CLOSED, refused)] {
                 let started = Instant::now();
@@ -130,15 +130,15 @@ impl Clients {
         }
     }
 
-    /// Waits for a verdict where its absence would be told.
-    pub async fn a_verdict_comes_again(&mut self) {
+    /// Waits for a verdict, on the path where its absence is a 503.
+    pub async fn wait_for_a_verdict(&mut self) {
         let deadline = Instant::now() + BACK_WITHIN;
         loop {
             let key = self.new_key();
             if self.ask(CLOSED, &key).await != 503 {
                 return;
             }
-            assert!(Instant::now() < deadline, "no verdict comes again");
+            assert!(Instant::now() < deadline, "no verdict again in time");
             tokio::time::sleep(POLL).await;
         }
     }

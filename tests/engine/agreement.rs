@@ -48,6 +48,11 @@ fn fixed_window_agrees_with_the_model() {
 }
 
 #[test]
+fn calendar_window_agrees_with_the_model() {
+    agrees(Kind::CalendarWindow);
+}
+
+#[test]
 fn token_bucket_agrees_with_the_model() {
     agrees(Kind::TokenBucket);
 }

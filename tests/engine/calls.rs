@@ -62,7 +62,7 @@ fn s6_a_give_back_that_runs_after_its_time_returns_nothing() {
     }
 }
 
-/// By Redis's own clock, as in production: what waits in a stopped Redis is not taken when it goes on.
+/// By Redis's own clock, as in production: a call that waits in a stopped Redis takes nothing when Redis resumes.
 #[test]
 fn s6_redis_judges_by_its_own_clock() {
     let mut lua = Lua::start();
@@ -104,11 +104,11 @@ fn s16_a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
             let mut buckets = good.clone();
             buckets.push(bad.clone());
             let all = batch(&buckets, &[&[0, 1], &[1, 4], &[4], &[2, 3], &[0]]);
-            let said = lua.each(NOW_US, &all);
+            let answers = lua.each(NOW_US, &all);
             let broken = Err(BrokenState);
-            assert!(said[0].is_ok() && said[3].is_ok() && said[4].is_ok());
-            assert_eq!((said[1], said[2]), (broken, broken), "{key}");
-            // What was decided beside it was taken, what touches it was not.
+            assert!(answers[0].is_ok() && answers[3].is_ok() && answers[4].is_ok());
+            assert_eq!((answers[1], answers[2]), (broken, broken), "{key}");
+            // The other decisions took their units; those over the broken key did not.
             let alone = lua.each(NOW_US, &batch(&good, &[&[0], &[1]]));
             let left = |index: usize| alone[index].expect("readable").remaining;
             assert_eq!((left(0), left(1)), (150 - 3, 150 - 2));
@@ -121,12 +121,12 @@ fn s16_a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
     }
 }
 
-fn log(limit: u64) -> Bucket {
+fn log(quota: u64) -> Bucket {
     Bucket {
         key: "sg:{far}:log".to_owned(),
         spec: BucketSpec {
             algorithm: Algorithm::SlidingLog,
-            limit,
+            quota,
             window_us: 60 * SECOND,
         },
     }
@@ -152,16 +152,16 @@ fn s16_a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
         buckets: vec![bucket],
         decisions: vec![wants(1), wants(30)],
     };
-    let said = lua.each(NOW_US + 100, &batch);
-    // Room for one comes with the oldest entry, which is there; for thirty it cannot be found out.
-    assert!(said[0].is_ok_and(|outcome| !outcome.admitted));
-    assert_eq!(said[1], Err(BrokenState));
+    let answers = lua.each(NOW_US + 100, &batch);
+    // The wait for one unit follows from the oldest entry, which is intact; the wait for thirty cannot be computed.
+    assert!(answers[0].is_ok_and(|outcome| !outcome.admitted));
+    assert_eq!(answers[1], Err(BrokenState));
 }
 
-/// Three bytes for the number of blocks ended at 302 million entries. The state is made up: to fill a log so far would
-/// take Redis 4 GB.
+/// Three bytes for the number of blocks were enough for 302 million entries only. The state is synthetic: a log filled to
+/// this size would need 4 GB in Redis.
 #[test]
-fn s20_a_log_goes_on_beyond_302_million_entries() {
+fn s20_a_log_may_exceed_302_million_entries() {
     let mut lua = Lua::start();
     let bucket = log(2_000_000_000);
     let blocks = (1_u64 << 24) - 1;
@@ -207,10 +207,10 @@ fn s20_a_log_goes_on_beyond_302_million_entries() {
     for n in 1..=40 {
         let outcome = ask(&mut lua, NOW_US + n, 1);
         assert!(outcome.admitted);
-        assert_eq!(outcome.remaining, bucket.spec.limit - before - n);
+        assert_eq!(outcome.remaining, bucket.spec.quota - before - n);
     }
-    // Blocks are still found by their numbers: what was there before goes together.
-    let left = bucket.spec.limit - before - 40;
+    // Blocks are still found by their numbers: all earlier entries expire together.
+    let left = bucket.spec.quota - before - 40;
     for more in [2, 16] {
         let denied = ask(&mut lua, NOW_US + 40, left + more);
         assert_eq!(denied.retry_after_us, 60 * SECOND - 40);

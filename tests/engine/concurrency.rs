@@ -1,4 +1,4 @@
-//! Many callers at once on a real Redis, by its own clock: what they were told adds up.
+//! Many concurrent callers on a real Redis, by its own clock: the sum of their admissions respects the limit.
 
 use crate::lua::Lua;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, script};
@@ -8,14 +8,14 @@ const CALLERS: usize = 8;
 const WINDOW_US: u64 = 40_000;
 const LIMIT: u64 = 50;
 
-/// All callers hammer one bucket for a while; what was admitted, by Redis's clock.
+/// All callers hammer one bucket for a second; returns the admissions, by Redis's clock.
 fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
     let lua = Lua::start();
     let bucket = Bucket {
         key: format!("sg:{{hot}}:{algorithm:?}"),
         spec: BucketSpec {
             algorithm,
-            limit: LIMIT,
+            quota: LIMIT,
             window_us: WINDOW_US,
         },
     };
@@ -37,7 +37,7 @@ fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
         .map(|_| {
             let (mut connection, batch) = (lua.another(), batch.clone());
             std::thread::spawn(move || {
-                let mut told = Vec::new();
+                let mut admissions = Vec::new();
                 let call = redis::Script::new(script::DECIDE);
                 while Instant::now() < until {
                     let mut call = call.prepare_invoke();
@@ -55,18 +55,20 @@ fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
                     for (decision, outcome) in batch.decisions.iter().zip(each) {
                         let outcome = outcome.expect("a key of this version");
                         if outcome.admitted && !decision.peek {
-                            told.push((outcome.at_us, decision.takes[0].cost));
+                            admissions.push((outcome.at_us, decision.takes[0].cost));
                         }
                     }
                 }
-                told
+                admissions
             })
         })
         .collect();
-    let told = callers.into_iter().map(|caller| caller.join());
-    let mut told: Vec<_> = told.flat_map(|told| told.expect("a caller")).collect();
-    told.sort_unstable();
-    told
+    let admissions = callers.into_iter().map(|caller| caller.join());
+    let mut admissions: Vec<_> = admissions
+        .flat_map(|admissions| admissions.expect("a caller"))
+        .collect();
+    admissions.sort_unstable();
+    admissions
 }
 
 #[test]
@@ -76,13 +78,16 @@ fn no_trailing_window_ever_holds_more_than_the_limit() {
         Algorithm::SlidingLog,
         Algorithm::SlidingWindow { precision_us },
     ] {
-        let told = admitted(algorithm);
-        assert!(told.len() > 100, "too little was admitted to tell");
+        let admissions = admitted(algorithm);
+        assert!(
+            admissions.len() > 100,
+            "too few admissions for a conclusion"
+        );
         let (mut first, mut units) = (0, 0);
-        for &(at, cost) in &told {
+        for &(at, cost) in &admissions {
             units += cost;
-            while told[first].0 + WINDOW_US <= at {
-                units -= told[first].1;
+            while admissions[first].0 + WINDOW_US <= at {
+                units -= admissions[first].1;
                 first += 1;
             }
             assert!(units <= LIMIT, "{units} in the window that ends at {at}");
@@ -92,8 +97,8 @@ fn no_trailing_window_ever_holds_more_than_the_limit() {
 
 #[test]
 fn no_aligned_window_ever_holds_more_than_the_limit() {
-    let told = admitted(Algorithm::FixedWindow);
-    for window in told.chunk_by(|a, b| a.0 / WINDOW_US == b.0 / WINDOW_US) {
+    let admissions = admitted(Algorithm::FixedWindow);
+    for window in admissions.chunk_by(|a, b| a.0 / WINDOW_US == b.0 / WINDOW_US) {
         let units: u64 = window.iter().map(|(_, cost)| cost).sum();
         assert!(units <= LIMIT, "{units} in the window of {}", window[0].0);
     }
@@ -102,10 +107,10 @@ fn no_aligned_window_ever_holds_more_than_the_limit() {
 #[test]
 fn a_token_bucket_never_gives_more_than_its_burst_and_its_rate() {
     let burst = 20;
-    let told = admitted(Algorithm::TokenBucket { burst });
-    for (index, &(from, _)) in told.iter().enumerate() {
+    let admissions = admitted(Algorithm::TokenBucket { burst });
+    for (index, &(from, _)) in admissions.iter().enumerate() {
         let mut units = 0;
-        for &(to, cost) in told[index..].iter().take(200) {
+        for &(to, cost) in admissions[index..].iter().take(200) {
             units += cost;
             // Units times window, so that nothing is rounded.
             let most = burst * WINDOW_US + (to - from) * LIMIT;

@@ -1,4 +1,4 @@
-//! Every key that is written ends, after its last unit has and not long after; then Redis is empty.
+//! Every key expires after its last unit, and not long after; then Redis is empty.
 
 use crate::lua::Lua;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
@@ -19,7 +19,7 @@ pub fn every_algorithm(window_us: u64) -> Vec<Bucket> {
         key: format!("sg:{{ends}}:{algorithm:?}"),
         spec: BucketSpec {
             algorithm,
-            limit: 150,
+            quota: 150,
             window_us,
         },
     };
@@ -39,8 +39,8 @@ pub fn take(lua: &mut Lua, now_us: Option<u64>, bucket: &Bucket) -> Outcome {
     lua.decide(now_us, &batch)[0]
 }
 
-/// Takes now and then, and compares the time that the key has with the time that its units stay.
-/// The clock handed in runs ahead of Redis's own, so only what was set at the moment is judged.
+/// Takes units now and then, and compares the key's time to live with the time for which its units are held. The clock
+/// that is passed in runs ahead of Redis's own, so only a time to live that was just set is checked.
 pub fn keys_outlive_their_units(lua: &mut Lua) -> Result<(), String> {
     for bucket in every_algorithm(60 * SECOND) {
         let mut real_expiry_us = 0;
@@ -49,7 +49,7 @@ pub fn keys_outlive_their_units(lua: &mut Lua) -> Result<(), String> {
             let outcome = take(lua, Some(now), &bucket);
             let ttl = u64::try_from(lua.ttl_ms(&bucket.key));
             let ttl = ttl.map_err(|_| format!("{} has no end", bucket.key))? * 1_000;
-            // Set at this step? Then it is as long as it will be.
+            // Only if it was set at this step.
             if real_expiry_us < now + outcome.reset_us {
                 real_expiry_us = now + ttl;
             }
@@ -57,7 +57,7 @@ pub fn keys_outlive_their_units(lua: &mut Lua) -> Result<(), String> {
             if real_expiry_us < stays {
                 return Err(format!("{} ends before its last unit", bucket.key));
             }
-            // The longest overhang: as long again for a token bucket, a quarter for a log; and a second.
+            // The longest excess: the same time again for a token bucket, a quarter for a log; and a second.
             if real_expiry_us > stays + outcome.reset_us + 62 * SECOND {
                 return Err(format!("{} stays too long", bucket.key));
             }
@@ -73,7 +73,7 @@ fn keys_end_after_their_last_unit_and_not_long_after() {
 }
 
 #[test]
-fn nothing_left_behind() {
+fn no_key_is_left_behind() {
     let mut lua = Lua::start();
     let started = Instant::now();
     let buckets = every_algorithm(50_000);

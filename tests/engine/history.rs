@@ -1,7 +1,7 @@
 //! Histories: what could happen to a handful of buckets, generated, and small when printed.
 
 use proptest::prelude::*;
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
 
 /// What happens to the buckets of one world.
 #[derive(Clone, Debug)]
@@ -73,6 +73,7 @@ pub enum Kind {
     SlidingLog,
     SlidingWindow,
     FixedWindow,
+    CalendarWindow,
     TokenBucket,
     Mixed,
 }
@@ -94,8 +95,10 @@ fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
         Kind::TokenBucket => prop_oneof![1u64..30, 1u64..3_000]
             .prop_map(|burst| Algorithm::TokenBucket { burst })
             .boxed(),
+        Kind::CalendarWindow => return calendar_spec().boxed(),
         Kind::Mixed => {
             return prop_oneof![
+                spec(Kind::CalendarWindow),
                 spec(Kind::SlidingLog),
                 spec(Kind::SlidingWindow),
                 spec(Kind::FixedWindow),
@@ -106,12 +109,33 @@ fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
     };
     let window = prop_oneof![WINDOWS_US, (20u64..40).prop_map(|s| s * 1_000_000)];
     (algorithm, limit(), window)
-        .prop_map(|(algorithm, limit, window_us)| BucketSpec {
+        .prop_map(|(algorithm, quota, window_us)| BucketSpec {
             algorithm,
-            limit,
+            quota,
             window_us,
         })
         .boxed()
+}
+
+/// Zones whose clocks change by an hour, by half of one, at midnight, and never.
+const ZONES: [&str; 5] = [
+    "Europe/Berlin",
+    "Australia/Lord_Howe",
+    "Africa/Cairo",
+    "Asia/Beirut",
+    "UTC",
+];
+
+fn calendar_spec() -> impl Strategy<Value = BucketSpec> {
+    let unit = prop::sample::select(&CalendarUnit::ALL[..]);
+    (limit(), unit, prop::sample::select(&ZONES[..])).prop_map(|(quota, unit, zone)| {
+        let calendar = Calendar::new(unit, zone).expect("a zone");
+        BucketSpec {
+            algorithm: Algorithm::CalendarWindow(calendar),
+            quota,
+            window_us: calendar.longest_us(),
+        }
+    })
 }
 
 fn limit() -> impl Strategy<Value = u64> {

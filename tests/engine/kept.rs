@@ -1,4 +1,4 @@
-//! Histories that once failed, shrunk, each with its story.
+//! Histories that once failed, shrunk, each with the bug that it showed.
 
 use crate::history::{Ask, Clock, History, Step};
 use crate::lua::Lua;
@@ -6,9 +6,9 @@ use crate::replay::replay;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 fn agrees(world: &[(Algorithm, u64)], steps: Vec<Step>) {
-    let spec = |&(algorithm, limit): &(Algorithm, u64)| BucketSpec {
+    let spec = |&(algorithm, quota): &(Algorithm, u64)| BucketSpec {
         algorithm,
-        limit,
+        quota,
         window_us: 20_000_000,
     };
     let world: Vec<BucketSpec> = world.iter().map(spec).collect();
@@ -30,8 +30,8 @@ fn ask(bucket: usize, cost: u64) -> Step {
     }])
 }
 
-/// A healed log is read again before it is saved: its stamps must not be told from its expiry, which
-/// the healing sets anew.
+/// A log that is repaired after a clock step is read again before it is saved: its stamps must not be derived from its
+/// expiry, which the repair sets anew.
 #[test]
 fn a_denial_after_a_step_back_still_knows_its_retry_after() {
     let steps = vec![
@@ -47,7 +47,7 @@ fn a_denial_after_a_step_back_still_knows_its_retry_after() {
     agrees(&[(Algorithm::SlidingLog, 3)], steps);
 }
 
-/// A give-back that returns nothing writes nothing, so time that steps back then drains nothing twice.
+/// A give-back that returns nothing writes nothing, so that nothing drains twice when the clock steps back.
 #[test]
 fn an_empty_give_back_leaves_a_token_bucket_as_it_was() {
     let steps = vec![
@@ -61,7 +61,7 @@ fn an_empty_give_back_leaves_a_token_bucket_as_it_was() {
     agrees(&[(Algorithm::TokenBucket { burst: 5 }, 9)], steps);
 }
 
-/// A window all of whose units were returned is as good as new when the clock steps back over its edge.
+/// A window whose units were all returned counts as empty when the clock steps back over its boundary.
 #[test]
 fn a_returned_window_does_not_lock_the_one_before() {
     let steps = vec![
@@ -76,8 +76,8 @@ fn a_returned_window_does_not_lock_the_one_before() {
     agrees(&[(Algorithm::FixedWindow, 1)], steps);
 }
 
-/// A give-back leaves copies of all records next to the head; a take of the same microsecond then changes
-/// the newest, and its copy must go. Generated histories come across this once in a thousand.
+/// A give-back leaves copies of all records next to the head; a take in the same microsecond then changes the newest
+/// record, whose copy must be dropped. Generated histories contain this case once in a thousand.
 pub fn a_copy_of_the_newest_record() -> History {
     let second = |seconds: u64| Step::Clock(Clock::ForwardUs(seconds * 1_000_000));
     let steps = vec![
@@ -97,7 +97,7 @@ pub fn a_copy_of_the_newest_record() -> History {
     ];
     let world = vec![BucketSpec {
         algorithm: Algorithm::SlidingLog,
-        limit: 9,
+        quota: 9,
         window_us: 20_000_000,
     }];
     History {

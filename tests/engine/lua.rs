@@ -99,7 +99,7 @@ impl Lua {
         not_after_us: Option<u64>,
         batch: &Batch,
     ) -> Result<Reply<Outcome>, String> {
-        let arguments = script::arguments(batch, not_after_us);
+        let arguments = script::arguments(batch, not_after_us.or(by_then(now_us)));
         let reply = self.call(script::keys(batch), arguments, now_us);
         script::outcomes(batch, &reply.map_err(text)?).map_err(text)
     }
@@ -123,7 +123,7 @@ impl Lua {
                 .arg(&self.loaded[&self.block])
                 .arg(keys.len())
                 .arg(&keys)
-                .arg(script::arguments(batch, None))
+                .arg(script::arguments(batch, by_then(Some(*now_us))))
                 .arg(script::clock(*now_us))
                 .ignore();
         }
@@ -142,7 +142,7 @@ impl Lua {
             cost,
             at_us,
         }];
-        let arguments = script::give_back_arguments(&returns, None);
+        let arguments = script::give_back_arguments(&returns, by_then(now_us));
         let reply = self.call(script::give_back_keys(&returns), arguments, now_us);
         let reply = script::returned(&returns, &reply.map_err(text)?).map_err(text)?;
         done(reply)?[0].map_err(text)
@@ -187,14 +187,14 @@ impl Lua {
         once: Option<&Bucket>,
     ) -> Result<u64, String> {
         let writes = [WriteBack { bucket, records }];
-        let arguments = script::write_back_arguments(&writes, once, None);
+        let arguments = script::write_back_arguments(&writes, once, by_then(now_us));
         let reply = self.call(script::write_back_keys(&writes, once), arguments, now_us);
         let reply = script::written(&writes, once, &reply.map_err(text)?).map_err(text)?;
         done(reply)?[0].map_err(text)
     }
 
     pub fn return_units(&mut self, now_us: Option<u64>, returns: &Returns) -> Vec<u64> {
-        let arguments = script::return_arguments(returns, None);
+        let arguments = script::return_arguments(returns, by_then(now_us));
         let reply = self.call(script::return_keys(returns), arguments, now_us);
         let reply = script::returned_units(returns, &reply.expect("a reply"));
         let each = done(reply.expect("units")).expect("in time");
@@ -217,6 +217,11 @@ impl Lua {
             .query(&mut self.connection)
             .expect("an answer")
     }
+}
+
+/// A time that the call is not too late for, and often one on the other side of a calendar's edge.
+fn by_then(now_us: Option<u64>) -> Option<u64> {
+    now_us.map(|now_us| now_us + now_us % 20 * 3_600_000_000)
 }
 
 fn text(error: impl std::fmt::Display) -> String {

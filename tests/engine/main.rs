@@ -3,14 +3,17 @@
 //! | module | for |
 //! |---|---|
 //! | `model.rs` | what the answers have to be, obviously right |
+//! | `model_calendar.rs` | where calendar windows begin, for the model |
 //! | `history.rs` | what may happen, generated |
 //! | `lua.rs` | the script on a real Redis |
 //! | `replay.rs` | one history through all three |
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
+//! | `calendar.rs` | calendar windows: edges, other clocks, other rules |
 //! | `calls.rs` | calls that run too late, keys that cannot be read, logs larger than any history |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
+//! | `overrides_script.rs` | the script of the overrides by itself |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE |
 //! | `concurrency.rs` | many callers, real time |
@@ -18,6 +21,7 @@
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
 mod agreement;
+mod calendar;
 mod calls;
 mod concurrency;
 mod expiry;
@@ -25,7 +29,9 @@ mod history;
 mod kept;
 mod lua;
 mod model;
+mod model_calendar;
 mod mutations;
+mod overrides_script;
 mod promises;
 mod receipts;
 mod replay;

@@ -1,11 +1,13 @@
 //! What every store has to answer, written to be obviously right and nothing else: every admission is
 //! kept, and every question scans them all. It shares no arithmetic with the engine.
 
+use crate::model_calendar::calendar_window;
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_HELD, Outcome, Record,
     greatest_common_divisor,
 };
 use std::collections::HashMap;
+use std::ops::Range;
 
 #[derive(Clone, Copy, Debug)]
 struct Admission {
@@ -21,6 +23,8 @@ struct Held {
     /// Token bucket: units times the window's length, of which `limit` drain each microsecond.
     backlog: u128,
     as_of: u64,
+    /// The quota by whose rate the backlog was last counted.
+    quota: u64,
     /// Takes before this cannot be given back: the bucket was empty since, or the clock stepped.
     born: u64,
 }
@@ -126,10 +130,30 @@ fn stamp(spec: &BucketSpec, now: u64) -> u64 {
     }
 }
 
+fn is_fixed(spec: &BucketSpec) -> bool {
+    matches!(
+        spec.algorithm,
+        Algorithm::FixedWindow | Algorithm::CalendarWindow(_)
+    )
+}
+
+/// The fixed window that holds a time.
+fn window(spec: &BucketSpec, time: u64) -> Range<u64> {
+    match spec.algorithm {
+        Algorithm::CalendarWindow(calendar) => calendar_window(calendar, time),
+        _ => {
+            let number = time / spec.window_us;
+            number * spec.window_us..(number + 1) * spec.window_us
+        }
+    }
+}
+
 /// Whether an admission of `stamp` still counts.
 fn counts(spec: &BucketSpec, stamp: u64, now: u64) -> bool {
     match spec.algorithm {
-        Algorithm::FixedWindow => stamp / spec.window_us == now / spec.window_us,
+        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+            window(spec, stamp) == window(spec, now)
+        }
         _ => now < stamp + spec.window_us,
     }
 }
@@ -141,15 +165,16 @@ impl Held {
             Algorithm::TokenBucket { .. } => {
                 if self.as_of > now {
                     self.as_of = now;
+                    self.set(spec, self.backlog(spec, now), now);
                     self.born = now + 1;
                 }
             }
-            Algorithm::FixedWindow => {
-                let window = |a: &Admission| a.stamp / spec.window_us;
-                let now_window = now / spec.window_us;
-                if self.admissions.iter().any(|a| window(a) > now_window + 1) {
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+                let following = window(spec, window(spec, now).end);
+                let far = |a: &Admission| a.stamp >= following.end;
+                if self.admissions.iter().any(far) {
                     let units = self.admissions.iter().map(|a| a.units).sum::<u64>();
-                    let units = units.max(spec.limit);
+                    let units = units.max(spec.quota);
                     self.admissions = vec![Admission { stamp: now, units }];
                     self.born = now + 1;
                 }
@@ -173,10 +198,11 @@ impl Held {
 
     /// The clock stepped back over one edge of a fixed window: units of the window that follows.
     fn following(&self, spec: &BucketSpec, now: u64) -> u64 {
-        let follows = |a: &&Admission| {
-            spec.algorithm == Algorithm::FixedWindow
-                && a.stamp / spec.window_us == now / spec.window_us + 1
-        };
+        if !is_fixed(spec) {
+            return 0;
+        }
+        let following = window(spec, window(spec, now).end);
+        let follows = |a: &&Admission| following.contains(&a.stamp);
         self.admissions
             .iter()
             .filter(follows)
@@ -193,9 +219,26 @@ impl Held {
             .sum()
     }
 
+    /// As it was stored. Counted by another rate it is rounded up to what that can count.
+    fn stored(&self, spec: &BucketSpec) -> u128 {
+        if self.quota == spec.quota {
+            return self.backlog;
+        }
+        let divisor = u128::from(greatest_common_divisor(spec.quota, spec.window_us));
+        self.backlog.next_multiple_of(divisor)
+    }
+
     fn backlog(&self, spec: &BucketSpec, now: u64) -> u128 {
-        let drained = u128::from(now - self.as_of) * u128::from(spec.limit);
-        self.backlog.saturating_sub(drained)
+        let drained = u128::from(now - self.as_of) * u128::from(spec.quota);
+        let backlog = self.stored(spec).saturating_sub(drained);
+        if self.quota == spec.quota {
+            return backlog;
+        }
+        backlog.min(u128::from(spec.most_at_once()) * u128::from(spec.window_us))
+    }
+
+    fn set(&mut self, spec: &BucketSpec, backlog: u128, now: u64) {
+        (self.backlog, self.as_of, self.quota) = (backlog, now, spec.quota);
     }
 
     /// How long until `cost` has room: 0, or the first moment at which something expires that makes room.
@@ -207,14 +250,14 @@ impl Held {
             let window = u128::from(spec.window_us);
             let wanted = self.backlog(spec, now) + u128::from(cost) * window;
             let excess = wanted.saturating_sub(u128::from(burst) * window);
-            return us(excess.div_ceil(u128::from(spec.limit)));
+            return us(excess.div_ceil(u128::from(spec.quota)));
         }
         let room =
-            |at: u64| self.following(spec, at) == 0 && self.used(spec, at) + cost <= spec.limit;
+            |at: u64| self.following(spec, at) == 0 && self.used(spec, at) + cost <= spec.quota;
         let mut moments: Vec<u64> = self.expiries(spec, now);
         if self.following(spec, now) > 0 {
-            let edge = (now / spec.window_us + 1) * spec.window_us;
-            moments.extend([edge, edge + spec.window_us]);
+            let edge = window(spec, now).end;
+            moments.extend([edge, window(spec, edge).end]);
         }
         moments.push(now);
         moments.sort_unstable();
@@ -227,7 +270,7 @@ impl Held {
         let live = self.admissions.iter();
         let live = live.filter(|a| a.units > 0 && counts(spec, a.stamp, now));
         live.map(|a| match spec.algorithm {
-            Algorithm::FixedWindow => (a.stamp / spec.window_us + 1) * spec.window_us,
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => window(spec, a.stamp).end,
             _ => a.stamp + spec.window_us,
         })
         .collect()
@@ -242,15 +285,15 @@ impl Held {
         if self.following(spec, now) > 0 {
             return 0;
         }
-        spec.limit.saturating_sub(self.used(spec, now))
+        spec.quota.saturating_sub(self.used(spec, now))
     }
 
     fn reset(&self, spec: &BucketSpec, now: u64) -> u64 {
         if let Algorithm::TokenBucket { .. } = spec.algorithm {
-            return us(self.backlog(spec, now).div_ceil(u128::from(spec.limit)));
+            return us(self.backlog(spec, now).div_ceil(u128::from(spec.quota)));
         }
         if self.following(spec, now) > 0 {
-            return (now / spec.window_us + 2) * spec.window_us - now;
+            return window(spec, window(spec, now).end).end - now;
         }
         let last = self.expiries(spec, now).into_iter().max();
         last.map_or(0, |last| last - now)
@@ -262,8 +305,11 @@ impl Held {
             if backlog == 0 {
                 self.born = now;
             }
-            self.backlog = backlog + u128::from(cost) * u128::from(spec.window_us);
-            self.as_of = now;
+            self.set(
+                spec,
+                backlog + u128::from(cost) * u128::from(spec.window_us),
+                now,
+            );
             return;
         }
         self.forget(spec, now);
@@ -279,7 +325,7 @@ impl Held {
         let at = record.at_us.min(now);
         let following = self.following(spec, now);
         if following > 0 {
-            let same = record.at_us / spec.window_us == now / spec.window_us + 1;
+            let same = window(spec, window(spec, now).end).contains(&record.at_us);
             let units = record.units.min(MAX_HELD - following);
             if same && units > 0 {
                 let stamp = record.at_us;
@@ -304,10 +350,10 @@ impl Held {
     /// What is empty drains a record from its time on (or from when it was empty); what is not drains what it holds,
     /// and a record only from before it began to hold something.
     fn write_back_tokens(&mut self, spec: &BucketSpec, now: u64, records: &[Record]) -> u64 {
-        let (window, limit) = (u128::from(spec.window_us), u128::from(spec.limit));
-        let divisor = u128::from(greatest_common_divisor(spec.limit, spec.window_us));
+        let (window, limit) = (u128::from(spec.window_us), u128::from(spec.quota));
+        let divisor = u128::from(greatest_common_divisor(spec.quota, spec.window_us));
         let most = (divisor << 52).min(u128::from(MAX_HELD) * window);
-        let mut emptied = match self.backlog {
+        let mut emptied = match self.stored(spec) {
             0 => 0,
             backlog => self.as_of + us(backlog.div_ceil(limit)),
         };
@@ -331,8 +377,7 @@ impl Held {
                 if idle.is_some() {
                     self.born = at;
                 }
-                self.backlog = held + gain;
-                self.as_of = now;
+                self.set(spec, held + gain, now);
                 recorded += us(gain.div_ceil(window));
             }
         }
@@ -345,12 +390,11 @@ impl Held {
         }
         if let Algorithm::TokenBucket { .. } = spec.algorithm {
             let window = u128::from(spec.window_us);
-            let drained = u128::from(now - at) * u128::from(spec.limit);
+            let drained = u128::from(now - at) * u128::from(spec.quota);
             let back = (u128::from(cost) * window).saturating_sub(drained);
             let back = back.min(self.backlog(spec, now));
             if back > 0 {
-                self.backlog = self.backlog(spec, now) - back;
-                self.as_of = now;
+                self.set(spec, self.backlog(spec, now) - back, now);
             }
             return us(back.div_ceil(window));
         }
@@ -360,7 +404,9 @@ impl Held {
         let mut left = cost;
         for admission in &mut self.admissions {
             let same = match spec.algorithm {
-                Algorithm::FixedWindow => counts(spec, admission.stamp, now),
+                Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+                    counts(spec, admission.stamp, now)
+                }
                 _ => admission.stamp == stamp(spec, at),
             };
             if same {

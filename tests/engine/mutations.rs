@@ -90,7 +90,7 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a step back over one edge forgets the window that follows",
-        "if start == edge + a then",
+        "if start == ends then",
         "if start == 0 then",
     ),
     (
@@ -104,12 +104,12 @@ const BUGS: &[(&str, &str, &str)] = &[
         "elseif not bucket then",
     ),
     (
-        "of equal waits the first is told",
+        "of equal waits the first is reported",
         "if rare.tighter(bucket, tightest) then",
         "if not rare then",
     ),
     (
-        "of equal waits and remainders the first is told",
+        "of equal waits and remainders the first is reported",
         "return left < least or left == least and one.cap / a < other.cap / b",
         "return left < least",
     ),
@@ -150,8 +150,8 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a fixed window is written back into the next one",
-        "if times[i] >= from and times[i] < from + bucket.a then",
-        "if times[i] < from + bucket.a then",
+        "if times[i] >= from and times[i] < to then",
+        "if times[i] < to then",
     ),
     (
         "a log's future is believed",
@@ -162,6 +162,21 @@ const BUGS: &[(&str, &str, &str)] = &[
         "a token bucket waits for its old clock",
         "if as_of > now then",
         "if as_of > now * 2 then",
+    ),
+    (
+        "a token bucket's level is taken for one of the rate in force",
+        "if other_rate then stored = rescale(stored, unit, b) end",
+        "",
+    ),
+    (
+        "a level of another rate is rounded down",
+        "scaled + quotient + (remainder > 0 and 1 or 0)",
+        "scaled + quotient",
+    ),
+    (
+        "a level of another rate is more than a full bucket",
+        "if other_rate and level > limit * b then level = limit * b end",
+        "",
     ),
     (
         "tokens are rounded up",
@@ -194,6 +209,16 @@ const BUGS: &[(&str, &str, &str)] = &[
         "elseif ahead > copies then",
     ),
     (
+        "of two calendar windows the later is taken",
+        "if now < second then return first, second, third - second, ends end",
+        "if now < first then return first, second, third - second, ends end",
+    ),
+    (
+        "the calendar window that follows is as long as this one",
+        "return second, third, fourth - third, ends",
+        "return second, third, third - second, ends",
+    ),
+    (
         "a search halves one step too few",
         "while high - low > 1 do",
         "while high - low > 2 do",
@@ -209,6 +234,7 @@ fn found(lua: &RefCell<Lua>) -> Option<String> {
         Kind::SlidingLog,
         Kind::SlidingWindow,
         Kind::FixedWindow,
+        Kind::CalendarWindow,
         Kind::TokenBucket,
         Kind::Mixed,
     ] {

@@ -1,5 +1,5 @@
 //! Promises 1 to 5 and 9 of DESIGN.md, on the script and on the embedded store, over generated traffic.
-//! (6 is in expiry.rs. These judge the answers by the promise alone, without the model.)
+//! (6 is in expiry.rs. These tests check the answers against the promise alone, without the model.)
 
 use crate::lua::Lua;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ impl Store<'_> {
     }
 }
 
-/// Runs `check` on both stores for 150 generated inputs; buckets get keys of their own each time.
+/// Runs `check` on both stores for 150 generated inputs, each with new keys.
 fn on_both<T: std::fmt::Debug>(
     inputs: impl Strategy<Value = (Vec<BucketSpec>, T)>,
     check: impl Fn(&Store, &[Bucket], &T),
@@ -73,9 +73,9 @@ fn on_both<T: std::fmt::Debug>(
 }
 
 fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
-    (1u64..40, 20u64..60).prop_map(move |(limit, seconds)| BucketSpec {
+    (1u64..40, 20u64..60).prop_map(move |(quota, seconds)| BucketSpec {
         algorithm,
-        limit,
+        quota,
         window_us: seconds * SECOND + 7,
     })
 }
@@ -102,7 +102,7 @@ fn traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((pause, cost), 1..60)
 }
 
-/// Sends the traffic; every request with its time and whether it was admitted.
+/// Sends the traffic; returns every request with its time and whether it was admitted.
 fn send(store: &Store, buckets: &[Bucket], traffic: &[(u64, u64)]) -> (u64, Vec<(u64, u64, bool)>) {
     let mut now = START_US;
     let sent = traffic.iter().map(|&(pause, cost)| {
@@ -145,7 +145,7 @@ fn never_over() {
             } else {
                 used(&sent, now, spec.window_us)
             };
-            assert!(units <= spec.limit, "{units} of {} at {now}", spec.limit);
+            assert!(units <= spec.quota, "{units} of {} at {now}", spec.quota);
         }
     });
 }
@@ -161,7 +161,7 @@ fn never_wrongly_denied() {
         let (_, sent) = send(store, buckets, traffic);
         for (index, &(now, cost, admitted)) in sent.iter().enumerate() {
             let used = used(&sent[..index], now, spec.window_us);
-            assert_eq!(admitted, used + cost <= spec.limit, "{used} + {cost}");
+            assert_eq!(admitted, used + cost <= spec.quota, "{used} + {cost}");
         }
     });
 }
@@ -231,7 +231,7 @@ fn cached_denials_are_exact() {
         if denied.admitted {
             return;
         }
-        // Until the certificate's end others come with smaller costs, and are admitted or not.
+        // Until the certificate expires, other requests with smaller costs arrive, and are admitted or not.
         let mut times: Vec<(u64, u64)> = meanwhile
             .iter()
             .map(|(part, cost)| (now + (denied.retry_after_us - 1) * part / 1_000, *cost))
@@ -241,8 +241,8 @@ fn cached_denials_are_exact() {
             store.decide(at, buckets, &[other.min(most)], false);
             let covered = (denied_cost + other).min(most);
             for cost in [denied_cost, covered] {
-                let said = store.decide(at, buckets, &[cost], true);
-                assert!(!said.admitted, "{cost} would be admitted at {at}");
+                let outcome = store.decide(at, buckets, &[cost], true);
+                assert!(!outcome.admitted, "{cost} would be admitted at {at}");
             }
         }
     });
@@ -259,20 +259,20 @@ fn the_clock_may_step() {
         let (before, _) = send(store, buckets, traffic);
         let held = spec.most_at_once() - store.remaining(before, &buckets[0]);
         let now = before - back;
-        // Whoever asks first finds no more room than there was.
+        // The first request finds no more room than there was.
         let mut taken = 0;
         while store.decide(now, buckets, &[1], false).admitted {
             taken += 1;
         }
         assert!(held + taken <= spec.most_at_once(), "{held} + {taken}");
-        // And a window later all of it is there again, though the old clock is not reached.
+        // One window later the whole quota is available, although the clock has not reached the old time.
         let lock = match spec.algorithm {
             Algorithm::SlidingWindow { precision_us } => spec.window_us + precision_us,
-            Algorithm::TokenBucket { burst } => (burst * spec.window_us).div_ceil(spec.limit),
+            Algorithm::TokenBucket { burst } => (burst * spec.window_us).div_ceil(spec.quota),
             _ => spec.window_us,
         };
         let whole = store.remaining(now + lock, &buckets[0]);
-        // But for a fixed window that follows the one stepped back to: then it is what was taken in it that counts.
+        // Except in a fixed window that follows the one that the clock stepped back to, where what was taken in it counts.
         let follows = spec.algorithm == Algorithm::FixedWindow
             && before / spec.window_us == now / spec.window_us + 1;
         let held = if follows { held } else { 0 };
@@ -292,7 +292,7 @@ fn s9_a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
             key: "sg:{edge}:fixed".to_owned(),
             spec: BucketSpec {
                 algorithm: Algorithm::FixedWindow,
-                limit: 100,
+                quota: 100,
                 window_us: 10 * SECOND,
             },
         }];
@@ -300,7 +300,7 @@ fn s9_a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
         assert_eq!(edge % (10 * SECOND), 0);
         let after = edge + 10_000;
         assert!(store.decide(after, &bucket, &[90], false).admitted);
-        // The clock steps back over the edge: the window before it only denies, and says until when.
+        // The clock steps back over the boundary: the earlier window only denies, with a true retry-after.
         let back = edge - 10_000;
         assert_eq!(store.remaining(back, &bucket[0]), 0);
         let small = store.decide(back, &bucket, &[10], false);
@@ -308,7 +308,7 @@ fn s9_a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
         let large = store.decide(back, &bucket, &[11], false);
         assert_eq!(large.retry_after_us, 10_000 + 10 * SECOND);
         assert_eq!(large.reset_us, 10_000 + 10 * SECOND);
-        // Over the edge once more: what was admitted there still counts.
+        // Over the boundary again: what was admitted there still counts.
         assert!(!store.decide(after, &bucket, &[11], false).admitted);
         assert!(store.decide(after, &bucket, &[10], false).admitted);
         assert_eq!(store.remaining(after, &bucket[0]), 0);

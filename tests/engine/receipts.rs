@@ -1,4 +1,4 @@
-//! Units are given back once, and only to whoever has the receipt: on both stores, for every algorithm.
+//! Units are given back once, and only with the receipt: on both stores, for every algorithm.
 
 use std::cell::Cell;
 
@@ -22,7 +22,7 @@ const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::TokenBucket { burst: 10 },
 ];
 
-/// Both stores, which have to agree.
+/// Both stores, which must agree.
 struct Stores {
     lua: Lua,
     memory: Memory,
@@ -80,7 +80,7 @@ impl Limit {
             key: format!("sg:{{{subject}}}:l:{algorithm:?}:{window_us}").replace(' ', ""),
             spec: BucketSpec {
                 algorithm,
-                limit: 10,
+                quota: 10,
                 window_us,
             },
         };
@@ -143,13 +143,13 @@ fn for_each_algorithm(check: impl Fn(&mut Stores, &Limit, u64)) {
 #[test]
 fn s15_the_same_receipt_twice_returns_its_units_once() {
     for_each_algorithm(|stores, limit, now| {
-        // All in one microsecond: the time of a taking proves nothing.
+        // All in one microsecond, so that the time of a taking identifies nothing.
         assert!(stores.take(now, limit, 3, 1));
         assert!(stores.take(now, limit, 3, 2));
         assert_eq!(stores.back(now, limit, u64::MAX, 1), 3);
         assert_eq!(stores.back(now, limit, u64::MAX, 1), 0);
         assert_eq!(stores.remaining(now, limit), 7);
-        // In one call, too.
+        // Also in one call.
         let twice = limit.returns(&[(2, 9), (2, 9), (1, 9)]);
         assert_eq!(stores.give(now, &twice), [3, 0, 0]);
         assert_eq!(stores.remaining(now, limit), 10);
@@ -158,7 +158,7 @@ fn s15_the_same_receipt_twice_returns_its_units_once() {
 }
 
 #[test]
-fn s15_a_script_that_leaves_the_receipt_as_it_was_would_be_found() {
+fn s15_a_script_that_does_not_lower_the_receipt_is_detected() {
     let right = "receipt.level = left - units";
     assert_eq!(script::DECIDE.matches(right).count(), 1);
     let mut lua = Lua::start();
@@ -183,7 +183,7 @@ fn s15_a_guessed_receipt_returns_nothing() {
 }
 
 #[test]
-fn s15_a_receipt_is_of_no_use_for_another_key_or_limit() {
+fn s15_a_receipt_is_invalid_for_another_key_or_limit() {
     for_each_algorithm(|stores, limit, now| {
         let mut other_key = Limit::new("other", Algorithm::FixedWindow);
         let mut other_limit = limit.clone();
@@ -217,7 +217,7 @@ fn s15_a_receipt_may_be_returned_in_parts() {
 fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
-        // A token bucket has drained a part of a unit by then, which is taken off once and not twice.
+        // A token bucket has drained a part of a unit by then, which is subtracted once and not twice.
         let later = now + SECOND;
         assert_eq!(stores.back(later, limit, 1, 1), 1);
         assert_eq!(stores.remaining(later, limit), 6);
@@ -227,7 +227,7 @@ fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
 }
 
 #[test]
-fn s15_what_has_come_back_by_itself_is_not_returned_again() {
+fn s15_units_that_have_expired_are_not_returned_again() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         let later = now + 201 * SECOND;
@@ -283,7 +283,7 @@ fn s15_receipts_have_a_time_to_live_and_no_more_than_they_need() {
 }
 
 #[test]
-fn s15_a_receipt_is_exactly_once_for_many_at_a_time() {
+fn s15_concurrent_give_backs_use_a_receipt_exactly_once() {
     let limit = Limit::new("race", Algorithm::SlidingLog);
     let mut lua = Lua::start();
     assert!(lua.decide(None, &limit.batch(8, Some(1), false))[0].admitted);
@@ -356,7 +356,7 @@ fn s15_receipts_of_random_histories_agree_on_both_stores() {
             match step {
                 Step::Take { cost } => {
                     let secret = given.len() as u128;
-                    // The receipt's own lifetime runs by Redis's clock: only what is fresh can be compared.
+                    // The receipt expires by Redis's own clock, so only recent ones can be compared.
                     if stores.take(now, &limit, cost, secret) {
                         given.push(cost);
                     }

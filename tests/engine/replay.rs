@@ -22,7 +22,7 @@ struct Replay<'a> {
     calls: u64,
 }
 
-/// Replays it; the number of calls that agreed, or the first that did not.
+/// Replays it; returns the number of calls that agreed, or the first disagreement.
 pub fn replay(lua: &mut Lua, history: &History) -> Result<u64, String> {
     static WORLDS: AtomicU64 = AtomicU64::new(0);
     let name = WORLDS.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Replay<'_> {
             self.step(step)
                 .map_err(|error| format!("step {index}, {step:?}, at {}: {error}", self.now))?;
         }
-        // How everything stands at the end.
+        // The final state.
         let peek_each = (0..self.world.len()).map(|bucket| Decision {
             takes: vec![Take { bucket, cost: 1 }],
             peek: true,
@@ -118,11 +118,7 @@ impl Replay<'_> {
             }
             Step::Relimit { bucket, limit } => {
                 let index = self.index(*bucket);
-                let spec = &mut self.world[index].spec;
-                // A token bucket of another rate is another key.
-                if !matches!(spec.algorithm, Algorithm::TokenBucket { .. }) {
-                    spec.limit = *limit;
-                }
+                self.world[index].spec.quota = *limit;
                 Ok(())
             }
         }
@@ -156,7 +152,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The buckets that the decisions name, each once, and the decisions by index into those.
+    /// The buckets of the decisions, each once, and the decisions with indices into those.
     fn batch(&self, decisions: &[Decision]) -> Batch {
         let mut named: Vec<usize> = Vec::new();
         let mut batch = Batch::default();
@@ -164,12 +160,12 @@ impl Replay<'_> {
             let mut decision = decision.clone();
             for take in &mut decision.takes {
                 let known = named.iter().position(|index| *index == take.bucket);
-                let place = known.unwrap_or(named.len());
+                let index = known.unwrap_or(named.len());
                 if known.is_none() {
                     named.push(take.bucket);
                     batch.buckets.push(self.world[take.bucket].clone());
                 }
-                take.bucket = place;
+                take.bucket = index;
             }
             batch.decisions.push(decision);
         }
@@ -204,7 +200,7 @@ impl Replay<'_> {
     fn write_back(&mut self, index: usize, taken: &[(i64, u64)]) -> Result<(), String> {
         self.calls += 1;
         let bucket = &self.world[index];
-        // To the microsecond: some of them are of the microsecond of an admission.
+        // To the microsecond: some coincide with the microsecond of an admission.
         let at_us =
             |percent: i64| match self.taken.iter().rev().nth(percent.unsigned_abs() as usize) {
                 Some((_, _, at)) if percent % 3 == 0 => *at,
@@ -217,7 +213,7 @@ impl Replay<'_> {
                     }
                 }
             };
-        // A token bucket of so many units would not be empty while clocks of 53 bits run.
+        // A token bucket with this many units would not become empty within the range of a 53-bit clock.
         let most = match bucket.spec.algorithm {
             Algorithm::TokenBucket { .. } => 1_000,
             _ => u64::MAX,

@@ -1,4 +1,4 @@
-//! The calculator for operators, beside what Redis says.
+//! The size calculator, compared with MEMORY USAGE.
 
 use crate::expiry::every_algorithm;
 use crate::lua::Lua;
@@ -12,7 +12,7 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
     let mut lua = Lua::start();
     let mut wrong = Vec::new();
     for mut bucket in every_algorithm(1_000_000 * SECOND) {
-        bucket.spec.limit = 2_000_000;
+        bucket.spec.quota = 2_000_000;
         let mut entries = 0;
         let precision_us = match &mut bucket.spec.algorithm {
             Algorithm::SlidingWindow { precision_us } => {
@@ -28,18 +28,18 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
         for size in [1, 10, 1_000, 100_000] {
             fill(&mut lua, &bucket, entries, size, precision_us);
             entries = size;
-            let said: Option<u64> = redis::cmd("MEMORY")
+            let measured: Option<u64> = redis::cmd("MEMORY")
                 .arg("USAGE")
                 .arg(&bucket.key)
                 .arg("SAMPLES")
                 .arg(0)
                 .query(&mut lua.connection)
                 .expect("an answer");
-            let said = said.expect("the key is there") as f64;
+            let measured = measured.expect("the key is there") as f64;
             let estimate = bucket.spec.redis_bytes(bucket.key.len(), entries) as f64;
-            if !(0.75..=1.25).contains(&(estimate / said)) {
+            if !(0.75..=1.25).contains(&(estimate / measured)) {
                 wrong.push(format!(
-                    "{:?}, {entries} entries: {estimate}, not {said}",
+                    "{:?}, {entries} entries: {estimate}, not {measured}",
                     bucket.spec.algorithm
                 ));
             }
@@ -48,7 +48,7 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Admits one at a time until there are so many entries.
+/// Admits one request at a time until the log has this many entries.
 fn fill(lua: &mut Lua, bucket: &Bucket, from: u64, to: u64, apart_us: u64) {
     let batch = Batch {
         buckets: vec![bucket.clone()],

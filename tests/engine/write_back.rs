@@ -1,10 +1,10 @@
-//! What was admitted elsewhere during an outage is in the windows again afterwards, and to write it is bounded work.
+//! Write-backs put what was admitted elsewhere during an outage into the windows, and their work is bounded.
 
 use crate::expiry::every_algorithm;
 use crate::lua::Lua;
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome, Place, Record,
-    Take,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, FleetPosition, MAX_RECORDS, Memory, Outcome,
+    Record, Take,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -25,10 +25,10 @@ fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome 
     memory.decide(now_us, &batch(bucket, cost, false))[0].expect("room")
 }
 
-/// Ten seconds before an outage, twenty of it, in which three sidecars decide, each over its share, and ten after it:
-/// Redis then says what it would have said if it had seen everything.
+/// Ten seconds before an outage, twenty of an outage in which three sidecars decide over their shares, and ten after it:
+/// Redis then answers as if it had seen everything.
 #[test]
-fn write_back_makes_every_window_as_if_redis_had_never_been_away() {
+fn write_back_leaves_every_window_as_if_redis_had_never_been_down() {
     let mut lua = Lua::start();
     for bucket in every_algorithm(60 * SECOND) {
         let is_token = matches!(bucket.spec.algorithm, Algorithm::TokenBucket { .. });
@@ -36,7 +36,10 @@ fn write_back_makes_every_window_as_if_redis_had_never_been_away() {
         let mut sidecars = [Memory::new(), Memory::new(), Memory::new()];
         let share = |rank| Bucket {
             key: bucket.key.clone(),
-            spec: bucket.spec.share(Place { rank, of: 3 }).expect("a share"),
+            spec: bucket
+                .spec
+                .share(FleetPosition { rank, of: 3 })
+                .expect("a share"),
         };
         for step in 0..60 {
             let now_us = START_US + 10 * SECOND + step * 500_000 + step;
@@ -49,12 +52,12 @@ fn write_back_makes_every_window_as_if_redis_had_never_been_away() {
             } else {
                 lua.decide(Some(now_us), &batch(&bucket, units, false));
             }
-            // The whole of a token bucket has not drained three times what each share has.
+            // The whole token bucket drains as much as the three shares together.
             if !is_token || away {
                 assert!(ask(&mut whole, now_us, &bucket, units).admitted);
             }
         }
-        // Redis is back: sidecars tell what they hold, one after the other, and traffic goes on meanwhile.
+        // Redis is back: the sidecars write back, one after the other, while traffic continues.
         let mut now_us = START_US + 40 * SECOND;
         for sidecar in &sidecars {
             let records = sidecar.records(now_us, &bucket.key);
@@ -73,7 +76,7 @@ fn write_back_makes_every_window_as_if_redis_had_never_been_away() {
                 let should = whole.decide(now_us + later, &peek)[0].expect("room");
                 let says = lua.decide(Some(now_us + later), &peek)[0];
                 if is_token {
-                    // Shares that are not used up drain less than the whole: never over, and held a little longer.
+                    // Shares that are partly unused drain less than the whole: never over the limit, and held a little longer.
                     let more = should.remaining.saturating_sub(says.remaining);
                     assert!(
                         says.remaining <= should.remaining && more <= 10,
@@ -88,7 +91,7 @@ fn write_back_makes_every_window_as_if_redis_had_never_been_away() {
 }
 
 #[test]
-fn write_back_tells_at_most_64_records_and_none_earlier_than_it_was() {
+fn write_back_sends_at_most_64_records_and_none_earlier_than_it_was() {
     for bucket in every_algorithm(60 * SECOND) {
         let mut sidecar = Memory::new();
         for n in 0..150 {
@@ -109,7 +112,7 @@ fn write_back_tells_at_most_64_records_and_none_earlier_than_it_was() {
 }
 
 #[test]
-fn write_back_is_unconditional_and_more_than_the_limit_waits_its_true_time() {
+fn write_back_may_exceed_the_limit_and_retry_after_stays_exact() {
     let mut lua = Lua::start();
     for bucket in every_algorithm(60 * SECOND) {
         let now_us = START_US + 20 * SECOND;
@@ -140,7 +143,7 @@ fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {
         key: "sg:{deep}:log".to_owned(),
         spec: BucketSpec {
             algorithm: Algorithm::SlidingLog,
-            limit: 1_000_000,
+            quota: 1_000_000,
             window_us: 600 * SECOND,
         },
     };
@@ -159,13 +162,13 @@ fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {
     let recorded = lua.try_write_back(Some(now_us), &bucket, &records);
     let took = started.elapsed();
     assert_eq!(recorded, Ok(640));
-    // 128 blocks, some 2 ms; all 2,222 would be forty. Generous, for machines that stand still.
+    // 128 blocks take about 2 ms, all 2,222 would take forty. Generous, for machines that stall.
     assert!(took.as_millis() < 100, "{took:?}");
     let left =
         |lua: &mut Lua, at_us| lua.decide(Some(at_us), &batch(&bucket, 0, true))[0].remaining;
     let held = ENTRIES + 640;
     assert_eq!(left(&mut lua, now_us), 1_000_000 - held);
-    // Nothing of it goes before it should, and all of it with the log's last entry.
+    // Nothing expires early, and everything expires with the log's last entry.
     let ends_us = START_US + 600 * SECOND;
     assert_eq!(left(&mut lua, ends_us + 64), 1_000_000 - held);
     let all_gone = ends_us + SECOND + ENTRIES;
@@ -175,9 +178,9 @@ fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {
     assert_eq!(before, 1_000_000 - 640 - (depth + 1), "beyond the depth");
 }
 
-/// The answer to a call may be lost: the call is repeated, and is to be done once.
+/// A call whose answer was lost is repeated, and must have an effect once.
 #[test]
-fn write_back_of_one_name_is_recorded_once() {
+fn a_repeated_write_back_of_the_same_name_is_recorded_once() {
     let mut lua = Lua::start();
     for algorithm in [
         Algorithm::SlidingLog,
@@ -186,7 +189,7 @@ fn write_back_of_one_name_is_recorded_once() {
     ] {
         let spec = BucketSpec {
             algorithm,
-            limit: 1_000,
+            quota: 1_000,
             window_us: 600 * SECOND,
         };
         let bucket = |name: &str| Bucket {

@@ -1,5 +1,5 @@
-//! What is committed is what is made from the description, and says what it must.
-//! `SLUICEGATE_WRITE=1 cargo test -p sluicegate-tests --test observe committed` writes the dashboards anew.
+//! The committed dashboards match their description and meet the rules for panels and queries.
+//! `SLUICEGATE_WRITE=1 cargo test -p sluicegate-tests --test observe committed` regenerates the dashboards.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use sluicegate_tests::process::repository;
 use crate::description::Description;
 use crate::grafana::files;
 
-/// Every name of a metric in a query or a file of rules.
+/// Every metric name in a query or a file of rules.
 pub fn metrics(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
     let ours = words.filter(|word| {
@@ -20,7 +20,7 @@ pub fn metrics(text: &str) -> BTreeSet<String> {
     ours.map(str::to_owned).collect()
 }
 
-/// Every panel of a dashboard that shows something.
+/// Every panel of a dashboard except row headings.
 pub fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
     let all = dashboard["panels"].as_array().unwrap().iter();
     all.filter(|panel| panel["type"] != "row")
@@ -34,7 +34,7 @@ fn queries(dashboard: &Value) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn the_dashboards_in_the_repository_are_those_of_the_description() {
+fn the_committed_dashboards_match_the_description() {
     for (path, made) in files(&Description::read()) {
         let text = serde_json::to_string_pretty(&made).unwrap() + "\n";
         let file = repository(&path);
@@ -44,13 +44,13 @@ fn the_dashboards_in_the_repository_are_those_of_the_description() {
         let is = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
             is == text,
-            "{path} is not what deploy/grafana/dashboards.yaml says: `make dashboards` writes it anew"
+            "{path} does not match deploy/grafana/dashboards.yaml: `make dashboards` regenerates it"
         );
     }
 }
 
 #[test]
-fn every_panel_says_what_it_shows_and_no_two_of_a_page_have_the_same_title_or_place() {
+fn every_panel_has_a_description_and_a_title_and_position_of_its_own() {
     for (path, page) in files(&Description::read()) {
         let mut taken = BTreeSet::new();
         for panel in page["panels"].as_array().unwrap() {
@@ -59,7 +59,10 @@ fn every_panel_says_what_it_shows_and_no_two_of_a_page_have_the_same_title_or_pl
             assert!(at("x") + at("w") <= 24, "{path}: {title}");
             for x in at("x")..at("x") + at("w") {
                 for y in at("y")..at("y") + at("h") {
-                    assert!(taken.insert((x, y)), "{path}: {title} lies on another");
+                    assert!(
+                        taken.insert((x, y)),
+                        "{path}: {title} overlaps another panel"
+                    );
                 }
             }
         }
@@ -77,7 +80,7 @@ fn every_panel_says_what_it_shows_and_no_two_of_a_page_have_the_same_title_or_pl
 }
 
 #[test]
-fn every_query_keeps_to_what_is_chosen_at_the_top() {
+fn every_query_uses_the_variables_at_the_top() {
     for (path, page) in files(&Description::read()) {
         for query in queries(&page) {
             let chosen = query.contains("=~\"$namespace\"") || query.contains("ALERTS{");
@@ -87,7 +90,7 @@ fn every_query_keeps_to_what_is_chosen_at_the_top() {
 }
 
 #[test]
-fn every_metric_that_is_asked_for_is_in_a_reference() {
+fn every_metric_in_a_query_is_documented() {
     let counters = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
     let reference = std::fs::read_to_string(repository("docs/metrics.md")).unwrap();
     let mut asked = BTreeSet::new();
@@ -111,7 +114,7 @@ fn every_metric_that_is_asked_for_is_in_a_reference() {
     }
 }
 
-/// The name under which a histogram's parts are told.
+/// The name of the family that a histogram's series belongs to.
 fn family(name: &str) -> &str {
     let parts = ["_bucket", "_sum", "_count"];
     parts
@@ -128,14 +131,14 @@ fn counter(name: &str) -> String {
 }
 
 #[test]
-fn what_is_provisioned_is_where_the_dashboards_look() {
+fn grafanas_provisioning_matches_prometheus_and_the_dashboards() {
     let read = |path: &str| -> Value {
         let text = std::fs::read_to_string(repository(path)).unwrap();
         serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"))
     };
     let sources = read("deploy/grafana/provisioning/datasources/prometheus.yml");
     let prometheus = read("deploy/prometheus/prometheus.yml");
-    // $__rate_interval is made from it; a wrong one makes empty charts.
+    // Grafana computes $__rate_interval from it; a wrong value makes charts empty.
     assert_eq!(
         sources["datasources"][0]["jsonData"]["timeInterval"],
         prometheus["global"]["scrape_interval"]

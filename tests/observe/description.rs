@@ -1,11 +1,11 @@
-//! `deploy/grafana/dashboards.yaml` as types. What the fields mean stands at the head of that file.
+//! `deploy/grafana/dashboards.yaml` as types. The head of that file explains the fields.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use sluicegate_tests::process::repository;
 
-/// All of it.
+/// The whole file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
@@ -15,7 +15,7 @@ pub struct Description {
     pub dashboards: Vec<Dashboard>,
 }
 
-/// What one can choose at the top of a dashboard.
+/// A variable at the top of a dashboard.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variable {
@@ -24,7 +24,7 @@ pub struct Variable {
     pub values: String,
 }
 
-/// Moments that are marked in every chart.
+/// Events that are marked in every chart.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Annotation {
@@ -34,7 +34,7 @@ pub struct Annotation {
     pub text: String,
 }
 
-/// One page.
+/// One dashboard.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dashboard {
@@ -44,7 +44,7 @@ pub struct Dashboard {
     pub rows: Vec<Row>,
 }
 
-/// Panels side by side, under a heading where it has a title.
+/// Panels side by side, under a heading if the row has a title.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -63,7 +63,7 @@ fn none() -> String {
     "none".to_owned()
 }
 
-/// One picture.
+/// One panel.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Panel {
@@ -73,7 +73,7 @@ pub struct Panel {
     #[serde(default = "none")]
     pub unit: String,
     pub max: Option<f64>,
-    /// Powers of ten at even distances: for what spans several of them.
+    /// A logarithmic axis, for values that span several powers of ten.
     #[serde(default)]
     pub log: bool,
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct Panel {
     pub queries: Vec<Query>,
 }
 
-/// How it is drawn.
+/// How a panel is drawn.
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -98,7 +98,7 @@ pub enum Kind {
     Table,
 }
 
-/// A word instead of a value.
+/// A text that replaces a value.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Word {
@@ -111,22 +111,22 @@ pub struct Word {
 #[serde(deny_unknown_fields)]
 pub struct Query {
     pub expr: String,
-    /// Of a line or bar.
+    /// The legend of a line or bar.
     pub legend: Option<String>,
-    /// Of a table: its heading, and its unit.
+    /// The heading of a table's column, and its unit.
     pub column: Option<String>,
     pub unit: Option<String>,
 }
 
 impl Description {
-    /// The file.
+    /// Reads the file.
     pub fn read() -> Self {
         let text = std::fs::read_to_string(repository("deploy/grafana/dashboards.yaml")).unwrap();
         serde_saphyr::from_str(&text)
             .unwrap_or_else(|error| panic!("deploy/grafana/dashboards.yaml: {error}"))
     }
 
-    /// A query with the selectors put in.
+    /// A query with its selectors substituted.
     pub fn selected(&self, query: &str) -> String {
         let mut selected = query.to_owned();
         for (name, selector) in &self.selectors {
@@ -138,7 +138,7 @@ impl Description {
             .any(|rest| rest.starts_with(char::is_alphabetic));
         assert!(
             !unknown,
-            "a selector that dashboards.yaml does not have: {query}"
+            "a selector that is not in dashboards.yaml: {query}"
         );
         selected
     }

@@ -1,5 +1,5 @@
-//! A plain picture of each dashboard from what Prometheus said: target/dashboards/NAME.svg. To be looked at: a query
-//! that shows nonsense is seen there before it is seen in Grafana.
+//! Draws each dashboard from Prometheus's answers: target/dashboards/NAME.svg. For a developer's eye: a nonsensical
+//! query shows there before it shows in Grafana.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,14 +12,14 @@ use sluicegate_tests::prometheus::Series;
 
 use crate::grafana::COLUMNS;
 use crate::panels::{Shown, View};
-use crate::units::spelt;
+use crate::units::format_value;
 
 /// Pixels of a column and of a row of Grafana's grid.
 const CELL: (u32, u32) = (56, 34);
 const TEXT: (&str, i32) = ("sans-serif", 13);
 const LINE: i32 = 16;
 /// Lines of a legend that are shown.
-const MOST: usize = 8;
+const MAX_LEGEND_LINES: usize = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn Error>>;
@@ -35,17 +35,17 @@ fn sheet(path: &std::path::Path, page: &Value, shown: &[Shown<'_>], view: &View<
     let all = page["panels"].as_array().ok_or("no panels")?;
     let rows = all
         .iter()
-        .map(|panel| place(panel, "y") + place(panel, "h"))
+        .map(|panel| grid_position(panel, "y") + grid_position(panel, "h"))
         .max()
         .unwrap_or(0);
     let root = SVGBackend::new(path, (COLUMNS * CELL.0, rows * CELL.1)).into_drawing_area();
     root.fill(&WHITE)?;
     for row in all.iter().filter(|panel| panel["type"] == "row") {
         let title = row["title"].as_str().unwrap_or_default();
-        within(&root, row).draw(&Text::new(title, (8, 10), ("sans-serif", 16)))?;
+        panel_area(&root, row).draw(&Text::new(title, (8, 10), ("sans-serif", 16)))?;
     }
     for one in shown {
-        let area = within(&root, one.panel).margin(3, 3, 3, 3);
+        let area = panel_area(&root, one.panel).margin(3, 3, 3, 3);
         let (width, height) = area.dim_in_pixel();
         let frame = Rectangle::new(
             [(0, 0), (width as i32 - 1, height as i32 - 1)],
@@ -70,18 +70,24 @@ fn sheet(path: &std::path::Path, page: &Value, shown: &[Shown<'_>], view: &View<
     Ok(())
 }
 
-fn place(panel: &Value, field: &str) -> u32 {
+fn grid_position(panel: &Value, field: &str) -> u32 {
     panel["gridPos"][field]
         .as_u64()
         .and_then(|n| u32::try_from(n).ok())
         .unwrap_or(0)
 }
 
-fn within<'a>(root: &Area<'a>, panel: &Value) -> Area<'a> {
-    let corner = (place(panel, "x") * CELL.0, place(panel, "y") * CELL.1);
+fn panel_area<'a>(root: &Area<'a>, panel: &Value) -> Area<'a> {
+    let corner = (
+        grid_position(panel, "x") * CELL.0,
+        grid_position(panel, "y") * CELL.1,
+    );
     root.clone().shrink(
         corner,
-        (place(panel, "w") * CELL.0, place(panel, "h") * CELL.1),
+        (
+            grid_position(panel, "w") * CELL.0,
+            grid_position(panel, "h") * CELL.1,
+        ),
     )
 }
 
@@ -91,7 +97,7 @@ fn unit(panel: &Value) -> &str {
         .unwrap_or_default()
 }
 
-/// Each series with what Grafana writes beside it.
+/// Each series with its legend.
 fn named<'s>(shown: &'s Shown<'_>) -> Vec<(String, &'s Series)> {
     let all = shown.queries.iter();
     all.flat_map(|(legend, series)| {
@@ -113,7 +119,7 @@ fn stat(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
     let word = &shown.panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
         [series.last().to_string()];
     let text = word["text"].as_str().map_or_else(
-        || spelt(unit(shown.panel), series.last(), view.to),
+        || format_value(unit(shown.panel), series.last(), view.to),
         str::to_owned,
     );
     area.draw(&Text::new(text, (8, 30), ("sans-serif", 28)))?;
@@ -146,7 +152,7 @@ fn lines(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
     } else {
         0.0..top.max(1e-6)
     };
-    let legend = LINE * all.len().min(MOST) as i32;
+    let legend = LINE * all.len().min(MAX_LEGEND_LINES) as i32;
     let height = area.dim_in_pixel().1 as i32 - legend;
     let (plot, below) = area.split_vertically(height);
     let mut chart = ChartBuilder::on(&plot)
@@ -160,24 +166,24 @@ fn lines(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
         .x_labels(6)
         .y_labels(5)
         .x_label_formatter(&|x| format!("{x:.0} s"))
-        .y_label_formatter(&|y| spelt(unit, if log { 10_f64.powf(*y) } else { *y }, view.to))
+        .y_label_formatter(&|y| format_value(unit, if log { 10_f64.powf(*y) } else { *y }, view.to))
         .draw()?;
     for (n, (name, series)) in all.iter().enumerate() {
         let color = Palette99::pick(n).mix(1.0);
-        // A gap where there was nothing, as in Grafana.
+        // A gap where there is no data, as in Grafana.
         for run in series.points.chunk_by(|one, next| next.0 - one.0 < 1.5) {
             let points = run
                 .iter()
                 .map(|point| (point.0 - view.from, height_of(point.1)));
             chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
         }
-        if n < MOST {
+        if n < MAX_LEGEND_LINES {
             let y = LINE * n as i32;
             below.draw(&Rectangle::new([(6, y + 4), (16, y + 9)], color.filled()))?;
             let text = format!(
                 "{name}   last {}, max {}",
-                spelt(unit, series.last(), view.to),
-                spelt(unit, most(series), view.to)
+                format_value(unit, series.last(), view.to),
+                format_value(unit, most(series), view.to)
             );
             below.draw(&Text::new(text, (22, y), TEXT))?;
         }
@@ -204,7 +210,7 @@ fn bars(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
             RGBColor(30, 120, 170).mix(0.6).filled(),
         ))?;
         area.draw(&Text::new(
-            spelt(unit(shown.panel), series.last(), view.to),
+            format_value(unit(shown.panel), series.last(), view.to),
             (126 + length, y),
             TEXT,
         ))?;
@@ -212,7 +218,7 @@ fn bars(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
     Ok(())
 }
 
-/// Buckets are counted with all smaller ones in them, so each is what it has more than the one below.
+/// Prometheus's buckets are cumulative, so each value is the difference from the bucket below.
 fn heatmap(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
     let bound = |series: &Series| series.label("le").parse().unwrap_or(f64::INFINITY);
     let mut buckets: Vec<_> = named(shown).into_iter().map(|(_, series)| series).collect();
@@ -233,9 +239,9 @@ fn heatmap(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
         .y_label_area_size(70)
         .margin_right(8)
         .build_cartesian_2d(0.0..view.to - view.from, 0.0..rows as f64)?;
-    // The line between two rows is the bound of the lower one.
+    // The line between two rows is the upper bound of the lower one.
     let name = |y: &f64| match (*y as usize).checked_sub(1).map(|row| bound(buckets[row])) {
-        Some(le) if le.is_finite() => spelt(unit(shown.panel), le, view.to),
+        Some(le) if le.is_finite() => format_value(unit(shown.panel), le, view.to),
         Some(_) => "more".to_owned(),
         None => String::new(),
     };
@@ -255,7 +261,7 @@ fn heatmap(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
     Ok(())
 }
 
-/// Rows are the sets of labels, columns those labels and each query's values.
+/// One row per set of labels; columns are the labels and each query's value.
 fn table(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
     let mut rows: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
     let names: std::collections::BTreeSet<_> = shown
@@ -288,7 +294,7 @@ fn table(area: &Area<'_>, shown: &Shown<'_>, view: &View<'_>) -> Drawn {
                 .collect();
             rows.entry(key)
                 .or_default()
-                .push(spelt(unit, one.last(), view.to));
+                .push(format_value(unit, one.last(), view.to));
         }
     }
     let width = area.dim_in_pixel().0 as i32 / headings.len().max(1) as i32;

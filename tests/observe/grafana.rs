@@ -1,4 +1,4 @@
-//! The JSON that Grafana 10 and 11 read, made from the description.
+//! Generates the JSON that Grafana 10 and 11 read from the description.
 
 use serde_json::{Map, Value, json};
 
@@ -6,12 +6,12 @@ use crate::description::{Annotation, Dashboard, Description, Kind, Panel, Query,
 
 /// Columns of Grafana's grid.
 pub const COLUMNS: u32 = 24;
-/// The version of the format that Grafana 10.1 wrote first; newer ones read it.
+/// The version of the format, introduced by Grafana 10.1; newer versions read it.
 const SCHEMA_VERSION: u32 = 39;
-/// The variable at the top of each page says which Prometheus.
+/// The variable at the top of each page that selects the Prometheus.
 const SOURCE: &str = "${datasource}";
 
-/// Each dashboard's path in the repository, and what is to stand there.
+/// Each dashboard's path in the repository, and its content.
 pub fn files(description: &Description) -> Vec<(String, Value)> {
     let all = description.dashboards.iter();
     all.map(|dashboard| {
@@ -58,7 +58,7 @@ fn page(description: &Description, dashboard: &Dashboard) -> Value {
         "schemaVersion": SCHEMA_VERSION,
         "version": 1,
         "editable": true,
-        "graphTooltip": 1, // one cross-hair through all charts
+        "graphTooltip": 1, // one crosshair through all charts
         "timezone": "browser",
         "time": { "from": "now-1h", "to": "now" },
         "refresh": "10s",
@@ -83,7 +83,7 @@ fn variable(variable: &Variable) -> Value {
         "definition": variable.values,
         "query": { "query": variable.values, "refId": variable.name },
         "includeAll": true,
-        "allValue": ".*", // also true of a label that is not there
+        "allValue": ".*", // also matches a missing label
         "multi": true,
         "current": { "selected": true, "text": ["All"], "value": ["$__all"] },
         "refresh": 2, // whenever the time span changes: sidecars come and go
@@ -91,7 +91,7 @@ fn variable(variable: &Variable) -> Value {
     })
 }
 
-/// All rows under one another, every panel with its place.
+/// All rows below one another, every panel with its position.
 fn panels(description: &Description, dashboard: &Dashboard) -> Vec<Value> {
     let (mut made, mut top) = (Vec::new(), 0);
     for row in &dashboard.rows {
@@ -102,10 +102,10 @@ fn panels(description: &Description, dashboard: &Dashboard) -> Vec<Value> {
             }));
             top += 1;
         }
-        for (place, panel) in places(row).into_iter().zip(&row.panels) {
+        for (position, panel) in positions(row).into_iter().zip(&row.panels) {
             let mut one = picture(description, panel);
             one["id"] = json!(made.len() + 1);
-            one["gridPos"] = json!({ "x": place.0, "y": top, "w": place.1, "h": row.height });
+            one["gridPos"] = json!({ "x": position.0, "y": top, "w": position.1, "h": row.height });
             made.push(one);
         }
         top += row.height;
@@ -113,11 +113,11 @@ fn panels(description: &Description, dashboard: &Dashboard) -> Vec<Value> {
     made
 }
 
-/// Left edge and width of each panel of a row; the last takes what is left over.
-fn places(row: &Row) -> Vec<(u32, u32)> {
+/// Left edge and width of each panel of a row; the last takes the remaining columns.
+fn positions(row: &Row) -> Vec<(u32, u32)> {
     let count = u32::try_from(row.panels.len()).unwrap();
     let width = COLUMNS / count;
-    let place = |n: u32| {
+    let position = |n: u32| {
         (
             n * width,
             if n + 1 == count {
@@ -127,7 +127,7 @@ fn places(row: &Row) -> Vec<(u32, u32)> {
             },
         )
     };
-    (0..count).map(place).collect()
+    (0..count).map(position).collect()
 }
 
 fn picture(description: &Description, panel: &Panel) -> Value {
@@ -204,7 +204,7 @@ fn color(panel: &Panel) -> Value {
     }
 }
 
-/// From the least to the most; below the first of them all is well, unless a color says otherwise.
+/// Thresholds in ascending order; values below the first are green.
 fn thresholds(panel: &Panel) -> Value {
     let mut steps: Vec<_> = panel.thresholds.iter().collect();
     steps.sort_by(|one, other| one.1.total_cmp(other.1));
@@ -267,7 +267,7 @@ fn options(panel: &Panel) -> Value {
     }
 }
 
-/// A table's columns: those of all queries side by side, with the headings and units of the description.
+/// A table's columns: all queries side by side, with the headings and units of the description.
 fn columns(panel: &Panel) -> (Value, Value) {
     let named = || panel.queries.iter().zip('A'..='Z');
     let name = |letter: char| match panel.queries.len() {

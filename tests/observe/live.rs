@@ -1,5 +1,5 @@
-//! One scene of less than a minute: many 429s, a reload, a policy that is refused, Redis away, the sidecar away.
-//! The alerts fire and cease; then every panel of both dashboards has something to show, and is drawn.
+//! One scene of less than a minute: many 429s, a reload, a refused policy, an outage of Redis, an outage of the sidecar.
+//! The alerts fire and resolve; then every panel of both dashboards must have data, and is drawn.
 
 use sluicegate_tests::process::eventually;
 
@@ -12,8 +12,8 @@ use crate::runbook::every_command_works;
 use crate::scene::{PLENTY, Scene, now, policy};
 
 impl Scene {
-    /// What is about to break has not broken yet.
-    async fn is_well(&self) {
+    /// Waits until no alert of the coming outages fires.
+    async fn all_alerts_resolve(&self) {
         let outages = [
             "SluicegateUnmetered",
             "SluicegateRefusedWithoutVerdict",
@@ -23,7 +23,7 @@ impl Scene {
             "SluicegateManyDenials",
         ];
         for alert in outages {
-            self.ceases(alert).await;
+            self.resolves(alert).await;
         }
     }
 
@@ -34,15 +34,15 @@ impl Scene {
         .await;
     }
 
-    async fn ceases(&self, alert: &str) {
-        eventually(&format!("{alert} ceases"), async || {
+    async fn resolves(&self, alert: &str) {
+        eventually(&format!("{alert} resolves"), async || {
             !self.prometheus.firing().await.contains(&alert.to_owned())
         })
         .await;
     }
 }
 
-/// What happens; returns when it began and ended.
+/// Plays the scene; returns when it began and ended.
 async fn play(scene: &mut Scene) -> (f64, f64) {
     let from = now();
     let store = scene.redis.url();
@@ -55,24 +55,24 @@ async fn play(scene: &mut Scene) -> (f64, f64) {
     scene.write_policy("limits: {");
     scene.fires("SluicegatePolicyRefused").await;
     scene.write_policy(&policy(&store, PLENTY));
-    scene.noise(false);
-    scene.is_well().await;
+    scene.set_noisy(false);
+    scene.all_alerts_resolve().await;
 
     scene.redis.kill();
     scene.fires("SluicegateStoreFailing").await;
     scene.fires("SluicegateRefusedWithoutVerdict").await;
     scene.redis.restart().await;
-    scene.is_well().await;
+    scene.all_alerts_resolve().await;
 
     scene.sidecar.kill();
     scene.fires("SluicegateUnmetered").await;
     scene.fires("SluicegateSidecarMissing").await;
     scene.sidecar.restart().await;
-    scene.is_well().await;
-    // What is shown as it is now wants something to show.
-    scene.noise(true);
+    scene.all_alerts_resolve().await;
+    // Panels of current values need traffic.
+    scene.set_noisy(true);
     scene.fires("SluicegateManyDenials").await;
-    // The restarted sidecar counts its policies from 1 again, which must not keep the filter from believing it.
+    // The restarted sidecar numbers its policies from 1 again, which the filter must accept.
     eventually("the filter denies by itself again", async || {
         let here =
             r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="denied"}"#;
@@ -83,7 +83,7 @@ async fn play(scene: &mut Scene) -> (f64, f64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn alerts_fire_and_cease_and_every_panel_has_something_to_show() {
+async fn alerts_fire_and_resolve_and_every_panel_has_data() {
     let mut scene = Scene::start().await;
     let (from, to) = play(&mut scene).await;
     let description = Description::read();
@@ -95,7 +95,7 @@ async fn alerts_fire_and_cease_and_every_panel_has_something_to_show() {
         let each = View::all(&scene.prometheus, page, from, to)
             .each(page)
             .await;
-        // There is no namespace on this machine; sidecar, limit and Envoy there are.
+        // On this machine `namespace` has no values; sidecar, limit and Envoy do.
         assert_eq!(each.choices(), 3);
         let again = each.of(page).await;
         let panels = described(&description, &dashboard.name);
@@ -110,7 +110,7 @@ async fn alerts_fire_and_cease_and_every_panel_has_something_to_show() {
         for annotation in page["annotations"]["list"].as_array().unwrap() {
             let query = annotation["expr"].as_str().unwrap();
             let marks = view.ask(query, false).await;
-            assert!(!marks.is_empty(), "{path}: nothing is marked by {query}");
+            assert!(!marks.is_empty(), "{path}: no annotation from {query}");
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -118,13 +118,13 @@ async fn alerts_fire_and_cease_and_every_panel_has_something_to_show() {
     every_command_works(&scene);
 }
 
-/// A rule over a metric that does not exist is silent for ever.
+/// A rule over a metric that does not exist never fires.
 async fn every_metric_of_the_rules_is_there(scene: &Scene) {
     let there = scene.prometheus.names().await;
     for file in ["recording.yml", "alerts.yml"] {
         let path = sluicegate_tests::process::repository("deploy/prometheus").join(file);
         for name in metrics(&std::fs::read_to_string(path).unwrap()) {
-            assert!(there.contains(&name), "{file}: there is no {name}");
+            assert!(there.contains(&name), "{file}: no metric {name}");
         }
     }
 }

@@ -1,16 +1,15 @@
-//! What Prometheus and Grafana are given in `deploy/`: rules, alerts and dashboards, against a real Prometheus that
-//! scrapes a real chain.
+//! The rules, alerts and dashboards in `deploy/`, tested with a real Prometheus that scrapes a real chain.
 //!
 //! | module | for |
 //! |---|---|
 //! | `description` | `deploy/grafana/dashboards.yaml` as types |
 //! | `grafana` | the JSON that Grafana reads, made from it |
-//! | `committed` | what is committed is what is made; descriptions, links, names of metrics |
-//! | `rules` | the rules by promtool; every alert has its cases and its section of the runbook |
-//! | `shorten` | rules whose minutes are seconds |
+//! | `committed` | the committed dashboards are up to date; descriptions, links, names of metrics |
+//! | `rules` | promtool's checks; every alert has test cases and a section in the runbook |
+//! | `shorten` | rules with seconds instead of minutes |
 //! | `scene` | the chain, the Prometheus and the traffic: denials, a reload, outages |
-//! | `live` | alerts that fire and cease, panels that have data |
-//! | `runbook` | every command of docs/runbook.md, run |
+//! | `live` | alerts fire and resolve, panels have data |
+//! | `runbook` | runs every command of docs/runbook.md |
 //! | `panels` | the queries of a dashboard, run as Grafana runs them |
 //! | `draw`, `units` | a picture of each dashboard: target/dashboards |
 

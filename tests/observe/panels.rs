@@ -1,4 +1,4 @@
-//! The queries of a dashboard, run as Grafana runs them: variables put in, `now` or over the time span.
+//! Runs the queries of a dashboard as Grafana does: with variables substituted, as instant or range queries.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use sluicegate_tests::prometheus::{Prometheus, SCRAPE_SECONDS, Series};
 use crate::committed::panels;
 use crate::description::{Description, Panel};
 
-/// A time span and what is chosen at the top of the page, as Grafana writes it into a query.
+/// A time span, and the values chosen for the page's variables.
 pub struct View<'a> {
     prometheus: &'a Prometheus,
     pub from: f64,
@@ -16,14 +16,14 @@ pub struct View<'a> {
     chosen: BTreeMap<String, String>,
 }
 
-/// What a panel shows: of each query its legend and its series.
+/// What a panel shows: the legend and the series of each query.
 pub struct Shown<'a> {
     pub panel: &'a Value,
     pub queries: Vec<(String, Vec<Series>)>,
 }
 
 impl<'a> View<'a> {
-    /// With "All" chosen everywhere.
+    /// Chooses "All" for every variable.
     pub fn all(prometheus: &'a Prometheus, page: &Value, from: f64, to: f64) -> Self {
         let all = |variable: &Value| text(&variable["allValue"]);
         let chosen = variables(page).map(|one| (text(&one["name"]), all(one)));
@@ -35,7 +35,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// With every value that there is chosen one by one, where there is any.
+    /// Chooses every existing value explicitly, for each variable that has any.
     pub async fn each(mut self, page: &Value) -> Self {
         for variable in variables(page) {
             let query = self.put_in(&text(&variable["query"]["query"]));
@@ -43,7 +43,7 @@ impl<'a> View<'a> {
                 .strip_prefix("label_values(")
                 .and_then(|rest| rest.strip_suffix(')'))
                 .and_then(|rest| rest.rsplit_once(", "))
-                .unwrap_or_else(|| panic!("not understood: {query}"));
+                .unwrap_or_else(|| panic!("cannot parse the variable's query: {query}"));
             let values = self.prometheus.label_values(values.1, values.0).await;
             if !values.is_empty() {
                 let values: Vec<_> = values.iter().map(|value| escaped(value)).collect();
@@ -70,14 +70,11 @@ impl<'a> View<'a> {
         for (name, value) in &self.chosen {
             query = query.replace(&format!("${name}"), value);
         }
-        assert!(
-            !query.contains('$'),
-            "a variable that is not there: {query}"
-        );
+        assert!(!query.contains('$'), "an unknown variable: {query}");
         query
     }
 
-    /// What a query says.
+    /// Runs a query, as an instant query if `now`.
     pub async fn ask(&self, query: &str, now: bool) -> Vec<Series> {
         let query = self.put_in(query);
         if now {
@@ -87,7 +84,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What every panel of a page shows.
+    /// Runs the queries of every panel of a page.
     pub async fn of<'p>(&self, page: &'p Value) -> Vec<Shown<'p>> {
         let mut shown = Vec::new();
         for panel in panels(page) {
@@ -103,7 +100,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What is wrong with what a panel shows, if anything.
+/// What is wrong with a panel's data, if anything.
 pub fn fault(shown: &Shown<'_>, panel: &Panel) -> Option<String> {
     let values = |series: &[Series]| -> Vec<f64> {
         let points = series.iter().flat_map(|one| &one.points);
@@ -128,23 +125,23 @@ pub fn fault(shown: &Shown<'_>, panel: &Panel) -> Option<String> {
     }
     let mut all = shown.queries.iter().flat_map(|(_, series)| values(series));
     let zeros = all.all(|value| value == 0.0);
-    (zeros && !panel.quiet).then(|| "nothing but zeros".to_owned())
+    (zeros && !panel.quiet).then(|| "only zeros".to_owned())
 }
 
-/// The panels of a dashboard in the order in which `panels` goes through its JSON.
+/// The panels of a dashboard, in the order of `panels`.
 pub fn described<'d>(description: &'d Description, name: &str) -> Vec<&'d Panel> {
     let mut all = description.dashboards.iter();
     let dashboard = all.find(|one| one.name == name).unwrap();
     dashboard.rows.iter().flat_map(|row| &row.panels).collect()
 }
 
-/// Those that are chosen from what Prometheus knows.
+/// The variables whose values come from Prometheus.
 fn variables(page: &Value) -> impl Iterator<Item = &Value> {
     let all = page["templating"]["list"].as_array().unwrap().iter();
     all.filter(|one| one["type"] == "query")
 }
 
-/// A value within a regular expression within a query's quotes.
+/// Escapes a value for a regular expression inside a quoted string of a query.
 fn escaped(value: &str) -> String {
     let special = |c: char| r"\^$*+?.()|{}[]/".contains(c);
     value

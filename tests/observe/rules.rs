@@ -1,4 +1,4 @@
-//! The rules by Prometheus's own tool, and what every alert must have.
+//! promtool's checks of the rules, and what every alert must have.
 
 use std::process::Command;
 
@@ -16,8 +16,11 @@ fn promtool(arguments: &[&str]) {
         .current_dir(repository("deploy/prometheus"))
         .output()
         .unwrap_or_else(|error| panic!("cannot start promtool: {error}; install it: tests/setup"));
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "promtool {arguments:?}:\n{said}");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "promtool {arguments:?}:\n{printed}"
+    );
 }
 
 fn read(file: &str) -> Value {
@@ -41,7 +44,7 @@ fn alerts() -> Vec<Value> {
 }
 
 #[test]
-fn prometheus_finds_no_fault_in_configuration_and_rules() {
+fn promtool_accepts_the_configuration_and_the_rules() {
     promtool(&["check", "config", "prometheus.yml"]);
     promtool(&[
         "check",
@@ -59,7 +62,7 @@ fn alerts_fire_when_they_should_and_only_then() {
 }
 
 #[test]
-fn every_alert_has_a_case_of_firing_and_one_of_silence() {
+fn every_alert_has_a_test_case_that_fires_and_one_that_does_not() {
     let tests = read("alerts_test.yml");
     let tests = tests["tests"].as_array().unwrap().iter();
     let cases: Vec<_> = tests
@@ -76,7 +79,7 @@ fn every_alert_has_a_case_of_firing_and_one_of_silence() {
 }
 
 #[test]
-fn every_alert_says_what_to_do() {
+fn every_alert_has_a_section_in_the_runbook() {
     let runbook = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
@@ -91,12 +94,16 @@ fn every_alert_says_what_to_do() {
             .split_once(&format!("\n## {name}\n"))
             .unwrap_or_else(|| panic!("docs/runbook.md has no section {name}"));
         let section = section.split("\n## ").next().unwrap();
-        for part in ["**What it means.**", "**Look at.**", "**Do.**"] {
+        for part in ["**What it means.**", "**Check.**", "**Do.**"] {
             assert!(section.contains(part), "docs/runbook.md: {name}: {part}");
         }
     }
     let sections = runbook.matches("\n## Sluicegate").count();
-    assert_eq!(sections, alerts().len(), "sections of alerts that are gone");
+    assert_eq!(
+        sections,
+        alerts().len(),
+        "sections of alerts that no longer exist"
+    );
 }
 
 #[test]
@@ -113,6 +120,6 @@ fn every_recording_rule_is_used() {
         let shown = dashboards
             .iter()
             .any(|(_, page)| page.to_string().contains(name));
-        assert!(used || shown, "nobody uses {name}");
+        assert!(used || shown, "{name} is unused");
     }
 }

@@ -1,4 +1,4 @@
-//! A chain that Prometheus scrapes, and its traffic: clients of three rules, a noisy one, a worker without Envoy.
+//! A chain that Prometheus scrapes, and its traffic: clients of three rules, a noisy client, a worker without Envoy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,10 @@ use tokio::time::MissedTickBehavior;
 
 use crate::shorten::shorten;
 
-/// Quota of `everyone`, which is drawn on and never denies; a reload changes it.
+/// Quota of `everyone`, which is used and never denies; a reload changes it.
 pub const PLENTY: u32 = 1000;
 
-/// All of it, on ports and in a folder of its own.
+/// The chain, Prometheus and the traffic, on ports and in a folder of their own.
 pub struct Scene {
     pub redis: Redis,
     pub sidecar: Sidecar,
@@ -30,12 +30,12 @@ pub struct Scene {
     noisy: Arc<AtomicBool>,
     traffic: Vec<JoinHandle<()>>,
     pub envoy: Envoy,
-    // Held for as long as the scene lasts.
+    // Deleted with the scene.
     _folder: TempDir,
 }
 
 impl Scene {
-    /// Starts all parts and the traffic.
+    /// Starts all processes and the traffic.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
@@ -67,12 +67,12 @@ impl Scene {
         }
     }
 
-    /// Whether one client asks for more than it may have.
-    pub fn noise(&self, is: bool) {
+    /// Turns the client that exceeds its limit on or off.
+    pub fn set_noisy(&self, is: bool) {
         self.noisy.store(is, Ordering::Relaxed);
     }
 
-    /// Writes another policy.
+    /// Replaces the policy.
     pub fn write_policy(&self, text: &str) {
         std::fs::write(&self.sidecar.policy, text).unwrap();
     }
@@ -90,7 +90,7 @@ pub fn now() -> f64 {
     now.unwrap().as_secs_f64()
 }
 
-/// A stall of this machine is not an outage, so the store has half a second.
+/// `store_timeout` is half a second, so that a stall of the machine is not an outage.
 pub fn policy(store: &str, plenty: u32) -> String {
     format!(
         "store: {store}\nstore_timeout: 500ms\nlimits:\n\
@@ -99,7 +99,7 @@ pub fn policy(store: &str, plenty: u32) -> String {
     )
 }
 
-/// `site` is let through without a verdict, `orders` is not, and `search-trial` is not enforced yet.
+/// Without a verdict, `site` is let through and `orders` refused; `search-trial` is a shadow rule.
 fn plugin() -> Value {
     let key = json!([{ "header": "x-api-key" }]);
     json!({ "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rules": [
@@ -115,13 +115,13 @@ fn plugin() -> Value {
 fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
     let always = Arc::new(AtomicBool::new(true));
     let clients = [
-        // Below the limit, each nearer to it than the one before.
+        // Below the limit, each nearer to it than the previous one.
         ("/site", "alice", 2, &always),
         ("/site", "bob", 3, &always),
         ("/site", "carol", 4, &always),
         ("/orders", "dave", 6, &always),
         ("/orders", "erin", 6, &always),
-        // Over it.
+        // Over the limit.
         ("/search", "frank", 10, &always),
         ("/site", "noisy", 40, noisy),
     ];
@@ -137,7 +137,7 @@ fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<Joi
     tasks
 }
 
-/// Sends a request so many times a second, for as long as `when` says so.
+/// Sends a request `per_second` times a second while `when` is true.
 fn each(per_second: u32, when: &Arc<AtomicBool>, request: RequestBuilder) -> JoinHandle<()> {
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / per_second);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -146,7 +146,7 @@ fn each(per_second: u32, when: &Arc<AtomicBool>, request: RequestBuilder) -> Joi
         loop {
             ticks.tick().await;
             if when.load(Ordering::Relaxed) {
-                // What it is answered is not this test's: the other tests see to that.
+                // Other tests check the answers.
                 let _ = request.try_clone().expect("a body in memory").send().await;
             }
         }

@@ -1,8 +1,8 @@
-//! Rules whose minutes are seconds: the same file with other durations, so that a test need not wait for them.
+//! Rules with short durations: the same file with seconds instead of minutes, so that a test need not wait.
 
-/// Stands for every range, such as `[5m]`.
+/// Replaces every range, such as `[5m]`.
 const RANGE: &str = "6s";
-/// Stands for every time that an alert waits.
+/// Replaces every `for:` of an alert.
 const WAIT: &str = "1s";
 
 /// A file of rules with short durations.
@@ -17,7 +17,7 @@ pub fn shorten(rules: &str) -> String {
     short
 }
 
-/// The text with this for every range in brackets and this for every `for:`.
+/// Replaces every range in brackets and every `for:`.
 fn with_durations(rules: &str, range: &str, wait: &str) -> String {
     let lines = rules.lines().map(|line| match line.split_once("for: ") {
         Some((indent, _)) if indent.trim().is_empty() => format!("{indent}for: {wait}\n"),
@@ -38,7 +38,7 @@ fn with_ranges(line: &str, range: &str) -> String {
     made
 }
 
-/// Whether it is a number and a unit; also the mark that stands for one.
+/// Whether a text is a number and a unit, or the mark `*` that stands for one.
 fn is_duration(text: &str) -> bool {
     text == "*"
         || text

@@ -1,7 +1,7 @@
-//! Values as Grafana spells them, by its names of units.
+//! Formats values as Grafana does, by Grafana's names of units.
 
 /// A value with its unit. `now` is in seconds since 1970.
-pub fn spelt(unit: &str, value: f64, now: f64) -> String {
+pub fn format_value(unit: &str, value: f64, now: f64) -> String {
     match unit {
         "percentunit" => format!("{} %", short(value * 100.0)),
         "reqps" => format!("{} req/s", short(value)),
@@ -12,7 +12,7 @@ pub fn spelt(unit: &str, value: f64, now: f64) -> String {
         "s" => format!("{} s", short(value)),
         "dateTimeFromNow" => format!("{:.0} s ago", now - value / 1e3),
         "" | "none" | "short" => scaled(value, 1000.0, &["", "K", "Mil", "Bil"]),
-        other => panic!("no spelling for the unit {other}"),
+        other => panic!("no format for the unit {other}"),
     }
 }
 
@@ -28,7 +28,7 @@ fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
     format!("{} {unit}", short(value)).trim_end().to_owned()
 }
 
-/// Three digits that matter.
+/// Three significant digits.
 fn short(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -45,14 +45,14 @@ fn short(value: f64) -> String {
 }
 
 #[test]
-fn values_have_their_units() {
-    let spelt = |unit, value| spelt(unit, value, 0.0);
-    assert_eq!(spelt("percentunit", 0.256), "25.6 %");
-    assert_eq!(spelt("s", 0.000_25), "250 µs");
-    assert_eq!(spelt("s", 0.0125), "12.5 ms");
-    assert_eq!(spelt("bytes", 3.0 * 1024.0 * 1024.0), "3 MiB");
-    assert_eq!(spelt("short", 1234.0), "1.23 K");
-    assert_eq!(spelt("short", 0.0125), "0.0125");
-    assert_eq!(spelt("reqps", 0.0), "0 req/s");
-    assert_eq!(spelt("reqps", 10.0), "10 req/s");
+fn values_are_formatted_with_their_units() {
+    let format_value = |unit, value| format_value(unit, value, 0.0);
+    assert_eq!(format_value("percentunit", 0.256), "25.6 %");
+    assert_eq!(format_value("s", 0.000_25), "250 µs");
+    assert_eq!(format_value("s", 0.0125), "12.5 ms");
+    assert_eq!(format_value("bytes", 3.0 * 1024.0 * 1024.0), "3 MiB");
+    assert_eq!(format_value("short", 1234.0), "1.23 K");
+    assert_eq!(format_value("short", 0.0125), "0.0125");
+    assert_eq!(format_value("reqps", 0.0), "0 req/s");
+    assert_eq!(format_value("reqps", 10.0), "10 req/s");
 }

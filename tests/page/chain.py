@@ -1,4 +1,4 @@
-"""The other end of main.rs: asks it to do things to the chain, over standard output and input."""
+"""Talks to main.rs over standard output and input: asks it to change the chain."""
 
 import json
 import sys
@@ -6,20 +6,20 @@ import time
 
 
 def ask(what):
-    """Has it done, and gives what it says of it."""
+    """Sends a command to main.rs and returns its answer."""
     print(what, flush=True)
     answer = sys.stdin.readline()
-    assert answer, f"the test has gone away at {what!r}"
+    assert answer, f"main.rs ended during {what!r}"
     return json.loads(answer)
 
 
-def say(text):
-    """For whoever runs the test."""
+def report(text):
+    """Prints a line for whoever runs the test."""
     print(text, flush=True)
 
 
 def within(seconds, what, holds, pause=0.05):
-    """Waits until a condition gives something, and gives that and how long it took."""
+    """Polls until `holds` returns a true value; returns the value and how long it took."""
     started = time.monotonic()
     while True:
         value = holds()

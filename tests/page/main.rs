@@ -1,5 +1,5 @@
-//! The live page in a real browser, before a real chain: this brings up Envoy, sidecar and Redis with traffic, and
-//! does to them what `look.py`, which drives Chromium and says what must be seen, asks for line by line.
+//! The live page in a real browser on a real chain: this file starts Envoy, sidecar, Redis and traffic. `run.py` drives
+//! Chromium, checks what the page shows, and asks this file line by line to change the chain.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,11 +25,11 @@ use tokio::process::Command;
 
 use crate::traffic::Traffic;
 
-/// All that the browser does; the whole test takes less than a minute.
+/// Time limit of all steps together, which normally take less than a minute.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Two limits: the abusive client runs into the first, nobody into the second. Deadlines that no stall exceeds would
-/// hide an outage from the page for as long, so these are short.
+/// Two limits: the abusive client exceeds the first, no client the second. `store_timeout` is short, because the page
+/// shows an outage only after it.
 fn policy(redis: &str, quota: u64) -> String {
     format!(
         "store: {redis}\nstore_timeout: 250ms\nlimits:\n\
@@ -48,7 +48,7 @@ fn plugin() -> serde_json::Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engineer_sees_what_happens() {
+async fn the_page_shows_an_engineer_what_happens() {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
     let mut sidecar = Sidecar::start(&policy(&redis.url(), traffic::QUOTA), folder.path()).await;
@@ -58,7 +58,7 @@ async fn an_engineer_sees_what_happens() {
     let mut quota = traffic::QUOTA;
 
     let mut browser = Command::new(repository(".tools/browser/bin/python"))
-        .arg(repository("tests/page/look.py"))
+        .arg(repository("tests/page/run.py"))
         .arg(format!("http://127.0.0.1:{}/", sidecar.admin_port))
         .arg(repository("target/page"))
         .stdin(Stdio::piped())
@@ -91,13 +91,13 @@ async fn an_engineer_sees_what_happens() {
                     quota += 1;
                     std::fs::write(&sidecar.policy, policy(&redis.url(), quota)).unwrap();
                 }
-                // Whoever showed this as markup would run it.
+                // Shown as markup, this name would run as a script.
                 "hostile policy" => {
                     let text = "limits: { '<img src=x onerror=document.title=666>': { algorithm: sliding_log, windows: [] } }";
                     std::fs::write(&sidecar.policy, text).unwrap();
                 }
-                said => {
-                    println!("{said}");
+                line => {
+                    println!("{line}");
                     continue;
                 }
             }
@@ -107,6 +107,6 @@ async fn an_engineer_sees_what_happens() {
         browser.wait().await.unwrap()
     };
     let status = tokio::time::timeout(PATIENCE, looked).await;
-    let status = status.expect("the browser is done in time");
-    assert!(status.success(), "look.py: see above; {status}");
+    let status = status.expect("the browser finishes in time");
+    assert!(status.success(), "run.py: see above; {status}");
 }

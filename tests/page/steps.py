@@ -1,11 +1,11 @@
-"""The evening of an engineer on call, step by step. Each sees what must be seen, within the time that is promised."""
+"""An on-call engineer's evening, step by step. Each step checks what the page shows, within the promised time."""
 
 import time
 
-from chain import ask, say, within
-from looks import PHONE, SCREEN, fits, is_accessible, is_reached_by_keyboard, take
+from chain import ask, report, within
+from page_checks import PHONE, SCREEN, fits, is_accessible, is_reached_by_keyboard, screenshot
 
-# As promised; the second half is for machines that stand still now and then.
+# The promise is 2 s; the rest is for test machines that stall.
 SECONDS = 2 + 2
 
 
@@ -17,10 +17,10 @@ def headline(page):
     return text(page, "#headline")
 
 
-def says(page, what, seconds=SECONDS):
-    """Waits for a headline, and tells how long it took."""
+def wait_for_headline(page, what, seconds=SECONDS):
+    """Waits for a headline, and reports how long it took."""
     _, took = within(seconds, f"{what!r} in the headline", lambda: what in headline(page))
-    say(f"      {headline(page)!r} after {took:.1f} s")
+    report(f"      {headline(page)!r} after {took:.1f} s")
 
 
 def notes(page):
@@ -35,30 +35,30 @@ def events(page):
     return page.locator("#events strong").all_text_contents()
 
 
-def idle(page, folder, witness):
-    """nobody asks for anything"""
-    says(page, "Nobody is being limited")
+def idle(page, folder, monitor):
+    """no traffic"""
+    wait_for_headline(page, "Nobody is being limited")
     assert text(page, "#live-text") == "live"
     assert text(page, "#store-state") == "Redis answers"
     assert text(page, "#policy-state") == "Epoch 1 in force"
     assert "10 per 2 s, 100,000 per 1 h · sliding_log" in text(page, "#limits-rows tr:first-child")
     assert events(page) == ["Sidecar started"]
-    take(page, folder, "idle")
+    screenshot(page, folder, "idle")
 
 
-def attack(page, folder, witness):
-    """one client does many times what it may"""
+def attack(page, folder, monitor):
+    """one client sends many times its quota"""
     ask("calm")
     time.sleep(5)
     assert "Nobody is being limited" in headline(page), headline(page)
     ask("attack")
-    says(page, "429s:", seconds=SECONDS + 2)
+    wait_for_headline(page, "429s:", seconds=SECONDS + 2)
     assert "on per-client for" in headline(page), headline(page)
     assert text(page, "#chip") == "Clients over a limit"
-    assert text(page, "#spoken") == text(page, "#chip"), "it is said to those who do not see it"
+    assert text(page, "#spoken") == text(page, "#chip"), "screen readers announce it"
 
 
-def rates(page, folder, witness):
+def rates(page, folder, monitor):
     """the rates shown are those that the clients see"""
     time.sleep(5)
     shown = {"admitted": [], "denied": []}
@@ -71,26 +71,26 @@ def rates(page, folder, witness):
     for kind, values in shown.items():
         seen = (after[kind] - before[kind]) / seconds
         mean = sum(values) / len(values)
-        say(f"      {kind}: {mean:.1f}/s shown, {seen:.1f}/s seen by the clients")
+        report(f"      {kind}: {mean:.1f}/s shown, {seen:.1f}/s seen by the clients")
         assert 0.75 * seen < mean < 1.25 * seen, f"{kind}: {values}, seen {seen}"
     row = page.locator("#limits-rows tr", has_text="per-client")
     assert number(row.locator("td").nth(2).text_content()) > 0
     assert page.locator("#limits-rows tr", has_text="search").locator("td").nth(2).text_content() == "0"
 
 
-def who(page, folder, witness):
-    """the subject with nearly all of the 429s is named, by its hash alone"""
-    within(SECONDS, "all of them", lambda: any("has all of per-client's 429s" in note for note in notes(page)))
+def who(page, folder, monitor):
+    """the subject that gets nearly all 429s is named by its hash only"""
+    within(SECONDS, "all of them", lambda: any("gets all of per-client's 429s" in note for note in notes(page)))
     first = page.locator("#denied-rows tr").first
     subject = first.locator("code").text_content()
     assert len(subject) == 12 and int(subject, 16), subject
-    wanted = f"One subject, {subject}, has"
+    wanted = f"One subject, {subject}, gets"
     assert any(note.startswith(wanted) for note in notes(page)), notes(page)
     assert "mallory" not in page.content()
 
 
-def views(page, folder, witness):
-    """on a screen and on a phone, light and dark, nothing is cut off, too pale or out of reach"""
+def views(page, folder, monitor):
+    """on a screen and on a phone, light and dark, nothing is cut off, too pale or unreachable"""
     within(10, "the outage is over", lambda: text(page, "#now-unavailable") == "0/s")
     assert text(page, "#chip") == "Clients over a limit"
     page.evaluate("document.activeElement.blur()")
@@ -99,14 +99,14 @@ def views(page, folder, witness):
         for name, size in (("screen", SCREEN), ("phone", PHONE)):
             page.set_viewport_size(size)
             page.wait_for_timeout(200)
-            take(page, folder, f"attack-{name}-{theme}")
-            is_accessible(page, witness.address)
+            screenshot(page, folder, f"attack-{name}-{theme}")
+            is_accessible(page, monitor.address)
     page.set_viewport_size(SCREEN)
     page.emulate_media(color_scheme="light")
 
 
-def by_hand(page, folder, witness):
-    """theme, pause, choice of a limit and table of the chart work, by keyboard alone"""
+def by_hand(page, folder, monitor):
+    """theme, pause, selecting a limit and the chart's table work with the keyboard alone"""
     is_reached_by_keyboard(page)
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
@@ -137,15 +137,15 @@ def by_hand(page, folder, witness):
     within(SECONDS, "live again", lambda: text(page, "main") != frozen and text(page, "#live-text") == "live")
 
 
-def loaded(page, folder, witness):
-    """a new policy"""
+def loaded(page, folder, monitor):
+    """a new policy is loaded"""
     ask("good policy")
     within(SECONDS, "epoch 2", lambda: "Epoch 2 in force" in text(page, "#policy-state"))
     assert events(page)[0] == "Policy loaded", events(page)
 
 
-def refused(page, folder, witness):
-    """a policy that is refused: where it is wrong, and nothing that it holds"""
+def refused(page, folder, monitor):
+    """a refused policy: the page says where it is wrong and quotes none of it"""
     ask("hostile policy")
     within(SECONDS, "the refusal", lambda: "refused" in text(page, "#policy-state"))
     assert events(page)[0] == "Policy refused", events(page)
@@ -157,63 +157,63 @@ def refused(page, folder, witness):
     within(SECONDS, "epoch 3", lambda: "Epoch 3 in force" in text(page, "#policy-state"))
 
 
-def outage(page, folder, witness):
-    """Redis is killed, and comes back"""
+def outage(page, folder, monitor):
+    """Redis is killed and comes back"""
     ask("kill redis")
-    says(page, "Redis does not answer since")
+    wait_for_headline(page, "Redis has not answered since")
     assert text(page, "#chip") == "Trouble on our side"
     assert text(page, "#store-state") == "Redis does not answer"
     within(SECONDS, "the requests without a verdict", lambda: any("get no verdict" in note for note in notes(page)))
     time.sleep(4)
-    take(page, folder, "redis-down")
+    screenshot(page, folder, "redis-down")
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme="dark")
     page.wait_for_timeout(200)
-    take(page, folder, "redis-down-phone-dark")
+    screenshot(page, folder, "redis-down-phone-dark")
     page.set_viewport_size(SCREEN)
     page.emulate_media(color_scheme="light")
     ask("start redis")
     within(SECONDS, "Redis answers", lambda: text(page, "#store-state") == "Redis answers")
-    assert events(page)[:2] == ["Redis back", "Redis lost"], events(page)
-    says(page, "429s:", seconds=10)
-    assert any(note.startswith("Redis was away until") for note in notes(page)), notes(page)
+    assert events(page)[:2] == ["Redis back", "Redis down"], events(page)
+    wait_for_headline(page, "429s:", seconds=10)
+    assert any(note.startswith("Redis was down until") for note in notes(page)), notes(page)
 
 
-def restart(page, folder, witness):
-    """the sidecar is killed, and starts again: the page says so and goes on where it was"""
+def restart(page, folder, monitor):
+    """the sidecar is killed and starts again: the page says so and continues its chart"""
     points = "document.querySelectorAll('#chart .layer.admitted')[0].getAttribute('d').split('M').length - 1"
     runs = page.evaluate(points)
-    witness.expects_away = True
+    monitor.expects_disconnect = True
     ask("kill sidecar")
-    says(page, "The sidecar does not answer")
-    assert text(page, "#live-text") == "away"
-    take(page, folder, "sidecar-away")
+    wait_for_headline(page, "The sidecar has not answered since")
+    assert text(page, "#live-text") == "disconnected"
+    screenshot(page, folder, "sidecar-away")
     ask("start sidecar")
     within(SECONDS, "live", lambda: text(page, "#live-text") == "live")
     assert events(page) == ["Sidecar started"]
     assert any("This sidecar started" in note for note in notes(page)), notes(page)
-    witness.expects_away = False
-    says(page, "429s:", seconds=10)
-    # One piece more in the same chart: what was before is still there, once.
+    monitor.expects_disconnect = False
+    wait_for_headline(page, "429s:", seconds=10)
+    # One more piece in the same chart; the earlier samples are still there, once.
     within(SECONDS, "another piece", lambda: page.evaluate(points) == runs + 1)
     assert page.locator("#chart svg").count() == 1
 
 
-def idle_again(page, folder, witness):
-    """traffic stops, and it is told when the last 429 was"""
+def idle_again(page, folder, monitor):
+    """traffic stops, and the page says when the last 429 was"""
     ask("stop traffic")
-    says(page, "Nobody is being limited", seconds=15)
+    wait_for_headline(page, "Nobody is being limited", seconds=15)
     within(SECONDS, "the last 429", lambda: any("The last 429 was" in note for note in notes(page)))
 
 
-def goodbye(page, folder, witness):
-    """a viewer does not keep the sidecar from ending"""
-    witness.expects_away = True
+def goodbye(page, folder, monitor):
+    """a viewer does not delay the sidecar's shutdown"""
+    monitor.expects_disconnect = True
     started = time.monotonic()
     ask("signal sidecar")
     took = time.monotonic() - started
     assert took < 3, f"{took:.1f} s"
-    says(page, "The sidecar does not answer")
+    wait_for_headline(page, "The sidecar has not answered since")
 
 
 IN_ORDER = [idle, attack, rates, who, loaded, outage, by_hand, views, refused, restart, idle_again, goodbye]

@@ -1,4 +1,4 @@
-//! Clients: ten that keep to their limit, and one that does not.
+//! Clients: ten that stay within their limit, and one that does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use tokio::time::MissedTickBehavior;
 
 /// Requests that a client may make in two seconds.
 pub const QUOTA: u64 = 10;
-/// Clients that keep to it, each at `CALM_EVERY`.
+/// Clients that stay within it, each with a request every `CALM_EVERY`.
 const CALM: u64 = 10;
 const CALM_EVERY: Duration = Duration::from_millis(500);
-/// What the abusive client does: many times what it may.
+/// The abusive client sends many times its quota.
 const ATTACK_EVERY: Duration = Duration::from_millis(16);
 
-/// Clients at work, and what they were answered.
+/// Running clients, and the counts of their answers.
 #[derive(Default)]
 pub struct Traffic {
     clients: JoinSet<()>,
@@ -31,24 +31,24 @@ struct Answered {
 }
 
 impl Traffic {
-    /// Those that keep to their limit go to work.
+    /// Starts the clients that stay within their limit.
     pub fn calm(&mut self, url: String) {
         for client in 0..CALM {
             self.add(url.clone(), format!("client-{client}"), CALM_EVERY);
         }
     }
 
-    /// The one that does not goes to work.
+    /// Starts the client that does not.
     pub fn attack(&mut self, url: String) {
         self.add(url, "mallory".to_owned(), ATTACK_EVERY);
     }
 
-    /// All of them stop at once.
+    /// Stops all clients at once.
     pub fn stop(&mut self) {
         self.clients = JoinSet::new();
     }
 
-    /// What they have been answered so far.
+    /// The counts of their answers so far.
     pub fn count(&self) -> Value {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         json!({ "admitted": count(&self.answered.admitted), "denied": count(&self.answered.denied) })
@@ -58,11 +58,11 @@ impl Traffic {
         let (client, answered) = (client(), Arc::clone(&self.answered));
         self.clients.spawn(async move {
             let mut ticks = tokio::time::interval(every);
-            // What an outage held up is not made up for afterwards.
+            // Requests that an outage delayed are not sent in a burst afterwards.
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                // While parts are away there may be other answers, or none: the page is what is tested here.
+                // During outages there may be other answers or none; this test is about the page.
                 let answer = client.get(&url).header("x-api-key", &key).send().await;
                 match answer.map_or(0, |answer| answer.status().as_u16()) {
                     200 => &answered.admitted,

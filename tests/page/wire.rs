@@ -1,4 +1,4 @@
-//! What the page's files and its stream are over HTTP, without a browser.
+//! The page's files and its stream over HTTP, without a browser.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
 const POLICY: &str = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
-/// As the sidecar has it.
-const MOST_VIEWERS: usize = 32;
+/// The sidecar's own bound.
+const MAX_VIEWERS: usize = 32;
 
 async fn ask(sidecar: &Sidecar, path: &str) -> Response {
     let url = format!("http://127.0.0.1:{}{path}", sidecar.admin_port);
@@ -18,7 +18,7 @@ async fn ask(sidecar: &Sidecar, path: &str) -> Response {
 }
 
 #[tokio::test]
-async fn every_file_forbids_what_is_not_the_pages_own() {
+async fn every_file_has_a_content_security_policy_that_allows_only_the_page() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(POLICY, folder.path()).await;
     for (path, kind) in [
@@ -45,7 +45,7 @@ async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(POLICY, folder.path()).await;
     let mut viewers = Vec::new();
-    for _ in 0..MOST_VIEWERS {
+    for _ in 0..MAX_VIEWERS {
         viewers.push(ask(&sidecar, "/page/stream").await);
     }
     for viewer in &mut viewers {
@@ -56,7 +56,7 @@ async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
         assert!(second.starts_with(b"event: snapshot\n"), "{second:?}");
     }
     assert_eq!(ask(&sidecar, "/page/stream").await.status(), 503);
-    // Others are served all the same.
+    // Other requests are still served.
     assert_eq!(ask(&sidecar, "/healthz").await.status(), 200);
     viewers.pop();
     eventually("there is room for one more", async || {
@@ -65,13 +65,13 @@ async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
     .await;
 }
 
-/// S26: PING is answered all the time, and an outage of some seconds was shown as lost once for each of them.
+/// S26: Redis answers PING throughout, and an outage of some seconds used to be shown as one outage per second.
 #[tokio::test]
-async fn s26_a_watched_outage_in_which_redis_answers_pings_is_one_outage() {
+async fn s26_an_outage_in_which_redis_answers_pings_is_shown_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let policy = format!("store: {}\nstore_timeout: 2s\n{POLICY}", redis.url())
-        // Else a share of the limit would decide.
+        // Otherwise the sidecar would decide by its share of the limit.
         .replace("algorithm:", "when_store_is_down: deny, algorithm:");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
     let mut viewer = ask(&sidecar, "/page/stream").await;
@@ -90,7 +90,7 @@ async fn s26_a_watched_outage_in_which_redis_answers_pings_is_one_outage() {
             .1
     };
     assert!(decide(0).await.contains("admitted"));
-    // As when its disk fails or its replicas are gone: it reads and does not write.
+    // Like a failed disk or lost replicas: Redis answers reads and refuses writes.
     set("min-replicas-to-write", "1").await;
     let outage = async {
         let began = Instant::now();
@@ -131,19 +131,19 @@ async fn s26_a_watched_outage_in_which_redis_answers_pings_is_one_outage() {
 }
 
 #[tokio::test]
-async fn an_outage_that_nobody_watched_is_among_the_events() {
+async fn an_outage_before_the_first_viewer_is_among_the_events() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody listens there.
+    // Nothing listens on this port.
     let away = format!("store: redis://127.0.0.1:1\n{POLICY}");
     let sidecar = Sidecar::start(&away, folder.path()).await;
-    eventually("two looks at the store have failed", async || {
+    eventually("two calls to the store have failed", async || {
         sidecar.metric("sluicegate_store_up").await == 0.0
             && ask(&sidecar, "/readyz")
                 .await
                 .text()
                 .await
                 .unwrap()
-                .contains("does not answer")
+                .contains("has not answered")
     })
     .await;
     let mut viewer = ask(&sidecar, "/page/stream").await;

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest wait for any answer: what takes longer hangs.
+/// Longest wait for any answer: anything slower counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A client with connections of its own.
+/// A client with its own connections.
 ///
 /// # Panics
 /// The system has no more sockets.
 pub fn client() -> reqwest::Client {
-    // No proxy: a test speaks to this machine only.
+    // No proxy: tests connect to this machine only.
     reqwest::Client::builder()
         .timeout(DEADLINE)
         .no_proxy()
@@ -23,7 +23,7 @@ pub fn client() -> reqwest::Client {
 }
 
 static SHARED: LazyLock<reqwest::Client> = LazyLock::new(|| {
-    // Kept connections would belong to the runtime of one test and fail in the next.
+    // A pooled connection would belong to one test's runtime and fail in the next test.
     reqwest::Client::builder()
         .timeout(DEADLINE)
         .no_proxy()
@@ -66,7 +66,7 @@ pub async fn post(url: &str, body: impl Into<reqwest::Body>) -> (u16, String) {
     )
 }
 
-/// The status of a GET by whoever has this API key; `None` when there is no answer.
+/// The status of a GET with this API key; `None` when there is no answer.
 pub async fn status_for(client: &reqwest::Client, url: &str, key: &str) -> Option<u16> {
     let answer = client.get(url).header("x-api-key", key).send().await;
     answer.ok().map(|answer| answer.status().as_u16())
@@ -81,7 +81,7 @@ pub async fn answers(url: &str) -> bool {
         .is_ok_and(|answer| answer.status().is_success())
 }
 
-/// Sends bytes as they are and reads until the peer closes or has sent a whole head; the status, if there is one.
+/// Sends bytes unchanged and reads until the peer closes or has sent a complete response head; the status, if there is one.
 pub async fn raw(port: u16, bytes: &[u8]) -> Option<u16> {
     let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::process::{Process, free_port};
 use crate::redis::{connect, launch};
 
-/// Where a node's own bus is, from its port; Redis fixes it.
+/// Offset of a node's cluster bus from its port; fixed by Redis.
 const BUS: u16 = 10_000;
 const NODES: usize = 3;
 
@@ -21,15 +21,15 @@ impl Cluster {
     /// Starts one.
     ///
     /// # Panics
-    /// It does not come together.
+    /// The cluster does not form.
     pub async fn start() -> Self {
         Self::start_with(async |_| Vec::new()).await
     }
 
-    /// Starts one whose nodes have more arguments, made from their ports.
+    /// Starts one whose nodes have further arguments, made from their ports.
     ///
     /// # Panics
-    /// It does not come together.
+    /// The cluster does not form.
     pub async fn start_with(arguments: impl AsyncFn(u16) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut nodes = Vec::new();
@@ -88,13 +88,13 @@ impl Cluster {
         format!("redis+cluster://{}", nodes.join(","))
     }
 
-    /// Lets a node stand still: connections stay open and nothing is answered. For less than the 15 seconds after
-    /// which the others would give the cluster up.
+    /// Pauses a node: connections stay open and nothing is answered. For less than the 15 seconds after which the
+    /// others would consider it failed.
     pub fn pause(&self, node: usize) {
         self.nodes[node].0.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self, node: usize) {
         self.nodes[node].0.signal("CONT");
     }
@@ -131,7 +131,7 @@ impl Cluster {
             .expect("a slot")
     }
 
-    /// The number of the node that owns a slot.
+    /// The index of the node that owns a slot.
     ///
     /// # Panics
     /// A node does not answer.
@@ -222,7 +222,7 @@ impl Cluster {
     }
 }
 
-/// A port whose bus is free too.
+/// A port whose bus port is free too.
 fn port_with_bus() -> u16 {
     loop {
         let port = free_port();

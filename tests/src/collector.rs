@@ -1,4 +1,4 @@
-//! A receiver of OTLP over HTTP, in place of a collector: keeps the spans that it is sent.
+//! A receiver of OTLP over HTTP, in place of a collector: it keeps the spans that it receives.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-/// What has come so far.
+/// What it has received so far.
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
     received: Arc<Mutex<Received>>,
@@ -29,7 +29,7 @@ impl Collector {
     /// Starts one.
     ///
     /// # Panics
-    /// There is no port.
+    /// There is no free port.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -39,6 +39,10 @@ impl Collector {
             received: Arc::default(),
             port,
         };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "only the sidecar's routes are described"
+        )]
         let router = axum::Router::new()
             .route("/v1/traces", post(receive))
             .with_state(collector.clone());
@@ -46,7 +50,7 @@ impl Collector {
         collector
     }
 
-    /// What `OTEL_EXPORTER_OTLP_ENDPOINT` has to say.
+    /// The value for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
@@ -61,7 +65,7 @@ impl Collector {
         spans.filter(|span| span.name == name).cloned().collect()
     }
 
-    /// What the senders say of themselves by this name.
+    /// The senders' resource attributes of this name.
     pub fn resources(&self, name: &str) -> Vec<String> {
         let received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
         let resources = received.requests.iter().flat_map(|one| &one.resource_spans);
@@ -79,7 +83,7 @@ impl Collector {
             .collect()
     }
 
-    /// Whether a text is anywhere in what came.
+    /// Whether a text is anywhere in the received spans.
     pub fn has(&self, text: &str) -> bool {
         let received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
         received

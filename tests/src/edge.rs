@@ -1,5 +1,5 @@
-//! The edge of the window: 50 requests just before it and 50 just after, through the whole chain on Redis,
-//! once against a fixed window and once against a sliding log. A test checks the run, `make picture` draws it.
+//! A window's boundary: 50 requests just before it and 50 just after, through the whole chain on Redis, once against a
+//! fixed window and once against a sliding log. A test checks the run, `make picture` draws it.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::redis::Redis;
 use crate::sidecar::Sidecar;
 use crate::upstream;
 
-/// Units in a window.
+/// Units per window.
 pub const QUOTA: u64 = 50;
 /// The window's length.
 pub const PER_SECONDS: u64 = 10;
@@ -21,9 +21,9 @@ pub const ALGORITHMS: [&str; 2] = ["fixed_window", "sliding_log"];
 /// One request of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Which algorithm it met.
+    /// The algorithm of its limit.
     pub algorithm: &'static str,
-    /// When it was answered: seconds after the edge, negative before.
+    /// When it was answered: seconds after the boundary, negative before.
     pub seconds: f64,
     /// Answered with 200, not 429.
     pub admitted: bool,
@@ -34,7 +34,7 @@ pub struct Request {
 pub struct Run(pub Vec<Request>);
 
 impl Run {
-    /// How many an algorithm has admitted.
+    /// How many requests an algorithm admitted.
     pub fn admitted(&self, algorithm: &str) -> u64 {
         self.0
             .iter()
@@ -49,10 +49,10 @@ impl Run {
     }
 }
 
-/// Makes the run.
+/// Runs it.
 ///
 /// # Panics
-/// A part of the chain does not do what it is for.
+/// A part of the chain fails.
 pub async fn bursts_around_an_edge() -> Run {
     let folder = tempfile::tempdir().expect("a folder");
     let redis = Redis::start().await;
@@ -86,7 +86,7 @@ pub async fn bursts_around_an_edge() -> Run {
             .expect("a clock after 1970")
             .as_secs_f64()
     };
-    // The next edge that leaves time to get ready; Redis runs on this machine, so its clock is ours.
+    // The next boundary that leaves time to prepare; Redis runs on this machine, so its clock is ours.
     let per = PER_SECONDS as f64;
     let edge = ((now() + 2.5) / per).ceil() * per;
     let client = client();

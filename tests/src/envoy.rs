@@ -1,4 +1,4 @@
-//! An Envoy with the filter, on ports of its own, made from `envoy/envoy.yaml`.
+//! An Envoy with the filter, on its own ports, configured from `envoy/envoy.yaml` or `envoy/egress.yaml`.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,15 +12,15 @@ use crate::process::{Process, free_port, repository};
 #[derive(Debug)]
 pub struct Envoy {
     process: Process,
-    /// Where clients connect.
+    /// Port for clients.
     pub port: u16,
-    /// Where its own statistics are.
+    /// Port for its statistics.
     pub admin_port: u16,
 }
 
 impl Envoy {
-    /// Starts one, one worker, that asks `sidecar_port` and sends on to `upstream_port`,
-    /// with the example's rules or those in `plugin`.
+    /// Starts one with one worker, which asks `sidecar_port` and forwards to `upstream_port`, with the example's rules or
+    /// those in `plugin`.
     pub async fn start(
         folder: &Path,
         sidecar_port: u16,
@@ -41,7 +41,7 @@ impl Envoy {
         Self::start_workers(folder, 1, sidecar_port, upstream_port, plugin, patch).await
     }
 
-    /// Likewise, with so many workers.
+    /// Likewise, with this number of workers.
     pub async fn start_workers(
         folder: &Path,
         workers: u32,
@@ -50,8 +50,53 @@ impl Envoy {
         plugin: Option<Value>,
         patch: impl FnOnce(&mut Value),
     ) -> Self {
+        let example = "envoy/envoy.yaml";
+        Self::start_example(
+            example,
+            folder,
+            workers,
+            sidecar_port,
+            upstream_port,
+            plugin,
+            patch,
+        )
+        .await
+    }
+
+    /// Starts the one that limits what goes out.
+    pub async fn start_egress(folder: &Path, sidecar_port: u16, api_port: u16) -> Self {
+        let example = "envoy/egress.yaml";
+        Self::start_example(example, folder, 1, sidecar_port, api_port, None, |config| {
+            // The API of a test is on this machine, and without TLS.
+            let api = at(config, "/static_resources/clusters/0");
+            api["type"] = json!("STATIC");
+            api["transport_socket"].take();
+            *at(
+                api,
+                "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/address",
+            ) = json!("127.0.0.1");
+        })
+        .await
+    }
+
+    async fn start_example(
+        example: &str,
+        folder: &Path,
+        workers: u32,
+        sidecar_port: u16,
+        upstream_port: u16,
+        plugin: Option<Value>,
+        patch: impl FnOnce(&mut Value),
+    ) -> Self {
         let (port, admin_port) = (free_port(), free_port());
-        let mut config = config(port, admin_port, sidecar_port, upstream_port, plugin);
+        let mut config = config(
+            example,
+            port,
+            admin_port,
+            sidecar_port,
+            upstream_port,
+            plugin,
+        );
         patch(&mut config);
         let mut process = launch(folder, port, workers, &config);
         let ready = format!("http://127.0.0.1:{admin_port}/ready");
@@ -65,9 +110,10 @@ impl Envoy {
         }
     }
 
-    /// Starts one that is expected to refuse its configuration; its log when it has ended.
+    /// Starts one that is expected to reject its configuration; returns its log when it has exited.
     pub fn refusal(folder: &Path, plugin: Value) -> String {
         let config = config(
+            "envoy/envoy.yaml",
             free_port(),
             free_port(),
             free_port(),
@@ -91,19 +137,19 @@ impl Envoy {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// What was counted up to now by the plugin named `sluicegate`, by its name in `docs/filter.md`.
+    /// A counter of the plugin named `sluicegate`, by its name in `docs/filter.md`.
     pub async fn counted(&self, name: &str) -> u64 {
         self.counts([name]).await[0]
     }
 
     /// Likewise, for several.
     pub async fn counts<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
-        // The filter tells Envoy once a second, and nothing shows that it has.
+        // The filter updates Envoy's counters once a second, and nothing shows that it has.
         tokio::time::sleep(Duration::from_millis(1_200)).await;
         let mut counts = [0; N];
         for (count, name) in counts.iter_mut().zip(names) {
@@ -112,7 +158,7 @@ impl Envoy {
         counts
     }
 
-    /// Times that it had to start the filter's VM again, or a request met a dead one.
+    /// How often it restarted the filter's VM, or a request found the VM dead.
     pub async fn vm_deaths(&self) -> u64 {
         let mut sum = 0;
         for name in [
@@ -125,7 +171,7 @@ impl Envoy {
         sum
     }
 
-    /// Its process number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -133,7 +179,7 @@ impl Envoy {
     /// One of its statistics, by its full name.
     ///
     /// # Panics
-    /// It has none of that name: a test that took that for a zero could never fail.
+    /// It has none of that name: a test that took this for a zero could never fail.
     pub async fn stat(&self, name: &str) -> u64 {
         let url = format!("http://127.0.0.1:{}/stats?filter=^{name}$", self.admin_port);
         let (_, text) = crate::client::get(&url).await;
@@ -149,19 +195,19 @@ impl Envoy {
 pub const LISTENER: &str = "/static_resources/listeners/0";
 /// Its HTTP connection manager.
 pub const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
-/// Where the sidecar is.
+/// The sidecar's address.
 pub const SIDECAR: &str =
     "/static_resources/clusters/1/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
 const FILTER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
 
-/// What stands at a JSON pointer.
+/// The value at a JSON pointer.
 ///
 /// # Panics
-/// Nothing does.
+/// There is none.
 pub fn at<'a>(config: &'a mut Value, pointer: &str) -> &'a mut Value {
     config
         .pointer_mut(pointer)
-        .unwrap_or_else(|| panic!("envoy/envoy.yaml has no {pointer}"))
+        .unwrap_or_else(|| panic!("the example has no {pointer}"))
 }
 
 const INSTALL: &str = "install it: tests/setup";
@@ -180,11 +226,11 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
             "--disable-hot-restart",
             "--concurrency",
             &workers.to_string(),
-            // How long a listener that was replaced lives on: Envoy's ten minutes are longer than a test. What waits on it
-            // has to be answered by then, also where other tests use the machine.
+            // How long a replaced listener lives on: Envoy's ten minutes are longer than a test. Requests that wait on it
+            // have to be answered by then, also when other tests load the machine.
             "--drain-time-s",
             "6",
-            // Likewise of its access log, which goes to standard output.
+            // Flush the access log, which goes to standard output, without delay.
             "--file-flush-interval-msec",
             "100",
             "-l",
@@ -199,16 +245,17 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
     )
 }
 
-/// The example with ports, the filter's place and, if given, the plugin's configuration put in.
+/// An example with these ports, the filter's path and, if given, the plugin's configuration.
 fn config(
+    example: &str,
     port: u16,
     admin_port: u16,
     sidecar_port: u16,
     upstream_port: u16,
     plugin: Option<Value>,
 ) -> Value {
-    let text = std::fs::read_to_string(repository("envoy/envoy.yaml")).expect("envoy/envoy.yaml");
-    let mut config: Value = serde_saphyr::from_str(&text).expect("envoy/envoy.yaml is YAML");
+    let text = std::fs::read_to_string(repository(example)).expect(example);
+    let mut config: Value = serde_saphyr::from_str(&text).expect(example);
     let mut set = |path: &str, value: Value| *at(&mut config, path) = value;
     const ENDPOINT: &str =
         "load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";

@@ -1,4 +1,4 @@
-//! Who clients can prove to be: certificates for TLS, and signed tokens.
+//! Client identities: TLS certificates, and signed tokens.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-/// An authority, and what it has signed for one Envoy and one client.
+/// A certificate authority, and the certificates that it signed for one Envoy and one client.
 pub struct Identities {
     authority: CertificateDer<'static>,
     client: CertificateDer<'static>,
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Identities {
 }
 
 impl Identities {
-    /// Makes them; Envoy's are written into a folder, from which [`Self::transport_socket`] has it read them.
+    /// Creates them, and writes Envoy's into a folder, where [`Self::transport_socket`] refers to them.
     ///
     /// # Panics
     /// The folder cannot be written.
@@ -68,7 +68,7 @@ impl Identities {
         }
     }
 
-    /// A listener's transport socket that asks clients for certificates and verifies those it is given.
+    /// A listener's transport socket that requests client certificates and verifies those that clients present.
     pub fn transport_socket(folder: &Path) -> Value {
         let file = |name: &str| json!({ "filename": folder.join(name) });
         json!({
@@ -86,7 +86,7 @@ impl Identities {
     /// Sends bytes over TLS, with the client's certificate or without one, and reads until the peer closes.
     ///
     /// # Panics
-    /// There is no connection to be had.
+    /// The connection fails.
     pub async fn exchange(&self, port: u16, with_certificate: bool, bytes: &[u8]) -> String {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.clone()).expect("a root");
@@ -113,7 +113,7 @@ impl Identities {
             .expect("a handshake");
         stream.write_all(bytes).await.expect("a request");
         let mut answer = Vec::new();
-        // Envoy may close without a farewell; what it said before is what counts.
+        // Envoy may close without close_notify; only what it sent before counts.
         let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).into_owned()
     }

@@ -1,4 +1,4 @@
-//! Real parts for tests, demo and benches: each has ports of its own and ends when dropped.
+//! Real parts for tests, demo and benches: each has its own ports and ends when it is dropped.
 //!
 //! | file | for |
 //! |---|---|
@@ -7,13 +7,13 @@
 //! | `cluster.rs` | a Redis Cluster |
 //! | `proxy.rs` | a TCP proxy that slows, swallows and cuts |
 //! | `sidecar.rs` | a sidecar |
-//! | `recorder.rs` | a sidecar that admits all and tells what it was asked |
+//! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
 //! | `identity.rs` | client certificates and signed tokens |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `prometheus.rs` | a Prometheus |
 //! | `upstream.rs` | what is behind Envoy |
 //! | `report.rs` | a bench's table, goals and file |
-//! | `edge.rs` | the edge of the window, for a test and for README's picture |
+//! | `edge.rs` | requests around a window's boundary, for a test and for README's picture |
 //! | `noise.rs` | requests that no client should send |
 //! | `wire.rs` | HTTP/1.1 by hand |
 //! | `client.rs` | clients, one of them hostile |

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::identity::token;
 
-/// A generator of numbers (xorshift64*): what it gives need not be good, only the same each time.
+/// A random number generator (xorshift64*): it need not be good, only reproducible.
 #[derive(Clone, Debug)]
 pub struct Noise(u64);
 
-/// What means something to somebody on the way.
+/// Bytes with a meaning to some part on the way.
 const FRAGMENTS: [&[u8]; 40] = [
     b"/",
     b"//",
@@ -77,7 +77,7 @@ impl Noise {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below another.
+    /// A number below a bound.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -100,9 +100,9 @@ impl Noise {
                 ),
             }
         }
-        // A line's end would begin another request, and the answers would be counted wrongly.
+        // A line break would begin another request, and the answers would be counted wrongly.
         bytes.retain(|byte| !matches!(byte, b'\r' | b'\n'));
-        // Envoy refuses control characters by itself: a few are enough.
+        // Envoy itself rejects control characters: a few are enough.
         if self.below(30) != 0 {
             bytes.retain(|byte| *byte >= b' ' && *byte != 0x7f);
         }
@@ -122,9 +122,9 @@ impl Noise {
         }
     }
 
-    /// A whole request without a body.
+    /// A complete request without a body.
     pub fn request(&mut self) -> Vec<u8> {
-        // Not HEAD: the answer to it has a length and no body, which would be waited for.
+        // Not HEAD: its answer has a Content-Length without a body, for which the client would wait.
         let method = METHODS.get(self.below(40)).copied().unwrap_or("GET");
         let mut request = method.as_bytes().to_vec();
         request.push(b' ');
@@ -135,7 +135,7 @@ impl Noise {
             request.extend(b"?q=");
             request.extend(self.bytes());
         }
-        // Most of what Envoy refuses in a path is taken out, so that most requests get as far as the filter.
+        // Removes most of what Envoy rejects in a path, so that most requests reach the filter.
         if self.below(20) != 0 {
             let target = request.split_off(method_end);
             let kept = |byte: &u8| byte.is_ascii_graphic() && *byte != b'#';

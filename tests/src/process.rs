@@ -1,4 +1,4 @@
-//! A process that a test owns: started with its output in a file, awaited by its readiness, killed when dropped.
+//! A process that a test owns: its output goes to a file, the test waits for its readiness, and dropping it kills it.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a process to be ready: these machines may stand still for a while.
+/// Longest wait for a process to be ready; generous, because test machines may stall.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running process, killed when dropped.
@@ -21,7 +21,7 @@ impl Process {
     /// Starts `command` with standard output and error in `log`. `install` is the command that installs it.
     ///
     /// # Panics
-    /// The program is not there.
+    /// The program is not installed.
     pub fn start(command: &mut Command, log: &Path, install: &str) -> Self {
         let file = File::options()
             .create(true)
@@ -44,10 +44,10 @@ impl Process {
         }
     }
 
-    /// Waits until `ready` says so.
+    /// Waits until `ready` returns true.
     ///
     /// # Panics
-    /// The process ends before, or time runs out; with the end of its log.
+    /// The process exits first, or time runs out; the message ends with its log.
     pub async fn wait_until<F: Future<Output = bool>>(
         &mut self,
         what: &str,
@@ -67,12 +67,12 @@ impl Process {
         }
     }
 
-    /// All that it has written so far.
+    /// Its output so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its process number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -80,15 +80,15 @@ impl Process {
     /// Sends it a signal, such as `STOP`.
     ///
     /// # Panics
-    /// It is not there any more.
+    /// It has exited.
     pub fn signal(&self, name: &str) {
-        // The shell's own `kill`: a small Debian has no other.
+        // The shell's builtin `kill`: a minimal Debian has no other.
         let command = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &command]).status();
         assert!(status.expect("sh").success(), "{command}");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it exits by itself.
     ///
     /// # Panics
     /// It does not.
@@ -100,14 +100,18 @@ impl Process {
             .expect("a child can be waited for")
             .is_none()
         {
-            assert!(Instant::now() < deadline, "it goes on:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "it does not exit:\n{}",
+                self.log()
+            );
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills it, as a crash would.
     pub fn kill(&mut self) {
-        // It may have ended by itself, which is as good.
+        // Fails only if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -119,17 +123,17 @@ impl Drop for Process {
     }
 }
 
-/// Pause between two looks at a condition.
+/// Pause between two checks of a condition.
 pub const POLL: Duration = Duration::from_millis(20);
 
-/// A port of the loopback address that nobody listens on.
+/// A free port of the loopback address.
 ///
-/// Not one that the system would choose: those are also given to outgoing connections, and by the time a process
-/// that was told the port binds it, it may be in use. Below them, each is handed out once by this process, and
-/// processes begin in different places.
+/// Below the ephemeral ports: the system gives those to outgoing connections too, so that one may be taken before the
+/// process that is to listen on it binds it. This function returns each port once, and processes begin at different
+/// ports.
 ///
 /// # Panics
-/// There is none.
+/// No port is free.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 20_000;
@@ -152,12 +156,12 @@ pub fn free_port() -> u16 {
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let deadline = Instant::now() + READY_WITHIN;
     while !holds().await {
-        assert!(Instant::now() < deadline, "never came true: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for: {what}");
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// A file of the repository, by its path from the root.
+/// The path of a file in the repository, from its path below the root.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }

@@ -1,4 +1,4 @@
-//! A Prometheus on a port of its own, made from `deploy/prometheus/prometheus.yml`.
+//! A Prometheus on its own port, configured from `deploy/prometheus/prometheus.yml`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::process::{Process, free_port, repository};
 
-/// Seconds between two scrapes: a test's minutes are seconds.
+/// Seconds between two scrapes: one second of a test stands for a minute.
 pub const SCRAPE_SECONDS: u32 = 1;
 
 /// A running Prometheus.
@@ -19,7 +19,7 @@ pub struct Prometheus {
     port: u16,
 }
 
-/// What one query says of one set of labels.
+/// A query's result for one set of labels.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Its labels, the metric's name as `__name__`.
@@ -67,14 +67,14 @@ impl Prometheus {
         }
     }
 
-    /// What a query says at one time, in seconds since 1970.
+    /// The result of a query at one time, in seconds since 1970.
     pub async fn at(&self, query: &str, time: f64) -> Vec<Series> {
         let time = time.to_string();
         let parameters = [("query", query), ("time", &time)];
         series(&self.ask("query", &parameters).await["result"], "value")
     }
 
-    /// What a query says of every second between two times.
+    /// The result of a query for every second between two times.
     pub async fn between(&self, query: &str, from: f64, to: f64) -> Vec<Series> {
         let (from, to, step) = (from.to_string(), to.to_string(), SCRAPE_SECONDS.to_string());
         let parameters = [
@@ -89,7 +89,7 @@ impl Prometheus {
         )
     }
 
-    /// Values that a label has on what a selector selects.
+    /// The values of a label on the series that a selector matches.
     pub async fn label_values(&self, label: &str, selector: &str) -> Vec<String> {
         let path = format!("label/{label}/values");
         texts(&self.ask(&path, &[("match[]", selector)]).await)
@@ -123,7 +123,7 @@ impl Prometheus {
     }
 }
 
-/// The repository's configuration with these targets, a test's pace, and these rules.
+/// The repository's configuration with these targets, the test's scrape interval, and these rules.
 fn config(targets: &[(&str, String)], rules: &[&Path]) -> Value {
     let text = std::fs::read_to_string(repository("deploy/prometheus/prometheus.yml"))
         .expect("deploy/prometheus/prometheus.yml");
@@ -164,7 +164,7 @@ fn series(result: &Value, field: &str) -> Vec<Series> {
 
 fn point(pair: &Value) -> (f64, f64) {
     let time = pair[0].as_f64().expect("a time");
-    // Values are texts, as JSON has no NaN.
+    // Values are strings, as JSON has no NaN.
     (time, text(&pair[1]).parse().expect("a number"))
 }
 

@@ -1,4 +1,4 @@
-//! A TCP proxy before a store, which can do what networks and hosts do.
+//! A TCP proxy in front of a store, which can fail as networks and hosts do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -9,29 +9,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What becomes of bytes.
+/// What happens to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They pass.
+    /// Forwarded.
     Pass,
-    /// They pass, so much later, each way.
+    /// Forwarded after this delay, each way.
     Slow(Duration),
-    /// They vanish, both ways, and connections stay open, but are of no use any more even when others pass again (a
-    /// stream with a gap is nonsense); new ones are accepted and hear nothing.
+    /// Dropped, both ways. Connections stay open, and stay silent even in another mode, because a stream with a gap is
+    /// useless; new ones are accepted and get no answer.
     Swallow,
-    /// Whoever sends these bytes is cut off in place of the answer.
+    /// A client that sends these bytes is disconnected instead of getting the answer.
     CutAfter(&'static str),
-    /// The next answer on each connection is cut after its first bytes, and the connection with it; new connections are
-    /// treated likewise.
+    /// The next answer on each connection is cut after its first bytes, and the connection closed; also on new
+    /// connections.
     CutAnswers,
-    /// Connections break, and new ones are closed at once.
+    /// Connections are closed, and new ones at once.
     Refuse,
 }
 
-/// A running proxy; it ends when dropped.
+/// A running proxy; it ends when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Where it listens.
+    /// Its port.
     pub port: u16,
     mode: watch::Sender<Mode>,
     shared: Arc<Shared>,
@@ -46,7 +46,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Starts one before `port` of this machine.
+    /// Starts one in front of `upstream`, a port of this machine.
     ///
     /// # Panics
     /// There is no free port.
@@ -76,7 +76,7 @@ impl Proxy {
         }
     }
 
-    /// From now on.
+    /// Changes the mode.
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
@@ -96,7 +96,7 @@ impl Proxy {
         self.shared.upstream.store(upstream, Ordering::Relaxed);
     }
 
-    /// As a policy's `store` names a Redis behind it.
+    /// The `store` of a policy that uses the Redis behind it.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -110,7 +110,7 @@ async fn connection(client: TcpStream, shared: Arc<Shared>, mut modes: watch::Re
     let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)).await else {
         return;
     };
-    // Both go on a wire of their own: small messages must not wait for acknowledgements.
+    // Without Nagle's algorithm: small messages must not wait for acknowledgements.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
@@ -126,7 +126,7 @@ async fn connection(client: TcpStream, shared: Arc<Shared>, mut modes: watch::Re
     }
 }
 
-/// Passes bytes on, as the mode of the moment says.
+/// Forwards bytes according to the current mode.
 async fn pump(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,

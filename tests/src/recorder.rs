@@ -1,4 +1,4 @@
-//! A sidecar that admits everything and tells what it was asked: for tests of what the filter asks.
+//! A fake sidecar that admits everything and records the questions, for tests of what the filter asks.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Recorder {
         Self::slow(Duration::ZERO).await
     }
 
-    /// Starts one that takes its time for each answer.
+    /// Starts one that delays each answer.
     ///
     /// # Panics
     /// There is no free port.

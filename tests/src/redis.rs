@@ -1,4 +1,4 @@
-//! A Redis on a port of its own, with nothing on disk.
+//! A Redis on its own port, without persistence.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,7 @@ impl Redis {
         Self::start_with(&[]).await
     }
 
-    /// Starts one with more arguments.
+    /// Starts one with further arguments.
     ///
     /// # Panics
     /// It does not become ready.
@@ -38,7 +38,7 @@ impl Redis {
         }
     }
 
-    /// The folder of its files.
+    /// The folder with its files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -46,7 +46,7 @@ impl Redis {
     /// Sends it a command, its words separated by spaces.
     ///
     /// # Panics
-    /// It answers with an error, or not at all.
+    /// It answers with an error, or does not answer.
     pub async fn command<T: redis::FromRedisValue>(&self, words: &str) -> T {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().expect("a command"));
@@ -59,17 +59,17 @@ impl Redis {
             .expect("an answer")
     }
 
-    /// Where it listens.
+    /// Its URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Where it listens, on the loopback address.
+    /// Its port on the loopback address.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -82,7 +82,7 @@ impl Redis {
         connect(self.port).await.expect("a Redis that answers")
     }
 
-    /// All keys of limits that it holds: not those by which sidecars know of each other.
+    /// All keys of limits, without the list of sidecars.
     ///
     /// # Panics
     /// It does not answer.
@@ -92,7 +92,7 @@ impl Redis {
         keys
     }
 
-    /// All keys that it holds.
+    /// All keys.
     ///
     /// # Panics
     /// It does not answer.
@@ -104,7 +104,7 @@ impl Redis {
             .expect("a Redis that answers")
     }
 
-    /// Ends it at once, as a crash would; what it held is lost.
+    /// Kills it, as a crash would; its state is lost.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -116,25 +116,25 @@ impl Redis {
         self.process = launch(self.port, self.folder.path(), &arguments).await;
     }
 
-    /// Lets it stand still: connections stay open and nothing is answered.
+    /// Pauses it: connections stay open and nothing is answered.
     pub fn pause(&self) {
         self.process.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.process.signal("CONT");
     }
 }
 
-/// A new connection to whatever Redis is on a port.
+/// A new connection to the Redis on a port.
 pub(crate) async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
     redis::Client::open(("127.0.0.1", port))?
         .get_multiplexed_async_connection()
         .await
 }
 
-/// A redis-server with these arguments besides, which answers.
+/// Starts a redis-server with further arguments and waits until it answers.
 pub(crate) async fn launch(port: u16, folder: &Path, more: &[&str]) -> Process {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-/// What was measured, in the order of measuring.
+/// The measurements, in the order in which they were taken.
 #[derive(Debug, Default)]
 pub struct Report {
     figures: Vec<(String, f64, &'static str)>,
@@ -18,18 +18,18 @@ struct Goal {
 }
 
 impl Report {
-    /// Prints and keeps a figure.
+    /// Prints and records a figure.
     pub fn figure(&mut self, name: &str, value: f64, unit: &'static str) {
         println!("  {name:<58} {:>12} {unit}", shown(value));
         self.figures.push((name.to_owned(), value, unit));
     }
 
-    /// Keeps a goal that is met from `goal` on.
+    /// Records a goal that is met by `goal` or more.
     pub fn at_least(&mut self, name: &str, value: f64, goal: f64) {
         self.goal(name, value, format!(">= {goal}"), value >= goal);
     }
 
-    /// Keeps a goal that is met up to `goal`.
+    /// Records a goal that is met by `goal` or less.
     pub fn at_most(&mut self, name: &str, value: f64, goal: f64) {
         self.goal(name, value, format!("<= {goal}"), value <= goal);
     }
@@ -78,7 +78,7 @@ impl Report {
     }
 }
 
-/// Three digits that matter, and no more noise.
+/// Rounds to three significant digits.
 fn shown(value: f64) -> String {
     if value >= 1_000.0 {
         let whole = format!("{:.0}", value);

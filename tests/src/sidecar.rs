@@ -11,11 +11,11 @@ pub struct Sidecar {
     process: Process,
     command: Command,
     log: std::path::PathBuf,
-    /// Its policy.
+    /// Path of its policy file.
     pub policy: std::path::PathBuf,
-    /// Where decisions are asked for; 0 where that is a Unix socket.
+    /// Port for decisions; 0 where it listens on a Unix socket.
     pub port: u16,
-    /// Where metrics are.
+    /// Port for metrics and probes.
     pub admin_port: u16,
 }
 
@@ -25,7 +25,7 @@ impl Sidecar {
         Self::start_on(policy, None, folder).await
     }
 
-    /// Starts one that keeps its state elsewhere than the policy says.
+    /// Starts one whose environment overrides the policy's store.
     ///
     /// # Panics
     /// It does not become ready.
@@ -44,7 +44,7 @@ impl Sidecar {
         .await
     }
 
-    /// Starts one with this in its environment.
+    /// Starts one with these environment variables.
     ///
     /// # Panics
     /// It does not become ready.
@@ -54,7 +54,7 @@ impl Sidecar {
         Self::start_at(own(&[]), policy, environment, folder, port, &listen).await
     }
 
-    /// Starts one with more arguments of `serve`.
+    /// Starts one with further arguments of `serve`.
     ///
     /// # Panics
     /// It does not become ready.
@@ -64,7 +64,7 @@ impl Sidecar {
         Self::start_at(own(arguments), policy, &[], folder, port, &listen).await
     }
 
-    /// Starts one that may have so many files open.
+    /// Starts one with this limit on open files.
     ///
     /// # Panics
     /// It does not become ready.
@@ -87,13 +87,13 @@ impl Sidecar {
     pub async fn start_program(program: &Path, policy: &str, folder: &Path) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
-        // It may not have the arguments that ours has.
+        // Another build may lack the arguments that this one has.
         let mut command = Command::new(program);
         command.arg("serve");
         Self::start_at(command, policy, &[], folder, port, &listen).await
     }
 
-    /// Starts one that is asked for decisions on a Unix socket, by its path.
+    /// Starts one that serves decisions on a Unix socket at this path.
     ///
     /// # Panics
     /// It does not become ready.
@@ -111,7 +111,7 @@ impl Sidecar {
         listen: &str,
     ) -> Self {
         let admin_port = free_port();
-        // In a folder of its own, as it is watched.
+        // In its own folder, because the sidecar watches the folder.
         let file = folder.join(admin_port.to_string()).join("policy.yaml");
         std::fs::create_dir(file.with_file_name("")).expect("a folder for the policy");
         std::fs::write(&file, policy).expect("a policy file");
@@ -131,7 +131,7 @@ impl Sidecar {
         }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills it, as a crash would.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -149,7 +149,7 @@ impl Sidecar {
             .1
     }
 
-    /// The value of a metric, spelt with its labels as in the text format; 0 where it has none yet.
+    /// The value of a metric, named with its labels as in the text format; 0 where it does not exist yet.
     pub async fn metric(&self, name: &str) -> f64 {
         let text = self.metrics().await;
         let value = text
@@ -158,7 +158,7 @@ impl Sidecar {
         value.unwrap_or(0.0)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -168,18 +168,18 @@ impl Sidecar {
         self.process.signal(name);
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it exits by itself.
     pub async fn wait(&mut self) {
         self.process.wait().await;
     }
 
-    /// Its process number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 }
 
-/// The command of this build, which ends without a drain unless it is given one.
+/// The command of this build. It exits without a drain unless the arguments set one.
 fn own(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.arg("serve").args(arguments);
@@ -200,7 +200,7 @@ async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {
     process
 }
 
-/// The program.
+/// Path of the program.
 pub fn binary() -> std::path::PathBuf {
     // Where cargo puts it for the profile that these tests are built with.
     let profile = if cfg!(debug_assertions) {

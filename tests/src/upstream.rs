@@ -1,10 +1,10 @@
-//! An upstream that answers everything with 200 and what it was sent.
+//! An upstream that answers every request with 200 and echoes it.
 
 use axum::Router;
 use axum::http::{HeaderMap, Uri};
 use tokio::net::TcpListener;
 
-/// Starts one in this runtime, ends with it; its port.
+/// Starts one in this runtime, with which it ends; returns its port.
 ///
 /// # Panics
 /// There is no free port.

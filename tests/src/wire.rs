@@ -1,12 +1,12 @@
-//! HTTP/1.1 by hand, for bytes that no library would send: a client that keeps its connection, and an upstream that
-//! reads nothing into what it is sent.
+//! HTTP/1.1 by hand, for bytes that no library would send: a keep-alive client, and an upstream that does not interpret
+//! requests.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longest wait for an answer: what takes longer hangs.
+/// Longest wait for an answer: anything slower counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// An answer.
@@ -18,7 +18,7 @@ pub struct Exchange {
     pub body: String,
 }
 
-/// A client with one connection, which it makes anew when it has been closed.
+/// A client with one connection, which it reopens when the peer has closed it.
 #[derive(Debug)]
 pub struct Wire {
     port: u16,
@@ -36,7 +36,7 @@ impl Wire {
     /// # Panics
     /// The answer takes too long.
     pub async fn exchange(&mut self, request: &[u8]) -> Option<u16> {
-        // A kept connection may have been closed meanwhile: then a new one is tried, once.
+        // A keep-alive connection may have been closed meanwhile: then try a new one, once.
         let kept = self.stream.is_some();
         let answer = match self.once(request).await {
             None if kept => self.once(request).await,
@@ -45,7 +45,7 @@ impl Wire {
         answer.map(|answer| answer.status)
     }
 
-    /// Makes its connection, so that the first request need not wait for it.
+    /// Opens its connection, so that the first request need not wait for it.
     ///
     /// # Panics
     /// Nobody listens.
@@ -54,7 +54,7 @@ impl Wire {
         self.stream = Some(stream.expect("a connection"));
     }
 
-    /// Like `exchange`, with the body and without a second try: `None` where the peer closed first.
+    /// Like `exchange`, but returns the body and does not try again: `None` where the peer closed first.
     ///
     /// # Panics
     /// The answer takes too long.
@@ -91,7 +91,7 @@ impl Wire {
     }
 }
 
-/// Reads until a head is whole; its length.
+/// Reads until a head is complete; returns its length.
 async fn read_head(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<usize> {
     loop {
         if let Some(end) = read.windows(4).position(|end| end == b"\r\n\r\n") {
@@ -103,7 +103,7 @@ async fn read_head(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<usize> 
     }
 }
 
-/// An upstream that answers every head with 200, whatever stands in it; its port.
+/// Starts an upstream that answers every request head with 200; returns its port.
 ///
 /// # Panics
 /// There is no free port.
@@ -127,7 +127,7 @@ pub async fn upstream() -> u16 {
     port
 }
 
-/// Reads one request with a body of stated length; false when the peer has closed.
+/// Reads one request with a Content-Length body; false when the peer has closed.
 pub async fn read_request(stream: &mut TcpStream) -> bool {
     let mut read = Vec::new();
     let Some(head) = read_head(stream, &mut read).await else {

@@ -1,4 +1,4 @@
-//! A Redis that dies, stands still, becomes silent, moves or becomes a replica.
+//! A Redis that dies, pauses, stops answering, moves or becomes a replica.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -8,55 +8,58 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
+use tempfile::TempDir;
 
-use crate::support::{BACK, back, decide, failures, for_a_while, measured, policy};
+use crate::support::{
+    BACK_WITHIN, decide, decide_for, failures, policy, print_measured, wait_until_back,
+};
 
-const AWAY: Duration = Duration::from_secs(3);
+const DOWN_FOR: Duration = Duration::from_secs(3);
 
 #[tokio::test]
 async fn a_redis_that_was_killed_is_used_within_a_second_of_its_return() {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
     let sidecar = Sidecar::start(&policy(&redis.url(), "20ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     redis.kill();
-    let during = for_a_while(&sidecar, "k", AWAY).await;
+    let during = decide_for(&sidecar, "k", DOWN_FOR).await;
     assert!(during[1..].iter().all(|outcome| outcome == "unavailable"));
     redis.restart().await;
-    let time = back(&sidecar, "k").await;
-    measured("Redis killed for 3 s", time);
-    assert!(time < BACK, "{time:?}");
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("Redis killed for 3 s", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
 }
 
 #[tokio::test]
-async fn a_redis_that_stood_still_is_used_at_once() {
+async fn a_resumed_redis_is_used_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar = Sidecar::start(&policy(&redis.url(), "20ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     redis.pause();
-    let during = for_a_while(&sidecar, "k", AWAY).await;
+    let during = decide_for(&sidecar, "k", DOWN_FOR).await;
     assert!(during.iter().all(|outcome| outcome == "unavailable"));
     redis.resume();
-    let time = back(&sidecar, "k").await;
-    measured("Redis stopped for 3 s", time);
-    assert!(time < BACK, "{time:?}");
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("Redis stopped for 3 s", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
 }
 
-/// Calls that were sent before anybody knew that it stood still are not carried out when it goes on.
+/// Redis does not carry out calls when it resumes that were sent before the sidecar knew that it had stopped.
 #[tokio::test(flavor = "multi_thread")]
-async fn s6_what_was_answered_unavailable_is_not_taken_when_redis_goes_on() {
+async fn s6_a_decision_answered_unavailable_takes_nothing_when_redis_resumes() {
     const QUOTA: u64 = 100_000;
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar = Sidecar::start(&policy(&redis.url(), "20ms", QUOTA), folder.path()).await;
-    back(&sidecar, "warm").await;
+    wait_until_back(&sidecar, "warm").await;
     let sidecar = std::sync::Arc::new(sidecar);
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..4 {
         let sidecar = std::sync::Arc::clone(&sidecar);
         clients.spawn(async move {
-            let outcomes = for_a_while(&sidecar, "k", Duration::from_secs(6)).await;
+            let outcomes = decide_for(&sidecar, "k", Duration::from_secs(6)).await;
             let admitted = outcomes.iter().filter(|outcome| *outcome == "admitted");
             (outcomes.len(), admitted.count())
         });
@@ -76,61 +79,69 @@ async fn s6_what_was_answered_unavailable_is_not_taken_when_redis_goes_on() {
         admitted > 20 && admitted < asked - 20,
         "{admitted} of {asked}"
     );
-    back(&sidecar, "warm").await;
+    wait_until_back(&sidecar, "warm").await;
     let last = crate::support::verdict(&sidecar, "k").await;
     let taken = QUOTA - last["remaining"].as_u64().unwrap();
-    // A machine that stands still may lose an answer that Redis gave in time.
+    // When the machine stalls, an answer that Redis gave in time may come too late.
     let lost = taken - 1 - u64::try_from(admitted).unwrap();
     assert!(
         lost <= 2,
-        "{lost} units taken that nobody was told of, {admitted} admitted: {last}"
+        "{lost} units taken without an admission, {admitted} admitted: {last}"
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn s1_a_connection_that_has_become_silent_is_left() {
+/// A sidecar that uses a Redis through a proxy.
+async fn sidecar_behind_a_proxy() -> (TempDir, Redis, Proxy, Sidecar) {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let proxy = Proxy::start(redis.port()).await;
     let sidecar = Sidecar::start(&policy(&proxy.url(), "20ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
-    let before = proxy.accepted();
-    proxy.set(Mode::Swallow);
-    let during = for_a_while(&sidecar, "k", AWAY).await;
-    assert!(during.iter().all(|outcome| outcome == "unavailable"));
-    assert!(proxy.accepted() > before + 1, "no other was tried");
-    // A connection that was silent once stays so: only a new one can answer.
-    proxy.set(Mode::Pass);
-    let time = back(&sidecar, "k").await;
-    measured("peer silent for 3 s, old connections lost", time);
-    assert!(time < BACK, "{time:?}");
+    wait_until_back(&sidecar, "k").await;
+    (folder, redis, proxy, sidecar)
 }
 
-/// Nobody asks: the connection is looked at all the same, and left.
 #[tokio::test(flavor = "multi_thread")]
-async fn s1_an_idle_connection_that_has_become_silent_is_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start().await;
-    let proxy = Proxy::start(redis.port()).await;
-    let sidecar = Sidecar::start(&policy(&proxy.url(), "20ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
+async fn s1_a_silent_connection_is_replaced() {
+    let (_folder, _redis, proxy, sidecar) = sidecar_behind_a_proxy().await;
     let before = proxy.accepted();
     proxy.set(Mode::Swallow);
-    eventually("others are tried", async || proxy.accepted() > before + 2).await;
+    let during = decide_for(&sidecar, "k", DOWN_FOR).await;
+    assert!(during.iter().all(|outcome| outcome == "unavailable"));
+    assert!(
+        proxy.accepted() > before + 1,
+        "no other connection was tried"
+    );
+    // A connection that has swallowed bytes stays silent: only a new one can answer.
     proxy.set(Mode::Pass);
-    tokio::time::sleep(BACK).await;
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("peer silent for 3 s, old connections lost", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
+}
+
+/// Without traffic, the sidecar probes the connection and replaces it.
+#[tokio::test(flavor = "multi_thread")]
+async fn s1_a_silent_idle_connection_is_replaced() {
+    let (_folder, _redis, proxy, sidecar) = sidecar_behind_a_proxy().await;
+    let before = proxy.accepted();
+    proxy.set(Mode::Swallow);
+    eventually("other connections are tried", async || {
+        proxy.accepted() > before + 2
+    })
+    .await;
+    proxy.set(Mode::Pass);
+    tokio::time::sleep(BACK_WITHIN).await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
     assert_eq!(failures(&sidecar, "timeout").await, 0.0);
 }
 
-/// A Redis in a network of its own, whose packets are dropped.
+/// A network namespace for a Redis, in which packets can be dropped.
 struct Network {
     name: String,
     inside: String,
 }
 
 impl Network {
-    /// Nothing if this machine lets nobody make one.
+    /// `None` where the machine does not permit one.
     fn new() -> Option<Self> {
         let number = std::process::id() % 250;
         let network = Self {
@@ -189,18 +200,18 @@ async fn s1_a_peer_whose_packets_are_dropped_is_left() {
     let _redis = sluicegate_tests::process::Process::start(&mut command, &log, "");
     let store = format!("redis://{}:{port}", network.inside);
     let sidecar = Sidecar::start(&policy(&store, "20ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     let drop = |what: &str| {
         let rule = network.in_it(&format!("iptables {what} INPUT -j DROP"));
         assert!(network.run(&rule), "{rule}");
     };
     drop("-I");
-    let during = for_a_while(&sidecar, "k", Duration::from_secs(8)).await;
+    let during = decide_for(&sidecar, "k", Duration::from_secs(8)).await;
     assert!(during.iter().all(|outcome| outcome == "unavailable"));
     drop("-D");
-    let time = back(&sidecar, "k").await;
-    measured("packets dropped for 8 s", time);
-    assert!(time < BACK, "{time:?}");
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("packets dropped for 8 s", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
 }
 
 /// The old primary stays up as a replica, and new connections lead to the new one.
@@ -220,9 +231,9 @@ async fn s1_a_planned_failover_is_followed() {
         .command(&format!("REPLICAOF 127.0.0.1 {}", new.port()))
         .await;
     proxy.lead_to(new.port());
-    let time = back(&sidecar, "k").await;
-    measured("planned failover", time);
-    assert!(time < BACK, "{time:?}");
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("planned failover", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
     assert_eq!(
         decide(&sidecar, "k").await,
         "denied",
@@ -234,13 +245,13 @@ async fn s1_a_planned_failover_is_followed() {
 async fn a_name_that_moves_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     let mut old = Redis::start().await;
-    // The same port at another address: only the name can lead there.
+    // The same port at another address, so that only the name leads there.
     let hosts = folder.path().join("hosts");
     std::fs::write(&hosts, "127.0.0.1 moving.test\n").unwrap();
     let may = Command::new("unshare").args(["-m", "true"]).status();
     let may = may.is_ok_and(|status| status.success());
     assert!(may, "a mount namespace: run as root");
-    // The sidecar in a mount namespace of its own, with a file of hosts of its own.
+    // The sidecar runs in its own mount namespace with its own hosts file.
     let script = format!(
         "#!/bin/sh\nexec unshare -m sh -c 'mount --bind {} /etc/hosts && exec \"$@\"' sh {} \"$@\"\n",
         hosts.display(),
@@ -252,7 +263,7 @@ async fn a_name_that_moves_is_followed() {
     let store = format!("redis://moving.test:{}", old.port());
     let text = policy(&store, "500ms", 100);
     let sidecar = Sidecar::start_program(&program, &text, folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     let port = old.port().to_string();
     let arguments = ["--bind", "127.0.0.2", "--port", &port, "--save", ""];
     let mut command = Command::new("redis-server");
@@ -263,12 +274,12 @@ async fn a_name_that_moves_is_followed() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(decide(&sidecar, "k").await, "unavailable");
     std::fs::write(&hosts, "127.0.0.2 moving.test\n").unwrap();
-    let time = back(&sidecar, "k").await;
-    measured("a name that moved", time);
-    assert!(time < BACK, "{time:?}");
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("a name that moved", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
 }
 
-/// The new primary's clock is ten seconds behind, and the sidecar holds a denial from before.
+/// The new primary's clock is ten seconds behind, and the sidecar holds a cached denial from before the failover.
 #[tokio::test(flavor = "multi_thread")]
 async fn s24_no_denial_outlasts_one_window_after_a_failover_to_a_clock_behind() {
     const WINDOW: Duration = Duration::from_secs(4);
@@ -321,6 +332,6 @@ async fn s24_no_denial_outlasts_one_window_after_a_failover_to_a_clock_behind() 
     }
     let locked = since.elapsed();
     println!("measured: locked for {locked:?} with a window of {WINDOW:?}");
-    // Held until it ended, the denial would have kept away the look that repairs the state: almost two windows.
+    // Had the cached denial lasted until its end, no read would have repaired the state: almost two windows.
     assert!(locked < WINDOW + Duration::from_millis(1_800), "{locked:?}");
 }

@@ -1,4 +1,4 @@
-//! What is told when Redis cannot be reached or used.
+//! The reported cause when Redis cannot be reached or used.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{back, decide, failures, policy};
+use crate::support::{decide, failures, policy, wait_until_back};
 
-/// Asks a few times; every failure is of this kind, the first one too.
-async fn is_told(store: &str, kind: &str, words: &str) {
+/// Asks several times: every failure, including the first, is of this kind, and the cause is reported without the password.
+async fn assert_reported(store: &str, kind: &str, words: &str) {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&policy(store, "500ms", 10), folder.path()).await;
     for _ in 0..20 {
@@ -17,23 +17,23 @@ async fn is_told(store: &str, kind: &str, words: &str) {
     }
     assert_eq!(failures(&sidecar, kind).await, 20.0, "{}", sidecar.log());
     let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    let (_, told) = sluicegate_tests::client::get(&ready).await;
+    let (_, body) = sluicegate_tests::client::get(&ready).await;
     assert!(
-        told.contains(words) || sidecar.log().contains(words),
-        "{told}"
+        body.contains(words) || sidecar.log().contains(words),
+        "{body}"
     );
-    assert!(!told.contains("secret") && !sidecar.log().contains("secret"));
+    assert!(!body.contains("secret") && !sidecar.log().contains("secret"));
 }
 
 #[tokio::test]
 async fn s23_a_port_where_nobody_listens() {
     let store = format!("redis://:secret@127.0.0.1:{}", free_port());
-    is_told(&store, "connection", "Connection refused").await;
+    assert_reported(&store, "connection", "Connection refused").await;
 }
 
 #[tokio::test]
 async fn s23_a_name_that_does_not_exist() {
-    is_told(
+    assert_reported(
         "redis://:secret@nowhere.invalid",
         "connection",
         "cannot be resolved",
@@ -43,33 +43,33 @@ async fn s23_a_name_that_does_not_exist() {
 
 #[tokio::test]
 async fn s23_a_socket_that_does_not_exist() {
-    is_told("redis+unix:///nowhere/socket", "connection", "No such file").await;
+    assert_reported("redis+unix:///nowhere/socket", "connection", "No such file").await;
 }
 
 #[tokio::test]
 async fn s23_a_wrong_password() {
     let redis = Redis::start_with(&["--requirepass", "right"]).await;
     let store = format!("redis://:secret@127.0.0.1:{}", redis.port());
-    is_told(&store, "auth", "refused the user and password").await;
+    assert_reported(&store, "auth", "refused the user and password").await;
 }
 
 #[tokio::test]
 async fn s23_a_password_that_is_missing() {
     let redis = Redis::start_with(&["--requirepass", "right"]).await;
-    is_told(&redis.url(), "auth", "refused the user and password").await;
+    assert_reported(&redis.url(), "auth", "refused the user and password").await;
 }
 
 #[tokio::test]
 async fn s23_a_database_that_does_not_exist() {
     let redis = Redis::start().await;
-    is_told(&format!("{}/99", redis.url()), "refused", "out of range").await;
+    assert_reported(&format!("{}/99", redis.url()), "refused", "out of range").await;
 }
 
 #[tokio::test]
-async fn s23_a_cluster_that_is_none() {
+async fn s23_a_cluster_url_for_a_redis_without_cluster_support() {
     let redis = Redis::start().await;
     let store = format!("redis+cluster://127.0.0.1:{}", redis.port());
-    is_told(&store, "connection", "cluster support disabled").await;
+    assert_reported(&store, "connection", "cluster support disabled").await;
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn s23_a_replica() {
     let (primary, replica) = (Redis::start().await, Redis::start().await);
     let words = format!("REPLICAOF 127.0.0.1 {}", primary.port());
     let _: () = replica.command(&words).await;
-    is_told(&replica.url(), "connection", "replica").await;
+    assert_reported(&replica.url(), "connection", "replica").await;
 }
 
 #[tokio::test]
@@ -87,42 +87,45 @@ async fn s23_a_file_that_is_missing() {
         "{{ url: '{}', password_file: /nowhere/secret }}",
         redis.url()
     );
-    is_told(&store, "connection", "password_file").await;
+    assert_reported(&store, "connection", "password_file").await;
 }
 
-/// Nobody asks for decisions: PING would say that all is well.
+/// Without traffic, when PING would succeed.
 #[tokio::test]
-async fn s10_a_redis_that_is_full_is_not_up_and_only_a_write_clears_that() {
+async fn s10_a_full_redis_is_down_until_a_write_succeeds() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     let is_up = async || sidecar.metric("sluicegate_store_up").await;
     eventually("it is up", async || is_up().await == 1.0).await;
     let _: () = redis.command("CONFIG SET maxmemory 1").await;
     eventually("it is down", async || is_up().await == 0.0).await;
-    // Decisions that write nothing succeed, and do not make it up.
+    // Commands that write nothing succeed, and do not count as recovery.
     let pong: String = redis.command("PING").await;
     assert_eq!(pong, "PONG");
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(is_up().await, 0.0);
     let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    let (_, told) = sluicegate_tests::client::get(&ready).await;
-    assert!(told.contains("OOM"), "{told}");
+    let (_, body) = sluicegate_tests::client::get(&ready).await;
+    assert!(body.contains("OOM"), "{body}");
     let _: () = redis.command("CONFIG SET maxmemory 0").await;
     eventually("it is up again", async || is_up().await == 1.0).await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
 }
 
 #[tokio::test]
-async fn s20_a_redis_that_evicts_is_warned_of_once() {
+async fn s20_a_redis_that_evicts_is_warned_about_once() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
     let redis = Redis::start_with(&arguments).await;
     let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
-    eventually("it warns", async || sidecar.log().contains("allkeys-lru")).await;
+    eventually("the sidecar warns", async || {
+        sidecar.log().contains("allkeys-lru")
+    })
+    .await;
     let _: i64 = redis.command("CLIENT KILL TYPE normal SKIPME yes").await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     assert_eq!(sidecar.log().matches("allkeys-lru").count(), 1);
 }

@@ -1,4 +1,4 @@
-//! Who the sidecar is to Redis and Redis to it: passwords that rotate, the smallest ACL, TLS.
+//! Authentication in both directions: passwords that rotate, the minimal ACL, TLS.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,28 +8,31 @@ use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{BACK, back, decide, documented_acl, failures, for_a_while, measured, policy};
+use crate::support::{
+    BACK_WITHIN, decide, decide_for, documented_acl, failures, policy, print_measured,
+    wait_until_back,
+};
 
-/// The longest wait that the old client's retries had.
+/// Longer than any retry pause of the `redis` crate's own client, which recovered too late.
 const WRONG: Duration = Duration::from_secs(8);
 
 #[tokio::test]
-async fn s2_a_password_that_was_wrong_for_long_and_is_right_again() {
+async fn s2_a_password_that_was_wrong_for_long_and_is_corrected() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start_with(&["--requirepass", "right"]).await;
     let store = format!("redis://:right@127.0.0.1:{}", redis.port());
     let sidecar = Sidecar::start(&policy(&store, "20ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     let mut admin = redis_admin(&redis, "right").await;
     set(&mut admin, "CONFIG SET requirepass other").await;
     set(&mut admin, "CLIENT KILL TYPE normal SKIPME yes").await;
-    let during = for_a_while(&sidecar, "k", WRONG).await;
+    let during = decide_for(&sidecar, "k", WRONG).await;
     assert!(during.iter().all(|outcome| outcome == "unavailable"));
     assert!(failures(&sidecar, "auth").await > 10.0);
     set(&mut admin, "CONFIG SET requirepass right").await;
-    let time = back(&sidecar, "k").await;
-    measured("password wrong for 8 s", time);
-    assert!(time < BACK, "{time:?}");
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("password wrong for 8 s", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
 }
 
 #[tokio::test]
@@ -48,18 +51,18 @@ async fn s2_a_password_in_a_file_that_rotates_while_it_runs() {
         redis.url()
     );
     let sidecar = Sidecar::start(&policy(&store, "20ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     let mut admin = redis_admin(&redis, "first").await;
     for next in ["second", "third"] {
-        // Redis first and the file later: the order that hurts.
+        // Redis first and the file later: the harder order.
         set(&mut admin, &format!("CONFIG SET requirepass {next}")).await;
         set(&mut admin, "CLIENT KILL TYPE normal SKIPME yes").await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(decide(&sidecar, "k").await, "unavailable");
         file("password", &format!("{next}\n"));
-        let time = back(&sidecar, "k").await;
-        measured("password rotated, its file 1 s later", time);
-        assert!(time < BACK, "{time:?}");
+        let time = wait_until_back(&sidecar, "k").await;
+        print_measured("password rotated, its file 1 s later", time);
+        assert!(time < BACK_WITHIN, "{time:?}");
     }
 }
 
@@ -79,7 +82,7 @@ async fn set(connection: &mut redis::aio::MultiplexedConnection, words: &str) {
 }
 
 #[tokio::test]
-async fn the_documented_acl_is_all_that_is_needed() {
+async fn the_documented_acl_suffices() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let _: () = redis.command(&documented_acl()).await;
@@ -111,19 +114,29 @@ async fn the_documented_acl_is_all_that_is_needed() {
         let body = format!(r#"{{ "resets": [{{ "limit": "per-key", "key": "{key}" }}] }}"#);
         let (_, answer) = sluicegate_tests::client::post(&url, body).await;
         assert!(answer.contains("\"held\":true"), "{answer}");
+        for terms in [
+            r#""unlimited": true"#,
+            r#""quota": 9, "until": "2099-01-01T00:00:00Z""#,
+        ] {
+            let body = format!(r#"{{ "limit": "per-key", "key": "{key}", {terms} }}"#);
+            let url = format!("http://127.0.0.1:{}/v1/overrides", sidecar.admin_port);
+            let request = sluicegate_tests::client::client().put(url).body(body);
+            let request = request.header("content-type", "application/json");
+            assert_eq!(request.send().await.unwrap().status(), 200);
+        }
         eventually("it is up", async || {
             sidecar.metric("sluicegate_store_up").await == 1.0
                 && sidecar.metric("sluicegate_sidecars").await >= 1.0
         })
         .await;
     }
-    // It forbids all else: other keys, and each command that it does not name.
+    // The ACL forbids everything else: other keys, and every command that it does not name.
     let log: Vec<redis::Value> = redis.command("ACL LOG").await;
     let denied = format!("{log:?}");
-    // The library tells its name, which is not worth a permission.
+    // The library sends its name, which does not justify a permission.
     let refused = denied.matches("reason").count();
-    let told = denied.matches("client|setinfo").count();
-    assert_eq!(refused, told, "{denied}");
+    let set_info = denied.matches("client|setinfo").count();
+    assert_eq!(refused, set_info, "{denied}");
     for forbidden in [
         "GET other",
         "KEYS *",
@@ -138,7 +151,7 @@ async fn the_documented_acl_is_all_that_is_needed() {
 }
 
 #[tokio::test]
-async fn an_acl_without_a_command_of_the_script_is_told_though_ping_would_answer() {
+async fn an_acl_that_lacks_a_command_of_the_script_is_reported_although_ping_would_succeed() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let acl = documented_acl().replace(" +hset", " +ping");
@@ -147,15 +160,15 @@ async fn an_acl_without_a_command_of_the_script_is_told_though_ping_would_answer
     let sidecar = Sidecar::start(&policy(&store, "500ms", 60), folder.path()).await;
     assert_eq!(decide(&sidecar, "k").await, "unavailable");
     assert_eq!(failures(&sidecar, "refused").await, 1.0);
-    // Once it is allowed no restart is needed.
+    // Once the command is allowed, no restart is needed.
     let _: () = redis.command("ACL SETUSER sluicegate +hset").await;
-    assert!(back(&sidecar, "k").await < BACK);
+    assert!(wait_until_back(&sidecar, "k").await < BACK_WITHIN);
 }
 
-/// An authority; certificates for Redis and for the sidecar.
+/// Writes a certificate authority and the certificates of Redis and of the sidecar.
 fn certificates(folder: &Path, name: &str) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
-    // One that has the same name as its authority would be its own authority.
+    // A certificate with the same name as its authority would count as self-signed.
     params
         .distinguished_name
         .push(DnType::CommonName, "authority");
@@ -171,7 +184,7 @@ fn certificates(folder: &Path, name: &str) {
     }
 }
 
-/// A Redis that speaks TLS only, on the port that this returns, and wants certificates of its clients.
+/// A Redis, and its TLS port, on which it requires client certificates.
 async fn with_tls(folder: &Path) -> (Redis, u16) {
     let port = free_port();
     let file = |name: &str| folder.join(name).display().to_string();
@@ -200,7 +213,7 @@ fn tls_store(folder: &Path, port: u16, options: &str) -> String {
 }
 
 #[tokio::test]
-async fn tls_with_an_authority_and_a_client_certificate_of_our_own() {
+async fn tls_with_a_private_authority_and_a_client_certificate() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path(), "localhost");
     let (redis, port) = with_tls(folder.path()).await;
@@ -209,7 +222,7 @@ async fn tls_with_an_authority_and_a_client_certificate_of_our_own() {
     let sidecar = Sidecar::start(&policy(&store, "1s", 1), folder.path()).await;
     assert_eq!(decide(&sidecar, "k").await, "admitted", "{}", sidecar.log());
     assert_eq!(decide(&sidecar, "k").await, "denied");
-    // Certificates are replaced while it runs: all of them, by those of another authority.
+    // Replace all certificates while the sidecar runs, by those of another authority.
     certificates(folder.path(), "localhost");
     let mut all = redis::cmd("CONFIG");
     all.arg("SET");
@@ -227,11 +240,15 @@ async fn tls_with_an_authority_and_a_client_certificate_of_our_own() {
         .unwrap();
     let _: i64 = redis.command("CLIENT KILL TYPE normal SKIPME yes").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(back(&sidecar, "k2").await < BACK, "{}", sidecar.log());
+    assert!(
+        wait_until_back(&sidecar, "k2").await < BACK_WITHIN,
+        "{}",
+        sidecar.log()
+    );
 }
 
 #[tokio::test]
-async fn tls_refuses_a_certificate_of_another_name_or_of_nobody() {
+async fn tls_refuses_a_certificate_with_another_name_or_an_unknown_issuer() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path(), "redis.internal");
     let (_redis, port) = with_tls(folder.path()).await;
@@ -241,17 +258,17 @@ async fn tls_refuses_a_certificate_of_another_name_or_of_nobody() {
         let sidecar = Sidecar::start(&policy(&store, "2s", 1), folder.path()).await;
         assert_eq!(decide(&sidecar, "k").await, "unavailable");
         let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-        eventually("the cause is told", async || {
-            let (_, told) = sluicegate_tests::client::get(&ready).await;
-            told.contains("no TLS")
+        eventually("the cause is reported", async || {
+            let (_, body) = sluicegate_tests::client::get(&ready).await;
+            body.contains("TLS failed")
         })
         .await;
         assert!(failures(&sidecar, "connection").await >= 1.0);
     };
     refused(&ca).await;
-    // The system's authorities do not know this one.
+    // The system's authorities did not sign it.
     refused("server_name: redis.internal").await;
-    // The name that it has.
+    // Accepted with the name that is in the certificate.
     let store = tls_store(
         folder.path(),
         port,

@@ -4,9 +4,9 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{back, decide, policy};
+use crate::support::{decide, policy, wait_until_back};
 
-/// Keys of limits in a database: not those of looks at the connection, nor those by which sidecars know each other.
+/// Keys of limits in a database, without those of connection probes and of the list of sidecars.
 async fn keys(redis: &Redis, database: u32) -> Vec<String> {
     let mut connection = redis.connection().await;
     let mut commands = redis::pipe();
@@ -23,7 +23,7 @@ async fn keys(redis: &Redis, database: u32) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_database_number_and_a_prefix_say_where_keys_are() {
+async fn the_database_number_and_the_prefix_apply_to_every_key() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let store = format!("{{ url: '{}/3', key_prefix: 'team-a/' }}", redis.url());
@@ -36,7 +36,7 @@ async fn a_database_number_and_a_prefix_say_where_keys_are() {
         held.len() == 1 && held[0].starts_with("team-a/sg") && held[0].contains("{k}:"),
         "{held:?}"
     );
-    // A reset finds them too.
+    // A reset uses the same prefix and database.
     let url = format!("http://127.0.0.1:{}/v1/reset", sidecar.admin_port);
     let body = r#"{ "resets": [{ "limit": "per-key", "key": "k" }] }"#;
     let (_, answer) = sluicegate_tests::client::post(&url, body).await;
@@ -59,12 +59,12 @@ async fn a_unix_socket() {
 }
 
 #[tokio::test]
-async fn several_connections_and_one_that_breaks_is_not_felt() {
+async fn a_broken_connection_of_several_fails_no_decision() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let store = format!("{{ url: '{}', connections: 3 }}", redis.url());
     let sidecar = Sidecar::start(&policy(&store, "500ms", 1_000), folder.path()).await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     let ours = async || -> Vec<String> {
         let list: String = redis.command("CLIENT LIST").await;
         let ours = list.lines().filter(|line| {
@@ -73,21 +73,27 @@ async fn several_connections_and_one_that_breaks_is_not_felt() {
         ours.map(|line| line.split([' ', '=']).nth(1).unwrap().to_owned())
             .collect()
     };
-    eventually("there are three", async || ours().await.len() == 3).await;
+    eventually("three connections are open", async || {
+        ours().await.len() == 3
+    })
+    .await;
     for round in 0..5 {
         let victim = ours().await.swap_remove(round % 2);
         let _: i64 = redis.command(&format!("CLIENT KILL ID {victim}")).await;
-        // Its end is known when the kernel says so.
+        // The sidecar learns of the closed connection from the kernel, after an unknown short time.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         for _ in 0..4 {
             assert_eq!(decide(&sidecar, "k").await, "admitted");
         }
-        eventually("there are three again", async || ours().await.len() == 3).await;
+        eventually("three connections are open again", async || {
+            ours().await.len() == 3
+        })
+        .await;
     }
 }
 
 #[tokio::test]
-async fn store_in_the_environment_replaces_the_url_and_keeps_the_options() {
+async fn the_environment_variable_overrides_the_url_and_keeps_the_options() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let store = "{ url: 'redis://nowhere.invalid', key_prefix: 'p/' }";

@@ -1,4 +1,4 @@
-//! The primary found by sentinels, and followed through a failover.
+//! Finding the primary through sentinels, and following a failover.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use sluicegate_tests::process::{Process, eventually, free_port};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{BACK, back, decide, for_a_while, measured, policy};
+use crate::support::{BACK_WITHIN, decide, decide_for, policy, print_measured, wait_until_back};
 
 const SENTINELS: usize = 3;
 
@@ -69,7 +69,7 @@ async fn agreed(sentinels: &[(Process, u16)]) {
     }
 }
 
-/// What a Redis says it is. A failover ends connections, ours too.
+/// Whether a Redis reports this role. A failover closes connections, so each question opens its own.
 async fn is(redis: &Redis, role: &[u8]) -> bool {
     let answer: redis::RedisResult<Vec<redis::Value>> = ask(redis.port(), "ROLE").await;
     answer.is_ok_and(|answer| matches!(&answer[0], redis::Value::BulkString(is) if is == role))
@@ -88,14 +88,14 @@ async fn the_primary_is_found_and_followed_when_it_dies() {
     let (mut first, second) = pair().await;
     let mut sentinels = sentinels(folder.path(), first.port(), "").await;
     agreed(&sentinels).await;
-    // One sentinel that is named is not there.
+    // One of the configured sentinels is down.
     sentinels[0].0.kill();
     let sidecar = Sidecar::start(
         &policy(&store(&sentinels, ""), "500ms", 1_000),
         folder.path(),
     )
     .await;
-    back(&sidecar, "k").await;
+    wait_until_back(&sidecar, "k").await;
     let size: i64 = {
         let mut connection = first.connection().await;
         let mut commands = redis::pipe();
@@ -109,12 +109,12 @@ async fn the_primary_is_found_and_followed_when_it_dies() {
         is(&second, b"master").await
     })
     .await;
-    let time = back(&sidecar, "k").await;
-    measured(
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured(
         "Sentinel: primary killed, after its replica was promoted",
         time,
     );
-    assert!(time < BACK, "{time:?}");
+    assert!(time < BACK_WITHIN, "{time:?}");
 }
 
 #[tokio::test]
@@ -128,8 +128,8 @@ async fn s1_a_failover_on_command_is_followed_with_the_old_primary_up() {
         folder.path(),
     )
     .await;
-    back(&sidecar, "k").await;
-    // A sentinel may need a moment before it finds the replica good enough.
+    wait_until_back(&sidecar, "k").await;
+    // A sentinel may need a moment before it accepts the replica as a candidate.
     eventually("the failover begins", async || {
         let done: redis::RedisResult<()> = ask(sentinels[1].1, "SENTINEL FAILOVER main").await;
         done.is_ok()
@@ -143,10 +143,10 @@ async fn s1_a_failover_on_command_is_followed_with_the_old_primary_up() {
         is(&first, b"slave").await
     })
     .await;
-    let time = back(&sidecar, "k").await;
-    measured("Sentinel: failover on command", time);
-    assert!(time < BACK, "{time:?}");
-    let after = for_a_while(&sidecar, "k", Duration::from_secs(2)).await;
+    let time = wait_until_back(&sidecar, "k").await;
+    print_measured("Sentinel: failover on command", time);
+    assert!(time < BACK_WITHIN, "{time:?}");
+    let after = decide_for(&sidecar, "k", Duration::from_secs(2)).await;
     assert!(
         after.iter().all(|outcome| outcome == "admitted"),
         "{after:?}"
@@ -168,5 +168,5 @@ async fn sentinels_with_a_password_of_their_own() {
     })
     .await;
     std::fs::write(&file, "guard").unwrap();
-    assert!(back(&sidecar, "k").await < BACK);
+    assert!(wait_until_back(&sidecar, "k").await < BACK_WITHIN);
 }

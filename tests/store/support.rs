@@ -1,4 +1,4 @@
-//! What several modules need.
+//! Helpers for several modules.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use sluicegate_tests::client::post;
 use sluicegate_tests::sidecar::Sidecar;
 
-/// A store that is there again is used again within this time. Two seconds: what is promised, and a machine that stands
-/// still for a while.
-pub const BACK: Duration = Duration::from_secs(2);
+/// The sidecar uses a store again within this time after it is back: the promised second, and one for a machine that
+/// stalls.
+pub const BACK_WITHIN: Duration = Duration::from_secs(2);
 
-/// A policy in `store`, a text or a mapping in YAML, with a limit `per-key`, which without the store is *unavailable*.
+/// A policy with this `store` (YAML: a string or a mapping) and a limit `per-key`, which is *unavailable* without the store.
 pub fn policy(store: &str, timeout: &str, quota: u64) -> String {
     format!(
         "store: {store}\nstore_timeout: {timeout}\nlimits:\n  per-key: {{ algorithm: sliding_log, when_store_is_down: deny, windows: [{{ quota: {quota}, per: 1h }}] }}\n"
@@ -34,8 +34,8 @@ pub async fn verdict(sidecar: &Sidecar, key: &str) -> Value {
     answer["verdicts"][0].take()
 }
 
-/// Asks until there is a verdict; how long that took.
-pub async fn back(sidecar: &Sidecar, key: &str) -> Duration {
+/// Asks until there is a verdict; returns how long that took.
+pub async fn wait_until_back(sidecar: &Sidecar, key: &str) -> Duration {
     let since = Instant::now();
     while decide(sidecar, key).await == "unavailable" {
         assert!(
@@ -48,8 +48,8 @@ pub async fn back(sidecar: &Sidecar, key: &str) -> Duration {
     since.elapsed()
 }
 
-/// Asks for a while; the outcomes in order.
-pub async fn for_a_while(sidecar: &Sidecar, key: &str, time: Duration) -> Vec<String> {
+/// Asks repeatedly for this time; returns the outcomes in order.
+pub async fn decide_for(sidecar: &Sidecar, key: &str, time: Duration) -> Vec<String> {
     let since = Instant::now();
     let mut outcomes = Vec::new();
     while since.elapsed() < time {
@@ -65,12 +65,12 @@ pub async fn failures(sidecar: &Sidecar, kind: &str) -> f64 {
     sidecar.metric(&name).await
 }
 
-/// Tells a measured time, for README.
-pub fn measured(what: &str, time: Duration) {
+/// Prints a measured time, for the documents.
+pub fn print_measured(what: &str, time: Duration) {
     println!("measured: {what}: back after {time:?}");
 }
 
-/// The line of docs/redis.md.
+/// The ACL command in docs/redis.md.
 pub fn documented_acl() -> String {
     let page = include_str!("../../docs/redis.md");
     let line = page

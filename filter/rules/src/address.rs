@@ -1,21 +1,21 @@
-//! The client's address: the peer's, or one that a trusted proxy has written.
+//! The client's address: that of the peer, or one that a trusted proxy has added.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
-use crate::found::Found;
+use crate::lookup::Lookup;
 use crate::request::Request;
 
-/// Whose address counts as the client's.
+/// Which address is the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum AddressSource {
     /// The peer of the connection to this Envoy.
     Peer,
-    /// The n-th entry of X-Forwarded-For from the right, 1 being the last: the one that the outermost of `n`
-    /// trusted proxies has written. Those further left are the client's own words.
+    /// The n-th entry of X-Forwarded-For from the right, 1 being the last: the entry that the outermost of `n` trusted
+    /// proxies has added. Entries further left come from the client and are not trustworthy.
     TrustedHops(usize),
 }
 
-/// How much of an address tells clients apart.
+/// How many bits of an address identify a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
     /// Leading bits of an IPv4 address.
@@ -25,40 +25,40 @@ pub struct Mask {
 }
 
 impl Default for Mask {
-    /// An IPv6 customer usually holds a whole /64, and could otherwise choose a new address for each request.
+    /// An IPv6 customer usually has a whole /64, and could otherwise use a new address for each request.
     fn default() -> Self {
         Self { ipv4: 32, ipv6: 64 }
     }
 }
 
-/// The masked address as text. An entry of X-Forwarded-For that is no address is unreadable, not missing: a client
-/// that can make a proxy write one would else step around a check.
-pub(crate) fn client<'a>(request: &dyn Request, source: Source, mask: Mask) -> Found<'a> {
-    let found = |address| Found::of(masked(address, mask).into_bytes());
+/// The masked address as text. An entry of X-Forwarded-For that is not an address is unreadable, not missing: otherwise
+/// a client that can make a proxy add one could bypass a check.
+pub(crate) fn client<'a>(request: &dyn Request, source: AddressSource, mask: Mask) -> Lookup<'a> {
+    let found = |address| Lookup::of(masked(address, mask).into_bytes());
     match source {
-        Source::Peer => {
+        AddressSource::Peer => {
             let peer = request.property(&["source", "address"]);
-            // A peer on a Unix socket has a path, and no address.
+            // A peer on a Unix socket has a path and no address.
             peer.and_then(|peer| parse(&peer))
-                .map_or(Found::Missing, found)
+                .map_or(Lookup::Missing, found)
         }
-        Source::TrustedHops(hops) => {
-            // Several headers are one list, in their order.
+        AddressSource::TrustedHops(hops) => {
+            // Several headers form one list, in order.
             let lists = request.headers().all("x-forwarded-for");
             let entries: Vec<&[u8]> = lists
                 .flat_map(|list| list.split(|byte| *byte == b','))
                 .collect();
             let entry = entries.len().checked_sub(hops);
             match entry.and_then(|entry| entries.get(entry)) {
-                None => Found::Missing,
-                Some(entry) => parse(entry).map_or(Found::Unreadable, found),
+                None => Lookup::Missing,
+                Some(entry) => parse(entry).map_or(Lookup::Unreadable, found),
             }
         }
     }
 }
 
-/// `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:443`, with a zone (`fe80::1%eth0`)
-/// or in quotes too.
+/// Parses `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:443`, optionally with a zone
+/// (`fe80::1%eth0`) or in quotes.
 fn parse(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim();
     let quoted = text
@@ -77,14 +77,14 @@ fn parse(text: &[u8]) -> Option<IpAddr> {
     (after.is_empty() || after.strip_prefix(':').is_some_and(is_port)).then(|| ipv6(address))?
 }
 
-/// Without its zone, which says something of this host's interfaces and nothing of the client.
+/// Parses an IPv6 address without its zone, which names an interface of this host and not the client.
 fn ipv6(text: &str) -> Option<IpAddr> {
     let (address, _) = text.split_once('%').unwrap_or((text, ""));
     address.parse::<Ipv6Addr>().ok().map(IpAddr::from)
 }
 
-/// An IPv4 client seen through an IPv6 socket (`::ffff:0:0/96`) or through NAT64 (`64:ff9b::/96`, RFC 6052) is the same
-/// client; behind NAT64 all of IPv4 would else be one /64.
+/// An IPv4 client that connects through an IPv6 socket (`::ffff:0:0/96`) or NAT64 (`64:ff9b::/96`, RFC 6052) counts by
+/// its IPv4 address; otherwise all of IPv4 behind NAT64 would be one /64.
 fn without_translation(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => match v6.segments() {
@@ -123,9 +123,9 @@ mod tests {
 
     use crate::request::Headers;
 
-    struct From<'a>(&'a str, Headers);
+    struct FakeRequest<'a>(&'a str, Headers);
 
-    impl Request for From<'_> {
+    impl Request for FakeRequest<'_> {
         fn headers(&self) -> &Headers {
             &self.1
         }
@@ -134,23 +134,23 @@ mod tests {
         }
     }
 
-    fn from<'a>(peer: &'a str, lists: &[&str]) -> From<'a> {
+    fn from<'a>(peer: &'a str, lists: &[&str]) -> FakeRequest<'a> {
         let header = |list: &&str| ("x-forwarded-for", (*list).to_owned());
-        From(peer, lists.iter().map(header).collect())
+        FakeRequest(peer, lists.iter().map(header).collect())
     }
 
-    /// `None` for an address that is missing, `400` for one that is unreadable.
-    fn client(request: &dyn Request, source: Source, mask: Mask) -> Option<String> {
+    /// `None` if the address is missing, `400` if it is unreadable.
+    fn client(request: &dyn Request, source: AddressSource, mask: Mask) -> Option<String> {
         match super::client(request, source, mask) {
-            Found::Value(_, value) => Some(String::from_utf8_lossy(&value).into_owned()),
-            Found::Missing => None,
-            Found::Ambiguous | Found::Unreadable => Some("400".to_owned()),
+            Lookup::Value(_, value) => Some(String::from_utf8_lossy(&value).into_owned()),
+            Lookup::Missing => None,
+            Lookup::Ambiguous | Lookup::Unreadable => Some("400".to_owned()),
         }
     }
 
     #[test]
-    fn the_peer_is_told_apart_by_its_whole_ipv4_or_its_ipv6_network() {
-        let peer = |text| client(&from(text, &[]), Source::Peer, Mask::default());
+    fn a_peer_is_keyed_by_its_ipv4_address_or_its_ipv6_network() {
+        let peer = |text| client(&from(text, &[]), AddressSource::Peer, Mask::default());
         assert_eq!(peer("192.0.2.1:443").as_deref(), Some("192.0.2.1"));
         assert_eq!(peer("[::ffff:192.0.2.1]:443").as_deref(), Some("192.0.2.1"));
         assert_eq!(
@@ -161,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_trusted_proxies_wrote_is_believed() {
+    fn only_forwarded_addresses_from_trusted_proxies_count() {
         let hops = |n, list: &[&str]| {
             client(
                 &from("10.0.0.1:1", list),
-                Source::TrustedHops(n),
+                AddressSource::TrustedHops(n),
                 Mask::default(),
             )
         };
@@ -180,8 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn f7_what_is_no_address_is_unreadable_and_every_way_to_write_one_is_read() {
-        let entry = |entry| client(&from("", &[entry]), Source::TrustedHops(1), Mask::default());
+    fn f7_every_address_format_is_parsed_and_anything_else_is_unreadable() {
+        let entry = |entry| {
+            client(
+                &from("", &[entry]),
+                AddressSource::TrustedHops(1),
+                Mask::default(),
+            )
+        };
         for address in [
             "2001:db8::1",
             "[2001:db8::1]",
@@ -212,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn f15_an_ipv4_address_behind_nat64_is_told_apart() {
-        let peer = |text| client(&from(text, &[]), Source::Peer, Mask::default());
+    fn f15_ipv4_clients_behind_nat64_have_keys_of_their_own() {
+        let peer = |text| client(&from(text, &[]), AddressSource::Peer, Mask::default());
         assert_eq!(
             peer("[64:ff9b::c000:201]:443").as_deref(),
             Some("192.0.2.1")
@@ -230,7 +236,8 @@ mod tests {
 
     #[test]
     fn a_mask_of_any_width_is_applied() {
-        let mask = |ipv4, ipv6, text| client(&from(text, &[]), Source::Peer, Mask { ipv4, ipv6 });
+        let mask =
+            |ipv4, ipv6, text| client(&from(text, &[]), AddressSource::Peer, Mask { ipv4, ipv6 });
         assert_eq!(mask(24, 64, "192.0.2.77:1").as_deref(), Some("192.0.2.0"));
         assert_eq!(mask(0, 0, "192.0.2.77:1").as_deref(), Some("0.0.0.0"));
         assert_eq!(mask(0, 0, "[2001:db8::1]:1").as_deref(), Some("::"));

@@ -1,8 +1,9 @@
-//! Claims of a JWT that Envoy's `jwt_authn` filter has verified and put into the request's dynamic metadata.
+//! Values of the request's dynamic metadata: claims of a JWT that Envoy's `jwt_authn` filter has verified, and what other
+//! filters have put there.
 //!
-//! The metadata is read whole and walked here: Envoy hands a single value out without its type, so that the number
-//! 1 and a string of the same eight bytes would be one subject. Only what leads to the claim is decoded. So neither
-//! a byte that another filter copied from the client nor another claim of the same token can make this one unreadable.
+//! This module fetches the whole metadata and parses it: Envoy returns a single value without its type, so the number 1
+//! and a string of the same eight bytes would give the same key. Only the path to the claim is decoded, so neither
+//! bytes that another filter copied from the client nor other claims of the token can make the claim unreadable.
 //!
 //! | message | its fields |
 //! |---|---|
@@ -10,61 +11,87 @@
 //! | `google.protobuf.Struct` | 1: map of names to `Value` |
 //! | `google.protobuf.Value` | one of 1: null, 2: number, 3: text, 4: bool, 5: `Struct`, 6: list |
 //!
-//! A map is a repeated message of 1: the name, and 2: the value; the last of one name is the one that counts.
+//! A map is a repeated message with 1: the name, and 2: the value; of several entries with one name the last one
+//! counts.
 
 use std::borrow::Cow;
 
-use crate::found::Found;
+use sluicegate_protocol::MAX_COST;
+
+use crate::lookup::Lookup;
 use crate::request::Request;
 
-/// Where `jwt_authn` puts what it has verified.
-const NAMESPACE: &str = "envoy.filters.http.jwt_authn";
-/// JSON's numbers are doubles here: from this size on, several whole numbers are the same one.
+/// The metadata namespace of `jwt_authn`.
+pub(crate) const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
+/// Numbers are doubles here: from this size on, different integers have the same representation.
 const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
 
-/// Which claim.
+/// Which claim, or which other value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// The provider's `payload_in_metadata`.
-    pub payload: String,
-    /// The names that lead to it; at least one.
+    /// Of the filter that has put it there.
+    pub namespace: String,
+    /// The names that lead to it; at least one. A claim's begin with the provider's `payload_in_metadata`.
     pub path: Vec<String>,
 }
 
 impl Claim {
-    /// The claim as text with the kind of value it is. Missing is what names nobody: absent, null, empty, a list or an
-    /// object.
-    pub fn read(&self, request: &dyn Request) -> Found<'static> {
+    /// The claim as text, with its type. Absent, null, empty, a list or an object count as missing.
+    pub fn read(&self, request: &dyn Request) -> Lookup<'static> {
         let Some(metadata) = request.property(&["metadata"]) else {
-            return Found::Missing;
+            return Lookup::Missing;
         };
         match self.find(&metadata) {
-            Err(Undecodable) => Found::Unreadable,
-            Ok(Some((3, Wire::Bytes(text)))) => Found::of(text.to_vec()),
+            Err(Undecodable) => Lookup::Unreadable,
+            Ok(Some((3, Wire::Bytes(text)))) => Lookup::of(text.to_vec()),
             Ok(Some((4, Wire::Varint(flag)))) => {
-                Found::Value(":bool", Cow::Owned((flag != 0).to_string().into_bytes()))
+                Lookup::Value(":bool", Cow::Owned((flag != 0).to_string().into_bytes()))
             }
             Ok(Some((2, Wire::Eight(bits)))) => match f64::from_le_bytes(bits) {
-                // Adding 0 makes -0 the same as 0.
-                number if number.abs() < EXACT => Found::Value(
+                // Adding 0 turns -0 into 0.
+                number if number.abs() < EXACT => Lookup::Value(
                     ":number",
                     Cow::Owned((number + 0.0).to_string().into_bytes()),
                 ),
-                _ => Found::Unreadable,
+                _ => Lookup::Unreadable,
             },
-            Ok(Some((2..=4, _))) => Found::Unreadable,
-            Ok(_) => Found::Missing,
+            Ok(Some((2..=4, _))) => Lookup::Unreadable,
+            Ok(_) => Lookup::Missing,
         }
+    }
+
+    /// The claim as a number of units: a whole number from 1, or the same as text. Nothing for anything else.
+    pub fn units(&self, request: &dyn Request) -> Option<u64> {
+        let metadata = request.property(&["metadata"])?;
+        let units = match self.find(&metadata).ok()?? {
+            (2, Wire::Eight(bits)) => {
+                let number = f64::from_le_bytes(bits);
+                if number.fract() != 0.0 || !(1.0..EXACT).contains(&number) {
+                    return None;
+                }
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "whole and in range"
+                )]
+                let units = number as u64;
+                units
+            }
+            // In one spelling only: no sign, no leading zero.
+            (3, Wire::Bytes(text)) => {
+                let text = std::str::from_utf8(text).ok()?;
+                let units: u64 = text.parse().ok()?;
+                (itoa::Buffer::new().format(units) == text).then_some(units)?
+            }
+            _ => return None,
+        };
+        (1..MAX_COST).contains(&units).then_some(units)
     }
 
     /// The field of the claim's `Value` that is set, if there is one.
     fn find<'a>(&self, metadata: &'a [u8]) -> Result<Option<(u64, Wire<'a>)>, Undecodable> {
-        let verified = entry(metadata, NAMESPACE)?;
-        let Some(payload) = verified.map_or(Ok(None), |fields| entry(fields, &self.payload))?
-        else {
-            return Ok(None);
-        };
-        let mut set = last(payload, 1..=6)?;
+        let fields = entry(metadata, &self.namespace)?;
+        let mut set = fields.map(|fields| (5, Wire::Bytes(fields)));
         for name in &self.path {
             let Some((5, Wire::Bytes(fields))) = set else {
                 return Ok(None);
@@ -76,10 +103,10 @@ impl Claim {
     }
 }
 
-/// Bytes that are no protobuf message.
+/// Bytes that are not a protobuf message.
 struct Undecodable;
 
-/// What a field of a message holds, by its wire type.
+/// The value of a field, by wire type.
 #[derive(Clone, Copy)]
 enum Wire<'a> {
     Varint(u64),
@@ -88,7 +115,7 @@ enum Wire<'a> {
     Four,
 }
 
-/// The value of the last entry of this name in the map that is field 1 of a message.
+/// The value of the last entry with this name in the map that is field 1 of a message.
 fn entry<'a>(message: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Undecodable> {
     let mut found = None;
     let mut rest = message;
@@ -96,7 +123,7 @@ fn entry<'a>(message: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Undecoda
         let (1, Wire::Bytes(entry)) = (number, value) else {
             continue;
         };
-        // What is left out is empty.
+        // An absent field is empty.
         let part = |number| match last(entry, number..=number)? {
             None => Ok(&[][..]),
             Some((_, Wire::Bytes(bytes))) => Ok(bytes),
@@ -124,7 +151,7 @@ fn last(
     Ok(found)
 }
 
-/// Takes a field's number and value from the front of a message; `None` at its end.
+/// Reads the number and value of the next field; `None` at the end of the message.
 fn field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u64, Wire<'a>)>, Undecodable> {
     if rest.is_empty() {
         return Ok(None);
@@ -143,7 +170,7 @@ fn field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u64, Wire<'a>)>, Undecodable
             Wire::Bytes(rest.split_off(..length).ok_or(Undecodable)?)
         }
         5 => rest.split_off(..4).map(|_| Wire::Four).ok_or(Undecodable)?,
-        // Groups, which proto3 does not have.
+        // Groups, which do not exist in proto3.
         _ => return Err(Undecodable),
     };
     Ok(Some((tag >> 3, wire)))
@@ -161,19 +188,19 @@ fn varint(rest: &mut &[u8]) -> Result<u64, Undecodable> {
     Err(Undecodable)
 }
 
-/// The attribute `metadata` as it is after `jwt_authn` has verified a token with these claims. For people who want to
-/// know what a request would ask.
+/// The attribute `metadata` after `jwt_authn` has verified a token with these claims. For `explain`, which evaluates
+/// rules for a made-up request.
 pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
-    map_entry(NAMESPACE, &map_entry(payload, &value(claims)))
+    map_entry(JWT_AUTHN, &map_entry(payload, &value(claims)))
 }
 
-/// The same of a payload whose claims are these entries of a map.
-pub(crate) fn verified(payload: &str, claims: &[u8]) -> Vec<u8> {
-    map_entry(NAMESPACE, &map_entry(payload, &bytes(5, claims)))
+/// The same for a payload with these encoded map entries as its claims.
+pub(crate) fn verified_metadata(payload: &str, claims: &[u8]) -> Vec<u8> {
+    map_entry(JWT_AUTHN, &map_entry(payload, &bytes(5, claims)))
 }
 
-/// An entry with the text `x` under these names.
-pub(crate) fn claim_of_x(path: &[String]) -> Vec<u8> {
+/// An encoded map entry with the text `x` at this path.
+pub(crate) fn claim_entry(path: &[String]) -> Vec<u8> {
     let mut names = path.iter().rev();
     let last = names.next().map_or("", String::as_str);
     let entry = map_entry(last, &bytes(3, b"x"));
@@ -208,7 +235,7 @@ fn map_entry(name: &str, value: &[u8]) -> Vec<u8> {
     bytes(1, &[bytes(1, name.as_bytes()), bytes(2, value)].concat())
 }
 
-/// A field that holds bytes.
+/// An encoded field that contains bytes.
 fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     prost::encode_length_delimiter(content.len(), &mut field).unwrap_or_default();

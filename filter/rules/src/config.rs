@@ -1,96 +1,83 @@
-//! The plugin's configuration: read, checked, and made into [`Rules`].
+//! The plugin's configuration: deserialized, validated and compiled into [`Rules`].
 //!
 //! | file | for |
 //! |---|---|
-//! | `written.rs` | how it is written; schema and reference are made from it |
-//! | `either.rs` | the fields that may be written in two ways |
-//! | `reader.rs` | from JSON to those types, with the field of every mistake |
-//! | `strict.rs` | JSON in which no field stands twice |
-//! | `structure.rs` | a `google.protobuf.Struct`, which is how Envoy hands YAML over |
-//! | `matching.rs`, `checks.rs`, `parts.rs`, `replies.rs`, `upstream.rs` | the checks, by what they are about |
-//! | `bounds.rs` | whether one request can have more checks than a decision may have |
-//! | `fault.rs` | what is wrong, and what was perhaps meant |
+//! | `schema.rs` | the types of the configuration; the JSON Schema and the reference are generated from them |
+//! | `either.rs` | fields that accept two forms |
+//! | `reader.rs` | from JSON to those types, reporting the field of every mistake |
+//! | `strict.rs` | JSON without duplicate fields |
+//! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
+//! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
+//! | `bounds.rs` | whether one request can have more checks than a decision allows |
+//! | `error.rs` | errors, with suggestions for misspelt names |
 
 mod bounds;
 mod checks;
 mod either;
-mod fault;
+mod error;
+mod key_components;
 mod matching;
-mod parts;
 mod reader;
 mod replies;
+pub mod schema;
 mod strict;
 mod structure;
 mod upstream;
-pub mod written;
 
 use std::time::Duration;
 
-pub use fault::{ConfigError, nearest};
+pub use error::{ConfigError, nearest};
 
 use crate::key::Hasher;
-use crate::query::Names;
+use crate::query::ParameterNames;
 use crate::reply::LimitTexts;
-use crate::rule::{Rule, Rules, WhenUnavailable};
-use crate::seen::Reader;
+use crate::request_view::ViewOptions;
+use crate::rule::{Rule, Rules, Sidecar, WhenUnavailable};
 use crate::stats::Counters;
-use fault::{fault, misread};
+use error::{invalid, read_error};
 
 /// The version of this format.
 const VERSION: u64 = 1;
-/// More rules than anyone can reason about; each has counters in Envoy, which are never freed.
+/// Most rules. More are hard to reason about, and each has counters in Envoy, which are never freed.
 const MAX_RULES: usize = 256;
 
-/// Where the filter asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sidecar {
-    /// Envoy's cluster that the sidecar is in.
-    pub cluster: String,
-    /// How long a request waits for its verdict.
-    pub timeout: Duration,
-    /// Requests that wait go together in one callout.
-    pub together: bool,
-    /// The sidecar is told which trace a request belongs to.
-    pub traces: bool,
-}
-
-/// Reads and checks a configuration: JSON, or a serialized `google.protobuf.Struct`.
+/// Reads and validates a configuration: JSON, or a serialized `google.protobuf.Struct`.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
 pub fn parse(bytes: &[u8]) -> Result<Rules, ConfigError> {
-    check(&read(bytes)?)
+    validate(&read(bytes)?)
 }
 
-/// Reads a configuration as it is written, without checking what it says.
+/// Deserializes a configuration without validating it.
 ///
 /// # Errors
-/// It is not of the right shape.
-pub fn read(bytes: &[u8]) -> Result<written::Configuration, ConfigError> {
+/// It does not have the right shape.
+pub fn read(bytes: &[u8]) -> Result<schema::Configuration, ConfigError> {
     if bytes.trim_ascii().is_empty() {
-        return fault(
+        return invalid(
             "configuration",
             "is empty: give at least `sidecar` and `rules`",
         );
     }
-    // Both forms go through a value of JSON: the code that reads a configuration then stands in the VM once.
+    // Both forms become a JSON value first, so that the VM contains the code that reads a configuration only once.
     let value = match structure::read(bytes) {
         Some(value) => value,
-        None => strict::read(bytes).or_else(|error| fault("configuration", error))?,
+        None => strict::read(bytes).or_else(|error| invalid("configuration", error))?,
     };
-    reader::read(&value).map_err(misread)
+    reader::read(&value).map_err(read_error)
 }
 
-/// Checks what a configuration says.
+/// Validates a configuration.
 ///
 /// # Errors
 /// The first thing that is wrong, with field, value and remedy.
-pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
+pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
     if file.version != VERSION {
-        return fault(
+        return invalid(
             "version",
             format_args!(
-                "{} is not a version that this filter reads: it reads {VERSION}",
+                "version {} is not supported: this filter supports version {VERSION}",
                 file.version
             ),
         );
@@ -102,30 +89,30 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
         traces: file.sidecar.traces,
     };
     if file.rules.is_empty() || file.rules.len() > MAX_RULES {
-        return fault(
+        return invalid(
             "rules",
             format_args!("has {} entries: give 1 to {MAX_RULES}", file.rules.len()),
         );
     }
-    let reply = replies::check("reply", file.reply.as_ref())?;
+    let reply = replies::validate("reply", file.reply.as_ref())?;
     let mut rules: Vec<Rule> = Vec::with_capacity(file.rules.len());
-    let mut remembered = 0;
+    let mut memo_slots = 0;
     for (index, rule) in file.rules.iter().enumerate() {
         let at = format!("rules[{index}]");
         if rules.iter().any(|earlier| earlier.name == rule.name) {
-            return fault(
+            return invalid(
                 &format!("{at}.name"),
-                format_args!("`{}` is the name of another rule", rule.name),
+                format_args!("another rule has the name `{}` already", rule.name),
             );
         }
-        let mut checked = check_rule(&at, rule)?;
+        let mut valid = validate_rule(&at, rule)?;
         if rule.reply.is_none() {
-            checked.reply = reply.clone();
+            valid.reply = reply.clone();
         }
-        checked.matcher = checked.matcher.remembering(&mut remembered);
-        rules.push(checked);
+        valid.matcher = valid.matcher.memoized(&mut memo_slots);
+        rules.push(valid);
     }
-    let (upstream, semicolon) = upstream::check(&file.upstream_paths);
+    let (upstream, semicolon) = upstream::validate(&file.upstream_paths);
     let mut parameters: Vec<String> = Vec::new();
     rules
         .iter()
@@ -133,41 +120,49 @@ pub fn check(file: &written::Configuration) -> Result<Rules, ConfigError> {
     let rules = Rules {
         sidecar,
         hasher: Hasher::new(&file.pepper),
-        reader: Reader {
+        view_options: ViewOptions {
             upstream,
             semicolon,
-            parameters: Names::new(parameters),
-            remembered,
+            parameters: ParameterNames::new(parameters),
+            memo_slots,
         },
-        counters: Counters::new(&rules),
-        texts: LimitTexts::of_rules(&rules),
+        counters: Counters::new(
+            rules
+                .iter()
+                .map(|rule| (rule.name.as_str(), rule.shadow, rule.limits.as_slice())),
+        ),
+        texts: LimitTexts::of_rules(
+            rules
+                .iter()
+                .map(|rule| (rule.name.as_str(), rule.limits.as_slice())),
+        ),
         rules,
     };
-    bounds::check(file, &rules)?;
+    bounds::validate(file, &rules)?;
     Ok(rules)
 }
 
-fn check_rule(at: &str, file: &written::Rule) -> Result<Rule, ConfigError> {
+fn validate_rule(at: &str, file: &schema::Rule) -> Result<Rule, ConfigError> {
     name(&format!("{at}.name"), &file.name)?;
     if file.shadow && file.stop {
-        return fault(
+        return invalid(
             &format!("{at}.stop"),
-            "a rule with `shadow: true` must not change what other rules do: remove `stop`",
+            "a rule with `shadow: true` must not affect other rules: remove `stop`",
         );
     }
     let when_unavailable = match file.when_unavailable {
-        Some(written::WhenUnavailable::Allow) => WhenUnavailable::Allow,
-        Some(written::WhenUnavailable::Deny) => WhenUnavailable::Deny,
+        Some(schema::WhenUnavailable::Allow) => WhenUnavailable::Allow,
+        Some(schema::WhenUnavailable::Deny) => WhenUnavailable::Deny,
         None if file.shadow => WhenUnavailable::Allow,
         None => {
-            return fault(
+            return invalid(
                 &format!("{at}.when_unavailable"),
-                "is missing: say `allow` (cheap to serve unmetered) or `deny` (expensive)",
+                "is missing: set `allow` (cheap to serve unmetered) or `deny` (expensive)",
             );
         }
     };
-    let (matcher, variables) = matching::check(&format!("{at}.match"), &file.matcher)?;
-    let (checks, limits) = checks::check(&format!("{at}.checks"), &file.checks, &variables)?;
+    let (matcher, variables) = matching::validate(&format!("{at}.match"), &file.matcher)?;
+    let (checks, limits) = checks::validate(&format!("{at}.checks"), &file.checks, &variables)?;
     Ok(Rule {
         name: file.name.clone(),
         matcher,
@@ -176,14 +171,14 @@ fn check_rule(at: &str, file: &written::Rule) -> Result<Rule, ConfigError> {
         when_unavailable,
         stop: file.stop,
         shadow: file.shadow,
-        reply: replies::check(&format!("{at}.reply"), file.reply.as_ref())?,
+        reply: replies::validate(&format!("{at}.reply"), file.reply.as_ref())?,
     })
 }
 
 fn timeout(text: &str) -> Result<Duration, ConfigError> {
     match humantime::parse_duration(text) {
         Ok(timeout) if (1..=10_000).contains(&timeout.as_millis()) => Ok(timeout),
-        _ => fault(
+        _ => invalid(
             "sidecar.timeout",
             format_args!("`{text}` is not a duration between `1ms` and `10s`"),
         ),
@@ -192,19 +187,19 @@ fn timeout(text: &str) -> Result<Duration, ConfigError> {
 
 fn not_empty<'a>(at: &str, text: &'a str) -> Result<&'a str, ConfigError> {
     if text.is_empty() {
-        fault(at, "is empty")
+        invalid(at, "is empty")
     } else {
         Ok(text)
     }
 }
 
-/// The name of a rule or limit: it stands in the names of statistics.
+/// The name of a rule or limit, which becomes part of the names of statistics.
 fn name<'a>(at: &str, name: &'a str) -> Result<&'a str, ConfigError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
-        return fault(
+        return invalid(
             at,
-            format_args!("`{name}` is not 1 to 64 of the characters a-z A-Z 0-9 - _ ."),
+            format_args!("`{name}` is not a name of 1 to 64 of the characters a-z A-Z 0-9 - _ ."),
         );
     }
     Ok(name)

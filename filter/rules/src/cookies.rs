@@ -1,26 +1,26 @@
-//! Cookies, out of bytes that a client has chosen.
+//! Cookies, from bytes that a client chooses.
 //!
-//! Upstreams disagree on what a cookie says: PHP, Rails and Express read percent escapes (some of them `+` too),
-//! Python reads `"\141"`, Go and Express only take the quotes away. If each spelling were a key, a client would have an
-//! allowance for each spelling of its own session. So a value is brought to one form, in which all escapes are read
-//! until none is left and no quote or backslash remains. Several spellings then share one allowance, which is safe;
-//! two values that differ only in such characters share one too, which is rare and harmless.
+//! Upstreams disagree on the value of a cookie: PHP, Rails and Express decode percent escapes (some of them `+` too),
+//! Python decodes `"\141"`, Go and Express only remove quotes. If each spelling gave another key, a client would have a
+//! quota for each spelling of its session. So values are normalized: escapes are decoded until none is left, and quotes
+//! and backslashes are removed. All spellings then share one quota, which is safe; two values that differ only in such
+//! characters share one too, which is rare and harmless.
 
 use std::borrow::Cow;
 
-use crate::found::Found;
+use crate::lookup::Lookup;
 use crate::path::byte_of;
 use crate::request::Headers;
 
-/// The one value of a cookie, in its one form, over all `cookie` headers.
-pub(crate) fn find<'a>(headers: &'a Headers, name: &str) -> Found<'a> {
+/// The only value of a cookie in all `cookie` headers, normalized.
+pub(crate) fn find<'a>(headers: &'a Headers, name: &str) -> Lookup<'a> {
     let mut found = None;
     let pairs = headers
         .all("cookie")
         .flat_map(|header| header.split(|byte| *byte == b';'));
     for pair in pairs {
         if hides(pair, name) {
-            return Found::Ambiguous;
+            return Lookup::Ambiguous;
         }
         let mut parts = pair.splitn(2, |byte| *byte == b'=');
         let given = parts.next().unwrap_or_default().trim_ascii();
@@ -29,25 +29,25 @@ pub(crate) fn find<'a>(headers: &'a Headers, name: &str) -> Found<'a> {
         };
         let value = match value.trim_ascii() {
             [b'"', inner @ .., b'"'] => plain(&unescaped(inner)).into_owned().into(),
-            // Express 4 takes the first and the last byte away, whatever the last one is.
-            [b'"', ..] => return Found::Ambiguous,
+            // Express 4 removes the first and the last byte, whatever the last one is.
+            [b'"', ..] => return Lookup::Ambiguous,
             value => plain(value),
         };
         if found.as_ref().is_some_and(|earlier| *earlier != value) {
-            return Found::Ambiguous;
+            return Lookup::Ambiguous;
         }
         found = Some(value);
     }
     match found {
-        Some(value) if !value.is_empty() => Found::Value("", value),
-        _ => Found::Missing,
+        Some(value) if !value.is_empty() => Lookup::Value("", value),
+        _ => Lookup::Missing,
     }
 }
 
-/// Whether a cookie of this name stands behind white space or a comma in another one's value, where Python's
-/// `http.cookies`, WebOb and old Java servers begin a new cookie and others do not.
+/// Whether another cookie's value contains a cookie of this name after white space or a comma. Python's `http.cookies`,
+/// WebOb and old Java servers begin a new cookie there, and others do not.
 fn hides(pair: &[u8], name: &str) -> bool {
-    // After the cookie's own name: what stands between one `=` and the next ends with a name.
+    // After the cookie's own name: the text between one `=` and the next ends with a name.
     let mut pieces = pair.split(|byte| *byte == b'=').skip(1).peekable();
     while let Some(piece) = pieces.next() {
         let mut words = piece
@@ -61,7 +61,8 @@ fn hides(pair: &[u8], name: &str) -> bool {
     false
 }
 
-/// PHP reads escapes in names, ends them at a zero byte and takes `.`, `[` and a space for `_`; ASP.NET ignores case.
+/// PHP decodes escapes in names, ends names at a zero byte and replaces `.`, `[` and spaces by `_`; ASP.NET ignores
+/// case.
 fn is_named(given: &[u8], name: &str) -> bool {
     let fold = |byte: &u8| match byte {
         b'.' | b'[' | b' ' => b'_',
@@ -72,8 +73,8 @@ fn is_named(given: &[u8], name: &str) -> bool {
     given.iter().map(fold).eq(name.iter().map(fold))
 }
 
-/// Without quotes and backslashes, `+` as a space, and percent escapes read until none is left; what is no whole escape
-/// stays. Linear: a byte that an escape gives may complete an escape before it, and is looked at once more for that.
+/// Removes quotes and backslashes, replaces `+` by a space, and decodes percent escapes until none is left; incomplete
+/// escapes stay. Linear: a decoded byte may complete an earlier escape, and is checked once more for that.
 fn plain(text: &[u8]) -> Cow<'_, [u8]> {
     let text = text.trim_ascii();
     if !text
@@ -104,7 +105,7 @@ fn plain(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(plain.trim_ascii().to_vec())
 }
 
-/// What stands between quotes, as Python's `http.cookies` reads it: `\141` is a byte in octal, `\x` is `x`.
+/// Decodes a quoted value like Python's `http.cookies`: `\141` is a byte in octal, `\x` is `x`.
 fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'\\') {
         return Cow::Borrowed(text);
@@ -137,13 +138,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `None` for a cookie that is missing, `400` for one that is ambiguous.
+    /// `None` if the cookie is missing, `400` if it is ambiguous.
     fn cookie(headers: &[&[u8]], name: &str) -> Option<Vec<u8>> {
         let headers: Headers = headers.iter().map(|value| ("cookie", value)).collect();
         match find(&headers, name) {
-            Found::Value(_, value) => Some(value.into_owned()),
-            Found::Missing => None,
-            Found::Ambiguous | Found::Unreadable => Some(b"400".to_vec()),
+            Lookup::Value(_, value) => Some(value.into_owned()),
+            Lookup::Missing => None,
+            Lookup::Ambiguous | Lookup::Unreadable => Some(b"400".to_vec()),
         }
     }
 
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn f6_however_a_cookie_is_spelt_it_is_one_subject() {
+    fn f6_every_spelling_of_a_cookie_is_one_subject() {
         for spelt in [
             "session=a bc",
             "session=a%20bc",
@@ -181,7 +182,7 @@ mod tests {
             );
         }
         assert_eq!(cookie(&[b"session.id=1"], "session_id").unwrap(), b"1");
-        // What some upstreams see and others do not, or read as one of many values.
+        // Cookies that only some upstreams see, or that upstreams read differently.
         for spelt in [
             "a=b session=c",
             "a=b,session = c",
@@ -202,7 +203,7 @@ mod tests {
         proptest::collection::vec(meaning, 0..24)
     }
 
-    /// Reads escapes once, as PHP and Express do.
+    /// Decodes escapes once, like PHP and Express.
     fn once(text: &[u8], plus: bool) -> Vec<u8> {
         let mut read = Vec::new();
         let mut rest = text;
@@ -220,9 +221,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever an upstream reads is the same subject as what was sent, so two spellings of it are too.
+        /// Whatever an upstream decodes has the same key as what was sent, so all spellings of it have too.
         #[test]
-        fn f6_no_upstreams_reading_gives_a_second_key(text in spelling()) {
+        fn f6_no_upstream_decoding_gives_a_second_key(text in spelling()) {
             let stripped = match &*text {
                 [b'"', inner @ .., b'"'] => inner,
                 text => text,

@@ -1,47 +1,47 @@
-//! What a request costs.
+//! The cost of a request.
 
 use crate::header::has_look_alike;
 use crate::matcher::is_method;
-use crate::seen::{Reading, Seen};
+use crate::request_view::{Reading, RequestView};
 use crate::template::Template;
 
-/// How a check's cost comes about.
+/// How to determine the cost of a check.
 #[derive(Debug)]
 pub(crate) enum Cost {
     Constant(u64),
-    /// The first entry that matches, else `default`.
+    /// The cost of the first entry that matches, otherwise `default`.
     Table {
         entries: Vec<Entry>,
         default: u64,
     },
-    /// What a header says, which something trusted in front of this filter has written.
+    /// The value of a header that something trusted in front of this filter sets.
     Header {
         name: String,
         most: u64,
-        /// Where the header is not there.
+        /// The cost without the header.
         default: u64,
     },
 }
 
-/// A line of a table.
+/// An entry of a cost table.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub template: Option<Template>,
-    /// In capitals; empty: any.
+    /// In capitals; an empty list includes any method.
     pub methods: Vec<String>,
     pub cost: u64,
 }
 
 impl Cost {
-    /// Whether the upstream might read another cost than [`Cost::of`] does.
-    pub fn is_ambiguous(&self, seen: &Seen<'_>) -> bool {
-        matches!(self, Self::Header { name, .. } if has_look_alike(seen.headers(), name))
+    /// Whether the upstream might see another cost than [`Cost::of`] does.
+    pub fn is_ambiguous(&self, view: &RequestView<'_>) -> bool {
+        matches!(self, Self::Header { name, .. } if has_look_alike(view.headers(), name))
     }
 
-    /// Units, at least 1, for a request that its rule is for in these readings: the most that it costs in any of them.
+    /// Cost in units, at least 1, of a request whose rule applies in these readings: the largest cost in any of them.
     pub fn of<'a, 'r: 'a>(
         &self,
-        seen: &Seen<'_>,
+        view: &RequestView<'_>,
         readings: impl Iterator<Item = Reading<'a, 'r>>,
     ) -> u64 {
         match self {
@@ -50,7 +50,7 @@ impl Cost {
                 let of_method = || {
                     let entries = entries.iter();
                     entries.filter(|entry| {
-                        entry.methods.is_empty() || is_method(&entry.methods, seen.method)
+                        entry.methods.is_empty() || is_method(&entry.methods, view.method)
                     })
                 };
                 let costs = readings.map(|reading| match reading.path() {
@@ -66,8 +66,8 @@ impl Cost {
                 most,
                 default,
             } => {
-                // What is no number from 1 to `most`, or one of several, costs the most that it may: never too little.
-                let costs = seen.headers().all(name).map(|value| {
+                // An invalid value costs `most`, and of several values the largest counts: never too little.
+                let costs = view.headers().all(name).map(|value| {
                     let number = std::str::from_utf8(value).ok();
                     let number = number.and_then(|text| text.trim().parse().ok());
                     number

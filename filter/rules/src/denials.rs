@@ -1,31 +1,32 @@
-//! The filter's denial certificates: what was denied is denied again in the VM, while that is exact, and counted.
+//! The filter's cache of denials: repeats a denial inside the VM for as long as it is exact, and counts it.
 //!
-//! A question is answered here only if every decision of it is covered, its shadows too: those have to be counted
-//! as if they were enforced.
+//! A question is answered from the cache only if all of its decisions are cached. That includes shadow decisions, which
+//! must be counted as if they were enforced.
 
 mod unreported;
 
-use sluicegate_certificates::{Asked, Certificates, fingerprint};
-use sluicegate_protocol::{DeniedHere, PolicyVersion, Verdict};
+use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
+use sluicegate_protocol::{CachedDenials, PolicyVersion, Verdict};
 
-use crate::rule::{Check, Question, Rules};
+use crate::question::{Question, ResolvedCheck};
+use crate::rule::Rules;
 use unreported::Unreported;
 
-/// Denials held by one VM for one configuration; about a quarter of a kilobyte each.
+/// Most denials cached by one VM for one configuration; each takes about a quarter of a kilobyte.
 const CAPACITY: usize = 4_096;
 
-/// Certificates of the sidecar's policy, and what they have denied.
+/// Cached denials of one version of the sidecar's policy, and how often they were used.
 #[derive(Debug)]
-pub struct Denials {
-    /// The policy that all of them are of.
+pub struct DenialCache {
+    /// The version of the policy that made all of them.
     version: PolicyVersion,
-    /// When the first answer of that policy was here.
+    /// When the first answer of that version arrived.
     since_us: u64,
     certificates: Certificates,
     unreported: Unreported,
 }
 
-impl Default for Denials {
+impl Default for DenialCache {
     fn default() -> Self {
         Self {
             version: PolicyVersion::default(),
@@ -36,8 +37,8 @@ impl Default for Denials {
     }
 }
 
-impl Denials {
-    /// The verdicts of a question all of whose decisions are covered.
+impl DenialCache {
+    /// The verdicts on a question, if all of its decisions are cached.
     pub fn covering(
         &mut self,
         rules: &Rules,
@@ -49,17 +50,19 @@ impl Denials {
         }
         let mut verdicts = Vec::with_capacity(question.decisions());
         for checks in decisions(question) {
-            let standing = self.certificates.covering(&print(rules, checks), now_us)?;
-            verdicts.push(Verdict::Denied(standing));
+            let limit_status = self
+                .certificates
+                .covering(&fingerprint_of(rules, checks), now_us)?;
+            verdicts.push(Verdict::Denied(limit_status));
         }
         let enforced = (!question.checks.is_empty()).then_some(None);
         let shadows = question.shadows.iter().map(|shadow| Some(shadow.rule));
         let decisions = decisions(question).zip(enforced.into_iter().chain(shadows));
         for (verdict, (checks, shadow)) in verdicts.iter().zip(decisions) {
-            if let Verdict::Denied(standing) = verdict
-                && let Some(check) = checks.get(standing.check)
+            if let Verdict::Denied(limit_status) = verdict
+                && let Some(check) = checks.get(limit_status.check)
             {
-                // Shadows deny nobody, so nobody asks whom.
+                // Shadow decisions are counted without a key.
                 let key = shadow.map_or(check.key.as_str(), |_| "");
                 let limit = rules.limit_name(check.rule, check.limit);
                 let shadow = shadow.map(|rule| rules.rule_name(rule));
@@ -69,65 +72,66 @@ impl Denials {
         Some(verdicts)
     }
 
-    /// Remembers the denials among a question's verdicts.
+    /// Caches the denials among a question's verdicts.
     pub fn learn(
         &mut self,
         rules: &Rules,
         question: &Question,
         version: PolicyVersion,
         verdicts: &[Verdict<'_>],
-        asked: Asked,
+        times: CallTimes,
     ) {
         if version != self.version {
-            if self.has_replaced(version, asked) {
+            if self.has_replaced(version, times) {
                 return;
             }
             self.certificates.clear();
             self.version = version;
-            self.since_us = asked.answered_us;
+            self.since_us = times.answered_us;
         }
         for (checks, verdict) in decisions(question).zip(verdicts) {
-            if let Verdict::Denied(standing) = verdict
-                && standing.check < checks.len()
+            if let Verdict::Denied(limit_status) = verdict
+                && limit_status.check < checks.len()
             {
                 self.certificates
-                    .hold(&print(rules, checks), standing, asked);
+                    .hold(&fingerprint_of(rules, checks), limit_status, times);
             }
         }
     }
 
-    /// A slow answer of a policy that the one in force has replaced: its denials may not be true any more.
-    const fn has_replaced(&self, version: PolicyVersion, asked: Asked) -> bool {
+    /// Whether the current policy version replaced this one: then the answer is late, and its denials may be outdated.
+    const fn has_replaced(&self, version: PolicyVersion, times: CallTimes) -> bool {
         if version.instance == self.version.instance && version.instance != 0 {
-            // One process only counts up.
+            // Within one process, epochs only grow.
             return version.epoch < self.version.epoch;
         }
-        // Of the process before, or of another sidecar of the same cluster: it was asked before the newest one answered.
-        // Of a sidecar that does not name its process, an answer asked for later is of one that has started again.
-        let asked_before = asked.sent_us < self.since_us;
+        // Another process, either a predecessor or another sidecar of the cluster: late if the question was sent before
+        // the current version first answered. Without instance numbers, a later question with a smaller epoch means
+        // that the sidecar has restarted.
+        let asked_before = times.sent_us < self.since_us;
         asked_before
             && (version.instance != self.version.instance || version.epoch < self.version.epoch)
     }
 
-    /// What has been denied here since the last report, to be sent along.
-    pub fn report(&mut self) -> Vec<DeniedHere<'static>> {
+    /// The cached denials since the last report, for the next callout.
+    pub fn report(&mut self) -> Vec<CachedDenials<'static>> {
         self.unreported.report()
     }
 
-    /// A report did not arrive: it goes with the next. (If it did arrive and only its answer was lost, it is counted
-    /// twice; the other way it would be lost.)
-    pub fn put_back(&mut self, report: Vec<DeniedHere<'static>>) {
+    /// Restores a report that failed, for the next callout. (If it did arrive and only the answer was lost, it is
+    /// counted twice, which is better than not at all.)
+    pub fn put_back(&mut self, report: Vec<CachedDenials<'static>>) {
         self.unreported.put_back(report);
     }
 
-    /// Something waits to be reported.
+    /// Whether there is anything to report.
     pub fn has_report(&self) -> bool {
         !self.unreported.is_empty()
     }
 }
 
-/// The checks of each decision, in the order of the wire.
-fn decisions(question: &Question) -> impl Iterator<Item = &[Check]> {
+/// The checks of each decision, in the order of the request's body.
+fn decisions(question: &Question) -> impl Iterator<Item = &[ResolvedCheck]> {
     let enforced = (!question.checks.is_empty()).then_some(question.checks.as_slice());
     enforced.into_iter().chain(
         question
@@ -137,12 +141,13 @@ fn decisions(question: &Question) -> impl Iterator<Item = &[Check]> {
     )
 }
 
-fn print(rules: &Rules, checks: &[Check]) -> String {
+fn fingerprint_of(rules: &Rules, checks: &[ResolvedCheck]) -> String {
     fingerprint(checks.iter().map(|check| {
         (
             rules.limit_name(check.rule, check.limit),
             check.key.as_str(),
             check.cost,
+            check.quota,
         )
     }))
 }
@@ -150,8 +155,9 @@ fn print(rules: &Rules, checks: &[Check]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::{Shadow, WhenUnavailable};
-    use sluicegate_protocol::Standing;
+    use crate::question::Shadow;
+    use crate::rule::WhenUnavailable;
+    use sluicegate_protocol::LimitStatus;
 
     fn rules() -> Rules {
         let rule = |name: &str, shadow: bool| {
@@ -169,11 +175,12 @@ mod tests {
     }
 
     fn question(key: &str, shadowed: bool) -> Question {
-        let check = |rule| Check {
+        let check = |rule| ResolvedCheck {
             rule,
             limit: 0,
             key: key.to_owned(),
             cost: 1,
+            quota: None,
         };
         let shadows = if shadowed {
             vec![Shadow {
@@ -193,7 +200,7 @@ mod tests {
     }
 
     fn denied(hold_ms: u64) -> Verdict<'static> {
-        Verdict::Denied(Standing {
+        Verdict::Denied(LimitStatus {
             check: 0,
             limit: "l".into(),
             quota: 1,
@@ -206,7 +213,7 @@ mod tests {
         })
     }
 
-    const ASKED: Asked = Asked {
+    const TIMES: CallTimes = CallTimes {
         sent_us: 0,
         answered_us: 1_000,
     };
@@ -216,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_is_given_again_and_reported_once() {
-        let (rules, mut denials) = (rules(), Denials::default());
+    fn a_cached_denial_is_repeated_and_reported_once() {
+        let (rules, mut denials) = (rules(), DenialCache::default());
         denials.learn(
             &rules,
             &question("a", false),
             version(1, 1),
             &[denied(1_000)],
-            ASKED,
+            TIMES,
         );
         for _ in 0..3 {
             assert!(
@@ -246,7 +253,7 @@ mod tests {
         let report = denials.report();
         assert_eq!(
             report,
-            [DeniedHere {
+            [CachedDenials {
                 limit: "l".into(),
                 shadow: None,
                 key: Some("a".into()),
@@ -260,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn a_question_with_a_shadow_is_answered_here_only_if_both_are_covered() {
-        let (rules, mut denials) = (rules(), Denials::default());
+    fn a_question_with_a_shadow_is_answered_from_the_cache_only_if_both_are_cached() {
+        let (rules, mut denials) = (rules(), DenialCache::default());
         let mut other = question("b", true);
         other.checks.clear();
         denials.learn(
@@ -269,7 +276,7 @@ mod tests {
             &question("a", false),
             version(1, 1),
             &[denied(1_000)],
-            ASKED,
+            TIMES,
         );
         assert!(denials.covering(&rules, &other, 2_000).is_none());
         let both = question("b", true);
@@ -278,7 +285,7 @@ mod tests {
             &both,
             version(1, 1),
             &[denied(1_000), denied(1_000)],
-            ASKED,
+            TIMES,
         );
         assert_eq!(denials.covering(&rules, &both, 2_000).unwrap().len(), 2);
         let shadows: Vec<_> = denials
@@ -289,28 +296,28 @@ mod tests {
         assert_eq!(shadows, [Some("trial".into()), None]);
     }
 
-    /// Whether a denial of this key is held after an answer of each of these versions, asked for at this time, has denied a
-    /// key of its own: `k0`, `k1` and so on.
+    /// Feeds one answer for each of these versions, to a question sent at this time, which denies a key of its own
+    /// (`k0`, `k1` and so on). Returns which of the denials are cached afterwards.
     fn held(answers: &[(PolicyVersion, u64)]) -> Vec<bool> {
-        let (rules, mut denials) = (rules(), Denials::default());
+        let (rules, mut denials) = (rules(), DenialCache::default());
         let asks = |index: usize| question(&format!("k{index}"), false);
         for (index, (version, sent_us)) in answers.iter().enumerate() {
-            let asked = Asked {
+            let times = CallTimes {
                 sent_us: *sent_us,
                 answered_us: 1_000.max(sent_us + 100),
             };
             let verdicts = [denied(1_000)];
-            denials.learn(&rules, &asks(index), *version, &verdicts, asked);
+            denials.learn(&rules, &asks(index), *version, &verdicts, times);
         }
         let mut held = |index| denials.covering(&rules, &asks(index), 5_000).is_some();
         (0..answers.len()).map(&mut held).collect()
     }
 
     #[test]
-    fn a_certificate_dies_with_its_epoch() {
+    fn a_certificate_ends_with_its_epoch() {
         let (old, new) = (version(1, 1), version(1, 2));
         assert_eq!(held(&[(old, 0), (new, 0)]), [false, true]);
-        // An answer of the policy before is late whenever it was asked for: one process only counts up.
+        // An answer of the previous epoch is late whenever the question was sent: within one process, epochs only grow.
         for sent_us in [0, 2_000] {
             let late = held(&[(old, 0), (new, 0), (old, sent_us)]);
             assert_eq!(late, [false, true, false]);
@@ -318,18 +325,18 @@ mod tests {
     }
 
     #[test]
-    fn f15_another_instance_is_another_policy_though_its_epoch_is_the_same() {
+    fn f15_another_instance_is_another_policy_even_with_the_same_epoch() {
         for epoch in [1, 3] {
             let (before, after) = (version(8, epoch), version(3, 1));
             assert_eq!(held(&[(before, 0), (after, 2_000)]), [false, true]);
-            // What the process before answers late is not held, and spoils nothing.
+            // A late answer of the previous process is not cached, and does no harm.
             let late = held(&[(before, 0), (after, 2_000), (before, 1_500)]);
             assert_eq!(late, [false, true, false]);
         }
     }
 
     #[test]
-    fn f15_a_sidecar_that_does_not_name_its_instance_is_understood_as_before() {
+    fn f15_a_sidecar_without_an_instance_number_is_compared_by_epoch() {
         let (first, third) = (version(0, 1), version(0, 3));
         assert_eq!(held(&[(first, 0), (third, 0)]), [false, true]);
         assert_eq!(held(&[(third, 0), (first, 0)]), [true, false], "late");
@@ -337,23 +344,23 @@ mod tests {
     }
 
     #[test]
-    fn f15_a_denial_is_counted_by_the_configured_limit_and_one_of_no_check_is_not_held() {
-        let (rules, mut denials) = (rules(), Denials::default());
+    fn f15_a_denial_counts_under_the_configured_limit_and_one_for_an_unknown_check_is_not_cached() {
+        let (rules, mut denials) = (rules(), DenialCache::default());
         let asked = question("a", false);
         let answered = |check, limit: &'static str| {
-            let Verdict::Denied(standing) = denied(u64::MAX) else {
+            let Verdict::Denied(limit_status) = denied(u64::MAX) else {
                 panic!("a denial")
             };
             let limit = limit.into();
-            Verdict::Denied(Standing {
+            Verdict::Denied(LimitStatus {
                 check,
                 limit,
-                ..standing
+                ..limit_status
             })
         };
-        denials.learn(&rules, &asked, version(1, 1), &[answered(1, "l")], ASKED);
+        denials.learn(&rules, &asked, version(1, 1), &[answered(1, "l")], TIMES);
         assert!(denials.covering(&rules, &asked, 2_000).is_none());
-        denials.learn(&rules, &asked, version(1, 1), &[answered(0, "<b>")], ASKED);
+        denials.learn(&rules, &asked, version(1, 1), &[answered(0, "<b>")], TIMES);
         assert!(denials.covering(&rules, &asked, 59_999_999).is_some());
         assert_eq!(denials.report()[0].limit, "l");
         assert!(denials.covering(&rules, &asked, 60_000_000).is_none());

@@ -1,29 +1,29 @@
-//! A header that is part of a key, so that no spelling of it is a second subject.
+//! Headers as key components: all spellings of a value must give the same key.
 
 use std::borrow::Cow;
 
-use crate::found::Found;
+use crate::lookup::Lookup;
 use crate::request::Headers;
 
-/// The one value of a header. A value under a name that WSGI and CGI take for the same one counts too.
-pub(crate) fn find<'a>(headers: &'a Headers, name: &'a str) -> Found<'a> {
+/// The only value of a header. Values under names that WSGI and CGI treat as the same count too.
+pub(crate) fn find<'a>(headers: &'a Headers, name: &'a str) -> Lookup<'a> {
     if has_look_alike(headers, name) {
-        return Found::Ambiguous;
+        return Lookup::Ambiguous;
     }
     let values = headers.all(name);
     if !matches!(name, "authorization" | "proxy-authorization") {
         return only(values.map(Cow::Borrowed));
     }
     match only(values.map(credentials)) {
-        Found::Value(_, value) if value.strip_prefix(b"basic ").is_some_and(is_loose_base64) => {
-            Found::Ambiguous
+        Lookup::Value(_, value) if value.strip_prefix(b"basic ").is_some_and(is_loose_base64) => {
+            Lookup::Ambiguous
         }
         found => found,
     }
 }
 
-/// Whether another header is the same to WSGI and CGI, which read `x_a` as `x-a`, and says something else, or is the
-/// only one of the two.
+/// Whether there is another header that WSGI and CGI treat as the same (they read `x_a` as `x-a`), with another value
+/// or without this one beside it.
 pub(crate) fn has_look_alike(headers: &Headers, name: &str) -> bool {
     let name = name.as_bytes();
     if !name.iter().any(|byte| matches!(byte, b'-' | b'_')) {
@@ -59,8 +59,8 @@ fn credentials(value: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(one)
 }
 
-/// Whether some upstreams read this as what another text says: Python's decoder leaves out what is no digit, and most
-/// do not look at the bits that are left over at the end. No client that is not up to something sends such credentials.
+/// Whether some upstreams decode this to the same bytes as another text: Python's decoder skips invalid characters, and
+/// most decoders ignore surplus bits at the end. Only a client with bad intentions sends such credentials.
 fn is_loose_base64(text: &[u8]) -> bool {
     let digits = text.split(|byte| *byte == b'=').next().unwrap_or_default();
     let all = digits
@@ -76,33 +76,33 @@ fn is_loose_base64(text: &[u8]) -> bool {
     !(all && ends_well && text.strip_prefix(digits) == Some(padding))
 }
 
-/// The one value of something that can be sent several times. The same value twice is one value.
-pub(crate) fn only<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Found<'a> {
+/// The only value of something that can be sent several times. Equal values count as one.
+pub(crate) fn only<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Lookup<'a> {
     let Some(first) = values.next() else {
-        return Found::Missing;
+        return Lookup::Missing;
     };
     if values.any(|other| other != first) {
-        return Found::Ambiguous;
+        return Lookup::Ambiguous;
     }
-    Found::of(first)
+    Lookup::of(first)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `None` for a header that is missing, `400` for one that is ambiguous.
+    /// `None` if the header is missing, `400` if it is ambiguous.
     fn header(headers: &[(&str, &str)], name: &str) -> Option<String> {
         let headers: Headers = headers.iter().copied().collect();
         match find(&headers, name) {
-            Found::Value(_, value) => Some(String::from_utf8_lossy(&value).into_owned()),
-            Found::Missing => None,
-            Found::Ambiguous | Found::Unreadable => Some("400".to_owned()),
+            Lookup::Value(_, value) => Some(String::from_utf8_lossy(&value).into_owned()),
+            Lookup::Missing => None,
+            Lookup::Ambiguous | Lookup::Unreadable => Some("400".to_owned()),
         }
     }
 
     #[test]
-    fn f6_credentials_are_one_subject_however_their_scheme_is_spelt() {
+    fn f6_every_spelling_of_the_auth_scheme_is_one_subject() {
         for name in ["authorization", "proxy-authorization"] {
             for value in ["Bearer T", "bearer T", "BEARER   T", "Bearer \tT"] {
                 assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn f20_a_header_that_wsgi_takes_for_the_same_counts_as_another_value() {
+    fn f20_a_header_that_wsgi_treats_as_the_same_counts_as_another_value() {
         for (headers, expected) in [
             (&[("x-a", "1")][..], Some("1")),
             (&[("x_a", "1")][..], Some("400")),

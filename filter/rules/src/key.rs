@@ -1,32 +1,32 @@
-//! From parts to a key: no two different lists of parts give the same one.
+//! Builds keys from components. Different lists of components always give different keys.
 //!
-//! A part is spelt `name=value` (plain, with everything outside a small set percent-escaped) or `name#hash`.
-//! Parts are joined by `;`. Neither `;`, `=` nor `#` can stand in an escaped name or value, so the spelling can be
-//! read back in one way only. A key that would be too long is replaced by `~` and its hash.
+//! A component is encoded as `name=value` (plain, percent-escaped outside a small set of characters) or `name#hash`,
+//! and components are joined by `;`. Escaped names and values contain none of `;`, `=` and `#`, so the encoding is
+//! unambiguous. A key that would be too long is replaced by `~` and its hash.
 
 use sha2::{Digest, Sha256};
 
-/// Longer keys are hashed as a whole, so that a client's long header costs the fleet no memory.
+/// Longer keys are hashed as a whole, so that clients cannot fill the store's memory with long headers.
 const MAX_BYTES: usize = 256;
 
-/// Hashes what may be a secret, so that it never leaves Envoy.
+/// Hashes possible secrets, so that they never leave Envoy.
 #[derive(Clone, Debug, Default)]
 pub struct Hasher {
     seed: Sha256,
 }
 
 impl Hasher {
-    /// `pepper` is shared by a fleet: without it, whoever reads Redis could try a dictionary.
+    /// `pepper` is the same for a whole fleet. Without it, anybody who can read Redis could try a dictionary.
     pub fn new(pepper: &str) -> Self {
         let mut seed = Sha256::new();
-        // The length keeps pepper and value apart.
+        // The length separates pepper and value.
         seed.update((pepper.len() as u64).to_be_bytes());
         seed.update(pepper);
         Self { seed }
     }
 
-    /// Appends 128 bits of SHA-256 as 32 hexadecimal digits. A fast hash would let a client craft a header that collides
-    /// with a victim's and spend the victim's allowance.
+    /// Appends 128 bits of SHA-256 as 32 hexadecimal digits. With a weak hash, a client could craft a header that
+    /// collides with a victim's and consume the victim's quota.
     fn append(&self, text: &mut String, value: &[u8]) {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let digest = self.seed.clone().chain_update(value).finalize();
@@ -40,7 +40,7 @@ impl Hasher {
     }
 }
 
-/// Builds one key part by part.
+/// Builds one key, component by component.
 #[derive(Debug)]
 pub struct Key<'a> {
     hasher: &'a Hasher,
@@ -48,24 +48,24 @@ pub struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// A key without parts yet.
+    /// A key without components.
     pub fn new(hasher: &'a Hasher) -> Self {
         Self {
             hasher,
-            // Room for most keys: growing took a sixth of the time of evaluating a plain request.
+            // Enough for most keys: reallocation took a sixth of the time to evaluate a plain request.
             text: String::with_capacity(64),
         }
     }
 
-    /// Adds a part that may be read by whoever reads Redis. Its name is given in pieces, so that none has to be put
-    /// together before, and as it is to be spelt: see [`name`] and [`escaped`].
+    /// Adds a component that is readable in Redis. The name is passed in pieces, so that callers need not concatenate
+    /// them, and already escaped: see [`name`] and [`escaped`].
     pub fn plain(&mut self, name: &[&str], value: &[u8]) {
         self.name(name);
         self.text.push('=');
         escape(&mut self.text, value);
     }
 
-    /// Adds a part by its hash.
+    /// Adds the hash of a component.
     pub fn hashed(&mut self, name: &[&str], value: &[u8]) {
         self.name(name);
         self.text.push('#');
@@ -91,8 +91,8 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The name of a part whose source has names within it: `/` stands before each of them and `:` before a value's kind,
-/// so neither is left in one.
+/// The name of a component whose source has names of its own. `/` precedes each of them and `:` precedes a value's
+/// type, so both are escaped in names.
 pub(crate) fn name<'n>(source: &str, pieces: impl IntoIterator<Item = &'n str>) -> String {
     let mut name = source.to_owned();
     for piece in pieces {
@@ -102,7 +102,7 @@ pub(crate) fn name<'n>(source: &str, pieces: impl IntoIterator<Item = &'n str>) 
     name
 }
 
-/// A text as it is spelt in a key.
+/// A text, escaped for a key.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     escape(&mut escaped, text.as_bytes());
@@ -132,10 +132,10 @@ fn escape(text: &mut String, value: &[u8]) {
 mod tests {
     use super::*;
 
-    fn key(parts: &[(&str, &str, bool)]) -> String {
+    fn key(components: &[(&str, &str, bool)]) -> String {
         let hasher = Hasher::new("");
         let mut key = Key::new(&hasher);
-        for (name, value, plain) in parts {
+        for (name, value, plain) in components {
             if *plain {
                 key.plain(&[name], value.as_bytes());
             } else {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn different_parts_give_different_keys() {
+    fn different_components_give_different_keys() {
         let keys = [
             key(&[("a", "b", true), ("c", "d", true)]),
             key(&[("a", "b;c=d", true)]),

@@ -1,64 +1,75 @@
-//! What the filter decides by itself, without a trace of Envoy: native tests and the CLI use it too.
+//! The filter's decisions, independent of Envoy, so that native tests and the command line use them too.
 //!
 //! | file | for |
 //! |---|---|
-//! | `config.rs`, `config/` | the plugin's configuration as it is written, and its checks |
-//! | `rule.rs` | rules, ready to be matched; what a request has to ask |
-//! | `applies.rs` | in which readings of the target a rule applies |
-//! | `request.rs` | what this crate wants to know of a request |
-//! | `path.rs`, `path/readings.rs`, `query.rs` | the target in every reading that the upstream might give it |
-//! | `seen.rs` | a request as all rules see it, read once |
-//! | `matcher.rs`, `template.rs` | which requests a rule is for |
-//! | `part.rs`, `found.rs`, `header.rs`, `cookies.rs`, `claims.rs`, `address.rs` | where the parts of a key come from |
-//! | `key.rs` | from parts to a key that no other parts can give |
-//! | `cost.rs` | what a request costs |
-//! | `denials.rs`, `denials/unreported.rs` | cached denials, and those that the sidecar is told of later |
-//! | `queue.rs` | who waits for a verdict, and when the next callout leaves |
-//! | `trace.rs` | the trace that a request belongs to |
-//! | `wire.rs` | the question to the sidecar and its answer |
-//! | `outage_log.rs` | how often the log says that verdicts are missing |
-//! | `reply.rs`, `reply/fields.rs` | what a client is told |
-//! | `reply/details.rs` | what Envoy's access log is told |
-//! | `stats.rs` | what is counted |
+//! | `config.rs`, `config/` | the plugin's configuration: schema and validation |
+//! | `rule.rs` | rules, ready to be matched |
+//! | `evaluate.rs`, `question.rs` | which rules match a request, and which checks it asks the sidecar for |
+//! | `matching_readings.rs` | the readings of the target in which a rule applies |
+//! | `request.rs` | what this crate needs to know about a request |
+//! | `path.rs`, `path/readings.rs`, `query.rs` | every possible reading of the target |
+//! | `request_view.rs` | a request as the rules see it, parsed once |
+//! | `matcher.rs`, `match_result.rs`, `template.rs` | which requests a rule applies to |
+//! | `key_component.rs`, `lookup.rs`, `header.rs`, `cookies.rs`, `claims.rs`, `address.rs` | where the components of a key come from |
+//! | `key.rs` | builds keys from components |
+//! | `cost.rs` | the cost of a request |
+//! | `denials.rs`, `denials/unreported.rs` | the cache of denials, and reports of them to the sidecar |
+//! | `queue.rs` | which requests wait for a verdict, and when to send the next callout |
+//! | `trace.rs` | the trace context of a request |
+//! | `wire.rs` | the question to the sidecar and its answer, as JSON |
+//! | `conclude.rs`, `verdict_error.rs` | what a verdict, or its absence, means for the request |
+//! | `outage_log.rs` | limits the rate of log lines about missing verdicts |
+//! | `reply.rs`, `reply/fields.rs` | replies to clients |
+//! | `reply/details.rs` | text for Envoy's access log |
+//! | `stats.rs` | the counters |
 
 mod address;
-mod applies;
 mod claims;
+mod conclude;
 pub mod config;
 mod cookies;
 mod cost;
 mod denials;
-mod found;
+mod evaluate;
 mod header;
 mod key;
+mod key_component;
+mod lookup;
+mod match_result;
 mod matcher;
+mod matching_readings;
 mod outage_log;
-mod part;
 mod path;
 mod query;
+mod question;
 mod queue;
 mod reply;
 mod request;
+mod request_view;
 mod rule;
-mod seen;
 mod stats;
 mod template;
 mod trace;
+mod verdict_error;
 mod wire;
 
 pub use claims::metadata;
-pub use config::{ConfigError, Sidecar, parse};
-pub use denials::Denials;
+pub use conclude::Conclusion;
+pub use config::{ConfigError, parse};
+pub use denials::DenialCache;
+pub use evaluate::{Evaluation, Reading};
 pub use outage_log::OutageLog;
+pub use question::{Question, ResolvedCheck, Shadow};
 pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
-pub use reply::{DETAILS_PREFIX, Fields, OURS, Reply, is_reply_of_ours};
+pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
-pub use rule::{Check, Evaluation, Question, Reading, Rules, Shadow, WhenUnavailable};
+pub use rule::{Rules, Sidecar, WhenUnavailable};
 pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};
-pub use wire::{Conclusion, Unusable, callout_outcome, read_answer};
+pub use verdict_error::{VerdictError, callout_outcome};
+pub use wire::read_answer;
 
 impl Rules {
-    /// What is counted, by name.
+    /// The counters, by name.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }

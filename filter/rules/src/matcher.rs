@@ -1,39 +1,24 @@
-//! Which requests a rule is for.
+//! Which requests a rule applies to.
 //!
-//! A matcher looks at one reading of the target at a time (see `path.rs`). A rule is for a request when its whole matcher
-//! holds for any one reading; so `not` cannot be stepped around by a path that reads differently elsewhere.
+//! A matcher evaluates one reading of the target at a time (see `path.rs`). A rule applies to a request if its whole
+//! matcher matches in any single reading, so that a path with several readings cannot bypass a `not`.
 
 use regex_lite::Regex;
 
+use crate::match_result::{MatchResult, TooLong};
 use crate::path::without_trailing_slash;
-use crate::seen::Reading;
+use crate::request_view::Reading;
 use crate::template::{Capture, Template};
 
-/// Bytes that one regular expression looks at for one request: all values of a header or parameter, or all readings of
-/// the path. `.*/(admin|internal|debug)(/.*)?` takes 0.5 ms for 4 KiB natively, and 6.7 ms for 57 KB.
+/// Most bytes that one regular expression evaluates for one request: all values of a header or parameter, or all
+/// readings of the path together. `.*/(admin|internal|debug)(/.*)?` takes 0.5 ms for 4 KiB natively, and 6.7 ms for 57
+/// KB.
 const MAX_REGEX_INPUT: usize = 4 * 1024;
 
-/// Whether a matcher holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
-    Yes,
-    No,
-    /// It cannot be said within the bounds on work, because this is too long.
-    Unknown(TooLong),
-}
-
-/// What of a request is longer than a rule may look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TooLong {
-    /// Path or query.
-    Target,
-    Header,
-}
-
-/// Which requests a rule is for.
+/// Which requests a rule applies to.
 #[derive(Debug)]
 pub(crate) enum Matcher {
-    /// Each of these; none of them: any request.
+    /// All of these; an empty list matches any request.
     All(Vec<Matcher>),
     /// At least one of these.
     Any(Vec<Matcher>),
@@ -44,11 +29,11 @@ pub(crate) enum Matcher {
     Hosts(Vec<Host>),
     Header(String, Condition),
     Query(String, Condition),
-    /// One that does not depend on the path: asked once for a request, under this number.
-    Once(usize, Box<Matcher>),
+    /// A matcher that does not depend on the path: evaluated once for each request, with its result in this memo slot.
+    Memoized(usize, Box<Matcher>),
 }
 
-/// What must be true of the path.
+/// A condition on the path.
 #[derive(Debug)]
 pub(crate) enum OnPath {
     Exact(String),
@@ -57,16 +42,15 @@ pub(crate) enum OnPath {
     Regex(Regex),
 }
 
-/// `api.example.com`, or `*.example.com` for everything under it.
+/// `api.example.com`, or `*.example.com` for all of its subdomains.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Host {
     Exact(String),
     /// With its leading dot.
-    Under(String),
+    SubdomainOf(String),
 }
 
-/// What must be true of a header or query parameter. One that is sent several times fulfils a condition if any of its
-/// values does.
+/// A condition on a header or query parameter. If it is sent several times, one value that passes is enough.
 #[derive(Debug)]
 pub(crate) enum Condition {
     Present,
@@ -76,91 +60,63 @@ pub(crate) enum Condition {
     Regex(Regex),
 }
 
-impl From<bool> for Holds {
-    fn from(holds: bool) -> Self {
-        if holds { Self::Yes } else { Self::No }
-    }
-}
-
-impl Holds {
-    /// The first that is `decisive` decides, wherever it stands; else anything unknown does.
-    fn unless(decisive: Self, all: impl Iterator<Item = Self>) -> Self {
-        let mut holds = decisive.not();
-        for one in all {
-            if one == decisive {
-                return decisive;
-            }
-            if matches!(one, Self::Unknown(_)) {
-                holds = one;
-            }
-        }
-        holds
-    }
-
-    fn not(self) -> Self {
-        match self {
-            Self::Yes => Self::No,
-            Self::No => Self::Yes,
-            unknown @ Self::Unknown(_) => unknown,
-        }
-    }
-}
-
 impl Matcher {
-    /// Whether this holds in one reading of the target; the variables of templates are added to `captures`.
+    /// Evaluates the matcher in one reading of the target; adds the variables of templates to `captures`.
     pub fn matches<'a>(
         &'a self,
         reading: Reading<'a, '_>,
         captures: &mut Vec<Capture<'a>>,
-    ) -> Holds {
-        let seen = reading.seen;
+    ) -> MatchResult {
+        let view = reading.view;
         match self {
-            Self::All(all) => Holds::unless(
-                Holds::No,
+            Self::All(all) => MatchResult::unless(
+                MatchResult::No,
                 all.iter().map(|one| one.matches(reading, captures)),
             ),
-            Self::Any(any) => Holds::unless(
-                Holds::Yes,
+            Self::Any(any) => MatchResult::unless(
+                MatchResult::Yes,
                 any.iter().map(|one| {
                     let before = captures.len();
-                    let holds = one.matches(reading, captures);
-                    if holds != Holds::Yes {
+                    let result = one.matches(reading, captures);
+                    if result != MatchResult::Yes {
                         captures.truncate(before);
                     }
-                    holds
+                    result
                 }),
             ),
             Self::Not(not) => not.matches(reading, &mut Vec::new()).not(),
-            Self::Once(number, matcher) => reading.remember(*number, matcher),
+            Self::Memoized(slot, matcher) => {
+                reading.memoize(*slot, || matcher.matches(reading, &mut Vec::new()))
+            }
             Self::OnPath(on_path) => match reading.path() {
                 Some(path) => on_path.matches(path, reading.bytes(), captures),
-                None => Holds::Unknown(TooLong::Target),
+                None => MatchResult::Unknown(TooLong::Target),
             },
-            Self::Methods(methods) => is_method(methods, seen.method).into(),
-            Self::Hosts(hosts) => hosts.iter().any(|host| host.matches(seen.host())).into(),
+            Self::Methods(methods) => is_method(methods, view.method).into(),
+            Self::Hosts(hosts) => hosts.iter().any(|host| host.matches(view.host())).into(),
             Self::Header(name, condition) => {
-                condition.holds(|| seen.headers().all(name), TooLong::Header)
+                condition.matches(|| view.headers().all(name), TooLong::Header)
             }
             Self::Query(name, condition) => {
-                condition.holds(|| reading.parameter(name), TooLong::Target)
+                condition.matches(|| reading.parameter(name), TooLong::Target)
             }
         }
     }
 
     /// Has the result of the largest matchers that do not depend on the path remembered; numbers them from `next` on.
-    pub fn remembering(self, next: &mut usize) -> Self {
+    pub fn memoized(self, next: &mut usize) -> Self {
         if !self.is_about_path() {
             *next += 1;
-            return Self::Once(*next - 1, Box::new(self));
+            return Self::Memoized(*next - 1, Box::new(self));
         }
         let each = |list: Vec<Self>, next: &mut usize| {
-            let list = list.into_iter().map(|one| one.remembering(next));
+            let list = list.into_iter().map(|one| one.memoized(next));
             list.collect()
         };
         match self {
             Self::All(all) => Self::All(each(all, next)),
             Self::Any(any) => Self::Any(each(any, next)),
-            Self::Not(not) => Self::Not(Box::new(not.remembering(next))),
+            Self::Not(not) => Self::Not(Box::new(not.memoized(next))),
             on_path => on_path,
         }
     }
@@ -168,19 +124,19 @@ impl Matcher {
     fn is_about_path(&self) -> bool {
         match self {
             Self::All(list) | Self::Any(list) => list.iter().any(Self::is_about_path),
-            Self::Not(one) | Self::Once(_, one) => one.is_about_path(),
+            Self::Not(one) | Self::Memoized(_, one) => one.is_about_path(),
             Self::OnPath(_) => true,
             Self::Methods(_) | Self::Hosts(_) | Self::Header(..) | Self::Query(..) => false,
         }
     }
 
-    /// Adds the names of the query parameters that it looks at.
+    /// Adds the names of the query parameters that the matcher reads.
     pub fn parameters(&self, names: &mut Vec<String>) {
         match self {
             Self::All(list) | Self::Any(list) => {
                 list.iter().for_each(|one| one.parameters(names));
             }
-            Self::Not(one) | Self::Once(_, one) => one.parameters(names),
+            Self::Not(one) | Self::Memoized(_, one) => one.parameters(names),
             Self::Query(name, _) => names.push(name.clone()),
             _ => {}
         }
@@ -188,24 +144,26 @@ impl Matcher {
 }
 
 impl OnPath {
-    /// Whether this holds for one reading of the path; `bytes` have all of them together.
+    /// Evaluates the condition on one reading of the path; `bytes` is the length of all readings together.
     fn matches<'a>(
         &'a self,
         path: &'a [u8],
         bytes: usize,
         captures: &mut Vec<Capture<'a>>,
-    ) -> Holds {
+    ) -> MatchResult {
         match self {
             Self::Exact(exact) => {
                 without_trailing_slash(path) == without_trailing_slash(exact.as_bytes())
             }
-            // `/admin/` is also for `/admin`, which most servers take for the same.
+            // `/admin/` includes `/admin`, which most servers treat the same.
             Self::Prefix(prefix) => {
                 path.starts_with(prefix.as_bytes())
                     || prefix.strip_suffix('/').map(str::as_bytes) == Some(path)
             }
             Self::Template(template) => template.matches(path, captures),
-            Self::Regex(_) if bytes > MAX_REGEX_INPUT => return Holds::Unknown(TooLong::Target),
+            Self::Regex(_) if bytes > MAX_REGEX_INPUT => {
+                return MatchResult::Unknown(TooLong::Target);
+            }
             Self::Regex(regex) => is_match(regex, path),
         }
         .into()
@@ -213,7 +171,7 @@ impl OnPath {
 }
 
 /// Whether a request's method is in a list of methods in capitals. Methods are case-sensitive, but not every server
-/// knows. HEAD does the work of GET and hides the result: a list that has GET has HEAD too.
+/// obeys. HEAD costs the work of GET without its body, so a list with GET includes HEAD.
 pub(crate) fn is_method(methods: &[String], given: &[u8]) -> bool {
     let is = |one: &str| given.eq_ignore_ascii_case(one.as_bytes());
     methods
@@ -225,26 +183,28 @@ impl Host {
     fn matches(&self, host: &[u8]) -> bool {
         match self {
             Self::Exact(exact) => host == exact.as_bytes(),
-            Self::Under(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_bytes()),
+            Self::SubdomainOf(suffix) => {
+                host.len() > suffix.len() && host.ends_with(suffix.as_bytes())
+            }
         }
     }
 }
 
 impl Condition {
-    fn holds<'v, I: Iterator<Item = &'v [u8]>>(
+    fn matches<'v, I: Iterator<Item = &'v [u8]>>(
         &self,
         values: impl Fn() -> I,
         too_long: TooLong,
-    ) -> Holds {
+    ) -> MatchResult {
         match self {
             Self::Present => values().next().is_some(),
             Self::Absent => values().next().is_none(),
             Self::Equals(text) => values().any(|value| value == text.as_bytes()),
             Self::Prefix(text) => values().any(|value| value.starts_with(text.as_bytes())),
             Self::Regex(regex) => {
-                // An empty value takes its time too.
+                // Even an empty value takes time.
                 if values().map(|value| value.len() + 1).sum::<usize>() > MAX_REGEX_INPUT {
-                    return Holds::Unknown(too_long);
+                    return MatchResult::Unknown(too_long);
                 }
                 values().any(|value| is_match(regex, value))
             }
@@ -253,7 +213,7 @@ impl Condition {
     }
 }
 
-/// The regex library reads text: bytes that are not UTF-8 are seen as U+FFFD.
+/// The regex library needs text: invalid UTF-8 becomes U+FFFD.
 fn is_match(regex: &Regex, value: &[u8]) -> bool {
     regex.is_match(&String::from_utf8_lossy(value))
 }
@@ -263,8 +223,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_under_another_only_behind_a_dot() {
-        let under = Host::Under(".example.com".to_owned());
+    fn a_subdomain_is_separated_from_its_domain_by_a_dot() {
+        let under = Host::SubdomainOf(".example.com".to_owned());
         assert!(under.matches(b"a.example.com") && under.matches(b"a.b.example.com"));
         assert!(!under.matches(b"example.com") && !under.matches(b".example.com"));
         assert!(!under.matches(b"badexample.com"));

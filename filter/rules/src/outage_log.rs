@@ -1,38 +1,38 @@
-//! What is written to Envoy's log while verdicts are missing: seldom enough that an outage cannot fill a disk.
+//! Lines in Envoy's log while verdicts are missing, limited in rate so that an outage cannot fill a disk.
 
-use crate::wire::Unusable;
+use crate::verdict_error::VerdictError;
 
-/// At most one line in this time. A second shows an outage at once, and is at most 86,400 lines a day from each worker,
-/// however many requests have no verdict.
+/// At most one line in this time. One second shows an outage at once and allows at most 86,400 lines a day from each
+/// worker, however many requests have no verdict.
 const LINE_EVERY_US: u64 = 1_000_000;
-/// Verdicts come again for good when none has been missing for so long: a sidecar that answers every other request has
-/// not recovered.
+/// An outage is over when no verdict has been missing for this long: a sidecar that answers every other request has not
+/// recovered.
 const RECOVERED_AFTER_US: u64 = 10_000_000;
 
-/// Limits the lines that say that there was no verdict. One for each configuration.
+/// Limits the rate of log lines about missing verdicts. One for each configuration.
 #[derive(Debug, Default)]
 pub struct OutageLog {
     outage: Option<Outage>,
 }
 
-/// From the first missing verdict until they come again for good. Times are those of `note`.
+/// From the first missing verdict until recovery. Times are those of `note`.
 #[derive(Debug)]
 struct Outage {
     last_line_us: u64,
     last_missing_us: u64,
-    /// Verdicts that were missing since the last line.
+    /// Missing verdicts since the last line.
     unlogged: u64,
 }
 
 impl OutageLog {
-    /// Verdicts have been missing and have not come again for good.
+    /// Whether there is an outage.
     pub const fn is_open(&self) -> bool {
         self.outage.is_some()
     }
 
-    /// Notes that a request had a verdict (`None`) or why it had none; the line to be written, if it is time for one.
-    /// `now_us` is of a clock that does not step.
-    pub fn note(&mut self, now_us: u64, outcome: Option<&Unusable>) -> Option<String> {
+    /// Notes that a request had a verdict (`None`), or why it had none. Returns the line to log, if one is due.
+    /// `now_us` comes from a clock that does not step.
+    pub fn note(&mut self, now_us: u64, outcome: Option<&VerdictError>) -> Option<String> {
         match (&mut self.outage, outcome) {
             (None, None) => None,
             (outage @ None, Some(why)) => {
@@ -63,7 +63,7 @@ impl OutageLog {
                 let unlogged = outage.unlogged;
                 self.outage = None;
                 Some(format!(
-                    "sluicegate: verdicts come again: none was missing for {} s{}",
+                    "sluicegate: verdicts are back: none missing for {} s{}",
                     RECOVERED_AFTER_US / 1_000_000,
                     more(unlogged, "; before that, ")
                 ))
@@ -76,7 +76,7 @@ fn more(unlogged: u64, before: &str) -> String {
     if unlogged == 0 {
         return String::new();
     }
-    format!("{before}{unlogged} more without a verdict since the last such line")
+    format!("{before}{unlogged} more without a verdict since the last line")
 }
 
 #[cfg(test)]
@@ -85,11 +85,11 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    /// Notes one request every `every_us`, of which every other has no verdict; the lines.
+    /// Notes one request every `every_us`, every other without a verdict; returns the lines.
     fn alternating(log: &mut OutageLog, requests: u64, every_us: u64) -> Vec<String> {
         (0..requests)
             .filter_map(|n| {
-                let why = n.is_multiple_of(2).then_some(&Unusable::Timeout);
+                let why = n.is_multiple_of(2).then_some(&VerdictError::Timeout);
                 log.note(n * every_us, why)
             })
             .collect()
@@ -104,43 +104,43 @@ mod tests {
             lines[0],
             "sluicegate: no verdict: the sidecar did not answer in time"
         );
-        assert!(lines[1].ends_with("; 49 more without a verdict since the last such line"));
-        // At one request a second each missing one is told, and that verdicts come again is not.
+        assert!(lines[1].ends_with("; 49 more without a verdict since the last line"));
+        // At one request a second, each missing verdict is logged, and no recovery is.
         let lines = alternating(&mut OutageLog::default(), 200, SECOND);
         assert_eq!(lines.len(), 100);
         assert!(lines.iter().all(|line| line.contains("no verdict")));
     }
 
     #[test]
-    fn f12_lines_and_their_counts_tell_of_every_missing_verdict() {
+    fn f12_log_lines_account_for_every_missing_verdict() {
         let mut log = OutageLog::default();
-        let mut told = 0;
+        let mut accounted = 0;
         let mut count = |line: Option<String>| {
             let Some(line) = line else { return };
-            told += u64::from(line.contains("no verdict:"));
+            accounted += u64::from(line.contains("no verdict:"));
             let unlogged = line.split("; ").nth(1).unwrap_or_default();
             let digits: String = unlogged.chars().filter(char::is_ascii_digit).collect();
-            told += digits.parse::<u64>().unwrap_or(0);
+            accounted += digits.parse::<u64>().unwrap_or(0);
         };
         for n in 0..10_000 {
-            count(log.note(n * 333, Some(&Unusable::StoreUnavailable)));
+            count(log.note(n * 333, Some(&VerdictError::StoreUnavailable)));
         }
         count(log.note(20 * SECOND, None));
-        assert_eq!(told, 10_000);
+        assert_eq!(accounted, 10_000);
     }
 
     #[test]
-    fn f12_that_verdicts_come_again_is_said_once_and_when_it_is_for_good() {
+    fn f12_recovery_is_logged_once_and_only_after_ten_seconds() {
         let mut log = OutageLog::default();
         assert!(log.note(0, None).is_none(), "there was no outage");
-        assert!(log.note(SECOND, Some(&Unusable::Full)).is_some());
-        assert!(log.note(SECOND + 1, Some(&Unusable::Full)).is_none());
-        assert!(log.note(2 * SECOND, None).is_none(), "not yet for good");
+        assert!(log.note(SECOND, Some(&VerdictError::Full)).is_some());
+        assert!(log.note(SECOND + 1, Some(&VerdictError::Full)).is_none());
+        assert!(log.note(2 * SECOND, None).is_none(), "not recovered yet");
         assert!(log.note(10 * SECOND, None).is_none());
         let line = log.note(12 * SECOND, None).unwrap();
-        assert!(line.contains("verdicts come again"), "{line}");
+        assert!(line.contains("verdicts are back"), "{line}");
         assert!(line.contains("1 more without a verdict"), "{line}");
         assert!(log.note(13 * SECOND, None).is_none());
-        assert!(log.note(13 * SECOND, Some(&Unusable::Full)).is_some());
+        assert!(log.note(13 * SECOND, Some(&VerdictError::Full)).is_some());
     }
 }

@@ -1,9 +1,9 @@
-//! The request's target: its path in every reading that the upstream might give it, and its query.
+//! The request's target: every possible reading of its path, and its query.
 //!
 //! `/v1/videos`, `/v1//videos`, `/v1/%76ideos`, `/v1/x/../videos`, `/v1;a=b/videos` and `/v1%2Fvideos` can all reach
-//! the same upstream code, and which of them do is the upstream's affair (see `path/readings.rs`). Rules are evaluated
-//! in one reading after the other; those that apply to the request are those that apply in any of them.
-//! A plain path has one reading, which is itself, and costs no allocation.
+//! the same upstream code; which of them do depends on the upstream (see `path/readings.rs`). Rules are evaluated in
+//! one reading after the other, and a rule applies if it matches in any of them. A plain path has one reading, itself,
+//! and needs no allocation.
 
 mod readings;
 
@@ -12,30 +12,30 @@ use std::cell::OnceCell;
 
 pub(crate) use readings::{DOTS, Step, Upstream, byte_of, coarsest_segment};
 
-/// A request's target, taken apart.
+/// A request's target, parsed.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     path: Path<'a>,
     /// The coarsest reading of each reading, in the same order.
     canonical: OnceCell<Vec<Vec<u8>>>,
-    /// What stands behind the first `?`.
+    /// What follows the first `?`.
     pub query: &'a [u8],
 }
 
 #[derive(Debug)]
 enum Path<'a> {
-    /// Every upstream reads it in the same way, as it is.
+    /// All upstreams read it in the same way, unchanged.
     Plain(&'a [u8]),
     Readings(Vec<Vec<u8>>),
-    /// It has more readings, or longer ones, than we compare.
+    /// It has too many readings, or too long ones.
     TooMany,
 }
 
 impl<'a> Target<'a> {
-    /// Takes `:path` apart. CONNECT has none, `OPTIONS *` no path: they are read as `/` and `/*`.
+    /// Parses `:path`. CONNECT has none, and `OPTIONS *` has no path in it: they become `/` and `/*`.
     pub fn read(target: &'a [u8], upstream: &Upstream) -> Self {
         let (path, query) = split_once(target, b'?');
-        // Behind `#` nothing is the server's; Envoy refuses or cuts it, unless told otherwise.
+        // A fragment is not for the server; by default Envoy refuses or removes it.
         let path = split_once(path, b'#').0;
         let query = split_once(query, b'#').0;
         let path = without_origin(path);
@@ -59,7 +59,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// How many readings there are; one that cannot be read counts too.
+    /// Number of readings; a path with too many of them counts as one.
     pub fn count(&self) -> usize {
         match &self.path {
             Path::Readings(readings) => readings.len(),
@@ -67,16 +67,16 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The path in one reading; `None` if the path has too many readings to tell.
-    pub fn reading(&self, place: usize) -> Option<&[u8]> {
+    /// The path in one reading; `None` if it has too many readings.
+    pub fn reading(&self, index: usize) -> Option<&[u8]> {
         match &self.path {
             Path::Plain(path) => Some(path),
-            Path::Readings(readings) => readings.get(place).map(Vec::as_slice),
+            Path::Readings(readings) => readings.get(index).map(Vec::as_slice),
             Path::TooMany => None,
         }
     }
 
-    /// Bytes of all readings together.
+    /// Length of all readings together, in bytes.
     pub fn bytes(&self) -> usize {
         match &self.path {
             Path::Plain(path) => path.len(),
@@ -85,28 +85,28 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// One reading as a key's part: the coarsest reading of it.
+    /// One reading as a key component: its coarsest form.
     ///
-    /// A key must be the same for all spellings of what the upstream serves as one resource. A reading is that resource
-    /// if the upstream reads so, and this is a function of the reading alone. So where all readings give the same value,
-    /// it depends on nothing but the resource, whichever reading is the upstream's; where they do not, the request is
-    /// refused. That the function is coarse costs no safety (two resources at worst share an allowance) and lets the
-    /// readings of ordinary paths agree: those of `/a%20b`, `/a//b` and `/a;v=1` do.
-    pub fn canonical(&self, place: usize) -> Option<&[u8]> {
+    /// A key must be the same for all spellings of one resource. One of the readings identifies the resource, depending
+    /// on the upstream, and this value is a function of the reading only. So if all readings give the same value, it
+    /// depends on the resource only, whichever reading is the upstream's; otherwise the request is refused. A coarse
+    /// function is safe (at worst two resources share a quota), and makes the readings of ordinary paths agree, such as
+    /// `/a%20b`, `/a//b` and `/a;v=1`.
+    pub fn canonical(&self, index: usize) -> Option<&[u8]> {
         let path = match &self.path {
             Path::Plain(path) => path,
             Path::TooMany => return None,
             Path::Readings(readings) => {
                 let coarsest = || readings.iter().map(|path| readings::coarsest(path));
                 let canonical = self.canonical.get_or_init(|| coarsest().collect());
-                canonical.get(place)?.as_slice()
+                canonical.get(index)?.as_slice()
             }
         };
         Some(without_trailing_slash(path))
     }
 }
 
-/// A trailing slash does not tell two resources apart, except that `/` stays itself.
+/// Removes a trailing slash, which does not distinguish resources; `/` itself stays.
 pub(crate) fn without_trailing_slash(path: &[u8]) -> &[u8] {
     match path {
         [rest @ .., b'/'] if !rest.is_empty() => rest,
@@ -122,7 +122,7 @@ fn split_once(text: &[u8], at: u8) -> (&[u8], &[u8]) {
     )
 }
 
-/// Absolute form (`http://host/path`): Envoy takes it apart in HTTP/1, and does not always in HTTP/2.
+/// Removes the origin of an absolute form (`http://host/path`). Envoy does so in HTTP/1, but not always in HTTP/2.
 fn without_origin(path: &[u8]) -> &[u8] {
     let Some(scheme) = path.windows(3).position(|three| three == b"://") else {
         return path;
@@ -136,7 +136,7 @@ fn without_origin(path: &[u8]) -> &[u8] {
     end.and_then(|end| authority.get(end..)).unwrap_or(b"/")
 }
 
-/// Whether all servers read the path in the same way, as it is.
+/// Whether all servers read the path in the same way, unchanged.
 fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
     path.starts_with(b"/")
@@ -158,7 +158,7 @@ mod tests {
     fn readings(path: &str) -> Vec<String> {
         let target = Target::read(path.as_bytes(), &Upstream::Unknown);
         (0..target.count())
-            .map(|place| String::from_utf8_lossy(target.reading(place).unwrap()).into_owned())
+            .map(|index| String::from_utf8_lossy(target.reading(index).unwrap()).into_owned())
             .collect()
     }
 
@@ -216,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_as_it_is() {
+    fn broken_escapes_stay_unchanged() {
         for path in ["/a%", "/a%2", "/a%zz", "/%%%"] {
             assert_eq!(readings(path), [path]);
         }
     }
 
     #[test]
-    fn targets_without_a_path_have_one() {
+    fn targets_without_a_path_get_one() {
         assert_eq!(readings(""), ["/"]);
         assert_eq!(readings("*"), ["/*"]);
         assert_eq!(readings("http://host"), ["/"]);

@@ -1,27 +1,27 @@
-//! The query's parameters, decoded once for all rules, in every reading that the upstream might give them.
+//! The query's parameters in every possible reading, decoded once for all rules.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use crate::path::byte_of;
 
-/// What a `;` in a query does.
+/// What a `;` in a query means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Semicolon {
-    /// It is part of a name or value, as in the URL standard and in Python since 3.9.2.
+    /// It belongs to a name or value, as in the URL standard and in Python since 3.9.2.
     Literal,
-    /// It separates parameters like `&`, as HTML 4 (B.2.2) recommends.
+    /// It separates parameters, like `&`, as recommended by HTML 4 (B.2.2).
     Separator,
-    /// The parameter that holds it is dropped, and so is one with a broken escape, as by Go since 1.17.
+    /// The parameter that contains it is dropped, like one with a broken escape, as in Go since 1.17.
     Drop,
 }
 
-/// Whether upstreams read a query in different ways.
+/// Whether upstreams parse a query in different ways.
 pub(crate) fn is_ambiguous(query: &[u8]) -> bool {
     query.contains(&b';') || is_broken(query)
 }
 
-/// Whether a `%` does not begin an escape.
+/// Whether a `%` is not the beginning of an escape.
 fn is_broken(text: &[u8]) -> bool {
     let is_escape =
         |after: &[u8]| matches!(after, [high, low, ..] if byte_of(*high, *low).is_some());
@@ -30,11 +30,11 @@ fn is_broken(text: &[u8]) -> bool {
     parts.any(|after| !is_escape(after))
 }
 
-/// The names of parameters that some rule looks at.
+/// The names of the parameters that any rule reads.
 #[derive(Debug)]
-pub(crate) struct Names(Vec<String>);
+pub(crate) struct ParameterNames(Vec<String>);
 
-impl Names {
+impl ParameterNames {
     pub fn new(mut names: Vec<String>) -> Self {
         names.sort_unstable_by(|one, other| order(one.as_bytes(), other.as_bytes()));
         names.dedup();
@@ -49,7 +49,7 @@ impl Names {
         self.0.is_empty()
     }
 
-    /// A name's number.
+    /// The number of a name.
     pub fn number(&self, name: &[u8]) -> Option<usize> {
         self.0
             .binary_search_by(|known| order(known.as_bytes(), name))
@@ -57,21 +57,21 @@ impl Names {
     }
 }
 
-/// By length first: most names that a client sends are told apart without looking at their bytes.
+/// By length first: that distinguishes most names without comparing their bytes.
 fn order(one: &[u8], other: &[u8]) -> Ordering {
     one.len().cmp(&other.len()).then_with(|| one.cmp(other))
 }
 
-/// The parameters that some rule looks at, in their order: the name's number and the value. All others are left out, so
-/// that a rule has few to compare, however long the query is.
-pub(crate) type Parameters<'r> = Vec<(usize, Cow<'r, [u8]>)>;
+/// The parameters that any rule reads, in order: the number of the name, and the value. All others are left out, so
+/// that a rule has few to compare however long the query is.
+pub(crate) type QueryParameters<'r> = Vec<(usize, Cow<'r, [u8]>)>;
 
 /// Every reading of a query, each once.
 pub(crate) fn readings<'r>(
     query: &'r [u8],
-    names: &Names,
+    names: &ParameterNames,
     known: Option<Semicolon>,
-) -> Vec<Parameters<'r>> {
+) -> Vec<QueryParameters<'r>> {
     let all = [Semicolon::Literal, Semicolon::Separator, Semicolon::Drop];
     let ways = match &known {
         Some(known) => std::slice::from_ref(known),
@@ -88,7 +88,7 @@ pub(crate) fn readings<'r>(
     readings
 }
 
-fn read<'r>(query: &'r [u8], names: &Names, way: Semicolon) -> Parameters<'r> {
+fn read<'r>(query: &'r [u8], names: &ParameterNames, way: Semicolon) -> QueryParameters<'r> {
     let separates = |byte: &u8| *byte == b'&' || (*byte == b';' && way == Semicolon::Separator);
     query
         .split(separates)
@@ -103,7 +103,7 @@ fn read<'r>(query: &'r [u8], names: &Names, way: Semicolon) -> Parameters<'r> {
         .collect()
 }
 
-/// As in `application/x-www-form-urlencoded`: `+` is a space, `%XX` a byte; what is no whole escape stays as it is.
+/// Decodes `application/x-www-form-urlencoded`: `+` is a space, `%XX` a byte; incomplete escapes stay unchanged.
 fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn found(query: &str, way: Semicolon) -> Vec<String> {
-        let names = Names::new(vec!["other".to_owned(), "key".to_owned()]);
+        let names = ParameterNames::new(vec!["other".to_owned(), "key".to_owned()]);
         read(query.as_bytes(), &names, way)
             .into_iter()
             .filter(|(number, _)| Some(*number) == names.number(b"key"))
@@ -167,7 +167,7 @@ mod tests {
             assert_eq!(found(query, Semicolon::Separator), separator, "{query}");
             assert_eq!(found(query, Semicolon::Drop), drop, "{query}");
         }
-        let names = Names::new(vec!["key".to_owned()]);
+        let names = ParameterNames::new(vec!["key".to_owned()]);
         assert_eq!(readings(b"key=1&b;c", &names, None).len(), 1);
         assert_eq!(readings(b"key=1;a=2", &names, None).len(), 3);
         assert_eq!(

@@ -1,37 +1,36 @@
-//! The queue of requests that wait for a verdict, and the callouts in flight. Pure: it decides when a callout leaves,
-//! for whom, and who has waited too long; `filter/src/callouts.rs` does it.
+//! The queue of requests that wait for a verdict, and the callouts in flight. Pure: it decides when to send a callout,
+//! for which requests, and which requests have waited too long; `filter/src/callouts.rs` carries that out.
 //!
-//! A request that finds no callout in flight leaves in the next turn of Envoy's event loop, together with all that
-//! arrived in the same turn. One that finds a callout in flight waits until that is over, or slow, or until the queue
-//! holds a full batch. Every request has a deadline of its own: neither a slow callout nor the absence of later
-//! arrivals moves it.
+//! If no callout is in flight, a request is sent in the next turn of Envoy's event loop, together with all requests of
+//! the same turn. Otherwise it waits until the callout in flight completes or is slow, or until the queue holds a full
+//! batch. Every request has its own deadline, which neither a slow callout nor the absence of later requests extends.
 //!
 //! Times are microseconds of a clock that does not step.
 
 use std::collections::VecDeque;
 
-/// Requests that may wait; one more is answered as if there were no sidecar.
+/// Most requests that may wait; further ones are treated as if there were no sidecar.
 const MAX_WAITING: usize = 4_096;
-/// A callout is slow, and another may leave, after this part of a request's timeout.
-const SLOW: u64 = 4;
-/// A request with less than this part of its timeout left is not sent any more: its verdict would come too late, and
-/// the units that it took would be lost.
-const HOPELESS: u64 = 8;
-/// How long a request may stay unnoticed past its deadline at most.
-const MAX_LOOK_AGAIN_US: u64 = 25_000;
+/// A callout is slow, and another may be sent, after 1/4 of a request's timeout.
+const SLOW_DIVISOR: u64 = 4;
+/// A request with less than 1/8 of its timeout left is not sent: its verdict would come too late, and the units that it
+/// consumed would be lost.
+const TOO_LATE_DIVISOR: u64 = 8;
+/// Longest time by which the timer may miss a deadline, in microseconds.
+const MAX_POLL_INTERVAL_US: u64 = 25_000;
 
-/// What one callout may hold. The sidecar refuses larger bodies as a whole (`sluicegate_protocol`), and a store that
-/// answers others waits for it, so these stay well below its bounds.
+/// Bounds on callouts. The sidecar refuses larger bodies as a whole (`sluicegate_protocol`), and large batches delay
+/// other users of the store, so these stay well below the protocol's bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
-    /// Requests.
+    /// Most requests in one callout.
     pub requests: usize,
-    /// Callouts in flight at once.
+    /// Most callouts in flight at once.
     pub callouts: usize,
 }
 
 impl BatchLimits {
-    /// Requests that wait share a callout.
+    /// Waiting requests share a callout.
     pub const SHARED: Self = Self {
         requests: 256,
         callouts: 4,
@@ -46,7 +45,7 @@ impl BatchLimits {
 /// What a request adds to a callout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Decisions: one for its enforced rules, one for each shadow rule.
+    /// Decisions: one for all enforced rules, one for each shadow rule.
     pub decisions: usize,
     /// Checks of all decisions.
     pub checks: usize,
@@ -55,7 +54,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// The most that several requests may add to one callout. A request that exceeds it by itself leaves alone.
+    /// Most that several requests may add to one callout. A request that exceeds it by itself gets its own callout.
     const MAX: Self = Self {
         decisions: 512,
         checks: 512,
@@ -85,36 +84,36 @@ pub enum Submitted<W> {
         /// No wake-up is pending, and a callout may leave.
         wake: bool,
     },
-    /// There is no room.
+    /// The queue is full.
     Full(W),
 }
 
-/// A callout in flight.
+/// Identifies a callout in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CalloutId(u64);
 
 /// The next callout.
 #[derive(Debug)]
 pub struct Batch<W> {
-    /// Has to be given to [`CalloutQueue::complete`] when the callout is over, however it ends.
+    /// Pass it to [`CalloutQueue::complete`] when the callout is over, however it ends.
     pub id: CalloutId,
-    /// For whom, in order; at least one.
+    /// Its requests, in order; at least one.
     pub waiters: Vec<W>,
-    /// When it is to be given up, microseconds from now: at the deadline of the last of them.
+    /// Timeout in microseconds: the time until the deadline of its last request.
     pub timeout_us: u64,
 }
 
-/// Requests that wait, and callouts in flight. `W` is a handle on a request: cheap to clone.
+/// Waiting requests, and callouts in flight. `W` is a handle on a request: cheap to clone.
 #[derive(Debug)]
 pub struct CalloutQueue<W> {
     /// How long a request waits for its verdict.
     timeout_us: u64,
     limits: BatchLimits,
-    /// In the order of their arrival, and so of their deadlines.
+    /// In order of arrival, and so of deadlines.
     waiting: VecDeque<Waiting<W>>,
     in_flight: Vec<InFlight<W>>,
     last_id: u64,
-    /// The root context was woken and has not looked yet.
+    /// A wake-up of the root context is pending.
     wakeup_pending: bool,
 }
 
@@ -129,7 +128,7 @@ struct Waiting<W> {
 struct InFlight<W> {
     id: CalloutId,
     sent_us: u64,
-    /// With their deadlines.
+    /// Each with its deadline.
     waiters: Vec<(u64, W)>,
 }
 
@@ -161,27 +160,27 @@ impl<W: Clone> CalloutQueue<W> {
         }
     }
 
-    /// Whether the root context has to be woken to send a callout; if so, a wake-up counts as pending.
+    /// Whether the caller must wake the root context to send a callout; if so, the wake-up counts as pending.
     pub fn wants_wakeup(&mut self, now_us: u64) -> bool {
         let wake = !self.wakeup_pending && self.may_send(now_us);
         self.wakeup_pending |= wake;
         wake
     }
 
-    /// The root context looks: it was woken, or its timer has fired, which makes up for a wake-up that was lost.
+    /// The root context runs: it was woken, or its timer fired, which makes up for a lost wake-up.
     pub const fn woken(&mut self) {
         self.wakeup_pending = false;
     }
 
     fn may_send(&self, now_us: u64) -> bool {
-        let slow_us = self.timeout_us / SLOW;
+        let slow_us = self.timeout_us / SLOW_DIVISOR;
         let is_slow = |callout: &InFlight<W>| now_us.saturating_sub(callout.sent_us) >= slow_us;
         !self.waiting.is_empty()
             && self.in_flight.len() < self.limits.callouts
             && (self.waiting.len() >= self.limits.requests || self.in_flight.iter().all(is_slow))
     }
 
-    /// The next callout, if one may leave now, for those that wait and are not `done`.
+    /// The next callout, if one may be sent now, for the waiting requests that are not `done`.
     pub fn next_batch(&mut self, now_us: u64, done: impl Fn(&W) -> bool) -> Option<Batch<W>> {
         if !self.may_send(now_us) {
             return None;
@@ -220,22 +219,22 @@ impl<W: Clone> CalloutQueue<W> {
         Some(batch)
     }
 
-    /// A callout is over: its requests, in the order in which they were sent.
+    /// Removes a callout that is over, and returns its requests in the order in which they were sent.
     pub fn complete(&mut self, id: CalloutId) -> Vec<W> {
-        let place = self.in_flight.iter().position(|callout| callout.id == id);
-        place.map_or_else(Vec::new, |place| {
-            let waiters = self.in_flight.swap_remove(place).waiters;
+        let index = self.in_flight.iter().position(|callout| callout.id == id);
+        index.map_or_else(Vec::new, |index| {
+            let waiters = self.in_flight.swap_remove(index).waiters;
             waiters.into_iter().map(|(_, who)| who).collect()
         })
     }
 
-    /// Those that are to be answered without a verdict, because their time is up or no answer could come in time. Some
-    /// may be `done` already; those whose callout is in flight stay in it, since verdicts are told apart by their order.
+    /// The requests to conclude without a verdict, because their deadline has passed or no answer could come in time.
+    /// Some may be `done` already. Those with a callout in flight stay in it, because verdicts are assigned by order.
     pub fn expired(&mut self, now_us: u64) -> Vec<W> {
         let mut expired = Vec::new();
-        let hopeless_us = now_us.saturating_add(self.timeout_us / HOPELESS);
+        let too_late_us = now_us.saturating_add(self.timeout_us / TOO_LATE_DIVISOR);
         while let Some(first) = self.waiting.front()
-            && first.deadline_us <= hopeless_us
+            && first.deadline_us <= too_late_us
         {
             expired.extend(self.waiting.pop_front().map(|first| first.who));
         }
@@ -249,13 +248,13 @@ impl<W: Clone> CalloutQueue<W> {
         expired
     }
 
-    /// After how many microseconds to look again although nothing has happened: `None` while nobody waits.
-    pub fn look_again_us(&self) -> Option<u64> {
-        let look_again_us = (self.timeout_us / SLOW).clamp(1_000, MAX_LOOK_AGAIN_US);
-        (!self.is_idle()).then_some(look_again_us)
+    /// The timer's period in microseconds; `None` while nothing is waiting or in flight.
+    pub fn poll_interval_us(&self) -> Option<u64> {
+        let poll_interval_us = (self.timeout_us / SLOW_DIVISOR).clamp(1_000, MAX_POLL_INTERVAL_US);
+        (!self.is_idle()).then_some(poll_interval_us)
     }
 
-    /// Nobody waits and nothing is in flight.
+    /// Whether nothing is waiting or in flight.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What a client is told. Names the limit, never the key.
+//! Replies to clients. They name the limit, never the key.
 
 mod details;
 mod fields;
@@ -6,20 +6,19 @@ mod text;
 mod texts;
 
 pub(crate) use details::details;
-pub use details::{DETAILS_PREFIX, is_reply_of_ours};
+pub use details::{DETAILS_PREFIX, is_sluicegate_reply};
 pub(crate) use fields::HeaderStyle;
-pub use fields::OURS;
-pub use text::Fields;
+pub use text::HeaderFields;
 pub(crate) use texts::LimitTexts;
 
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluicegate_protocol::Standing;
+use sluicegate_protocol::LimitStatus;
 
-use crate::matcher::TooLong;
+use crate::match_result::TooLong;
 
-/// The gRPC statuses that stand for ours; Envoy uses them where the request is gRPC.
+/// The gRPC status codes that correspond to our HTTP statuses; Envoy uses them for gRPC requests.
 mod grpc {
     pub const INVALID_ARGUMENT: i32 = 3;
     pub const PERMISSION_DENIED: i32 = 7;
@@ -30,32 +29,32 @@ mod grpc {
 /// The media type of a problem detail (RFC 9457).
 const PROBLEM: &str = "application/problem+json";
 
-/// An answer that the filter gives in the upstream's place.
+/// A local reply, sent instead of forwarding the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// HTTP status; to a gRPC request Envoy says 200 and `grpc_status`.
+    /// HTTP status; for a gRPC request Envoy sends 200 and `grpc_status`.
     pub status: u32,
     /// gRPC status.
     pub grpc_status: i32,
     /// Headers.
-    pub headers: Fields,
-    /// Body; to a gRPC request Envoy says it as `grpc-message`.
+    pub headers: HeaderFields,
+    /// Body; for a gRPC request Envoy sends it as `grpc-message`.
     pub body: Vec<u8>,
-    /// Response code details, for Envoy's access log: who was refused and why.
+    /// Response code details, for Envoy's access log: which rule or limit refused the request, and why.
     pub details: Arc<str>,
 }
 
-/// How a rule tells clients about its limits.
+/// What a rule's responses tell clients about its limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplyStyle {
     pub headers: HeaderStyle,
-    /// Admitted requests are told too.
+    /// Whether admitted responses have the header fields too.
     pub on_admitted: bool,
-    /// Instead of a problem detail: a content type and a body.
+    /// Content type and body to use in place of a problem detail.
     pub body: Option<(String, String)>,
 }
 
-/// A problem detail (RFC 9457). `about:blank` says that the status tells the kind of problem.
+/// A problem detail (RFC 9457). The type `about:blank` means that the status identifies the problem.
 #[derive(Serialize)]
 struct Problem<'a> {
     r#type: &'static str,
@@ -77,14 +76,20 @@ impl<'a> Problem<'a> {
         }
     }
 
-    fn reply(self, grpc_status: i32, grpc: bool, mut headers: Fields, details: Arc<str>) -> Reply {
+    fn reply(
+        self,
+        grpc_status: i32,
+        grpc: bool,
+        mut headers: HeaderFields,
+        details: Arc<str>,
+    ) -> Reply {
         let body = if grpc {
-            // It becomes `grpc-message`, and Envoy gives the answer gRPC's own content type.
+            // It becomes `grpc-message`, and Envoy sets gRPC's content type.
             self.detail.into_bytes()
         } else {
             headers.add("content-type", |text| text.push_str(PROBLEM));
             let mut body = Vec::with_capacity(self.detail.len() + 192);
-            // Texts and numbers always can be written as JSON, and memory takes whatever it is given.
+            // Serializing texts and numbers into memory cannot fail.
             let _ = serde_json::to_writer(&mut body, &self);
             body
         };
@@ -99,24 +104,24 @@ impl<'a> Problem<'a> {
 }
 
 impl Reply {
-    /// The request was denied by a limit.
+    /// A limit denied the request.
     pub(crate) fn too_many_requests(
         texts: &LimitTexts,
-        standing: &Standing<'_>,
+        limit_status: &LimitStatus<'_>,
         style: &ReplyStyle,
         grpc: bool,
     ) -> Self {
-        let retry_after_ms = standing.retry_after_ms;
-        let mut headers = Fields::roomy();
-        // Whole seconds, rounded up, or the retry would be early; the milliseconds travel beside it.
+        let retry_after_ms = limit_status.retry_after_ms;
+        let mut headers = HeaderFields::for_denial();
+        // Whole seconds, rounded up, or the retry would be early; milliseconds in a header of their own.
         headers.add_number("retry-after", fields::seconds(retry_after_ms));
         headers.add_number("retry-after-ms", retry_after_ms);
         if grpc {
-            // What gRPC clients with a retry policy obey (gRFC A6); a denial is the one answer of ours to be retried.
+            // gRPC clients with a retry policy obey it (gRFC A6); a denial is our only reply that may be retried.
             headers.add_number("grpc-retry-pushback-ms", retry_after_ms);
         }
         let policy = &texts.policy;
-        (style.headers).write(policy, standing, retry_after_ms, &mut headers);
+        (style.headers).write(policy, limit_status, retry_after_ms, &mut headers);
         let body = match &style.body {
             Some((content_type, body)) if !grpc => {
                 headers.add("content-type", |text| text.push_str(content_type));
@@ -126,7 +131,7 @@ impl Reply {
                 if !grpc {
                     headers.add("content-type", |text| text.push_str(PROBLEM));
                 }
-                texts.problem(standing, grpc)
+                texts.problem(limit_status, grpc)
             }
         };
         Self {
@@ -138,55 +143,54 @@ impl Reply {
         }
     }
 
-    /// The request costs more than a limit ever holds: it would be denied whenever it came, so it is not told to wait.
+    /// The request costs more than a limit ever allows: it would always be denied, so the reply has no `Retry-After`.
     pub(crate) fn cost_over_limit(rule: Option<&str>, limit: Option<&str>, grpc: bool) -> Self {
         let labels = [("rule", rule), ("limit", limit)];
-        let detail = "the request costs more than its limit ever holds: waiting cannot help, ask for less at a time";
+        let detail = "the request costs more than its limit ever allows: waiting does not help, ask for less at a time";
         Problem::new(422, "Unprocessable Content", detail.to_owned(), None).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
-            Fields::default(),
+            HeaderFields::default(),
             details("cost_over_limit", &labels).into(),
         )
     }
 
-    /// No verdict is to be had, and the rule says that the request may not pass without.
+    /// There is no verdict, and the rule does not let requests through without one.
     pub(crate) fn unavailable(rule: Option<&str>, reason: &str, grpc: bool) -> Self {
         let labels = [("rule", rule), ("reason", Some(reason))];
         let detail = "the rate limiter did not answer, and this route is not served without it";
         Problem::new(503, "Service Unavailable", detail.to_owned(), None).reply(
             grpc::UNAVAILABLE,
             grpc,
-            Fields::default(),
+            HeaderFields::default(),
             details("unavailable", &labels).into(),
         )
     }
 
-    /// The request lacks what a limit's key is made of, and the rule says that it may not pass without.
-    pub(crate) fn missing_part(rule: &str, limit: &str, grpc: bool) -> Self {
+    /// The request lacks a component of a limit's key, and the rule does not let it through without.
+    pub(crate) fn missing_component(rule: &str, limit: &str, grpc: bool) -> Self {
         let labels = [("rule", Some(rule)), ("limit", Some(limit))];
-        let detail = format!("the request does not say whom to count for limit `{limit}`");
+        let detail = format!("the request lacks a value for the key of limit `{limit}`");
         Problem::new(403, "Forbidden", detail, Some(limit)).reply(
             grpc::PERMISSION_DENIED,
             grpc,
-            Fields::default(),
+            HeaderFields::default(),
             details("missing_part", &labels).into(),
         )
     }
 
-    /// The request says in several ways whom it is to be counted for. The upstream might believe another than the
-    /// filter, so whichever were counted, the other would have been let through uncounted.
-    pub(crate) fn ambiguous_part(rule: &str, limit: &str, grpc: bool) -> Self {
+    /// The request has several different values for a key component. The upstream might use another one than the
+    /// filter, so whichever were counted, the other would pass uncounted.
+    pub(crate) fn ambiguous_component(rule: &str, limit: &str, grpc: bool) -> Self {
         let detail =
-            format!("the request says in several different ways whom to count for limit `{limit}`");
+            format!("the request has several different values for the key of limit `{limit}`");
         Self::bad_request("ambiguous_part", rule, limit, detail, grpc)
     }
 
-    /// The request says whom it is to be counted for, in a way that cannot be read. It is not treated as one that does
-    /// not say it: that might be let through.
-    pub(crate) fn unreadable_part(rule: &str, limit: &str, grpc: bool) -> Self {
-        let detail =
-            format!("what the request says of whom to count for limit `{limit}` cannot be read");
+    /// The request has a value for a key component that cannot be read. It does not count as missing, because a request
+    /// without the component might be let through.
+    pub(crate) fn unreadable_component(rule: &str, limit: &str, grpc: bool) -> Self {
+        let detail = format!("the request's value for the key of limit `{limit}` cannot be read");
         Self::bad_request("unreadable_part", rule, limit, detail, grpc)
     }
 
@@ -195,40 +199,49 @@ impl Reply {
         Problem::new(400, "Bad Request", detail, Some(limit)).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
-            Fields::default(),
+            HeaderFields::default(),
             details(kind, &labels).into(),
         )
     }
 }
 
 impl Reply {
-    /// A rule needs to look at more of the request than the bounds on work allow. Whether the rule is for the request is
-    /// then unknown, so the request may neither pass it nor be counted by it.
+    /// A rule would have to evaluate more of the request than the bounds on work allow. Whether it applies is then
+    /// unknown, so the request may neither skip it nor be counted by it.
     pub(crate) fn too_long(rule: &str, what: TooLong, grpc: bool) -> Self {
         let (status, title, detail) = match what {
             TooLong::Target => (
                 414,
                 "URI Too Long",
-                "the path or query is too long, or can be read in too many ways, for the rules that have to look at it",
+                "the path or query is too long, or has too many possible readings, for the rules that match on it",
             ),
             TooLong::Header => (
                 431,
-                "Request Header Fields Too Large",
-                "a header is too long for the rules that have to look at it",
+                "Request Header HeaderFields Too Large",
+                "a header is too long for the rules that match on it",
             ),
         };
         Problem::new(status, title, detail.to_owned(), None).reply(
             grpc::INVALID_ARGUMENT,
             grpc,
-            Fields::default(),
+            HeaderFields::default(),
             details("too_long", &[("rule", Some(rule))]).into(),
         )
     }
 }
 
-/// What an admitted client is told.
-pub(crate) fn admitted(texts: &LimitTexts, standing: &Standing<'_>, style: HeaderStyle) -> Fields {
-    let mut headers = Fields::default();
-    style.write(&texts.policy, standing, standing.reset_ms, &mut headers);
+/// The header fields of an admitted response.
+pub(crate) fn admitted(
+    texts: &LimitTexts,
+    limit_status: &LimitStatus<'_>,
+    style: HeaderStyle,
+) -> HeaderFields {
+    let mut headers = HeaderFields::default();
+    style.write(
+        &texts.policy,
+        limit_status,
+        limit_status.reset_ms,
+        &mut headers,
+    );
     headers
 }

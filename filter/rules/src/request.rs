@@ -1,11 +1,11 @@
-//! What this crate wants to know of a request, and its headers as the host hands them over.
+//! What this crate needs to know about a request, and its headers in the host's encoding.
 
-/// A request as the proxy knows it. Every value may be any bytes at all.
+/// A request as the proxy sees it. Values may be arbitrary bytes.
 pub trait Request {
-    /// All headers, read once: one call to the host costs less than one for each header, and shows those that repeat.
+    /// All headers, read once: one call to the host is cheaper than one for each header, and includes repeated headers.
     fn headers(&self) -> &Headers;
 
-    /// An attribute of Envoy's by its path, for example `["source", "address"]`.
+    /// An Envoy attribute by its path, for example `["source", "address"]`.
     fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
 }
 
@@ -13,27 +13,27 @@ pub trait Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     bytes: Vec<u8>,
-    /// For each header: where its name ends and its value begins and ends. Its name begins where `name.0` says.
-    places: Vec<Place>,
+    /// The byte ranges of each header's name and value.
+    spans: Vec<Span>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Span {
     name: (usize, usize),
     value: (usize, usize),
 }
 
 impl Headers {
-    /// From the form in which the proxy-wasm ABI passes maps: the number of pairs, the sizes of each name and value
-    /// (little-endian, four bytes each), then each with a zero byte behind it. What does not fit is left out.
+    /// Decodes a map of the proxy-wasm ABI: the number of pairs, the sizes of all names and values (little-endian, four
+    /// bytes each), then the zero-terminated names and values. Stops at the first header that does not fit.
     pub fn from_pairs(bytes: Vec<u8>) -> Self {
-        let mut places = Vec::new();
+        let mut spans = Vec::new();
         let number = |at: usize| {
             let four = bytes.get(at..at.checked_add(4)?)?;
             usize::try_from(u32::from_le_bytes(four.try_into().ok()?)).ok()
         };
         let count = number(0).unwrap_or(0);
-        // A count that lies must not choose how much is allocated.
+        // A wrong count must not determine how much is allocated.
         let count = count.min(bytes.len() / 8);
         let mut at = 4 + count * 8;
         for index in 0..count {
@@ -41,40 +41,40 @@ impl Headers {
             let (Some(name), Some(value)) = (number(sizes), number(sizes + 4)) else {
                 break;
             };
-            let Some(place) = Place::after(at, name, value) else {
+            let Some(span) = Span::after(at, name, value) else {
                 break;
             };
-            if place.value.1 > bytes.len() {
+            if span.value.1 > bytes.len() {
                 break;
             }
-            at = place.value.1 + 1;
-            places.push(place);
+            at = span.value.1 + 1;
+            spans.push(span);
         }
-        Self { bytes, places }
+        Self { bytes, spans }
     }
 
     /// Every header, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let slice = |(from, to): (usize, usize)| self.bytes.get(from..to).unwrap_or_default();
-        self.places
+        self.spans
             .iter()
-            .map(move |place| (slice(place.name), slice(place.value)))
+            .map(move |span| (slice(span.name), slice(span.value)))
     }
 
-    /// The values of all headers of a lower-case name, in order.
+    /// The values of all headers with a lower-case name, in order.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.iter()
             .filter(move |(given, _)| *given == name.as_bytes())
             .map(|(_, value)| value)
     }
 
-    /// The first value of a lower-case name; nothing when there is none.
+    /// The first value of a header by its lower-case name; empty if there is none.
     pub fn first<'a>(&'a self, name: &'a str) -> &'a [u8] {
         self.all(name).next().unwrap_or_default()
     }
 }
 
-impl Place {
+impl Span {
     fn after(at: usize, name: usize, value: usize) -> Option<Self> {
         let name_end = at.checked_add(name)?;
         let value_start = name_end.checked_add(1)?;
@@ -97,7 +97,7 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
                 .extend(name.iter().map(u8::to_ascii_lowercase));
             let middle = headers.bytes.len();
             headers.bytes.extend(value);
-            headers.places.push(Place {
+            headers.spans.push(Span {
                 name: (from, middle),
                 value: (middle, headers.bytes.len()),
             });
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_is_cut_anywhere_or_lies_is_read_as_far_as_it_goes() {
+    fn a_truncated_or_inconsistent_map_is_read_as_far_as_it_goes() {
         let whole = pairs(&[("a", b"1"), ("b", b"2")]);
         for end in 0..whole.len() {
             let cut = Headers::from_pairs(whole.get(..end).unwrap().to_vec());

@@ -1,31 +1,29 @@
-//! What the filter counts, by name. The host makes a counter of each when it reads its configuration.
+//! The filter's counters, by name. The host defines them in Envoy when it reads a configuration.
 
-use crate::rule::Rule;
-
-/// Every counter of one configuration; each is known by its place in the list of names.
+/// All counters of one configuration; each is identified by its index in the list of names.
 #[derive(Debug, Default)]
 pub struct Counters {
     names: Vec<String>,
-    /// For each rule: where its own counters begin.
+    /// For each rule: the index of its first counter.
     starts: Vec<usize>,
 }
 
-/// The counters that every rule has, in their places: `rule.RULE.NAME`.
+/// The counters of every rule, in order: `rule.RULE.NAME`.
 pub const OF_RULE: [(&str, &str); 3] = [
-    ("decisions", "requests that this rule had a check for"),
+    ("decisions", "requests for which this rule had a check"),
     (
         "unavailable_allowed",
         "of those, let through without a verdict",
     ),
     (
         "unavailable_denied",
-        "of those, answered with 503 for want of a verdict",
+        "of those, answered with 503 because there was no verdict",
     ),
 ];
 
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
 pub const FIXED: [(&str, &str); 17] = [
-    ("decisions", "requests that a rule had a check for"),
+    ("decisions", "requests for which a rule had a check"),
     ("admitted", "of those, let through by a verdict"),
     ("denied", "of those, answered with 429"),
     (
@@ -34,55 +32,55 @@ pub const FIXED: [(&str, &str); 17] = [
     ),
     (
         "unavailable_denied",
-        "of those, answered with 503 for want of a verdict",
+        "of those, answered with 503 because there was no verdict",
     ),
     (
         "refused_cost_over_limit",
-        "of those, answered with 422: the cost is more than the limit ever holds",
+        "of those, answered with 422: the cost exceeds what the limit ever allows",
     ),
     (
         "refused_missing_part",
-        "requests answered with 403: without a part of a key, and `when_missing: deny`",
+        "requests answered with 403: a key component was missing, with `when_missing: deny`",
     ),
     (
         "refused_ambiguous_part",
-        "requests answered with 400: with several different values of a part of a key",
+        "requests answered with 400: a key component had several different values",
     ),
     (
         "refused_unreadable_part",
-        "requests answered with 400: with a part of a key that cannot be read",
+        "requests answered with 400: a key component could not be read",
     ),
     (
         "error_no_answer",
-        "questions without an answer in time: the sidecar is slow or hangs",
+        "callouts without an answer in time: the sidecar is slow or hangs",
     ),
     (
         "error_unreachable",
-        "questions that Envoy could not bring to a sidecar: no such cluster, no healthy endpoint or connection refused",
+        "callouts that Envoy could not send to a sidecar: no such cluster, no healthy endpoint or connection refused",
     ),
     (
         "error_status",
-        "questions that the sidecar refused: answered with another status than 200",
+        "callouts that the sidecar refused: answered with a status other than 200",
     ),
     (
         "error_body",
-        "questions whose answer could not be read, or did not fit the question",
+        "callouts whose answer could not be read, or did not match the question",
     ),
     (
         "error_store",
-        "decisions without a verdict because the sidecar's store did not answer it",
+        "decisions without a verdict because the sidecar's store did not answer",
     ),
     (
         "error_decision",
-        "decisions that could not be made: policy and configuration do not fit, or one request has more than 32 checks",
+        "decisions that could not be made: policy and configuration do not match, or one request has more than 32 checks",
     ),
     (
         "error_full",
-        "requests without a verdict because too many waited for one",
+        "requests without a verdict because the queue of waiting requests was full",
     ),
     (
         "refused_too_long",
-        "requests answered with 414 or 431: path, query or header is longer than a rule may look at",
+        "requests answered with 414 or 431: path, query or header was too long for a rule to evaluate",
     ),
 ];
 
@@ -105,34 +103,35 @@ impl Counters {
     pub(crate) const ERROR_FULL: usize = 15;
     pub(crate) const REFUSED_TOO_LONG: usize = 16;
 
-    /// For each rule and each of its limits: one counter of denials, or two of what a shadow rule would have done.
-    pub(crate) fn new(rules: &[Rule]) -> Self {
+    /// For each rule (its name, whether it is a shadow rule, its limits) and each of its limits: one counter of
+    /// denials, or two of what a shadow rule would have done.
+    pub(crate) fn new<'r>(rules: impl Iterator<Item = (&'r str, bool, &'r [String])>) -> Self {
         let mut names: Vec<String> = FIXED.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let mut starts = Vec::with_capacity(rules.len());
-        for rule in rules {
+        let mut starts = Vec::new();
+        for (rule, shadow, limits) in rules {
             starts.push(names.len());
-            names.extend(OF_RULE.map(|(name, _)| format!("rule.{}.{name}", rule.name)));
-            for limit in &rule.limits {
-                let what: &[&str] = if rule.shadow {
+            names.extend(OF_RULE.map(|(name, _)| format!("rule.{rule}.{name}")));
+            for limit in limits {
+                let what: &[&str] = if shadow {
                     &["shadow_denied", "shadow_admitted"]
                 } else {
                     &["denied"]
                 };
                 for what in what {
-                    names.push(format!("rule.{}.limit.{limit}.{what}", rule.name));
+                    names.push(format!("rule.{rule}.limit.{limit}.{what}"));
                 }
             }
         }
         Self { names, starts }
     }
 
-    /// All names, in their places.
+    /// All names, by index.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
     fn of_rule(&self, rule: usize, offset: usize) -> usize {
-        // A place that is nobody's is ignored by the host.
+        // The host ignores an index without a counter.
         self.starts
             .get(rule)
             .map_or(usize::MAX, |start| start.saturating_add(offset))

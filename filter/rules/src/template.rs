@@ -2,11 +2,11 @@
 
 use crate::path::without_trailing_slash;
 
-/// Which paths a template is for, and what it names in them.
+/// Matches paths and captures the values of named segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
     segments: Vec<Segment>,
-    /// `**` at the end: any number of further segments.
+    /// Ends with `**`: any number of further segments may follow.
     open: bool,
 }
 
@@ -17,17 +17,17 @@ enum Segment {
     Variable(Option<String>),
 }
 
-/// A variable's name and what it stands for.
+/// The name of a variable and its value.
 pub(crate) type Capture<'a> = (&'a str, &'a [u8]);
 
 impl Template {
-    /// Reads a template; the error says what is wrong with it.
+    /// Parses a template; the error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(path) = text.strip_prefix('/') else {
             return Err(format!("`{text}` does not begin with `/`"));
         };
         let mut segments: Vec<&str> = path.split('/').collect();
-        // `/` and `/a/` end with an empty segment, which says nothing.
+        // `/` and `/a/` end with an empty segment, which has no meaning.
         if segments.last() == Some(&"") {
             segments.pop();
         }
@@ -44,7 +44,7 @@ impl Template {
             if let Segment::Variable(Some(name)) = &segment
                 && template.names().any(|earlier| earlier == name)
             {
-                return Err(format!("`{text}`: `{{{name}}}` stands twice"));
+                return Err(format!("`{text}`: `{{{name}}}` appears twice"));
             }
             template.segments.push(segment);
         }
@@ -59,12 +59,12 @@ impl Template {
         })
     }
 
-    /// Whether the path is of this template; then its variables are added to `captures`. A trailing slash makes no
-    /// difference. Empty segments do: where the upstream merges `//`, the path has another reading, without them.
+    /// Whether the path matches; if so, adds the variables to `captures`. A trailing slash makes no difference. Empty
+    /// segments do: if the upstream merges `//`, the path has another reading without them.
     pub fn matches<'a>(&'a self, path: &'a [u8], captures: &mut Vec<Capture<'a>>) -> bool {
         let path = without_trailing_slash(path);
         let mut given = path.split(|byte| *byte == b'/');
-        // What stands before the first slash; `/` has nothing behind it.
+        // Skip what precedes the first slash; nothing follows it in `/`.
         given.next();
         if path == b"/" {
             given.next();
@@ -110,21 +110,21 @@ fn parse_segment(segment: &str) -> Result<Segment, String> {
     }
     if segment.contains(['{', '}', '*']) {
         return Err(format!(
-            "`{segment}` is neither a literal nor one `{{name}}` nor `*`; `**` may stand at the end only"
+            "`{segment}` is neither a literal nor one `{{name}}` nor `*`; `**` is allowed at the end only"
         ));
     }
     unambiguous(segment)?;
     Ok(Segment::Literal(segment.to_owned()))
 }
 
-/// A literal that is never seen in a path that has been read would match nothing.
+/// Refuses literals that would never match, because no reading of a path contains them.
 pub(crate) fn unambiguous(literal: &str) -> Result<(), String> {
     if literal
         .split('/')
         .any(|segment| matches!(segment, "." | ".."))
     {
         return Err(
-            "`.` and `..` are resolved before paths are compared: write the path that they lead to"
+            "`.` and `..` are resolved before paths are compared: write the resolved path"
                 .to_owned(),
         );
     }
@@ -139,16 +139,16 @@ pub(crate) fn unambiguous(literal: &str) -> Result<(), String> {
         ('#', "a fragment is never sent to a server: remove it"),
         (
             '%',
-            "escapes are read before paths are compared: write the character itself",
+            "escapes are decoded before paths are compared: write the character itself",
         ),
         (
             ';',
-            "parameters are cut before paths are compared: remove them",
+            "path parameters are removed before paths are compared: remove them here too",
         ),
-        ('\\', "it is read as `/` before paths are compared"),
+        ('\\', "it becomes `/` before paths are compared: write `/`"),
     ] {
         if literal.contains(character) {
-            return Err(format!("it holds `{character}`, and {remedy}"));
+            return Err(format!("it contains `{character}`: {remedy}"));
         }
     }
     Ok(())

@@ -1,9 +1,9 @@
-//! The trace that a request belongs to.
+//! The trace context of a request.
 
 use crate::request::Headers;
 
-/// The `traceparent` of a request whose trace is sampled, in version 00 of W3C Trace Context; nothing else, as a client
-/// may have written it.
+/// The `traceparent` of a sampled request, if it is valid in version 00 of W3C Trace Context. Anything else is dropped,
+/// because a client may have sent it.
 pub fn parent(headers: &Headers) -> Option<String> {
     const BYTES: usize = 55;
     let mut all = headers.all("traceparent");
@@ -19,7 +19,7 @@ pub fn parent(headers: &Headers) -> Option<String> {
         && *version == b"00"
         && (trace.len(), parent.len()) == (32, 16)
         && fields.iter().all(|field| field.iter().all(is_hex));
-    // The last bit: the caller recorded it.
+    // The lowest bit: the caller samples the trace.
     let sampled = matches!(
         flags.last(),
         Some(b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f')
@@ -34,7 +34,7 @@ mod tests {
 
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    /// Headers in the form of the ABI.
+    /// Headers in the ABI's encoding.
     fn headers(values: &[&[u8]]) -> Headers {
         let name = b"traceparent";
         let mut bytes = u32::try_from(values.len()).unwrap().to_le_bytes().to_vec();
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traceparent_that_is_sampled_is_told_as_it_is() {
+    fn a_sampled_traceparent_is_passed_on_unchanged() {
         assert_eq!(parent(&headers(&[GOOD.as_bytes()])).as_deref(), Some(GOOD));
         assert_eq!(parent(&headers(&[])), None);
         let unsampled = GOOD.replace("-01", "-00");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_writes_instead_is_not_told() {
+    fn a_malformed_traceparent_is_dropped() {
         for bad in [
             "",
             "01",

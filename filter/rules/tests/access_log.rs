@@ -1,4 +1,4 @@
-//! What Envoy is told of a request that was refused or let through unmetered: rule, limit, reason.
+//! Response code details for requests that were refused or let through unmetered: rule, limit, reason.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,7 +8,7 @@
 
 mod support;
 
-use sluicegate_rules::{DETAILS_PREFIX, Evaluation, Unusable, callout_outcome};
+use sluicegate_rules::{DETAILS_PREFIX, Evaluation, VerdictError, callout_outcome};
 use support::answered::{answer, answered, reply, rule, verdict};
 use support::{get, question, rules};
 
@@ -34,7 +34,7 @@ fn f15_a_denial_names_rule_and_limit_for_the_access_log() {
 }
 
 #[test]
-fn f15_every_other_refusal_names_what_is_known_of_rule_and_limit_and_nothing_of_an_answer() {
+fn f15_other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() {
     let check = |limit: &str| format!(r#"{{"limit":"{limit}","key":[{{"constant":"c"}}]}}"#);
     let rule = |name: &str, checks: &[String], unavailable: &str| {
         format!(
@@ -68,7 +68,7 @@ fn f15_every_other_refusal_names_what_is_known_of_rule_and_limit_and_nothing_of_
             format!("sluicegate_cost_over_limit{details}")
         );
     }
-    // Of several rules without a verdict, the first that refuses for want of it.
+    // Of several rules without a verdict, the first one with `when_unavailable: deny`.
     let rules = rules(
         &[
             rule("open", &[check("l")], "allow"),
@@ -78,11 +78,11 @@ fn f15_every_other_refusal_names_what_is_known_of_rule_and_limit_and_nothing_of_
     );
     let question = question(&rules, &get("/", &[]));
     for (why, reason) in [
-        (Unusable::Timeout, "timeout"),
-        (Unusable::Unreachable, "unreachable"),
-        (Unusable::Status("<b> 418".to_owned()), "status"),
-        (Unusable::Full, "full"),
-        (Unusable::Refused("a key".to_owned()), "decision"),
+        (VerdictError::Timeout, "timeout"),
+        (VerdictError::Unreachable, "unreachable"),
+        (VerdictError::Status("<b> 418".to_owned()), "status"),
+        (VerdictError::Full, "full"),
+        (VerdictError::Refused("a key".to_owned()), "decision"),
     ] {
         let (conclusion, _) = rules.conclude(&question, Err(why), &mut |_| {});
         let details = format!("sluicegate_unavailable{{rule=closed,reason={reason}}}");
@@ -91,7 +91,7 @@ fn f15_every_other_refusal_names_what_is_known_of_rule_and_limit_and_nothing_of_
 }
 
 #[test]
-fn f15_a_request_that_lacks_or_doubles_a_part_is_refused_by_rule_and_limit() {
+fn f15_a_missing_or_ambiguous_component_is_refused_with_rule_and_limit_in_the_details() {
     let rules = rules(
         r#"{"name":"r","checks":[{"limit":"l","key":[{"header":"x-key"}],"when_missing":"deny"}],"when_unavailable":"allow"}"#,
     );
@@ -108,31 +108,36 @@ fn f15_a_request_that_lacks_or_doubles_a_part_is_refused_by_rule_and_limit() {
 }
 
 #[test]
-fn f11_what_envoy_answers_in_the_sidecars_place_is_told_from_what_the_sidecar_answers() {
-    for (status, outcome, counter, says) in [
+fn f11_envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
+    for (status, outcome, counter, message) in [
         (Some("200"), Ok(()), "", ""),
-        (None, Err(Unusable::Timeout), "error_no_answer", "in time"),
+        (
+            None,
+            Err(VerdictError::Timeout),
+            "error_no_answer",
+            "in time",
+        ),
         (
             Some("504"),
-            Err(Unusable::Timeout),
+            Err(VerdictError::Timeout),
             "error_no_answer",
             "in time",
         ),
         (
             Some("503"),
-            Err(Unusable::Unreachable),
+            Err(VerdictError::Unreachable),
             "error_unreachable",
             "Envoy cannot reach the sidecar: no such cluster, no healthy endpoint or connection refused",
         ),
         (
             Some("413"),
-            Err(Unusable::Status("413".to_owned())),
+            Err(VerdictError::Status("413".to_owned())),
             "error_status",
             "413",
         ),
         (
             Some(""),
-            Err(Unusable::Status(String::new())),
+            Err(VerdictError::Status(String::new())),
             "error_status",
             "status",
         ),
@@ -140,12 +145,12 @@ fn f11_what_envoy_answers_in_the_sidecars_place_is_told_from_what_the_sidecar_an
         let given = callout_outcome(status.map(str::as_bytes));
         assert_eq!(given, outcome, "{status:?}");
         let Err(why) = given else { continue };
-        assert!(why.to_string().contains(says), "{why}");
+        assert!(why.to_string().contains(message), "{why}");
         let rules = rule(r#","when_unavailable":"allow""#);
         let question = question(&rules, &get("/", &[]));
         let mut counted = Vec::new();
-        rules.conclude(&question, Err(why), &mut |place| {
-            counted.push(rules.counters().names()[place].clone());
+        rules.conclude(&question, Err(why), &mut |index| {
+            counted.push(rules.counters().names()[index].clone());
         });
         assert_eq!(counted[0], counter, "{status:?}");
     }

@@ -1,4 +1,4 @@
-//! What an answer of the sidecar, or its absence, means for the request that waits.
+//! How the sidecar's answer, or its absence, affects a waiting request.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,14 +8,14 @@
 
 mod support;
 
-use sluicegate_rules::{Conclusion, Fields, Reply};
+use sluicegate_rules::{Conclusion, HeaderFields, Reply};
 use support::answered::{answer, answered, reply, rule, verdict};
 use support::{get, question, request, rules};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
 
 #[test]
-fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers() {
+fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
     let rules = rule(r#","when_unavailable":"allow""#);
     let question = question(&rules, &get("/", &[]));
     let (conclusion, counted) = answered(&rules, &question, &answer(&[verdict("denied")]));
@@ -42,7 +42,7 @@ fn a_denial_becomes_a_429_that_names_the_configured_limit_and_never_the_answers(
 }
 
 #[test]
-fn a_rule_says_which_headers_and_which_body_its_clients_get() {
+fn a_rule_sets_the_headers_and_the_body_of_its_replies() {
     for (style, draft, legacy) in [
         ("none", false, false),
         ("draft", true, false),
@@ -68,7 +68,7 @@ fn a_rule_says_which_headers_and_which_body_its_clients_get() {
 }
 
 #[test]
-fn admitted_clients_are_told_where_a_rule_wants_it() {
+fn admitted_responses_have_limit_headers_if_the_rule_asks_for_them() {
     for (reply, expected) in [
         ("{}", 0),
         (r#"{"on_admitted":true}"#, 5),
@@ -99,7 +99,7 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
         assert_eq!(reply.headers.get("content-type"), None);
         assert!(!reply.body.starts_with(b"{") && reply.body != b"plain");
     }
-    // F15: as Envoy tells it.
+    // F15: the same test as Envoy's.
     for (content_type, grpc) in [
         ("application/grpc", true),
         ("application/grpc+proto", true),
@@ -118,7 +118,7 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
 }
 
 #[test]
-fn a_cost_over_the_limit_is_an_error_of_the_caller_and_not_to_be_retried() {
+fn a_cost_over_the_limit_is_a_client_error_without_retry_after() {
     let rules = rule(r#","when_unavailable":"allow""#);
     let question = question(&rules, &get("/", &[]));
     let body =
@@ -131,7 +131,7 @@ fn a_cost_over_the_limit_is_an_error_of_the_caller_and_not_to_be_retried() {
 }
 
 #[test]
-fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kind() {
+fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
     let bodies = [
         ("", "error_body"),
         ("{", "error_body"),
@@ -183,7 +183,7 @@ fn whatever_is_not_a_verdict_leads_to_the_rules_own_answer_and_is_counted_by_kin
 }
 
 #[test]
-fn what_a_policy_says_of_a_store_that_is_down_goes_before_the_rules_own_answer() {
+fn when_store_is_down_overrides_when_unavailable() {
     let body = |then: &str| answer(&[format!(r#"{{"outcome":"unavailable","then":"{then}"}}"#)]);
     let allow = rule(r#","when_unavailable":"allow""#);
     let asked = question(&allow, &get("/", &[]));
@@ -245,15 +245,15 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
             )
         );
     }
-    // A request that only shadow rules match is never held up by the lack of a verdict.
+    // A request that only shadow rules match does not depend on a verdict.
     let alone = rules(shadow);
     let asked = question(&alone, &get("/", &[]));
     let (conclusion, counted) = answered(&alone, &asked, "");
-    assert_eq!(conclusion, Conclusion::Continue(Fields::default()));
+    assert_eq!(conclusion, Conclusion::Continue(HeaderFields::default()));
     assert_eq!(counted, ["error_body"]);
 }
 
-/// What a denied client is told of how its limit stands.
+/// The reply to a denied client.
 fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Reply {
     let rules = rule(r#","when_unavailable":"allow""#);
     let headers: &[(&str, &[u8])] = if grpc { &[GRPC] } else { &[] };
@@ -266,23 +266,23 @@ fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Rep
 }
 
 #[test]
-fn f10_a_denied_client_is_told_by_t_to_wait_for_just_as_long_as_by_retry_after() {
-    // A `sliding_log` that is full for a minute, and whose oldest entry leaves in a second.
+fn f10_t_of_a_denial_equals_retry_after() {
+    // A `sliding_log` that is full for a minute, and whose oldest entry expires in a second.
     let reply = denied(1_000, 60_000, 60_000, false);
-    let told = |name| reply.headers.get(name).unwrap();
-    assert_eq!(told("retry-after"), "1");
-    assert_eq!(told("ratelimit"), "\"per-key/60s\";r=2;t=1");
-    assert_eq!(told("x-ratelimit-reset"), "60", "its meaning is another");
+    let header = |name| reply.headers.get(name).unwrap();
+    assert_eq!(header("retry-after"), "1");
+    assert_eq!(header("ratelimit"), "\"per-key/60s\";r=2;t=1");
+    assert_eq!(header("x-ratelimit-reset"), "60", "it has another meaning");
     for retry_after_ms in [0, 1, 999, 1_000, 1_001, 59_999, 86_400_000] {
         let reply = denied(retry_after_ms, 86_400_000, 60_000, false);
-        let told = |name| reply.headers.get(name).unwrap();
-        let (_, t) = told("ratelimit").split_once(";t=").unwrap();
-        assert_eq!(t, told("retry-after"), "{retry_after_ms}");
+        let header = |name| reply.headers.get(name).unwrap();
+        let (_, t) = header("ratelimit").split_once(";t=").unwrap();
+        assert_eq!(t, header("retry-after"), "{retry_after_ms}");
     }
 }
 
 #[test]
-fn f10_an_admitted_client_is_told_by_t_when_its_quota_is_whole() {
+fn f10_t_of_an_admission_is_the_time_until_the_quota_is_full() {
     let rules = rule(r#","when_unavailable":"allow","reply":{"on_admitted":true}"#);
     let question = question(&rules, &get("/", &[]));
     let admitted = verdict("admitted").replace("1001", "0");
@@ -290,26 +290,26 @@ fn f10_an_admitted_client_is_told_by_t_when_its_quota_is_whole() {
     let Conclusion::Continue(headers) = conclusion else {
         panic!("{conclusion:?}")
     };
-    let told = headers.get("ratelimit").unwrap();
-    assert_eq!(told, "\"per-key/60s\";r=2;t=60");
+    let ratelimit = headers.get("ratelimit").unwrap();
+    assert_eq!(ratelimit, "\"per-key/60s\";r=2;t=60");
 }
 
 #[test]
-fn f20_the_windows_of_one_limit_have_policy_names_of_their_own() {
+fn f20_each_window_of_a_limit_has_its_own_policy_name() {
     for (window_ms, name, w) in [
         (60_000, "\"per-key/60s\"", ";w=60"),
         (3_600_000, "\"per-key/3600s\"", ";w=3600"),
         (1_500, "\"per-key/1500ms\"", ""),
     ] {
         let reply = denied(1_000, 60_000, window_ms, false);
-        let told = |field| reply.headers.get(field).unwrap();
-        assert_eq!(told("ratelimit"), format!("{name};r=2;t=1"));
-        assert_eq!(told("ratelimit-policy"), format!("{name};q=10{w}"));
+        let header = |field| reply.headers.get(field).unwrap();
+        assert_eq!(header("ratelimit"), format!("{name};r=2;t=1"));
+        assert_eq!(header("ratelimit-policy"), format!("{name};q=10{w}"));
     }
 }
 
 #[test]
-fn f20_a_grpc_denial_pushes_back_by_the_millisecond_and_no_other_reply_does() {
+fn f20_only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
     let pushback = "grpc-retry-pushback-ms";
     assert_eq!(
         denied(1_001, 60_000, 60_000, true).headers.get(pushback),

@@ -14,9 +14,9 @@ use std::sync::LazyLock;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sluicegate_rules::{Headers, Rules, read_answer};
-use support::{Fake, rules};
+use support::{FakeRequest, rules};
 
-/// Rules with every matcher, source, cost and tier that there is.
+/// Rules with every matcher, source and cost, and with tiers.
 static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| {
     rules(
         r#"
@@ -42,7 +42,7 @@ static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| {
     )
 });
 
-/// Bytes that mean something somewhere, and any others.
+/// Bytes with a meaning in some syntax, and arbitrary ones.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let meaning = proptest::sample::select(
         b"/%.;?#&=,:@[]\\\"' \x00\xff\xc3\xa9aA0129fF{}*+-~<>\r\n\t".to_vec(),
@@ -50,7 +50,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(prop_oneof![3 => meaning, 1 => any::<u8>()], 0..60)
 }
 
-fn requests() -> impl Strategy<Value = Fake> {
+fn requests() -> impl Strategy<Value = FakeRequest> {
     let names = [
         ":path",
         ":method",
@@ -76,7 +76,7 @@ fn requests() -> impl Strategy<Value = Fake> {
     let path = bytes().prop_map(|rest| [b"/".as_slice(), &rest].concat());
     (path, vec(header, 0..14), vec(attribute, 0..5)).prop_map(|(path, headers, attributes)| {
         let first = (":path", path);
-        Fake {
+        FakeRequest {
             headers: std::iter::once(first).chain(headers).collect::<Headers>(),
             attributes: attributes
                 .into_iter()
@@ -86,7 +86,7 @@ fn requests() -> impl Strategy<Value = Fake> {
     })
 }
 
-/// Values of key parts, as they are and as parts of one another's spelling.
+/// Values of key components, some of which contain the encoding of others.
 fn lists() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let value = prop_oneof![
         bytes(),
@@ -104,10 +104,13 @@ fn lists() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 fn key_of(list: &[Vec<u8>], plain: bool) -> String {
-    let parts: Vec<String> = (0..list.len())
+    let components: Vec<String> = (0..list.len())
         .map(|n| format!(r#"{{"header":"h{n}","plain":{plain}}}"#))
         .collect();
-    let rules = support::checking(&format!(r#"{{"limit":"l","key":[{}]}}"#, parts.join(",")));
+    let rules = support::checking(&format!(
+        r#"{{"limit":"l","key":[{}]}}"#,
+        components.join(",")
+    ));
     let names: Vec<String> = (0..list.len()).map(|n| format!("h{n}")).collect();
     let headers: Vec<(&str, &[u8])> = names
         .iter()
@@ -126,8 +129,8 @@ proptest! {
     fn no_request_makes_the_rules_panic_and_keys_are_bounded(request in requests()) {
         use sluicegate_rules::Evaluation;
         let rules = &*EVERYTHING;
-        let places = rules.counters().names().len();
-        let evaluation = rules.evaluate(&request, &mut |place| assert!(place < places));
+        let counters = rules.counters().names().len();
+        let evaluation = rules.evaluate(&request, &mut |index| assert!(index < counters));
         if let Evaluation::Ask(question) = evaluation {
             let shadows = question.shadows.iter().flat_map(|shadow| &shadow.checks);
             for check in question.checks.iter().chain(shadows) {
@@ -135,7 +138,7 @@ proptest! {
                 prop_assert!(check.key.bytes().all(|byte| (0x21..0x7f).contains(&byte)), "{}", check.key);
                 prop_assert!((1..=9).contains(&check.cost));
             }
-            // What is asked is what the sidecar's own reader accepts.
+            // The sidecar's own reader accepts the question.
             let body = rules.question_body([&question], &[]);
             let read = sluicegate_protocol::read_decisions(&body).unwrap();
             prop_assert!(read.decisions.iter().all(Result::is_ok), "{}", String::from_utf8_lossy(&body));
@@ -143,12 +146,12 @@ proptest! {
     }
 
     #[test]
-    fn no_answer_makes_the_rules_panic(body in bytes(), decisions in 0_usize..4) {
+    fn arbitrary_answers_do_not_panic(body in bytes(), decisions in 0_usize..4) {
         let _ = read_answer(&body, decisions);
     }
 
     #[test]
-    fn no_configuration_makes_the_reader_panic(bytes in bytes()) {
+    fn arbitrary_configurations_do_not_panic(bytes in bytes()) {
         let _ = sluicegate_rules::parse(&bytes);
     }
 
@@ -162,7 +165,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn different_parts_never_have_the_same_key(one in lists(), other in lists(), plain: bool) {
+    fn different_components_never_have_the_same_key(one in lists(), other in lists(), plain: bool) {
         let same = key_of(&one, plain) == key_of(&other, plain);
         prop_assert_eq!(same, one == other);
         prop_assert_ne!(key_of(&one, true), key_of(&one, false));

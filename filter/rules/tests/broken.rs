@@ -1,5 +1,5 @@
-//! Configurations that are broken, each in its own way: refused with the field named. `envoy/sluicegate.schema.json`
-//! is tested with the same list, and some of them go through a real Envoy.
+//! Invalid configurations are refused, with the field named. The tests of `envoy/sluicegate.schema.json` use the same
+//! list, and some tests pass it through a real Envoy.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -12,7 +12,7 @@ mod support;
 use serde_json::{Value, json};
 use sluicegate_rules::parse;
 
-/// Where something is broken, by what, and what the message must say.
+/// A broken value at a JSON pointer, and the field and message that the error must have.
 struct Broken {
     pointer: String,
     value: Value,
@@ -20,7 +20,7 @@ struct Broken {
     why: String,
 }
 
-/// Puts a value at a JSON pointer; null takes the field away.
+/// Sets a value at a JSON pointer; null removes the field.
 fn with(mut configuration: Value, pointer: &str, value: &Value) -> Value {
     let (parent, field) = pointer.rsplit_once('/').unwrap();
     match configuration.pointer_mut(parent).unwrap() {
@@ -54,7 +54,7 @@ fn good() -> Value {
     })
 }
 
-/// The list, which `tests/chain` sends through a real Envoy too.
+/// The list, which `tests/chain` passes through a real Envoy too.
 fn broken() -> Vec<Broken> {
     let list: Vec<Value> = serde_json::from_str(include_str!("broken.json")).unwrap();
     list.into_iter()
@@ -68,7 +68,7 @@ fn broken() -> Vec<Broken> {
 }
 
 #[test]
-fn the_good_one_is_good() {
+fn the_valid_configuration_is_accepted() {
     let text = good().to_string();
     assert!(
         parse(text.as_bytes()).is_ok(),
@@ -99,7 +99,7 @@ fn each_of_more_than_fifty_broken_configurations_is_refused_with_the_field_named
 }
 
 #[test]
-fn what_is_no_configuration_at_all_is_refused() {
+fn input_that_is_not_a_configuration_is_refused() {
     for text in [
         "",
         " ",
@@ -120,7 +120,7 @@ fn what_is_no_configuration_at_all_is_refused() {
 }
 
 #[test]
-fn two_rules_of_one_name_are_refused_and_a_shadow_rule_cannot_stop_others() {
+fn two_rules_with_one_name_are_refused_and_a_shadow_rule_cannot_stop_others() {
     let rule = good()["rules"][0].clone();
     let twice = with(good(), "/rules", &json!([rule, rule]));
     let error = parse(twice.to_string().as_bytes()).unwrap_err();
@@ -143,7 +143,7 @@ fn a_match_that_is_nested_too_deep_is_refused() {
     assert!(error.why.contains("levels"), "{error}");
 }
 
-/// A rule of so many checks, with more in it.
+/// A rule with `checks` checks and further fields.
 fn rule(name: &str, checks: usize, more: &Value) -> Value {
     let check = |n| json!({ "limit": format!("l{n}"), "key": [{ "constant": "c" }] });
     let mut rule = json!({ "name": name, "when_unavailable": "allow",
@@ -154,8 +154,8 @@ fn rule(name: &str, checks: usize, more: &Value) -> Value {
     rule
 }
 
-/// What is said of these rules; nothing if they are accepted.
-fn said(rules: &[Value]) -> String {
+/// The error for these rules; empty if they are accepted.
+fn refusal(rules: &[Value]) -> String {
     let configuration = with(good(), "/rules", &json!(rules));
     let error = parse(configuration.to_string().as_bytes()).err();
     error.map_or_else(String::new, |error| error.to_string())
@@ -170,10 +170,10 @@ fn five(matches: [Value; 5]) -> Vec<Value> {
 }
 
 #[test]
-fn f5_rules_that_one_request_can_match_with_more_checks_than_a_decision_may_have_are_refused() {
+fn f5_rules_that_give_one_request_too_many_checks_are_refused() {
     let all = json!({});
     let everywhere = || five([0; 5].map(|_| json!({})));
-    let refused = said(&everywhere());
+    let refused = refusal(&everywhere());
     for part in [
         "rules",
         "40 checks",
@@ -208,11 +208,11 @@ fn f5_rules_that_one_request_can_match_with_more_checks_than_a_decision_may_have
         ],
     ] {
         assert!(
-            said(&five(matches.clone())).contains("40 checks"),
+            refusal(&five(matches.clone())).contains("40 checks"),
             "{matches:?}"
         );
     }
-    // A claim, a cookie, a hop and a variable that are there.
+    // Key components that the synthetic request must provide.
     let key = json!([{ "jwt": { "payload": "p", "claim": ["a", "b"] } }, { "cookie": "s" }, { "query": "q" },
         { "header": "x-a" }, { "address": { "trusted_hops": 3 } }, { "mtls": "spiffe" }]);
     let mut keyed = everywhere();
@@ -220,7 +220,7 @@ fn f5_rules_that_one_request_can_match_with_more_checks_than_a_decision_may_have
         rule["checks"][7]["key"] = key.clone();
     }
     keyed[4]["checks"] = json!([keyed[4]["checks"][7]]);
-    assert!(said(&keyed).contains("33 checks"), "{}", said(&keyed));
+    assert!(refusal(&keyed).contains("33 checks"), "{}", refusal(&keyed));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn f5_rules_that_no_request_can_match_together_are_accepted_however_many_checks_
         json!({ "path_regex": "/b+" }),
         json!({ "path_template": "/b/{x}" }),
     ] {
-        assert_eq!(said(&other(&matcher)), "", "{matcher}");
+        assert_eq!(refusal(&other(&matcher)), "", "{matcher}");
     }
     for [one, another] in [
         [json!({ "methods": ["GET"] }), json!({ "methods": ["PUT"] })],
@@ -256,9 +256,9 @@ fn f5_rules_that_no_request_can_match_together_are_accepted_however_many_checks_
         ],
     ] {
         let rules = five([one, another, all.clone(), all.clone(), all.clone()]);
-        assert_eq!(said(&rules), "");
+        assert_eq!(refusal(&rules), "");
     }
-    // A key that is not there where the rule before it matches, a rule that stops, and rules that nobody enforces.
+    // A key that is absent where an earlier rule matches, a rule with `stop`, and a shadow rule.
     let mut anonymous = five([
         json!({ "headers": [{ "name": "x-a", "present": false }] }),
         all.clone(),
@@ -269,11 +269,11 @@ fn f5_rules_that_no_request_can_match_together_are_accepted_however_many_checks_
     for check in anonymous[4]["checks"].as_array_mut().unwrap() {
         check["key"] = json!([{ "header": "x-a" }]);
     }
-    assert_eq!(said(&anonymous), "");
+    assert_eq!(refusal(&anonymous), "");
     for more in [json!({ "stop": true }), json!({ "shadow": true })] {
         let mut rules = five([0; 5].map(|_| all.clone()));
         rules[3] = rule("r3", 8, &more);
-        assert_eq!(said(&rules), "", "{more}");
+        assert_eq!(refusal(&rules), "", "{more}");
     }
     let paths = (0..256).map(|n| {
         rule(
@@ -282,5 +282,5 @@ fn f5_rules_that_no_request_can_match_together_are_accepted_however_many_checks_
             &json!({ "match": { "path": format!("/{n}") } }),
         )
     });
-    assert_eq!(said(&paths.collect::<Vec<_>>()), "");
+    assert_eq!(refusal(&paths.collect::<Vec<_>>()), "");
 }

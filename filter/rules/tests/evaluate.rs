@@ -1,4 +1,4 @@
-//! From a configuration and a request to the checks that are asked.
+//! From a configuration and a request to the checks of its question.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,7 +9,7 @@
 mod support;
 
 use sluicegate_rules::{Conclusion, Evaluation, WhenUnavailable};
-use support::{Fake, asked, get, request, rules, spelt};
+use support::{FakeRequest, asked, get, request, rules, spelt};
 
 const SEARCH: &str = r#"{"name":"search","match":{"path_prefix":"/search","methods":["GET"]},
     "checks":[{"limit":"per-key","key":[{"header":"X-Api-Key","plain":true},{"path":true}],"cost":5}],
@@ -19,7 +19,7 @@ const EVERYONE: &str = r#"{"name":"all",
     "when_unavailable":"deny"}"#;
 
 #[test]
-fn a_request_asks_the_checks_of_every_rule_that_matches() {
+fn a_request_asks_for_the_checks_of_every_matching_rule() {
     let rules = rules(&format!("{SEARCH},{EVERYONE}"));
     let key: &[u8] = b"k1";
     let searching = get("/search/a?q=1", &[("x-api-key", key)]);
@@ -38,16 +38,16 @@ fn a_request_asks_the_checks_of_every_rule_that_matches() {
 }
 
 #[test]
-fn a_request_that_no_rule_matches_asks_nothing() {
+fn a_request_without_a_matching_rule_asks_for_nothing() {
     let rules = rules(SEARCH);
     let key: &[(&str, &[u8])] = &[("x-api-key", b"k1")];
     assert_eq!(asked(&rules, &get("/other", key)), [""; 0]);
     assert_eq!(asked(&rules, &request("POST", "/search", key)), [""; 0]);
-    assert_eq!(asked(&rules, &Fake::default()), [""; 0]);
+    assert_eq!(asked(&rules, &FakeRequest::default()), [""; 0]);
 }
 
 #[test]
-fn a_rule_that_says_stop_ends_the_list_for_what_it_matches() {
+fn a_rule_with_stop_ends_the_list_for_the_requests_it_matches() {
     let stopping = SEARCH.replace(r#""name""#, r#""stop":true,"name""#);
     let rules = rules(&format!("{stopping},{EVERYONE}"));
     let key: &[(&str, &[u8])] = &[("x-api-key", b"k1")];
@@ -56,7 +56,7 @@ fn a_rule_that_says_stop_ends_the_list_for_what_it_matches() {
 }
 
 #[test]
-fn a_missing_part_is_skipped_denied_or_replaced_as_the_rule_says() {
+fn a_missing_component_is_skipped_denied_or_replaced_as_the_rule_says() {
     let with =
         |when: &str| rules(&SEARCH.replace(r#""cost":5"#, &format!(r#""when_missing":{when}"#)));
     for headers in [&[][..], &[("x-api-key", &b""[..])][..]] {
@@ -76,7 +76,7 @@ fn a_missing_part_is_skipped_denied_or_replaced_as_the_rule_says() {
 }
 
 #[test]
-fn a_part_that_is_given_in_different_ways_at_once_is_refused() {
+fn a_component_with_several_different_values_is_refused() {
     let rules = rules(SEARCH);
     let twice: &[(&str, &[u8])] = &[("x-api-key", b"mine"), ("x-api-key", b"other")];
     assert_eq!(asked(&rules, &get("/search", twice)), ["400"]);
@@ -102,11 +102,11 @@ const STRICTER: &str = r#"{"name":"stricter","shadow":true,
     "checks":[{"limit":"per-key","key":[{"header":"x-api-key","plain":true}],"when_missing":"deny"}]}"#;
 
 #[test]
-fn a_shadow_rule_asks_apart_under_a_subject_of_its_own_and_refuses_nobody() {
+fn a_shadow_rule_makes_its_own_decision_under_its_own_key_and_refuses_nobody() {
     let rules = rules(&format!("{STRICTER},{EVERYONE}"));
     let mut counted = Vec::new();
     let request = get("/", &[("x-api-key", b"k1")]);
-    let Evaluation::Ask(question) = rules.evaluate(&request, &mut |place| counted.push(place))
+    let Evaluation::Ask(question) = rules.evaluate(&request, &mut |index| counted.push(index))
     else {
         panic!()
     };
@@ -116,12 +116,12 @@ fn a_shadow_rule_asks_apart_under_a_subject_of_its_own_and_refuses_nobody() {
         ["per-key @shadow=stricter;x-api-key=k1 1"]
     );
     let without = get("/", &[]);
-    let Evaluation::Ask(question) = rules.evaluate(&without, &mut |place| counted.push(place))
+    let Evaluation::Ask(question) = rules.evaluate(&without, &mut |index| counted.push(index))
     else {
         panic!()
     };
     assert!(question.shadows.is_empty());
-    let name = |place: &usize| rules.counters().names()[*place].as_str();
+    let name = |index: &usize| rules.counters().names()[*index].as_str();
     assert_eq!(
         counted.iter().map(name).collect::<Vec<_>>(),
         [
@@ -136,8 +136,8 @@ fn a_shadow_rule_asks_apart_under_a_subject_of_its_own_and_refuses_nobody() {
 }
 
 #[test]
-fn f5_a_request_with_more_checks_than_a_decision_may_have_gets_no_verdict_and_is_never_asked_for() {
-    // Each rule matches by a pattern that nobody can see through at the start.
+fn f5_a_request_with_too_many_checks_gets_no_verdict_and_no_callout() {
+    // Each rule matches by a pattern that the validation cannot analyze.
     let eight: Vec<_> = (0..8)
         .map(|n| format!(r#"{{"limit":"l{n}","key":[{{"constant":"c"}}]}}"#))
         .collect();
@@ -158,14 +158,14 @@ fn f5_a_request_with_more_checks_than_a_decision_may_have_gets_no_verdict_and_is
     ] {
         let rules = of(5, when);
         let mut counted = Vec::new();
-        let evaluation = rules.evaluate(&request, &mut |place| {
-            counted.push(rules.counters().names()[place].clone());
+        let evaluation = rules.evaluate(&request, &mut |index| {
+            counted.push(rules.counters().names()[index].clone());
         });
         let Evaluation::NoVerdict(question, why) = evaluation else {
             panic!("{evaluation:?}")
         };
-        let (conclusion, _) = rules.conclude(&question, Err(why.clone()), &mut |place| {
-            counted.push(rules.counters().names()[place].clone());
+        let (conclusion, _) = rules.conclude(&question, Err(why.clone()), &mut |index| {
+            counted.push(rules.counters().names()[index].clone());
         });
         assert_eq!(matches!(conclusion, Conclusion::Answer(_)), when == "deny");
         let why = why.to_string();

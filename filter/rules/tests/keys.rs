@@ -1,4 +1,4 @@
-//! Where the parts of a key come from, which limit is asked and what it costs.
+//! Key components, the choice of the limit, and costs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -10,9 +10,9 @@ mod support;
 
 use support::{asked, checking, get, request, rules};
 
-/// What one check with these key parts asks, without limit and cost.
-fn key(parts: &str, request: &support::Fake) -> String {
-    let check = format!(r#"{{"limit":"l","key":[{parts}],"when_missing":"deny"}}"#);
+/// The key of one check with these components.
+fn key(components: &str, request: &support::FakeRequest) -> String {
+    let check = format!(r#"{{"limit":"l","key":[{components}],"when_missing":"deny"}}"#);
     match asked(&checking(&check), request).as_slice() {
         [asked] => asked
             .strip_prefix("l ")
@@ -24,7 +24,7 @@ fn key(parts: &str, request: &support::Fake) -> String {
 }
 
 #[test]
-fn every_source_gives_a_part_under_a_name_of_its_own() {
+fn every_source_gives_a_component_with_its_own_name() {
     let request = request(
         "POST",
         "/v1//vid%65os/7;x?q=a+b&k=1",
@@ -39,7 +39,7 @@ fn every_source_gives_a_part_under_a_name_of_its_own() {
     .with("connection.dns_san_peer_certificate", b"client.example")
     .with("connection.subject_peer_certificate", b"CN=alice")
     .with("connection.requested_server_name", b"sni.example");
-    for (part, expected) in [
+    for (component, expected) in [
         (r#"{"header":"X-Key","plain":true}"#, "x-key=k"),
         (r#"{"cookie":"session","plain":true}"#, "@cookie/session=s1"),
         (r#"{"query":"q","plain":true}"#, "@query/q=a%20b"),
@@ -63,24 +63,24 @@ fn every_source_gives_a_part_under_a_name_of_its_own() {
             "@constant=a;@constant=b",
         ),
     ] {
-        assert_eq!(key(part, &request), expected, "{part}");
+        assert_eq!(key(component, &request), expected, "{component}");
     }
 }
 
 #[test]
-fn what_may_be_a_secret_is_hashed_unless_said_otherwise() {
+fn possible_secrets_are_hashed_unless_plain_is_set() {
     let request = get(
         "/?k=hunter2",
         &[("x-key", b"hunter2"), ("cookie", b"k=hunter2")],
     )
     .with("a.b", b"hunter2");
-    for part in [
+    for component in [
         r#"{"header":"x-key"}"#,
         r#"{"cookie":"k"}"#,
         r#"{"query":"k"}"#,
         r#"{"attribute":"a.b"}"#,
     ] {
-        let key = key(part, &request);
+        let key = key(component, &request);
         let (_, hash) = key.split_once('#').unwrap();
         assert!(hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
         assert!(!key.contains("hunter2"));
@@ -88,7 +88,7 @@ fn what_may_be_a_secret_is_hashed_unless_said_otherwise() {
 }
 
 #[test]
-fn a_template_names_parts_of_the_path_whatever_its_spelling() {
+fn template_variables_do_not_depend_on_the_spelling_of_the_path() {
     let rules = rules(
         r#"{"name":"r","match":{"any":[{"path_template":"/v1/{kind}/{id}"},{"path_template":"/v2/{id}"}]},
             "checks":[{"limit":"l","key":[{"template":"id"}]}],"when_unavailable":"allow"}"#,
@@ -109,7 +109,7 @@ fn a_template_names_parts_of_the_path_whatever_its_spelling() {
 }
 
 #[test]
-fn an_identity_that_is_no_spiffe_id_is_not_one() {
+fn a_uri_san_that_is_not_a_spiffe_id_counts_as_missing() {
     let request = get("/", &[]).with("connection.uri_san_peer_certificate", b"https://a/b");
     assert_eq!(key(r#"{"mtls":"spiffe"}"#, &request), "403");
     assert_eq!(
@@ -128,21 +128,23 @@ fn the_method_and_path_of_a_key_do_not_depend_on_spelling() {
 }
 
 #[test]
-fn whoever_says_two_different_things_is_refused() {
+fn two_different_values_are_refused() {
     for request in [
         get("/?k=1&k=2", &[]),
         get("/", &[("cookie", b"k=1; k=2")]),
         get("/", &[("cookie", b"k=1"), ("cookie", b"k=2")]),
         get("/", &[("k", b"1"), ("k", b"2")]),
     ] {
-        let parts = [r#"{"query":"k"}"#, r#"{"cookie":"k"}"#, r#"{"header":"k"}"#];
-        let refused = parts.iter().filter(|part| key(part, &request) == "400");
+        let components = [r#"{"query":"k"}"#, r#"{"cookie":"k"}"#, r#"{"header":"k"}"#];
+        let refused = components
+            .iter()
+            .filter(|component| key(component, &request) == "400");
         assert_eq!(refused.count(), 1);
     }
 }
 
 #[test]
-fn a_tier_is_chosen_by_a_part_and_all_else_is_the_default() {
+fn a_tier_is_chosen_by_a_component_and_unknown_values_get_the_default() {
     let rules = checking(
         r#"{"limit":{"by":{"header":"x-plan"},"map":{"gold":"gold-key","default":"free-key"}},
             "key":[{"constant":"c"}]}"#,
@@ -163,13 +165,13 @@ fn a_tier_is_chosen_by_a_part_and_all_else_is_the_default() {
     assert_eq!(asked(&rules, &get("/", both)), ["400"]);
 }
 
-fn cost(cost: &str, request: &support::Fake) -> u64 {
+fn cost(cost: &str, request: &support::FakeRequest) -> u64 {
     let check = format!(r#"{{"limit":"l","key":[{{"constant":"c"}}],"cost":{cost}}}"#);
     support::question(&checking(&check), request).checks[0].cost
 }
 
 #[test]
-fn a_table_says_the_cost_by_template_and_method() {
+fn a_cost_table_selects_by_template_and_method() {
     let table = r#"{"table":[{"template":"/search","cost":100},{"methods":["POST"],"cost":50},
         {"template":"/videos/{id}","methods":["GET"],"cost":3}],"default":2}"#;
     for (method, path, expected) in [
@@ -189,12 +191,12 @@ fn a_table_says_the_cost_by_template_and_method() {
 }
 
 #[test]
-fn a_trusted_header_says_the_cost_within_its_bounds() {
+fn a_trusted_header_sets_the_cost_within_max() {
     let header = r#"{"header":"X-Cost","max":50,"trusted":true,"default":5}"#;
     for (value, expected) in [
         ("7", 7),
         (" 7 ", 7),
-        // F15: 0 is no number from 1 to `max`.
+        // F15: 0 is not a number from 1 to `max`.
         ("0", 50),
         ("51", 50),
         ("-1", 50),
@@ -212,7 +214,7 @@ fn a_trusted_header_says_the_cost_within_its_bounds() {
 }
 
 #[test]
-fn f20_a_header_under_the_name_that_wsgi_takes_for_the_same_is_another_value() {
+fn f20_a_header_name_that_wsgi_folds_counts_as_another_value() {
     let tiers =
         r#"{"limit":{"by":{"header":"x-plan"},"map":{"default":"l"}},"key":[{"constant":"c"}]}"#;
     let cost = r#"{"limit":"l","key":[{"constant":"c"}],"cost":{"header":"x-cost","max":9,"trusted":true}}"#;
@@ -238,42 +240,42 @@ fn f20_a_header_under_the_name_that_wsgi_takes_for_the_same_is_another_value() {
 }
 
 #[test]
-fn f7_an_unreadable_part_is_refused_whatever_is_said_of_missing_ones() {
+fn f7_an_unreadable_component_is_refused_whatever_when_missing_says() {
     let lying = get("/", &[("x-forwarded-for", b"nonsense")]).with("metadata", b"\xff");
     let absent = get("/", &[]);
-    for part in [
+    for component in [
         r#"{"address":{"trusted_hops":1}}"#,
         r#"{"jwt":{"payload":"p","claim":"sub"}}"#,
     ] {
         for missing in [r#""skip""#, r#""deny""#, r#"{"use":"x"}"#] {
-            let key = format!(r#"{{"limit":"l","key":[{part}],"when_missing":{missing}}}"#);
+            let key = format!(r#"{{"limit":"l","key":[{component}],"when_missing":{missing}}}"#);
             let tier = format!(
-                r#"{{"limit":{{"by":{part},"map":{{"default":"l"}}}},"key":[{{"constant":"c"}}]}}"#
+                r#"{{"limit":{{"by":{component},"map":{{"default":"l"}}}},"key":[{{"constant":"c"}}]}}"#
             );
             for check in [key, tier] {
                 assert_eq!(asked(&checking(&check), &lying), ["400"], "{check}");
                 assert_ne!(asked(&checking(&check), &absent), ["400"], "{check}");
             }
         }
-        // A shadow rule refuses nobody.
+        // A shadow rule does not refuse requests.
         let rules = rules(&format!(
-            r#"{{"name":"r","shadow":true,"checks":[{{"limit":"l","key":[{part}],"when_missing":"skip"}}]}}"#
+            r#"{{"name":"r","shadow":true,"checks":[{{"limit":"l","key":[{component}],"when_missing":"skip"}}]}}"#
         ));
         let mut counted = Vec::new();
-        let evaluation = rules.evaluate(&lying, &mut |place| counted.push(place));
+        let evaluation = rules.evaluate(&lying, &mut |index| counted.push(index));
         assert_eq!(evaluation, sluicegate_rules::Evaluation::Pass);
         let names: Vec<_> = counted
             .iter()
-            .map(|place| &rules.counters().names()[*place])
+            .map(|index| &rules.counters().names()[*index])
             .collect();
         assert_eq!(names, ["rule.r.limit.l.shadow_denied"]);
     }
     let rules = checking(r#"{"limit":"l","key":[{"address":{"trusted_hops":1}}]}"#);
     let mut counted = Vec::new();
-    let evaluation = rules.evaluate(&lying, &mut |place| counted.push(place));
+    let evaluation = rules.evaluate(&lying, &mut |index| counted.push(index));
     let names: Vec<_> = counted
         .iter()
-        .map(|place| &rules.counters().names()[*place])
+        .map(|index| &rules.counters().names()[*index])
         .collect();
     assert_eq!(names, ["refused_unreadable_part"]);
     let sluicegate_rules::Evaluation::Refuse(reply) = evaluation else {

@@ -1,4 +1,4 @@
-//! Which requests a rule is for.
+//! Which requests a rule applies to.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -10,8 +10,8 @@ mod support;
 
 use support::{asked, get, matching, request};
 
-/// Whether a rule with this `match` is for a request.
-fn is_for(matcher: &str, request: &support::Fake) -> bool {
+/// Whether a rule with this `match` applies to a request.
+fn is_for(matcher: &str, request: &support::FakeRequest) -> bool {
     !asked(&matching(matcher), request).is_empty()
 }
 
@@ -41,7 +41,7 @@ fn a_path_is_matched_whole_by_prefix_by_template_and_by_expression() {
             false,
         ),
         (r#"{"path_regex":"/v[0-9]+/.*"}"#, "/v12/x", true),
-        // The whole path has to match, as in Envoy.
+        // The whole path must match, as in Envoy.
         (r#"{"path_regex":"v[0-9]"}"#, "/v1", false),
         (r#"{"path_regex":"/a|/b"}"#, "/bc", false),
     ] {
@@ -54,7 +54,7 @@ fn a_path_is_matched_whole_by_prefix_by_template_and_by_expression() {
 }
 
 #[test]
-fn no_spelling_of_a_path_steps_around_a_rule() {
+fn no_spelling_of_a_path_bypasses_a_rule() {
     let matchers = [
         r#"{"path":"/v1/videos/7"}"#,
         r#"{"path_prefix":"/v1/videos/"}"#,
@@ -89,7 +89,7 @@ fn no_spelling_of_a_path_steps_around_a_rule() {
 }
 
 #[test]
-fn an_escaped_slash_in_a_segment_does_not_step_around_a_template() {
+fn an_escaped_slash_in_a_segment_does_not_bypass_a_template() {
     let matcher = r#"{"path_template":"/v1/videos/{id}"}"#;
     for path in ["/v1/videos/a%2Fb", "/v1;x/videos/a%2fb", "/v1/videos/a%5cb"] {
         assert!(is_for(matcher, &get(path, &[])), "{path}");
@@ -148,7 +148,7 @@ fn headers_and_query_parameters_are_matched_by_presence_value_prefix_and_express
 }
 
 #[test]
-fn one_of_several_values_is_enough_and_none_may_be_there_where_absence_is_asked_for() {
+fn any_of_several_values_may_match_and_present_false_allows_none() {
     let twice = get("/", &[("x-plan", b"free"), ("X-Plan", b"gold")]);
     assert!(is_for(
         r#"{"headers":[{"name":"x-plan","equals":"gold"}]}"#,
@@ -188,9 +188,9 @@ fn bytes_that_are_not_utf8_are_matched_like_others() {
         r#"{"headers":[{"name":"x","prefix":"a"}]}"#,
         &request
     ));
-    let request = support::Fake {
+    let request = support::FakeRequest {
         headers: [(":path", &b"/a%ff/\xff"[..])].into_iter().collect(),
-        ..support::Fake::default()
+        ..support::FakeRequest::default()
     };
     assert!(is_for(r#"{"path_template":"/{a}/{b}"}"#, &request));
 }

@@ -1,5 +1,5 @@
-//! Attacks by a request's target that were seen to work once, each with the number of its finding, and the ordinary
-//! paths that must keep working beside them. `upstreams.rs` has the general case.
+//! Attacks through a request's target that worked once, each with the number of its finding, and ordinary paths that
+//! must keep working. `upstreams/` tests the general case.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -54,7 +54,7 @@ fn a_path_that_names_different_tenants_in_different_readings_is_refused() {
     }
 }
 
-/// F2 and F17 the other way round: what every reading agrees on is no ambiguity.
+/// The converse of F2 and F17: a path on which all readings agree is not ambiguous.
 #[test]
 fn ordinary_paths_are_not_refused() {
     let id = of_template("/v1/{kind}/{id}", r#"{"template":"id"}"#);
@@ -115,7 +115,7 @@ fn a_semicolon_in_the_query_hides_no_parameter() {
         checking(r#"{"limit":"l","key":[{"query":"account","plain":true}],"when_missing":"deny"}"#);
     assert_eq!(asked(&account, &get("/?x=1;account=bob", &[])), ["400"]);
     assert_eq!(asked(&account, &get("/?account=bob;x", &[])), ["400"]);
-    // A semicolon that changes nothing of what a rule looks at is none of its business.
+    // A semicolon that does not affect what a rule reads has no effect.
     let expected = ["l @query/account=bob 1"];
     assert_eq!(asked(&account, &get("/?x=1;2&account=bob", &[])), expected);
     let present = matching(r#"{"query":[{"name":"debug","present":true}]}"#);
@@ -176,7 +176,7 @@ fn a_rule_stops_another_only_where_both_match() {
     assert_eq!(asked(&list, &get("/public/x", &[])), [lenient]);
 }
 
-fn status(rules: &Rules, request: &support::Fake) -> u32 {
+fn status(rules: &Rules, request: &support::FakeRequest) -> u32 {
     match rules.evaluate(request, &mut |_| {}) {
         Evaluation::Refuse(reply) => {
             let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
@@ -190,7 +190,7 @@ fn status(rules: &Rules, request: &support::Fake) -> u32 {
 
 /// F13
 #[test]
-fn what_is_too_long_for_a_regular_expression_is_refused_and_not_let_past() {
+fn input_too_long_for_a_regular_expression_is_refused_and_not_let_through() {
     let long = "a".repeat(4096);
     for matcher in [r#"{"path_regex":"/a*"}"#, r#"{"not":{"path_regex":"/b*"}}"#] {
         let rules = matching(matcher);
@@ -202,7 +202,7 @@ fn what_is_too_long_for_a_regular_expression_is_refused_and_not_let_past() {
         let query = matching(&format!(r#"{{"query":[{{"name":"x",{condition}}}]}}"#));
         assert_eq!(status(&header, &get("/", &[("x", long.as_bytes())])), 431);
         assert_eq!(status(&query, &get(&format!("/?x={long}"), &[])), 414);
-        // Many values are as much work as a long one.
+        // Many values are as much work as one long value.
         let many = vec![("x", &b"aaaaaaa"[..]); 512];
         assert_eq!(status(&header, &get("/", &many[1..])) / 100, 2);
         assert_eq!(
@@ -243,7 +243,7 @@ fn a_regular_expression_that_is_not_needed_refuses_nothing() {
 
 /// F13
 #[test]
-fn a_path_with_more_readings_than_we_compare_is_refused_where_a_rule_needs_them() {
+fn a_path_with_too_many_readings_is_refused_where_a_rule_needs_them() {
     let hostile = format!("/v1/{}", r"%2F..;\".repeat(8192 / 8));
     let ordinary = format!("/v1/{}", "a%20b".repeat(3000));
     for (matcher, of_hostile, of_ordinary) in [
@@ -260,7 +260,7 @@ fn a_path_with_more_readings_than_we_compare_is_refused_where_a_rule_needs_them(
             "{matcher}"
         );
     }
-    // Its key and its cost must not slip through either.
+    // Its key and its cost must be safe too.
     let everyone = rules(
         r#"{"name":"r","when_unavailable":"allow","checks":[{"limit":"l","key":[{"path":true}]}]}"#,
     );
@@ -279,7 +279,7 @@ fn upstream(paths: &str, rule: &str) -> Rules {
     parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// F2: an operator who knows the upstream need not refuse what other upstreams would read differently.
+/// F2: with a known upstream, paths that other upstreams would read differently need not be refused.
 #[test]
 fn a_known_upstream_has_one_reading_and_refuses_nothing() {
     let rule = r#""match":{"path_template":"/login/{account}"},"checks":[{"limit":"l","key":[{"template":"account"}]}]"#;

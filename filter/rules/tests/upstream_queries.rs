@@ -1,5 +1,6 @@
-//! Whatever way an upstream reads a query, a key made of one of its parameters is the upstream's, or the request is
-//! refused: small models, each after the source that it names, and hostile queries. `upstreams.rs` does so for paths.
+//! However an upstream parses a query, a key from one of its parameters agrees with the upstream, or the request is
+//! refused. Tested with hostile queries on small models, each after the source that it names. `upstreams/` does the
+//! same for paths.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,7 +20,7 @@ type Model = (&'static str, fn(&str) -> Vec<String>);
 
 const MODELS: [Model; 3] = [("go", go), ("wsgi", python), ("strict", html4)];
 
-/// Form decoding; `Err` has the text with broken escapes left as they are.
+/// Form decoding; `Err` has the text with broken escapes unchanged.
 fn decode(text: &str) -> Result<String, String> {
     let mut pieces = text.split('%');
     let mut out = pieces.next().unwrap().replace('+', " ");
@@ -49,7 +50,8 @@ fn values<'a>(pairs: impl Iterator<Item = &'a str>) -> Vec<String> {
         .collect()
 }
 
-/// go/src/net/url/url.go, `parseQuery` (Go 1.17): a pair with a `;` or a broken escape is an error, which `Query` drops.
+/// go/src/net/url/url.go, `parseQuery` (Go 1.17): a pair with a `;` or a broken escape is an error, which `Query`
+/// drops.
 fn go(query: &str) -> Vec<String> {
     values(
         query
@@ -76,7 +78,7 @@ fn rules(upstream: &str) -> Rules {
     parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// What a server that reads these values must be asked: a key, 403 for none, 400 for several different ones.
+/// The expected question for a server that sees these values: a key, 403 for none, 400 for several different ones.
 fn expected(values: &[String]) -> String {
     match values {
         [] => "403".to_owned(),
@@ -97,7 +99,7 @@ fn expected(values: &[String]) -> String {
 
 /// F6
 #[test]
-fn a_parameter_of_any_model_is_the_key_or_the_request_is_refused() {
+fn the_key_agrees_with_every_model_or_the_request_is_refused() {
     const PIECES: [&str; 16] = [
         "a=1", "a=2", "a", "&", "&", "&", ";", "=", "b=a", "1", "%61=1", "%3B", "%26", "%3D", "%z",
         "+",

@@ -1,18 +1,18 @@
-//! Denial certificates: denials that are remembered, in the filter and in the sidecar, for as long as they stay exact.
+//! Denial certificates: denials that the filter and the sidecar cache for as long as they are exact.
 //!
-//! A certificate covers a decision with just the checks and costs that were denied. (One bucket's denial would also
-//! cover larger costs and other company; but what it could say of their retry-after would be a guess.)
-//! Capacity cannot come back before its end, so denying from it is the answer that the store would have given.
+//! A certificate covers decisions with exactly the checks and costs that were denied. (One bucket's denial would also
+//! cover larger costs and decisions with more checks, but their retry-after would be a guess.) No capacity can come
+//! back before the certificate ends, so until then the store would deny the decision too.
 //!
-//! Times are microseconds of a clock that does not step, the caller's own.
+//! Times are microseconds of the caller's clock, which must not step.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluicegate_protocol::{MAX_HOLD_MS, Standing};
+use sluicegate_protocol::{LimitStatus, MAX_HOLD_MS};
 
-/// Denials held, bounded; the one that ends first goes first.
+/// Cached denials. If the cache is full, the one that ends first is evicted.
 #[derive(Debug)]
 pub struct Certificates {
     capacity: usize,
@@ -22,11 +22,11 @@ pub struct Certificates {
 
 #[derive(Debug)]
 struct Held {
-    /// Not to be used from here on.
+    /// The certificate is valid until this time.
     ends_us: u64,
-    /// When the answer was here: what the times below are counted from.
+    /// When the answer arrived: the times below count from here.
     answered_us: u64,
-    // Numbers only. The limit's name is the asker's own, by `check`; a receipt, which no denial should have, is dropped.
+    // Numbers only. The caller knows the limit's name by `check`; a receipt, which no denial should have, is dropped.
     check: usize,
     quota: u64,
     window_ms: u64,
@@ -35,17 +35,17 @@ struct Held {
     retry_after_ms: u64,
 }
 
-/// When a denial was asked for and answered.
+/// When a question was sent and its answer arrived.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// Before the question left: certificates are timed from here, so that they end early and never late.
+pub struct CallTimes {
+    /// Before the question was sent. Certificates count from here, so that they end early and never late.
     pub sent_us: u64,
-    /// When the answer was here: promises to the client are timed from here, so that they are late and never early.
+    /// When the answer arrived. Retry-after and reset count from here, so that they are late and never early.
     pub answered_us: u64,
 }
 
 impl Certificates {
-    /// Room for so many denials.
+    /// A cache for at most `capacity` denials.
     pub const fn new(capacity: usize) -> Self {
         Self {
             capacity,
@@ -54,15 +54,15 @@ impl Certificates {
         }
     }
 
-    /// Remembers a denial for its `hold_ms`, if it has any, and at most for [`MAX_HOLD_MS`].
-    pub fn hold(&mut self, fingerprint: &str, standing: &Standing<'_>, asked: Asked) {
-        let ends_us = asked
+    /// Caches a denial for its `hold_ms`, if that is not 0, and for at most [`MAX_HOLD_MS`].
+    pub fn hold(&mut self, fingerprint: &str, status: &LimitStatus<'_>, times: CallTimes) {
+        let ends_us = times
             .sent_us
-            .saturating_add(standing.hold_ms.min(MAX_HOLD_MS) * 1_000);
-        if ends_us <= asked.answered_us || self.capacity == 0 {
+            .saturating_add(status.hold_ms.min(MAX_HOLD_MS) * 1_000);
+        if ends_us <= times.answered_us || self.capacity == 0 {
             return;
         }
-        self.drop_ended(asked.answered_us);
+        self.drop_ended(times.answered_us);
         self.forget(fingerprint);
         if self.held.len() >= self.capacity
             && let Some((_, first)) = self.ends.pop_first()
@@ -73,26 +73,26 @@ impl Certificates {
         self.ends.insert((ends_us, Arc::clone(&fingerprint)));
         let held = Held {
             ends_us,
-            answered_us: asked.answered_us,
-            check: standing.check,
-            quota: standing.quota,
-            window_ms: standing.window_ms,
-            remaining: standing.remaining,
-            reset_ms: standing.reset_ms,
-            retry_after_ms: standing.retry_after_ms,
+            answered_us: times.answered_us,
+            check: status.check,
+            quota: status.quota,
+            window_ms: status.window_ms,
+            remaining: status.remaining,
+            reset_ms: status.reset_ms,
+            retry_after_ms: status.retry_after_ms,
         };
         self.held.insert(fingerprint, held);
     }
 
-    /// The denial of a decision at `now_us`, as the store would give it then, but for the limit's name: that is empty, and
-    /// whoever asks knows it as the limit of the check that `check` names.
-    pub fn covering(&self, fingerprint: &str, now_us: u64) -> Option<Standing<'static>> {
+    /// The denial of a decision at `now_us`, as the store would give it then, except for the limit's name. That is
+    /// empty; the caller knows it from the check with the index `check`.
+    pub fn covering(&self, fingerprint: &str, now_us: u64) -> Option<LimitStatus<'static>> {
         let held = self
             .held
             .get(fingerprint)
             .filter(|held| now_us < held.ends_us)?;
         let passed_ms = now_us.saturating_sub(held.answered_us) / 1_000;
-        Some(Standing {
+        Some(LimitStatus {
             check: held.check,
             limit: Cow::Borrowed(""),
             quota: held.quota,
@@ -105,24 +105,24 @@ impl Certificates {
         })
     }
 
-    /// Forgets everything: what was denied may be admitted now.
+    /// Removes everything: decisions that were denied may be admitted now.
     pub fn clear(&mut self) {
         self.held.clear();
         self.ends.clear();
     }
 
-    /// How many are held at `now_us`.
+    /// Number of denials that are cached at `now_us`.
     pub fn held(&mut self, now_us: u64) -> usize {
         self.drop_ended(now_us);
         self.len()
     }
 
-    /// How many are held, those included that have ended since one was added.
+    /// Number of denials in the cache, including some that have ended.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// None is held.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
@@ -144,19 +144,26 @@ impl Certificates {
     }
 }
 
-/// What tells decisions apart: every limit, key and cost. No two different lists give the same text.
-pub fn fingerprint<'a>(checks: impl IntoIterator<Item = (&'a str, &'a str, u64)>) -> String {
-    // Room for a decision of one check. Without a format string: the filter does this for every request.
+/// Identifies a decision by its limits, keys, costs and requested quotas. Different lists of checks have different
+/// fingerprints, so a denial under one quota never answers for another.
+pub fn fingerprint<'a>(
+    checks: impl IntoIterator<Item = (&'a str, &'a str, u64, Option<u64>)>,
+) -> String {
+    // Capacity for a decision with one check. No format string, because the filter does this for every request.
     let mut text = String::with_capacity(128);
     let mut digits = itoa::Buffer::new();
-    for (limit, key, cost) in checks {
-        // With their lengths, since a key may hold any character.
+    for (limit, key, cost, quota) in checks {
+        // With their lengths, because a key can contain any character.
         for part in [limit, key] {
             text.push_str(digits.format(part.len()));
             text.push(':');
             text.push_str(part);
         }
         text.push_str(digits.format(cost));
+        if let Some(quota) = quota {
+            text.push('/');
+            text.push_str(digits.format(quota));
+        }
         text.push(';');
     }
     text
@@ -166,8 +173,8 @@ pub fn fingerprint<'a>(checks: impl IntoIterator<Item = (&'a str, &'a str, u64)>
 mod tests {
     use super::*;
 
-    fn standing(hold_ms: u64, retry_after_ms: u64) -> Standing<'static> {
-        Standing {
+    fn status(hold_ms: u64, retry_after_ms: u64) -> LimitStatus<'static> {
+        LimitStatus {
             check: 0,
             limit: "per-key".into(),
             quota: 5,
@@ -180,15 +187,15 @@ mod tests {
         }
     }
 
-    const ASKED: Asked = Asked {
+    const TIMES: CallTimes = CallTimes {
         sent_us: 1_000_000,
         answered_us: 1_010_000,
     };
 
     #[test]
-    fn a_denial_is_held_from_before_it_was_asked_for_and_promises_from_when_it_was_answered() {
+    fn hold_counts_from_the_question_and_retry_after_from_the_answer() {
         let mut certificates = Certificates::new(10);
-        certificates.hold("a", &standing(1_000, 5_000), ASKED);
+        certificates.hold("a", &status(1_000, 5_000), TIMES);
         let later = certificates.covering("a", 1_510_000).unwrap();
         assert_eq!(
             (later.retry_after_ms, later.reset_ms, later.hold_ms),
@@ -203,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_held_or_took_too_long_is_not() {
+    fn a_denial_without_a_hold_or_with_a_late_answer_is_not_kept() {
         let mut certificates = Certificates::new(10);
-        certificates.hold("a", &standing(0, 5_000), ASKED);
-        certificates.hold("b", &standing(10, 5_000), ASKED);
+        certificates.hold("a", &status(0, 5_000), TIMES);
+        certificates.hold("b", &status(10, 5_000), TIMES);
         assert!(certificates.is_empty());
         let mut none = Certificates::new(0);
-        none.hold("a", &standing(1_000, 5_000), ASKED);
+        none.hold("a", &status(1_000, 5_000), TIMES);
         assert!(none.is_empty());
     }
 
@@ -218,11 +225,11 @@ mod tests {
         const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3_600_000;
         for hold_ms in [TEN_YEARS_MS, u64::MAX] {
             let mut certificates = Certificates::new(10);
-            let mut denied = standing(hold_ms, hold_ms);
+            let mut denied = status(hold_ms, hold_ms);
             denied.limit = "x".repeat(1_000_000).into();
             denied.receipt = vec!["7".to_owned(); 1_000];
-            certificates.hold("a", &denied, ASKED);
-            let ends_us = ASKED.sent_us + MAX_HOLD_MS * 1_000;
+            certificates.hold("a", &denied, TIMES);
+            let ends_us = TIMES.sent_us + MAX_HOLD_MS * 1_000;
             let held = certificates.covering("a", ends_us - 1).unwrap();
             assert_eq!(
                 (held.limit.as_ref(), held.receipt),
@@ -233,21 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_the_first_to_end_goes_first() {
+    fn the_table_is_bounded_and_evicts_what_ends_first() {
         let mut certificates = Certificates::new(2);
-        certificates.hold("long", &standing(900, 900), ASKED);
-        certificates.hold("short", &standing(100, 900), ASKED);
-        certificates.hold("new", &standing(500, 900), ASKED);
-        let holds = |name| certificates.covering(name, ASKED.answered_us).is_some();
+        certificates.hold("long", &status(900, 900), TIMES);
+        certificates.hold("short", &status(100, 900), TIMES);
+        certificates.hold("new", &status(500, 900), TIMES);
+        let holds = |name| certificates.covering(name, TIMES.answered_us).is_some();
         assert_eq!(
             (holds("long"), holds("short"), holds("new")),
             (true, false, true)
         );
-        let later = Asked {
+        let later = CallTimes {
             sent_us: 10_000_000,
             answered_us: 10_000_001,
         };
-        certificates.hold("only", &standing(500, 900), later);
+        certificates.hold("only", &status(500, 900), later);
         assert_eq!(certificates.len(), 1, "what has ended makes room");
         assert_eq!(certificates.held(10_499_999), 1);
         assert_eq!(certificates.held(10_500_000), 0);
@@ -255,14 +262,16 @@ mod tests {
 
     #[test]
     fn different_decisions_have_different_fingerprints() {
-        let prints = [
-            fingerprint([("a", "b", 1)]),
-            fingerprint([("a", "b", 11)]),
-            fingerprint([("ab", "", 1)]),
-            fingerprint([("a", "b1;1:a1:b", 1)]),
-            fingerprint([("a", "b", 1), ("a", "b", 1)]),
+        let fingerprints = [
+            fingerprint([("a", "b", 1, None)]),
+            fingerprint([("a", "b", 11, None)]),
+            fingerprint([("a", "b", 1, Some(1))]),
+            fingerprint([("a", "b", 1, Some(11))]),
+            fingerprint([("ab", "", 1, None)]),
+            fingerprint([("a", "b1;1:a1:b", 1, None)]),
+            fingerprint([("a", "b", 1, None), ("a", "b", 1, None)]),
         ];
-        let distinct: BTreeSet<_> = prints.iter().collect();
-        assert_eq!(distinct.len(), prints.len());
+        let distinct: BTreeSet<_> = fingerprints.iter().collect();
+        assert_eq!(distinct.len(), fingerprints.len());
     }
 }

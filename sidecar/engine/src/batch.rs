@@ -1,54 +1,74 @@
-//! The batch of decisions that a store takes, and the outcomes that it answers.
+//! The batch of decisions that a store evaluates, and their outcomes.
 //!
-//! One window of one limit for one subject is a *bucket*, the unit that has state of its own.
-//! Times are microseconds of the store's clock, since that is what Redis's TIME gives; whoever shows
-//! them to a caller rounds up to milliseconds.
+//! One window of one limit for one subject is a *bucket*, the unit of state.
+//! Times are microseconds of the store's clock, the unit of Redis's TIME; values
+//! for callers are rounded up to milliseconds.
 
-/// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision of more goes alone.
-/// So many hold Redis for 1.3 ms (counters) to 2.4 ms (logs) if every one is of another bucket, and for 0.5 ms if all
-/// are of one; measured with Redis 7.0 on two shared cores.
+use std::collections::HashMap;
+
+use crate::calendar::Calendar;
+
+/// Most bucket visits in one call of a store ([`Batch::weight`]); a single decision with more gets its own call. They
+/// block Redis for 1.3 ms (counters) to 2.4 ms (logs) if each visits another bucket, and for 0.5 ms if all visit the
+/// same one; measured with Redis 7.0 on two shared cores.
 pub const MAX_CALL_WEIGHT: usize = 512;
 /// Most bucket visits that one request may ask for: its checks, each counted once for each window of its limit.
-/// Eight calls, since whoever asks waits for all of them.
+/// Eight calls, because the caller waits for all of them.
 pub const MAX_REQUEST_WEIGHT: usize = 8 * MAX_CALL_WEIGHT;
 
-/// How a bucket counts. See lua/README.md for what each one promises.
+/// How a bucket counts. docs/policy.md says what each one promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Exact: remembers each admission to the microsecond.
+    /// Exact: keeps the time of each admission to the microsecond.
     SlidingLog,
-    /// As `SlidingLog`, with admissions rounded up to the next multiple of `precision_us`:
-    /// bounded memory, never over, and a unit may be held up to one precision longer.
+    /// Like `SlidingLog`, with the times of admissions rounded up to the next multiple of `precision_us`:
+    /// bounded memory, never over the limit, and a unit may return up to one precision later.
     SlidingWindow {
         /// Width of one step, in microseconds; at least 1, at most the window.
         precision_us: u64,
     },
     /// One counter per window aligned to the store's clock; up to twice the limit around an edge.
     FixedWindow,
-    /// GCRA: `limit` units flow back per window, evenly; at most `burst` can be taken at once.
+    /// Like `FixedWindow`, over the days, weeks or months of a time zone. `window_us` is the longest that one can be.
+    CalendarWindow(Calendar),
+    /// GCRA: `quota` units return evenly over each window; at most `burst` can be taken at once.
     TokenBucket {
-        /// Units a full bucket holds; at least 1.
+        /// Capacity of the bucket in units; at least 1.
         burst: u64,
     },
 }
 
-/// One window of a limit: how much, per how long, counted how.
+/// One window of a limit: its quota, length and algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BucketSpec {
-    /// How it counts.
+    /// The algorithm.
     pub algorithm: Algorithm,
     /// Units per window; at least 1.
-    pub limit: u64,
+    pub quota: u64,
     /// Length of the window in microseconds; at least 1.
     pub window_us: u64,
+}
+
+impl BucketSpec {
+    /// The window of a fixed or calendar window that holds an instant: when it begins, and when the next one does.
+    #[must_use]
+    pub fn window_at(&self, now_us: u64) -> (u64, u64) {
+        match self.algorithm {
+            Algorithm::CalendarWindow(calendar) => calendar.window_at(now_us),
+            _ => {
+                let start_us = now_us - now_us % self.window_us;
+                (start_us, start_us.saturating_add(self.window_us))
+            }
+        }
+    }
 }
 
 /// One window of one limit for one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// The whole key under which a store keeps it, unlike any other bucket's.
+    /// The full key in the store, unique to this bucket.
     pub key: String,
-    /// What is counted there. The key names every part of it that the stored state depends on.
+    /// What the bucket counts. The key contains everything that the stored state depends on.
     pub spec: BucketSpec,
 }
 
@@ -57,18 +77,18 @@ pub struct Bucket {
 pub struct Take {
     /// Index into [`Batch::buckets`].
     pub bucket: usize,
-    /// Units; 0 looks without taking and is never denied.
+    /// Units; 0 only reads, and is never denied.
     pub cost: u64,
 }
 
-/// What an admission is to leave behind.
+/// A receipt to store with an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The whole key under which a store keeps it; see [`crate::receipt_key`].
+    /// Its full key in the store; see [`crate::receipt_key`].
     pub key: String,
-    /// Units that it stands for.
+    /// Units that it can return.
     pub units: u64,
-    /// How long, in microseconds: what was taken has come back by itself then.
+    /// Its lifetime in microseconds; by then the units have come back by themselves.
     pub lifetime_us: u64,
 }
 
@@ -77,40 +97,59 @@ pub struct Receipt {
 pub struct Decision {
     /// At least one.
     pub takes: Vec<Take>,
-    /// Answer as if to take, and take nothing.
+    /// Evaluate without taking anything.
     pub peek: bool,
-    /// To be left behind if it is admitted and no peek; each beside its buckets, in their slot.
+    /// Stored if the decision is admitted and not a peek, each in the slot of its buckets.
     pub receipts: Vec<Receipt>,
 }
 
 impl Decision {
-    /// The receipts that it leaves behind when it is admitted.
+    /// The receipts to store if it is admitted.
     #[must_use]
     pub fn leaves(&self) -> &[Receipt] {
         if self.peek { &[] } else { &self.receipts }
     }
 
-    /// What it costs a store, in visits of buckets: its takes, and 1 at least, and a write for each receipt.
+    /// Its cost for a store in bucket visits: one for each take (at least 1) and one for each receipt.
     #[must_use]
     pub fn weight(&self) -> usize {
         self.takes.len().max(1) + self.leaves().len()
     }
 }
 
-/// Decisions to be made in order, each seeing what those before it took.
+/// Decisions, evaluated in order; each sees what earlier ones took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Every bucket that a decision names, each once.
+    /// Every bucket that a decision names, each once. A batch that goes to Redis in one call has each key once, too.
     pub buckets: Vec<Bucket>,
     /// The decisions.
     pub decisions: Vec<Decision>,
 }
 
 impl Batch {
-    /// What it costs a store, in visits of buckets; see [`crate::MAX_CALL_WEIGHT`].
+    /// Its cost for a store in bucket visits; see [`crate::MAX_CALL_WEIGHT`].
     #[must_use]
     pub fn weight(&self) -> usize {
         self.decisions.iter().map(Decision::weight).sum()
+    }
+
+    /// For each decision, how many other specs of one of its keys come earlier among the buckets. No two decisions of the
+    /// same rank ask for one key with two specs, unless they have several keys.
+    #[must_use]
+    pub fn spec_ranks(&self) -> Vec<usize> {
+        let mut specs_of = HashMap::new();
+        let rank = |bucket: &Bucket| {
+            let known: &mut usize = specs_of.entry(bucket.key.clone()).or_default();
+            *known += 1;
+            *known - 1
+        };
+        let ranks: Vec<_> = self.buckets.iter().map(rank).collect();
+        let of = |decision: &Decision| {
+            let takes = decision.takes.iter();
+            let ranks = takes.filter_map(|take| ranks.get(take.bucket).copied());
+            ranks.max().unwrap_or(0)
+        };
+        self.decisions.iter().map(of).collect()
     }
 }
 
@@ -119,28 +158,28 @@ impl Batch {
 pub struct Record {
     /// When, microseconds of the store's clock.
     pub at_us: u64,
-    /// How many.
+    /// Number of units.
     pub units: u64,
 }
 
 /// Most records of one bucket in a write-back.
 pub const MAX_RECORDS: usize = 64;
 
-/// What became of one decision.
+/// The outcome of one decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// All takes had room (and, unless it was a peek, were taken).
     pub admitted: bool,
-    /// Index into [`Decision::takes`] of the bucket that decided: when denied, the one that has room last
-    /// (of several the one with least remaining, then that of the smallest quota, then the first);
-    /// when admitted, the one with least remaining (of equals the one that resets last, then the first).
+    /// Index into [`Decision::takes`] of the bucket that decided. If denied: the one that has room last (among several,
+    /// the one with the least remaining, then with the smallest quota, then the first). If admitted: the one with the
+    /// least remaining (among several, the one that resets last, then the first).
     pub decided_by: usize,
     /// Units left in that bucket now, after what was taken.
     pub remaining: u64,
-    /// Microseconds until that bucket is whole again if nobody asks.
+    /// Microseconds until that bucket's whole quota is available again if nothing more is taken.
     pub reset_us: u64,
-    /// Microseconds until the same decision would be admitted if nobody else asks; 0 when admitted.
+    /// Microseconds until the same decision would be admitted if nothing more is taken; 0 if admitted.
     pub retry_after_us: u64,
-    /// The store's clock at the decision, microseconds: what a give-back has to name.
+    /// The store's clock at the decision, in microseconds; a give-back must name it.
     pub at_us: u64,
 }

@@ -1,4 +1,4 @@
-//! Puts a batch together: a bucket that several decisions name stands in it once.
+//! Builds a batch in which a bucket of several decisions occurs once, unless they name it with several specs.
 
 use crate::batch::{Batch, Bucket, BucketSpec, Decision, Take};
 use hashbrown::HashTable;
@@ -9,10 +9,11 @@ use std::hash::{BuildHasher, RandomState};
 pub struct BatchBuilder {
     batch: Batch,
     weight: usize,
-    /// Indices into the batch's buckets, found by their keys, which are not stored a second time.
+    /// Indices into the batch's buckets, by key; keys are not stored a second time.
     by_key: HashTable<usize>,
-    // Seeded at random: clients choose parts of keys.
+    // Randomly seeded, because clients influence keys.
     hasher: RandomState,
+    has_mixed_specs: bool,
 }
 
 impl BatchBuilder {
@@ -22,7 +23,7 @@ impl BatchBuilder {
         Self::default()
     }
 
-    /// What there is so far.
+    /// The batch so far.
     #[must_use]
     pub fn batch(&self) -> &Batch {
         &self.batch
@@ -34,19 +35,34 @@ impl BatchBuilder {
         self.batch
     }
 
-    /// [`Batch::weight`] of what there is so far, without counting it anew.
+    /// [`Batch::weight`] of the batch so far, without recounting.
     #[must_use]
     pub fn weight(&self) -> usize {
         self.weight
     }
 
-    /// The index of the bucket with that key, which is added if it is new. One that is there keeps its spec.
+    /// The index of the bucket with this key and spec; adds it if it is new. A key with two specs gets two buckets: one
+    /// call of a store cannot contain both, and [`BatchBuilder::copy`] refuses the second.
     pub fn bucket(&mut self, key: String, spec: BucketSpec) -> usize {
         let hash = self.hasher.hash_one(key.as_str());
-        match self.find(hash, &key) {
-            Some((index, _)) => index,
-            None => self.insert(hash, Bucket { key, spec }),
+        let buckets = &self.batch.buckets;
+        let same = |index: &usize| {
+            let bucket = buckets.get(*index);
+            bucket.is_some_and(|bucket| bucket.key == key && bucket.spec == spec)
+        };
+        match self.by_key.find(hash, same) {
+            Some(index) => *index,
+            None => {
+                self.has_mixed_specs |= self.find(hash, &key).is_some();
+                self.insert(hash, Bucket { key, spec })
+            }
         }
+    }
+
+    /// Whether a key is here with several specs.
+    #[must_use]
+    pub fn has_mixed_specs(&self) -> bool {
+        self.has_mixed_specs
     }
 
     /// Adds a decision whose takes name buckets of this batch.
@@ -55,10 +71,10 @@ impl BatchBuilder {
         self.batch.decisions.push(decision);
     }
 
-    /// Adds a decision of another batch, with the buckets that it names; a take that names none is left out.
+    /// Adds a decision of another batch together with its buckets; drops takes without a bucket.
     ///
-    /// False, and nothing is added, if a bucket is already here with another spec: a policy was reloaded between two
-    /// callers, and one call cannot count the same bucket in two ways.
+    /// Returns false and adds nothing if a bucket exists with another spec, because one call cannot count the same
+    /// bucket in two ways: the policy was reloaded between two callers, or two decisions request different quotas.
     #[must_use]
     pub fn copy(&mut self, from: &Batch, decision: &Decision) -> bool {
         let mut takes = Vec::with_capacity(decision.takes.len());
@@ -94,8 +110,20 @@ impl BatchBuilder {
         true
     }
 
-    /// Adds to the last decision a take from a bucket of another batch. `known` is where the caller, who sees each bucket
-    /// of that batch once, remembers its index here.
+    /// Adds a decision of another batch together with its buckets, even if a key exists here with another spec.
+    pub fn add(&mut self, from: &Batch, decision: &Decision) {
+        let mut decision = decision.clone();
+        decision.takes.retain_mut(|take| {
+            let bucket = from.buckets.get(take.bucket);
+            let index = bucket.map(|bucket| self.bucket(bucket.key.clone(), bucket.spec));
+            take.bucket = index.unwrap_or(NEW);
+            index.is_some()
+        });
+        self.push(decision);
+    }
+
+    /// Adds to the last decision a take from a bucket of another batch. In `known` the caller keeps the bucket's index
+    /// in this batch between calls.
     pub fn extend_last(&mut self, known: &mut Option<usize>, bucket: &Bucket, cost: u64) {
         let buckets = &mut self.batch.buckets;
         let bucket = *known.get_or_insert_with(|| {
@@ -129,7 +157,7 @@ impl BatchBuilder {
     }
 }
 
-/// Stands for the index of a bucket until it has one.
+/// Placeholder for the index of a bucket that has none yet.
 const NEW: usize = usize::MAX;
 
 #[cfg(test)]
@@ -137,10 +165,10 @@ mod tests {
     use super::*;
     use crate::batch::Algorithm;
 
-    fn spec(limit: u64) -> BucketSpec {
+    fn spec(quota: u64) -> BucketSpec {
         BucketSpec {
             algorithm: Algorithm::SlidingLog,
-            limit,
+            quota,
             window_us: 1_000_000,
         }
     }
@@ -206,19 +234,38 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_index_and_keeps_its_first_spec() {
+    fn a_key_has_one_index_for_each_spec() {
         let mut builder = BatchBuilder::new();
         let index = |builder: &mut BatchBuilder, n: usize| builder.bucket(format!("k{n}"), spec(5));
         // Enough to make the table grow.
         for n in (0..1_000).chain(0..1_000) {
             assert_eq!(index(&mut builder, n), n);
         }
-        assert_eq!(builder.bucket("k7".to_owned(), spec(9)), 7);
+        assert_eq!(builder.bucket("k7".to_owned(), spec(9)), 1_000);
+        assert_eq!(builder.bucket("k7".to_owned(), spec(5)), 7);
         builder.push(decision(&[7]));
+        builder.push(decision(&[1_000]));
         let whole = builder.finish();
-        assert_eq!(whole.buckets.len(), 1_000);
-        assert_eq!(whole.buckets[7].spec, spec(5));
-        assert_eq!(whole.decisions.len(), 1);
+        assert_eq!(whole.buckets.len(), 1_001);
+        let specs = [whole.buckets[7].spec, whole.buckets[1_000].spec];
+        assert_eq!(specs, [spec(5), spec(9)]);
+        // No call has both; a batch that is still to be divided into calls may.
+        let mut call = BatchBuilder::new();
+        assert!(call.copy(&whole, &whole.decisions[0]));
+        assert!(!call.copy(&whole, &whole.decisions[1]));
+        let mut part = BatchBuilder::new();
+        whole.decisions.iter().for_each(|one| part.add(&whole, one));
+        assert!(part.has_mixed_specs() && !call.has_mixed_specs());
+        let part = part.finish();
+        assert_eq!(part.spec_ranks(), [0, 1]);
+        assert_eq!(
+            part.buckets
+                .iter()
+                .map(|bucket| bucket.spec)
+                .collect::<Vec<_>>(),
+            specs
+        );
+        assert_eq!(part.decisions, [decision(&[0]), decision(&[1])]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which numbers a bucket may have, and what to do about those it may not.
+//! The bounds on a bucket's numbers, and errors with a remedy.
 //!
 //! The bounds are those of the script: Redis's Lua counts in doubles, exact below 2^53, and keeps units
 //! in four bytes and times modulo 2^48 microseconds (8.9 years).
@@ -7,24 +7,24 @@ use crate::batch::{Algorithm, BucketSpec};
 
 /// Most units a limit or a burst may have: sums of two still fit the four bytes that the script keeps.
 pub const MAX_UNITS: u64 = (1 << 31) - 1;
-/// Most units that a bucket holds, when what was taken elsewhere is written back to it; more are not recorded.
+/// Most units of a bucket after a write-back of units taken elsewhere; more are not recorded.
 pub const MAX_HELD: u64 = (1 << 32) - 1;
 /// Shortest window: callers are answered in milliseconds.
 pub const MIN_WINDOW_US: u64 = 1_000;
-/// Longest window: 366 days, well inside the times that the script can tell apart.
+/// Longest window: 366 days, well within the times that the script can distinguish.
 pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
-/// Most that a full token bucket may hold in its own fine units: sums of two stay exact in a double.
+/// Largest capacity of a token bucket in fine units: sums of two stay exact in a double.
 const MAX_BACKLOG: u64 = 1 << 52;
 
 /// A number of a [`BucketSpec`] that no store can keep exactly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}` is {value}: {remedy}")]
 pub struct SpecError {
-    /// The field, as the policy names it: `limit`, `window`, `precision` or `burst`.
+    /// The field, as the policy names it: `quota`, `window`, `precision` or `burst`.
     pub field: &'static str,
-    /// What it holds; times in microseconds.
+    /// Its value; times in microseconds.
     pub value: u64,
-    /// What would be accepted instead.
+    /// Acceptable values.
     pub remedy: String,
 }
 
@@ -33,48 +33,48 @@ pub struct SpecError {
 /// A bucket's backlog is counted in fine units: a unit taken adds `per_unit`, a microsecond drains `per_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRate {
-    /// Fine units that flow back each microsecond: `limit / gcd(limit, window_us)`.
+    /// Fine units that return each microsecond: `quota / gcd(quota, window_us)`.
     pub per_us: u64,
-    /// Fine units that one unit weighs: `window_us / gcd(limit, window_us)`.
+    /// Fine units that one unit weighs: `window_us / gcd(quota, window_us)`.
     pub per_unit: u64,
 }
 
 impl BucketSpec {
-    /// The rate in lowest terms; of use for token buckets only.
+    /// The rate in lowest terms, for token buckets.
     #[must_use]
     pub fn token_rate(&self) -> TokenRate {
-        let divisor = greatest_common_divisor(self.limit, self.window_us).max(1);
+        let divisor = greatest_common_divisor(self.quota, self.window_us).max(1);
         TokenRate {
-            per_us: self.limit / divisor,
+            per_us: self.quota / divisor,
             per_unit: self.window_us / divisor,
         }
     }
 
-    /// Units that can be taken at once from a whole bucket: what no cost may exceed.
+    /// Units that can be taken at once from a full bucket: the largest possible cost.
     #[must_use]
     pub fn most_at_once(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,
-            _ => self.limit,
+            _ => self.quota,
         }
     }
 
-    /// Most fine units that a token bucket may hold, when what was taken elsewhere is written back to it.
+    /// Most fine units of a token bucket after a write-back of units taken elsewhere.
     pub(crate) fn max_backlog(&self) -> u64 {
         MAX_BACKLOG.min(MAX_HELD.saturating_mul(self.token_rate().per_unit))
     }
 
-    /// Refuses what a store could not count exactly.
+    /// Refuses numbers that a store could not count exactly.
     ///
     /// # Errors
-    /// The first field out of range, with what to write instead.
+    /// The first field out of range, with acceptable values.
     pub fn check(&self) -> Result<(), SpecError> {
-        units("limit", self.limit)?;
+        units("quota", self.quota)?;
         if !(MIN_WINDOW_US..=MAX_WINDOW_US).contains(&self.window_us) {
             return refuse("window", self.window_us, "use 1 ms to 366 days".to_owned());
         }
         match self.algorithm {
-            Algorithm::SlidingLog | Algorithm::FixedWindow => Ok(()),
+            Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Ok(()),
             Algorithm::SlidingWindow { precision_us } => {
                 if precision_us == 0 || precision_us > self.window_us {
                     let remedy = format!(
@@ -92,7 +92,7 @@ impl BucketSpec {
                     let remedy = format!(
                         "a limit of {} in {} us can be counted exactly with a burst of at most {}; \
                          use that, or a limit that divides the window",
-                        self.limit,
+                        self.quota,
                         self.window_us,
                         MAX_BACKLOG / per_unit
                     );
@@ -119,7 +119,7 @@ fn refuse(field: &'static str, value: u64, remedy: String) -> Result<(), SpecErr
     })
 }
 
-/// Euclid's; of 0 and n it is n.
+/// Greatest common divisor, by Euclid's algorithm; that of 0 and n is n.
 #[must_use]
 pub const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
@@ -132,10 +132,10 @@ pub const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn spec(algorithm: Algorithm, limit: u64, window_us: u64) -> BucketSpec {
+    fn spec(algorithm: Algorithm, quota: u64, window_us: u64) -> BucketSpec {
         BucketSpec {
             algorithm,
-            limit,
+            quota,
             window_us,
         }
     }
@@ -145,7 +145,7 @@ mod tests {
         let zero = spec(Algorithm::SlidingLog, 0, 60_000_000).check();
         assert_eq!(
             zero.unwrap_err().to_string(),
-            "`limit` is 0: use 1 to 2147483647"
+            "`quota` is 0: use 1 to 2147483647"
         );
         let long = Algorithm::SlidingWindow {
             precision_us: 2_000,

@@ -2,8 +2,7 @@
 //!
 //! `sg:{subject}:limit:tag`. The braces make the subject the hash tag of Redis Cluster, so all windows and
 //! limits of a subject share a slot. The tag names all that the stored state depends on, the version of its layout
-//! included; the limit's size is not part of it (except where the state's unit is: the token bucket), so raising a
-//! limit keeps the counts.
+//! included; the limit's quota is not part of it, so raising a limit keeps the counts.
 
 use crate::batch::{Algorithm, BucketSpec};
 use std::fmt::Write;
@@ -11,6 +10,8 @@ use std::fmt::Write;
 /// Version of the layouts in lua/decide.lua. To be counted up with each change of them: the states of another version are
 /// then left to expire, and sidecars of both can run beside each other, each counting by itself.
 const LAYOUT: u32 = 1;
+/// Of token buckets, whose state says by which rate it is counted from 2 on.
+const TOKEN_LAYOUT: u32 = 2;
 
 /// The key of one window of the limit named `limit` for `subject`. No two different triples share one.
 #[must_use]
@@ -52,10 +53,12 @@ fn tag(key: &mut String, spec: &BucketSpec) {
             write!(key, "win{LAYOUT}:{window}:{}", span(precision_us))
         }
         Algorithm::FixedWindow => write!(key, "fix{LAYOUT}:{window}"),
-        Algorithm::TokenBucket { .. } => {
-            let rate = spec.token_rate();
-            write!(key, "tok{LAYOUT}:{}:{}", rate.per_us, rate.per_unit)
+        // Another zone's windows are others, so they count apart.
+        Algorithm::CalendarWindow(calendar) => {
+            let (unit, zone) = (calendar.unit().name(), calendar.time_zone());
+            write!(key, "cal{LAYOUT}:{unit}:{zone}")
         }
+        Algorithm::TokenBucket { .. } => write!(key, "tok{TOKEN_LAYOUT}:{window}"),
     };
 }
 
@@ -84,11 +87,12 @@ fn escape(key: &mut String, text: &str, special: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calendar::{Calendar, CalendarUnit};
 
     fn log(window_us: u64) -> BucketSpec {
         BucketSpec {
             algorithm: Algorithm::SlidingLog,
-            limit: 10,
+            quota: 10,
             window_us,
         }
     }
@@ -97,6 +101,19 @@ mod tests {
     fn s16_a_key_names_the_version_of_its_layout() {
         let key = bucket_key("s", "l", &log(1_000));
         assert_eq!(key, "sg:{s}:l:log1:1ms");
+    }
+
+    #[test]
+    fn a_calendar_windows_key_names_its_unit_and_its_zone() {
+        let key = |unit, zone| {
+            let mut spec = log(1_000);
+            spec.algorithm = Algorithm::CalendarWindow(Calendar::new(unit, zone).unwrap());
+            bucket_key("s", "l", &spec)
+        };
+        let berlin = key(CalendarUnit::Month, "europe/BERLIN");
+        assert_eq!(berlin, "sg:{s}:l:cal1:month:Europe/Berlin");
+        assert_ne!(berlin, key(CalendarUnit::Month, "Europe/Paris"));
+        assert_ne!(berlin, key(CalendarUnit::Week, "Europe/Berlin"));
     }
 
     #[test]
@@ -123,10 +140,22 @@ mod tests {
             bucket_key("s", "a:b", &log(1_000)),
             bucket_key("s", "a", &log(1_000))
         );
-        let mut token = log(60_000_000);
-        token.algorithm = Algorithm::TokenBucket { burst: 5 };
-        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok1:1:6000000");
-        token.limit = 20; // another rate counts in another unit
-        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok1:1:3000000");
+    }
+
+    #[test]
+    fn a_key_does_not_name_the_quota() {
+        for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: 5 }] {
+            let of = |quota| BucketSpec {
+                algorithm,
+                quota,
+                window_us: 60_000_000,
+            };
+            assert_eq!(bucket_key("s", "l", &of(10)), bucket_key("s", "l", &of(20)));
+        }
+        let token = BucketSpec {
+            algorithm: Algorithm::TokenBucket { burst: 5 },
+            ..log(60_000_000)
+        };
+        assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok2:60000ms");
     }
 }

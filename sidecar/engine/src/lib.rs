@@ -1,22 +1,24 @@
-//! What every store is asked and answers, and the store that needs no Redis.
+//! The interface of every store, and the embedded store, which needs no Redis.
 //!
 //! | file | for |
 //! |---|---|
-//! | `batch.rs` | the question: buckets, decisions over them; the answer: outcomes |
-//! | `builder.rs` | a batch put together, each bucket once |
-//! | `check.rs` | which numbers a bucket may have, and what to do about those it may not |
-//! | `key.rs` | the one spelling of a bucket's key |
-//! | `memory.rs` | the embedded store; under `memory/`, an algorithm a file |
-//! | `receipt.rs` | what proves that units were taken |
-//! | `script.rs`, `script/reply.rs` | what goes to the Lua script, and what comes back |
-//! | `share.rs` | a limit divided among sidecars that cannot ask the store |
-//! | `size.rs` | what a bucket takes in Redis |
-//! | `verdict.rs` | from what each bucket of a decision says to its outcome |
+//! | `batch.rs` | a store's input (buckets and decisions over them) and output (outcomes) |
+//! | `builder.rs` | builds a batch, with each bucket once |
+//! | `calendar.rs` | days, weeks and months of a time zone, as instants |
+//! | `check.rs` | the bounds on a bucket's numbers, and errors with a remedy |
+//! | `key.rs` | the format of a bucket's key |
+//! | `memory.rs` | the embedded store; `memory/` has a file for each algorithm |
+//! | `receipt.rs` | receipts: proof that units were taken, to give them back |
+//! | `script.rs`, `script/reply.rs` | encodes calls of the Lua script and decodes its replies |
+//! | `share.rs` | divides a limit among sidecars that cannot reach the store |
+//! | `size.rs` | estimates a bucket's memory in Redis |
+//! | `verdict.rs` | combines the answers of a decision's buckets into its outcome |
 //!
-//! Nothing here reads a clock, opens a socket or knows tokio: time comes in as an argument.
+//! Nothing here reads a clock, opens a socket or depends on tokio: the time is an argument.
 
 mod batch;
 mod builder;
+mod calendar;
 mod check;
 mod key;
 mod memory;
@@ -31,6 +33,7 @@ pub use batch::{
     MAX_REQUEST_WEIGHT, Outcome, Receipt, Record, Take,
 };
 pub use builder::BatchBuilder;
+pub use calendar::{Calendar, CalendarUnit, DEFAULT_TIME_ZONE, UnknownTimeZone};
 pub use check::{
     MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate,
     greatest_common_divisor,
@@ -38,4 +41,4 @@ pub use check::{
 pub use key::{bucket_key, receipt_key};
 pub use memory::{Full, Memory, Swept};
 pub use receipt::{Return, Returns};
-pub use share::Place;
+pub use share::FleetPosition;

@@ -1,10 +1,10 @@
 //! The embedded store: every bucket in this process's memory.
 //!
-//! The default when no Redis is named, what enforces when Redis is away, and the yardstick that the Lua
-//! is tested against: the two agree to the microsecond.
+//! The default store without Redis, the fallback while Redis is down, and the reference for tests of the Lua script:
+//! the two agree to the microsecond.
 //!
-//! It never forgets what it has admitted. What has ended is dropped by [`Memory::sweep`], which whoever owns it calls now
-//! and then; and a store that was given a limit takes in nothing new beyond it.
+//! It never forgets an admission before its time. [`Memory::sweep`], which the owner calls periodically, drops what has
+//! expired; a store with a memory limit refuses new entries beyond it.
 
 mod fixed;
 mod held;
@@ -24,9 +24,9 @@ use table::Table;
 
 pub use table::Swept;
 
-/// The part of the limit that is kept for buckets that are known already: an eighth.
+/// The fraction of the memory limit that is reserved for existing buckets: an eighth.
 const RESERVE: usize = 8;
-/// What has ended is dropped to make room for what is new, looking at this many entries.
+/// Number of entries to examine for expired ones when a new entry needs room.
 const MAKE_ROOM: usize = 8;
 
 /// Buckets and their states. Times are microseconds of one clock, the caller's; it may step back.
@@ -38,7 +38,7 @@ pub struct Memory {
     limit: usize,
 }
 
-/// A decision that would have been admitted needs more memory than the store may have. Nothing was taken.
+/// A decision would have been admitted, but needs more memory than the store's limit. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the embedded store is full")]
 pub struct Full;
@@ -50,13 +50,13 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// A store that holds nothing, and may hold anything.
+    /// An empty store without a memory limit.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A store that holds nothing, and at most about this many bytes.
+    /// An empty store with a memory limit of about this many bytes.
     #[must_use]
     pub fn with_limit(bytes: usize) -> Self {
         Self {
@@ -66,16 +66,15 @@ impl Memory {
         }
     }
 
-    /// Makes the decisions in order, each seeing what those before it took. One outcome each.
+    /// Evaluates the decisions in order; each sees what earlier ones took. Returns one outcome each.
     ///
-    /// Costs are to be at most [`BucketSpec::most_at_once`], the specs to pass [`BucketSpec::check`].
-    /// A take that names no bucket of the batch is passed over.
+    /// Costs must be at most [`BucketSpec::most_at_once`], and specs must pass [`BucketSpec::check`].
+    /// Takes without a bucket in the batch are ignored.
     ///
-    /// Of a store with a limit, a decision may be [`Full`]: beyond seven eighths of the limit one that would add a bucket,
-    /// beyond the limit one that would make a log longer.
+    /// With a memory limit, a decision may be [`Full`]: beyond seven eighths of the limit if it would add a bucket,
+    /// beyond the limit if it would make a log longer.
     ///
-    /// [`BucketSpec::most_at_once`]: crate::BucketSpec::most_at_once
-    /// [`BucketSpec::check`]: crate::BucketSpec::check
+    /// [`BucketSpec::most_at_once`]: crate::BucketSpec::most_at_once [`BucketSpec::check`]: crate::BucketSpec::check
     pub fn decide(&mut self, now_us: u64, batch: &Batch) -> Vec<Result<Outcome, Full>> {
         let decide = |decision| self.decide_one(now_us, &batch.buckets, decision);
         batch.decisions.iter().map(decide).collect()
@@ -127,7 +126,7 @@ impl Memory {
     ) -> Result<(), Full> {
         let for_new = self.for_new();
         for bucket in buckets {
-            // Nearly always: without another look into the table.
+            // The common case, without another lookup in the table.
             if self.bytes() < for_new / 2 {
                 return Ok(());
             }
@@ -168,7 +167,7 @@ impl Memory {
         self.limit - self.limit / RESERVE
     }
 
-    /// Takes what a look has found room for, and says how the bucket stands then.
+    /// Takes units for which there is room, and returns the bucket's status afterwards.
     fn take(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let spec = &bucket.spec;
         let place = self.buckets.place(&bucket.key);
@@ -183,13 +182,13 @@ impl Memory {
         })
     }
 
-    /// Returns up to `cost` units that a decision took from `bucket` at `at_us` (its outcome's), and says
-    /// how many: none if they have come back by themselves or the bucket was reset since.
+    /// Gives back up to `cost` units that a decision took from `bucket` at `at_us` (of its outcome). Returns how many:
+    /// none if they have come back by themselves, or if the bucket was reset since.
     pub fn give_back(&mut self, now_us: u64, bucket: &Bucket, cost: u64, at_us: u64) -> u64 {
         self.give_back_of(now_us, bucket, cost, cost, at_us)
     }
 
-    /// The same of units taken together, of which so many are not given back yet.
+    /// The same for units that were taken together, of which this many are not given back yet.
     fn give_back_of(
         &mut self,
         now_us: u64,
@@ -204,8 +203,8 @@ impl Memory {
         returned.unwrap_or(0)
     }
 
-    /// Returns units by receipts; for each return how many, to the bucket that most were returned to. None if the receipt
-    /// was never left, has been returned by whole, or what it stands for has come back by itself.
+    /// Gives back units by receipt. For each return: how many, in the bucket that got most. None if the receipt does
+    /// not exist or is used up, or if its units have come back by themselves.
     pub fn return_units(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
         let give = |one: &Return| {
             let place = self.receipts.place(&one.receipt);
@@ -240,8 +239,8 @@ impl Memory {
     }
 
     /// What a bucket holds at `now_us`, to be written back to another store: units, and when they were taken, oldest
-    /// first. At most [`crate::MAX_RECORDS`]: where there were more, neighbours are told as taken when the later of them
-    /// was, which is held longer and never over.
+    /// first. At most [`crate::MAX_RECORDS`]: where there were more, neighbours are reported as taken when the later of
+    /// them was, which is held longer and never over.
     ///
     /// Of a token bucket it is what has not drained yet, as if it was taken now. What was taken would not do, if
     /// several stores have shared the rate: written back one after the other, each would drain by the whole rate.
@@ -251,18 +250,18 @@ impl Memory {
         held.map_or_else(Vec::new, |held| held.records(now_us))
     }
 
-    /// Makes the bucket whole. True if it held anything, be it only what had expired.
+    /// Resets the bucket. True if it had any state, even if only expired entries.
     pub fn reset(&mut self, key: &str) -> bool {
-        // It stays until a sweep finds it empty.
+        // The entry stays until a sweep finds it empty.
         let place = self.buckets.place(key);
         self.buckets
             .change(place, key, Held::reset)
             .unwrap_or(false)
     }
 
-    /// Drops buckets that hold nothing at `now_us`, looking at no more than `at_most`, and gives back the memory of tables
-    /// that have become too large. To be called every second or so, each time until it is done: so memory stays in step
-    /// with live traffic, and comes to nothing after the traffic ends. A thousand looks are a millisecond at most.
+    /// Drops buckets that are empty at `now_us`, examining at most `at_most` entries, and shrinks tables that have
+    /// become too large. Call it about every second until it is done: then memory follows live traffic, and returns to
+    /// nothing after traffic ends. A thousand entries take a millisecond at most.
     pub fn sweep(&mut self, now_us: u64, at_most: usize) -> Swept {
         let buckets = self.buckets.sweep(now_us, at_most);
         if !buckets.done {
@@ -275,19 +274,19 @@ impl Memory {
         }
     }
 
-    /// Buckets and receipts held, those that hold nothing and were not swept yet included.
+    /// Number of buckets and receipts, including empty ones that are not swept yet.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.buckets.len() + self.receipts.len()
     }
 
-    /// True if nothing is held.
+    /// Whether the store is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that are allocated for what is held: tables, keys and states.
+    /// Allocated bytes: tables, keys and states.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.buckets.bytes() + self.receipts.bytes()

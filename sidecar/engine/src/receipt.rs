@@ -31,7 +31,9 @@ impl BucketSpec {
     #[must_use]
     pub fn held_for_us(&self, units: u64) -> u64 {
         match self.algorithm {
-            Algorithm::SlidingLog | Algorithm::FixedWindow => self.window_us,
+            Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+                self.window_us
+            }
             Algorithm::SlidingWindow { precision_us } => {
                 self.window_us.saturating_add(precision_us)
             }

@@ -54,15 +54,13 @@ pub fn keys(batch: &Batch) -> impl Iterator<Item = &str> {
     buckets.chain(receipts.map(|receipt| receipt.key.as_str()))
 }
 
-/// ARGV for a batch, to be decided by Redis's own clock and, if that is later than `not_after_us`, not at all.
+/// ARGV for a batch, to be decided by Redis's own clock and, if that is later than `not_after_us`, not at all. A batch with a
+/// calendar window wants to be called again where that is not known: it is answered by the time.
 #[must_use]
 pub fn arguments(batch: &Batch, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
     let takes = batch.weight();
     let size = 19 * batch.buckets.len() + 3 * batch.decisions.len() + 8 * takes;
-    let mut request = begin(not_after_us, size);
-    for bucket in &batch.buckets {
-        push_spec(&mut request, &bucket.spec);
-    }
+    let mut request = begin(not_after_us, size, batch.buckets.iter());
     for receipt in batch.decisions.iter().flat_map(Decision::leaves) {
         push_receipt(&mut request, receipt.units, receipt.lifetime_us);
     }
@@ -102,17 +100,14 @@ fn receipt_keys(returns: &Returns) -> Vec<&str> {
 #[must_use]
 pub fn return_arguments(returns: &Returns, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
     let size = 19 * (returns.buckets.len() + returns.returns.len()) + 11 * returns.returns.len();
-    let mut request = begin(not_after_us, size);
-    for bucket in &returns.buckets {
-        push_spec(&mut request, &bucket.spec);
-    }
+    let mut request = begin(not_after_us, size, returns.buckets.iter());
     let receipts = receipt_keys(returns);
     for _ in &receipts {
         push_receipt(&mut request, 0, 0);
     }
     for one in &returns.returns {
         let receipt = receipts.binary_search(&one.receipt.as_str());
-        let receipt = receipt.map_or(u64::MAX, |place| (returns.buckets.len() + place + 1) as u64);
+        let receipt = receipt.map_or(u64::MAX, |index| (returns.buckets.len() + index + 1) as u64);
         request.push(RETURN);
         push(&mut request, 2, one.buckets.len() as u64);
         push(&mut request, 4, receipt);
@@ -132,10 +127,8 @@ pub fn give_back_keys<'a>(returns: &'a [GiveBack<'a>]) -> impl Iterator<Item = &
 /// ARGV for give-backs. They name each bucket once at most. Nothing is returned after `not_after_us`.
 #[must_use]
 pub fn give_back_arguments(returns: &[GiveBack<'_>], not_after_us: Option<u64>) -> Vec<Vec<u8>> {
-    let mut request = begin(not_after_us, 37 * returns.len());
-    for give in returns {
-        push_spec(&mut request, &give.bucket.spec);
-    }
+    let buckets = returns.iter().map(|give| give.bucket);
+    let mut request = begin(not_after_us, 37 * returns.len(), buckets);
     for (give, index) in returns.iter().zip(1u64..) {
         request.push(GIVE_BACK);
         push(&mut request, 2, 1);
@@ -164,10 +157,9 @@ pub fn write_back_arguments(
     not_after_us: Option<u64>,
 ) -> Vec<Vec<u8>> {
     let records: usize = writes.iter().map(|write| write.records.len()).sum();
-    let mut request = begin(not_after_us, 30 * (writes.len() + 1) + 11 * records);
-    for bucket in writes.iter().map(|write| write.bucket).chain(once) {
-        push_spec(&mut request, &bucket.spec);
-    }
+    let size = 30 * (writes.len() + 1) + 11 * records;
+    let buckets = writes.iter().map(|write| write.bucket).chain(once);
+    let mut request = begin(not_after_us, size, buckets);
     let last = writes.len() as u64 + 1;
     for (write, index) in writes.iter().zip(1u64..) {
         request.push(WRITE_BACK);
@@ -194,25 +186,54 @@ pub fn clock(now_us: u64) -> Vec<u8> {
     now_us.to_string().into_bytes()
 }
 
-/// A request of so many bytes, with its first field. Nothing is ever later than the largest time.
-fn begin(not_after_us: Option<u64>, size: usize) -> Vec<u8> {
+/// A request of so many bytes, with what it says of these buckets.
+///
+/// Where Redis's clock is not known, nothing is ever too late. But calendar windows are sent by that clock: then the request
+/// is one that is always too late, which is answered by the time.
+fn begin<'a>(
+    not_after_us: Option<u64>,
+    size: usize,
+    buckets: impl Iterator<Item = &'a Bucket> + Clone,
+) -> Vec<u8> {
     let mut request = Vec::with_capacity(7 + size);
-    push(&mut request, 7, not_after_us.unwrap_or(u64::MAX));
+    let not_after_us = not_after_us.unwrap_or_else(|| {
+        let is_calendar =
+            |bucket: &Bucket| matches!(bucket.spec.algorithm, Algorithm::CalendarWindow(_));
+        if buckets.clone().any(is_calendar) {
+            0
+        } else {
+            u64::MAX
+        }
+    });
+    push(&mut request, 7, not_after_us);
+    for bucket in buckets {
+        push_spec(&mut request, &bucket.spec, not_after_us);
+    }
     request
 }
 
-fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec) {
-    let rate = spec.token_rate();
-    let (kind, a, b) = match spec.algorithm {
-        Algorithm::SlidingLog => (1, spec.window_us, 1),
-        Algorithm::SlidingWindow { precision_us } => (1, spec.window_us, precision_us),
-        Algorithm::FixedWindow => (2, spec.window_us, 0),
-        Algorithm::TokenBucket { .. } => (3, rate.per_us, rate.per_unit),
+fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
+    let (kind, a, b, more) = match spec.algorithm {
+        Algorithm::SlidingLog => (1, spec.window_us, 1, None),
+        Algorithm::SlidingWindow { precision_us } => (1, spec.window_us, precision_us, None),
+        Algorithm::FixedWindow => (2, spec.window_us, 0, None),
+        Algorithm::TokenBucket { .. } => {
+            let rate = spec.token_rate();
+            (3, rate.per_us, rate.per_unit, None)
+        }
+        // The script runs at this time at the latest, so in this window or in the one before.
+        Algorithm::CalendarWindow(calendar) => {
+            let [before, start, end, after] = calendar.edges(not_after_us);
+            (5, before, start, Some([end, after]))
+        }
     };
     request.push(kind);
     push(request, 4, spec.most_at_once());
     push(request, 7, a);
     push(request, 7, b);
+    for edge_us in more.into_iter().flatten() {
+        push(request, 7, edge_us);
+    }
 }
 
 /// A receipt to be left, or one of no units, which is to be read.
@@ -257,7 +278,7 @@ mod tests {
     fn batch() -> Batch {
         let spec = BucketSpec {
             algorithm: Algorithm::FixedWindow,
-            limit: 5,
+            quota: 5,
             window_us: 1_000,
         };
         let key = "k".to_owned();

@@ -1,18 +1,18 @@
-//! A limit divided among the sidecars that enforce it together while none of them can ask the common store.
+//! Divides a limit among the sidecars that enforce it while they cannot reach the common store.
 
 use crate::batch::{Algorithm, BucketSpec};
 
-/// Which of how many sidecars this one is.
+/// This sidecar's position in the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FleetPosition {
     /// From 0.
     pub rank: u64,
     /// At least 1, and more than `rank`.
     pub of: u64,
 }
 
-impl Place {
-    /// Its part of so many units. The parts of all places make up the whole, and no two differ by more than one.
+impl FleetPosition {
+    /// Its share of a number of units. The shares of all positions add up to the whole, and differ by at most one.
     #[must_use]
     pub const fn part(self, units: u64) -> u64 {
         let of = if self.of == 0 { 1 } else { self.of };
@@ -21,18 +21,18 @@ impl Place {
 }
 
 impl BucketSpec {
-    /// What one of several sidecars may admit by itself: no more, over all of them, than the whole. Nothing, where there
-    /// are more sidecars than units.
+    /// What this sidecar may admit by itself, so that all sidecars together do not exceed the whole. `None` if it gets
+    /// no unit because there are more sidecars than units.
     #[must_use]
-    pub fn share(&self, place: Place) -> Option<Self> {
+    pub fn share(&self, position: FleetPosition) -> Option<Self> {
         let share = Self {
             algorithm: match self.algorithm {
                 Algorithm::TokenBucket { burst } => Algorithm::TokenBucket {
-                    burst: place.part(burst),
+                    burst: position.part(burst),
                 },
                 algorithm => algorithm,
             },
-            limit: place.part(self.limit),
+            quota: position.part(self.quota),
             ..*self
         };
         // Another rate may be one that cannot be counted exactly with this burst: as bad as no share, and as rare.
@@ -44,20 +44,20 @@ impl BucketSpec {
 mod tests {
     use super::*;
 
-    fn share(algorithm: Algorithm, limit: u64, rank: u64, of: u64) -> Option<BucketSpec> {
+    fn share(algorithm: Algorithm, quota: u64, rank: u64, of: u64) -> Option<BucketSpec> {
         let whole = BucketSpec {
             algorithm,
-            limit,
+            quota,
             window_us: 60_000_000,
         };
-        whole.share(Place { rank, of })
+        whole.share(FleetPosition { rank, of })
     }
 
     #[test]
     fn the_shares_of_all_make_up_the_limit() {
         for (limit, of) in [(1, 1), (1, 3), (10, 3), (1_000, 7), (2_147_483_647, 2)] {
             let shares = (0..of).filter_map(|rank| share(Algorithm::SlidingLog, limit, rank, of));
-            assert_eq!(shares.map(|spec| spec.limit).sum::<u64>(), limit);
+            assert_eq!(shares.map(|spec| spec.quota).sum::<u64>(), limit);
         }
     }
 
@@ -65,7 +65,7 @@ mod tests {
     fn a_token_bucket_shares_its_rate_and_its_burst() {
         let algorithm = Algorithm::TokenBucket { burst: 5 };
         let shares: Vec<_> = (0..3).map(|rank| share(algorithm, 100, rank, 3)).collect();
-        let rates: Vec<_> = shares.iter().flatten().map(|spec| spec.limit).collect();
+        let rates: Vec<_> = shares.iter().flatten().map(|spec| spec.quota).collect();
         let bursts: Vec<_> = shares
             .iter()
             .flatten()

@@ -6,6 +6,8 @@ use crate::batch::{Algorithm, BucketSpec};
 
 /// Key object, its entry in the keyspace, and the allocator's rounding.
 const KEY: u64 = 56;
+/// What the state of a token bucket takes more than that of a fixed window.
+const TOKEN: u64 = 16;
 /// Bytes of a record of a log, and how many a block has.
 const RECORD: u64 = 10;
 const BLOCK: u64 = 18;
@@ -22,12 +24,14 @@ impl BucketSpec {
     #[must_use]
     pub fn most_entries(&self) -> u64 {
         match self.algorithm {
-            Algorithm::SlidingLog => self.limit,
+            Algorithm::SlidingLog => self.quota,
             // A step begun before the window may still be held, and the one to come is already used.
             Algorithm::SlidingWindow { precision_us } => {
-                self.limit.min(self.window_us / precision_us.max(1) + 2)
+                self.quota.min(self.window_us / precision_us.max(1) + 2)
             }
-            Algorithm::FixedWindow | Algorithm::TokenBucket { .. } => 1,
+            Algorithm::FixedWindow
+            | Algorithm::CalendarWindow(_)
+            | Algorithm::TokenBucket { .. } => 1,
         }
     }
 
@@ -37,7 +41,8 @@ impl BucketSpec {
     pub fn redis_bytes(&self, key_length: usize, entries: u64) -> u64 {
         let key = KEY + (key_length as u64 + 4).next_multiple_of(8);
         match self.algorithm {
-            Algorithm::FixedWindow | Algorithm::TokenBucket { .. } => key,
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => key,
+            Algorithm::TokenBucket { .. } => key + TOKEN,
             Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => key + log_bytes(entries),
         }
     }

@@ -1,18 +1,18 @@
-//! From what each bucket of a decision says to the decision's outcome.
+//! Combines the answers of a decision's buckets into its outcome.
 
 use crate::batch::Outcome;
 use std::cmp::Reverse;
 
-/// What one bucket answers to one cost.
+/// The answer of one bucket to one cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Microseconds until it has room for the cost; 0 if it has.
     pub retry_us: u64,
     /// Units left.
     pub remaining: u64,
-    /// Microseconds until it holds nothing.
+    /// Microseconds until its whole quota is available again.
     pub reset_us: u64,
-    /// Units that it holds room for when it is whole.
+    /// Its quota in units.
     pub quota: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Verdicts as they are sent back.
+//! The answers: verdicts and outcomes.
 
 use std::borrow::Cow;
 
@@ -8,20 +8,21 @@ use crate::{Code, Problem};
 
 /// The body that answers `POST /v1/decide`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Answer<'a> {
-    /// Which loaded version of the policy these verdicts are of; counted from 1 by each instance, and grows with each
-    /// reload.
+    /// The version of the policy that decided. Each instance counts from 1 and adds one with each reload of the policy and
+    /// each change of overrides.
     pub epoch: u64,
-    /// Which sidecar process this is: a number from 1 to 2^53 - 1 (so that every JSON reader keeps it whole), chosen at
-    /// random when it starts. 0 of a sidecar too old to say it.
+    /// The sidecar process that answered: a random number from 1 to 2^53 - 1 (so that every JSON reader keeps it whole),
+    /// drawn when the process starts. 0 or absent when the sidecar is too old to send it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub instance: u64,
-    /// One for each decision, in order.
+    /// One verdict for each decision, in the same order.
     #[serde(borrow)]
     pub verdicts: Vec<Verdict<'a>>,
 }
 
-/// Which policy of which sidecar process. Two answers with the same version are of the same limits.
+/// A policy version of a sidecar process. Answers with the same version apply the same limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyVersion {
     /// [`Answer::instance`].
@@ -31,7 +32,7 @@ pub struct PolicyVersion {
 }
 
 impl Answer<'_> {
-    /// Which policy its verdicts are of.
+    /// The policy version of the verdicts.
     pub const fn version(&self) -> PolicyVersion {
         PolicyVersion {
             instance: self.instance,
@@ -42,37 +43,62 @@ impl Answer<'_> {
 
 /// The answer to a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Verdict<'a> {
-    /// Every check had room, and the units are taken. Tells of the window with least remaining.
+    /// Every check was admitted, and the units are taken. Describes the window with the fewest units left.
     #[serde(borrow)]
-    Admitted(Standing<'a>),
-    /// Nothing was taken. Tells of the window that has room last.
-    Denied(Standing<'a>),
+    Admitted(LimitStatus<'a>),
+    /// Nothing was taken. Describes the window that admits the decision last.
+    Denied(LimitStatus<'a>),
     /// The store did not answer within its deadline.
     Unavailable {
-        /// What the policy says of its limits for this case. Where it says nothing, the caller's own `when_unavailable`
-        /// applies.
+        /// What to do according to the policy's `when_store_is_down`. If absent, the caller's own setting
+        /// (`when_unavailable` of a filter's rule) applies.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         then: Option<WithoutStore>,
     },
-    /// The decision cannot be made as it was asked, now or later.
+    /// The decision is invalid; trying again does not help.
     Error {
         /// For programs.
         code: Code,
         /// For people.
         message: Cow<'a, str>,
+        /// The field of the request that is wrong, such as `decisions[0].checks[1].cost`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        field: Option<Cow<'a, str>>,
     },
 }
 
-/// What is done with a request while the store is away; of several limits the stricter.
+/// What to do with a request while the store is unavailable. The strictest of several limits applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WithoutStore {
-    /// It passes, and nothing is taken.
+    /// Let it pass; nothing is taken.
     Allow,
-    /// It is refused: 503, for it is not the client's doing.
+    /// Refuse it with 503, since the client has done nothing wrong.
     Deny,
+}
+
+impl Verdict<'_> {
+    /// The same, owning its data.
+    pub fn into_owned(self) -> Verdict<'static> {
+        match self {
+            Self::Admitted(status) => Verdict::Admitted(status.into_owned()),
+            Self::Denied(status) => Verdict::Denied(status.into_owned()),
+            Self::Unavailable { then } => Verdict::Unavailable { then },
+            Self::Error {
+                code,
+                message,
+                field,
+            } => Verdict::Error {
+                code,
+                message: message.into_owned().into(),
+                field: field.map(|field| field.into_owned().into()),
+            },
+        }
+    }
 }
 
 impl From<Problem> for Verdict<'_> {
@@ -80,42 +106,64 @@ impl From<Problem> for Verdict<'_> {
         Self::Error {
             code: problem.code,
             message: problem.message.into(),
+            field: problem.field.map(Cow::Owned),
         }
     }
 }
 
-/// How the window that decided stands.
+impl From<Problem> for GivenBack {
+    fn from(problem: Problem) -> Self {
+        Self::Error {
+            code: problem.code,
+            message: problem.message,
+            field: problem.field,
+        }
+    }
+}
+
+impl From<Problem> for WasReset {
+    fn from(problem: Problem) -> Self {
+        Self::Error {
+            code: problem.code,
+            message: problem.message,
+            field: problem.field,
+        }
+    }
+}
+
+/// The state of the window that decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing<'a> {
-    /// Index of the check that decided.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LimitStatus<'a> {
+    /// Index of the check that decided, in the decision's `checks`.
     pub check: usize,
-    /// Its limit's name.
+    /// The name of that check's limit.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// Units that the window allows (for a token bucket, its burst).
+    /// The window's quota in units (for a token bucket, its burst).
     pub quota: u64,
-    /// The window's length, milliseconds.
+    /// The window's length in milliseconds.
     pub window_ms: u64,
     /// Units left now.
     pub remaining: u64,
-    /// Milliseconds until the whole quota is there again if nobody asks; rounded up.
+    /// Milliseconds until the whole quota is available again if nothing more is taken, rounded up.
     pub reset_ms: u64,
-    /// Milliseconds until the same decision would be admitted if nobody else asks; rounded up, 0 when admitted.
+    /// Milliseconds until the same decision would be admitted if nothing else is taken, rounded up. 0 when admitted.
     pub retry_after_ms: u64,
-    /// For how many milliseconds, from before the question was sent, the same decision may be denied without asking:
-    /// capacity cannot come back sooner. 0 when admitted.
+    /// For how many milliseconds the caller may cache this denial, counted from before it sent the request: no capacity
+    /// becomes available sooner. 0 or absent when admitted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hold_ms: u64,
-    /// For each check, in their order, an opaque string by which its units can be given back; only where it was asked for.
-    /// Whoever has it can return them, so it is as secret as they are worth.
+    /// For each check, in order, an opaque string for returning its units; present only if the decision asked for a
+    /// receipt. Anyone who has it can return the units, so keep it secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipt: Vec<String>,
 }
 
-impl Standing<'_> {
-    /// The same, borrowing nothing.
-    pub fn into_owned(self) -> Standing<'static> {
-        Standing {
+impl LimitStatus<'_> {
+    /// The same, owning its data.
+    pub fn into_owned(self) -> LimitStatus<'static> {
+        LimitStatus {
             check: self.check,
             limit: self.limit.into_owned().into(),
             quota: self.quota,
@@ -133,51 +181,64 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The body that answers a list of give-backs or resets, one outcome for each, in order.
+/// The body that answers a list of give-backs or resets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "{T}List")
+)]
 pub struct Listed<T> {
-    /// The outcomes.
+    /// One outcome for each entry, in the same order.
     pub outcomes: Vec<T>,
 }
 
-/// What became of a give-back.
+/// The outcome of a give-back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum GivenBack {
-    /// Units were returned: none if they were before, if they have come back by themselves, or if there is no such
-    /// receipt of this limit and key.
+    /// The units were returned. `units` is 0 if they were returned before, if they have expired, or if this limit and key
+    /// have no such receipt.
     GivenBack {
-        /// Units returned to the window that most were returned to.
+        /// Units returned. For a limit with several windows, the largest number of units returned to one of them.
         units: u64,
     },
-    /// The store did not answer within its deadline. It may have been done; trying again does no harm, since a receipt's
-    /// units are returned once.
+    /// The store did not answer within its deadline. The units may have been returned; sending the entry again is safe,
+    /// since a receipt's units are returned once.
     Unavailable,
-    /// It cannot be done as it was asked.
+    /// The entry is invalid.
     Error {
         /// For programs.
         code: Code,
         /// For people.
         message: String,
+        /// The field of the request that is wrong, such as `give_backs[0].limit`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        field: Option<String>,
     },
 }
 
-/// What became of a reset.
+/// The outcome of a reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum WasReset {
-    /// The limit is whole for the key.
+    /// The whole quota of the limit is available again for the key.
     Reset {
-        /// Whether it had been drawn on.
+        /// Whether any units were used before.
         held: bool,
     },
-    /// The store did not answer within its deadline; trying again does no harm.
+    /// The store did not answer within its deadline. Sending the entry again is safe.
     Unavailable,
-    /// It cannot be done as it was asked.
+    /// The entry is invalid.
     Error {
         /// For programs.
         code: Code,
         /// For people.
         message: String,
+        /// The field of the request that is wrong, such as `resets[0].limit`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        field: Option<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! A list that is read no further than it may be long.
+//! A list whose length is limited while it is read.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,13 +7,13 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use crate::MAX_ENTRIES;
 
-/// The entries of a list. Those over [`MAX_ENTRIES`] are counted and not kept: a megabyte of numbers would otherwise
-/// become a hundred, of which each would be told what is wrong with it.
+/// The entries of a list. Those above [`MAX_ENTRIES`] are counted and not kept: otherwise a megabyte of numbers would
+/// become a hundred megabytes of entries, each answered with its own error.
 #[derive(Debug)]
 pub(crate) enum Entries<T> {
-    /// All of them.
+    /// All entries.
     Whole(Vec<T>),
-    /// So many, which is too many.
+    /// The number of entries, which is too large.
     TooMany(usize),
 }
 
@@ -29,7 +29,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
     type Value = Entries<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In the words of a `Vec`, which `fault.rs` puts into ours.
+        // The same words as a `Vec`'s; `field_error.rs` rewrites them.
         f.write_str("a sequence")
     }
 
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn s18_of_a_list_that_is_too_long_nothing_is_kept() {
+    fn s18_a_list_that_is_too_long_is_counted_and_not_kept() {
         let zeros = |count| format!("[{}]", vec!["0"; count].join(","));
         for (count, whole) in [(0, true), (1_024, true), (1_025, false), (500_000, false)] {
             match read::<u8>(&zeros(count)) {
@@ -73,12 +73,12 @@ mod tests {
         }
         assert!(serde_json::from_str::<Entries<u8>>("[0,0").is_err());
         assert!(serde_json::from_str::<Entries<u8>>(&zeros(2_000).replace(']', "")).is_err());
-        // What is wrong behind the last that may be there is wrong with the whole.
+        // A syntax error after the last allowed entry is an error of the whole list.
         assert!(serde_json::from_str::<Entries<u8>>(&zeros(2_000).replace("0]", "x]")).is_err());
     }
 
     #[test]
-    fn s18_a_megabyte_of_zeros_has_one_problem_and_not_one_for_each() {
+    fn s18_a_megabyte_of_zeros_has_one_problem_and_not_one_for_each_entry() {
         let zeros = |field: &str| {
             let list = vec!["0"; MAX_BODY_BYTES / 2 - 20].join(",");
             format!("{{\"{field}\":[{list}]}}")

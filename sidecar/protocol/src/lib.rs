@@ -1,45 +1,59 @@
-//! The wire contract of Sluicegate, used by the filter, the sidecar and anyone with curl.
+//! The wire contract of Sluicegate, used by the filter, the sidecar and other HTTP clients.
 //!
-//! `POST /v1/decide` takes a list of decisions and answers a list of verdicts in the same order;
-//! `POST /v1/give-back` and `POST /v1/reset` are of the same form.
-//! A request is read strictly (a misspelt `cost` must not become a cost of 1); an answer is read leniently,
-//! so that a newer sidecar may add fields and an older filter still understands it.
+//! `POST /v1/decide` takes a list of decisions and answers with a list of verdicts in the same order;
+//! `POST /v1/give-back` and `POST /v1/reset` have the same form.
+//! Requests are parsed strictly (a misspelt `cost` must not become a cost of 1); answers leniently, so that a newer
+//! sidecar may add fields and an older filter still understands them.
 //!
 //! | file | for |
 //! |---|---|
-//! | `request.rs` | decisions and checks, and reading them one by one |
+//! | `request.rs` | decisions and checks, and parsing them one by one |
 //! | `entries.rs` | lists of bounded length |
 //! | `answer.rs` | verdicts |
-//! | `fault.rs` | which field of a request is wrong, and why |
-//! | `problem.rs` | what can be wrong, each with a code of its own |
-//! | `top.rs` | who is being denied |
+//! | `objects.rs` | reads structs from objects only, never from lists |
+//! | `field_error.rs` | which field of a request is wrong, and why |
+//! | `problem.rs` | problems and their codes |
+//! | `overrides.rs` | overrides of a limit for single keys |
+//! | `top.rs` | the most denied subjects |
 
 mod answer;
 mod entries;
-mod fault;
+mod field_error;
+mod objects;
+mod overrides;
 mod problem;
 mod request;
 mod top;
 
 pub use answer::{
-    Answer, GivenBack, Listed, PolicyVersion, Standing, Verdict, WasReset, WithoutStore,
+    Answer, GivenBack, LimitStatus, Listed, PolicyVersion, Verdict, WasReset, WithoutStore,
 };
-pub use problem::{Code, Problem};
+pub use overrides::{
+    ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource, OverrideState,
+    OverrideTerms, OverrideWasRemoved, OverrideWasSet, OverrideWindow, RemoveOverride, SetOverride,
+    check_key, read_remove_override, read_set_override,
+};
+pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails};
 pub use request::{
-    Check, Decision, DeniedHere, GiveBack, Read, Request, Reset, read_decisions, read_give_backs,
-    read_resets,
+    BODY, CachedDenials, Check, DECISIONS, Decision, GIVE_BACKS, GiveBack, GiveBacks, RESETS, Read,
+    Request, Reset, Resets, read_decisions, read_give_backs, read_resets,
 };
 pub use top::{Top, TopDenied, TopLimit, TopNearest};
 
-/// Where decisions are posted.
+/// The OpenAPI document; on both ports.
+pub const OPENAPI_PATH: &str = "/v1/openapi.json";
+/// Takes decisions.
 pub const DECIDE_PATH: &str = "/v1/decide";
 
-/// Where units are given back.
+/// Returns units.
 pub const GIVE_BACK_PATH: &str = "/v1/give-back";
-/// Where limits are made whole for a key; on the admin port.
+/// Restores the whole quota of a limit for a key; on the admin port.
 pub const RESET_PATH: &str = "/v1/reset";
-/// Who is being denied; on the admin port.
+/// The most denied subjects; on the admin port.
 pub const TOP_PATH: &str = "/v1/top";
+
+/// Overrides of limits for single keys; on the admin port.
+pub const OVERRIDES_PATH: &str = "/v1/overrides";
 
 /// Most bytes of a request's body.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
@@ -49,11 +63,11 @@ pub const MAX_ENTRIES: usize = 1024;
 pub const MAX_CHECKS: usize = 32;
 /// Most bytes of a key.
 pub const MAX_KEY_BYTES: usize = 512;
-/// Most denials in one entry of [`Request::denied`], some hours of them without a report. An entry of more is passed over:
-/// it would make the counters worthless.
+/// Most denials in one entry of [`Request::denied`]: hours of denials without a report. Entries with more are ignored,
+/// because they would make the counters useless.
 pub const MAX_DENIED_COUNT: u64 = 1_000_000_000;
-/// Longest that a denial may be held, in milliseconds: the largest `denial_ttl` of a policy. One held for longer would
-/// outlive what an operator expects of a reset.
+/// Longest time for which a denial may be cached, in milliseconds: the largest `denial_ttl` of a policy. A longer one would
+/// delay the effect of a reset by more than operators expect.
 pub const MAX_HOLD_MS: u64 = 60_000;
-/// Largest cost that any limit could admit; larger numbers would not survive arithmetic in Redis.
+/// Largest cost that any limit could admit; arithmetic with larger numbers in Redis would not be exact.
 pub const MAX_COST: u64 = 1 << 31;

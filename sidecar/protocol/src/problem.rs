@@ -1,45 +1,86 @@
-//! What can be wrong with a request or with one decision in it.
+//! Errors of a request or of one of its entries.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Names a kind of problem for programs; stable once released.
+/// The media type of [`ProblemDetails`].
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Longest field name that an error repeats, in characters: a client may have chosen it.
+const MAX_FIELD_CHARS: usize = 120;
+
+/// The kind of a problem, for programs; stable once released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The body is not JSON, or not an object with the one list that belongs there.
+    /// The body is not JSON, or not an object with the expected fields.
     MalformedJson,
-    /// The body broke off, or its chunks are not framed as HTTP wants it.
+    /// The body is incomplete, or its chunks are malformed.
     BrokenBody,
-    /// The body is larger than [`crate::MAX_BODY_BYTES`].
+    /// The body is larger than 1 MiB.
     BodyTooLarge,
-    /// More than [`crate::MAX_ENTRIES`] entries in the list.
+    /// The list has more than 1,024 entries.
     TooManyEntries,
-    /// An entry is not of the right shape: a field is missing, unknown or of the wrong type.
+    /// An entry has the wrong shape: a field is missing, unknown or of the wrong type.
     MalformedEntry,
-    /// A decision without any check.
+    /// A decision has no checks.
     NoChecks,
-    /// More than [`crate::MAX_CHECKS`] checks in one decision.
+    /// A decision has more than 32 checks.
     TooManyChecks,
-    /// The request asks for more buckets than one may: its checks, each counted once for each window of its limit.
-    /// The decisions before this one are made.
+    /// The request asks for too many buckets: its checks, each counted once for each window of its limit. The decisions
+    /// before this one are made.
     RequestTooLarge,
-    /// The policy has no limit of that name.
+    /// The policy has no limit of this name.
     UnknownLimit,
-    /// The cost is more than the limit ever holds, so that waiting cannot help.
+    /// The cost is more than the limit's quota, so waiting does not help.
     CostOverLimit,
-    /// An empty key.
+    /// The key is empty.
     EmptyKey,
-    /// A key of more than [`crate::MAX_KEY_BYTES`] bytes.
+    /// The key has more than 512 bytes.
     KeyTooLong,
-    /// One that a newer sidecar knows: only ever read, so that an older filter can read the verdicts beside it.
+    /// The body did not arrive in time.
+    BodyTimeout,
+    /// The request has no Host header, more than one, or an invalid one.
+    BadHost,
+    /// The request's Host is not one of the admin port's names.
+    WrongHost,
+    /// A web page that may not call this port sent the request.
+    FromWebPage,
+    /// The request's `content-type` is not JSON.
+    NotJson,
+    /// A query parameter has an invalid value.
+    BadQuery,
+    /// The request requires the admin token.
+    TokenRequired,
+    /// The port has no such path.
+    NotFound,
+    /// The path does not support this method; the `allow` header lists the supported methods.
+    MethodNotAllowed,
+    /// The decision was denied; only with `?denied=429`.
+    Denied,
+    /// The store did not answer within its deadline; only with `?denied=429`.
+    Unavailable,
+    /// The sidecar is not ready.
+    NotReady,
+    /// The maximum number of viewers of the live page is connected.
+    TooManyViewers,
+    /// The sidecar failed; its log has the cause.
+    Internal,
+    /// The store holds the maximum number or size of overrides.
+    TooManyOverrides,
+    /// The store did not confirm a change. It may have made it.
+    StoreUnavailable,
+    /// A code that this version does not know. Never sent: it lets an older filter read the other verdicts.
     #[serde(other)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     Unknown,
 }
 
 impl Code {
-    /// As it stands on the wire; also the value of a metric's label.
+    /// The code on the wire, which is also a metric label's value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MalformedJson => "malformed_json",
@@ -54,19 +95,37 @@ impl Code {
             Self::CostOverLimit => "cost_over_limit",
             Self::EmptyKey => "empty_key",
             Self::KeyTooLong => "key_too_long",
+            Self::BodyTimeout => "body_timeout",
+            Self::BadHost => "bad_host",
+            Self::WrongHost => "wrong_host",
+            Self::FromWebPage => "from_web_page",
+            Self::NotJson => "not_json",
+            Self::BadQuery => "bad_query",
+            Self::TokenRequired => "token_required",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::Denied => "denied",
+            Self::Unavailable => "unavailable",
+            Self::NotReady => "not_ready",
+            Self::TooManyViewers => "too_many_viewers",
+            Self::Internal => "internal",
+            Self::TooManyOverrides => "too_many_overrides",
+            Self::StoreUnavailable => "store_unavailable",
             Self::Unknown => "unknown",
         }
     }
 }
 
 /// A problem and what to do about it. Never holds a key: keys may be secrets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Problem {
     /// For programs.
     pub code: Code,
     /// For people: field, value and remedy.
     pub message: String,
+    /// The field of the request that is wrong.
+    pub field: Option<String>,
 }
 
 impl Problem {
@@ -75,6 +134,46 @@ impl Problem {
         Self {
             code,
             message: message.to_string(),
+            field: None,
         }
     }
+
+    /// The same with a field.
+    #[must_use]
+    pub fn at(mut self, field: impl fmt::Display) -> Self {
+        let field = field.to_string();
+        self.field = Some(field.chars().take(MAX_FIELD_CHARS).collect());
+        self
+    }
+
+    /// The same, with the entry of this list prefixed to the field; without a field, with the entry itself.
+    #[must_use]
+    pub fn of_entry(self, list: &str, index: usize) -> Self {
+        let field = match &self.field {
+            Some(field) if field.starts_with('[') => format!("{list}[{index}]{field}"),
+            Some(field) => format!("{list}[{index}].{field}"),
+            None => format!("{list}[{index}]"),
+        };
+        self.at(field)
+    }
+}
+
+/// The body of every error: a problem detail (RFC 9457) with a code and, where there is one, the field that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProblemDetails<'a> {
+    /// `about:blank`: the status and `code` name the kind of problem.
+    pub r#type: Cow<'a, str>,
+    /// The name of the status.
+    pub title: Cow<'a, str>,
+    /// The HTTP status.
+    pub status: u16,
+    /// For people: what is wrong, and what to do about it.
+    pub detail: Cow<'a, str>,
+    /// For programs.
+    pub code: Code,
+    /// The part of the request that is wrong: a path into the body such as `decisions[0].checks[1].cost`, `body` for all of
+    /// it, `header.NAME`, `query.NAME`, `path` or `method`. Absent where the request is not at fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<Cow<'a, str>>,
 }

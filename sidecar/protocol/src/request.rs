@@ -1,4 +1,4 @@
-//! Decisions and checks as they are sent, and how a sidecar reads them.
+//! Decisions and checks on the wire, and how a sidecar parses them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,95 +6,120 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+#[cfg(feature = "schema")]
+use crate::MAX_COST;
 use crate::entries::Entries;
-use crate::fault::{self, Fault};
+use crate::field_error::{self, FieldError};
 use crate::{
     Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_DENIED_COUNT, MAX_ENTRIES, MAX_KEY_BYTES, Problem,
 };
 
+/// The list in the body of `POST /v1/decide`.
+pub const DECISIONS: &str = "decisions";
+/// The list in the body of `POST /v1/give-back`.
+pub const GIVE_BACKS: &str = "give_backs";
+/// The list in the body of `POST /v1/reset`.
+pub const RESETS: &str = "resets";
+/// Stands for the whole body where an error names a field.
+pub const BODY: &str = "body";
+
 /// The body of `POST /v1/decide`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Request<'a> {
-    /// To be made in this order, each seeing what those before it took.
+    /// The decisions, made in this order; each takes what the ones before it left.
     #[serde(borrow)]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_ENTRIES)))]
     pub decisions: Vec<Decision<'a>>,
-    /// What the filter has denied by certificates since it last said so, and wants counted.
+    /// For the filter only: denials that it answered from its cache since its last report, to be counted.
     #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
-    pub denied: Vec<DeniedHere<'a>>,
+    pub denied: Vec<CachedDenials<'a>>,
 }
 
-/// Denials that the filter gave without asking. What a newer filter may say more of them is passed over: a report that
-/// were refused would be refused again with every question that it goes with.
+/// Denials that the filter answered from its cache. Unknown fields are ignored: if a newer filter's report were refused, every
+/// request that carries it would be refused too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeniedHere<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CachedDenials<'a> {
     /// The limit that denied.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// The rule, where nobody heeded it.
+    /// The rule, for a shadow denial (evaluated, not enforced).
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Cow<'a, str>>,
-    /// Whom they were about; nobody in particular where the filter does not tell so many keys apart.
+    /// The key that was denied; absent if the filter saw more keys than it tracks.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Cow<'a, str>>,
-    /// How many; an entry of more than [`MAX_DENIED_COUNT`] is passed over.
+    /// The number of denials. Entries with more than 10^9 are ignored.
+    #[cfg_attr(feature = "schema", schemars(range(max = u64::MAX)))]
     pub count: u64,
 }
 
-/// [`Request`] with decisions that may not have been read yet.
+/// [`Request`] with decisions that may not be parsed yet.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope<'a, T> {
     decisions: Entries<T>,
     #[serde(borrow, default)]
-    denied: Vec<DeniedHere<'a>>,
+    denied: Vec<CachedDenials<'a>>,
 }
 
-/// What stands in the body of `POST /v1/decide`.
+/// The parsed body of `POST /v1/decide`.
 #[derive(Debug)]
 pub struct Read<'a> {
-    /// Each good or with its own problem.
+    /// Each is valid or has its own problem.
     pub decisions: Vec<Result<Decision<'a>, Problem>>,
-    /// To be counted.
-    pub denied: Vec<DeniedHere<'a>>,
+    /// Cached denials to count.
+    pub denied: Vec<CachedDenials<'a>>,
 }
 
 /// Checks that are admitted together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Decision<'a> {
-    /// At least one, at most [`MAX_CHECKS`].
+    /// The limits and the units to take from each.
     #[serde(borrow)]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_CHECKS)))]
     pub checks: Vec<Check<'a>>,
-    /// Answer as if to take, and take nothing.
+    /// Whether to answer as if the units were taken but take nothing. The default is `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub peek: bool,
-    /// Answer with a receipt, by which the units can be given back.
+    /// Whether to answer with receipts, which are required to return the units. The default is `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
-    /// The name of the rule that asks, where whoever asks will not heed the verdict: it wants to know what would have
-    /// been. Decided like any other, and counted apart.
+    /// For a shadow decision, the name of its rule. The decision is evaluated as usual and counted separately, and the
+    /// caller does not enforce the verdict.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Cow<'a, str>>,
-    /// The trace that it belongs to, as W3C Trace Context writes it: what the request's `traceparent` says. Decides
-    /// nothing; one that cannot be read is passed over, since a client may have written it.
+    /// The trace that the decision belongs to: the `traceparent` header of W3C Trace Context. Has no effect on the verdict;
+    /// an invalid one is ignored, since a client may have written it.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<Cow<'a, str>>,
 }
 
-/// One (limit, key, cost).
+/// Units to take from one limit for one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Check<'a> {
     /// The limit's name in the policy.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// Whom it is about; 1 to [`MAX_KEY_BYTES`] bytes.
+    /// The subject, such as a user or a job; 1 to 512 bytes of UTF-8.
     #[serde(borrow)]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))]
     pub key: Cow<'a, str>,
-    /// Units; 0 looks without taking.
+    /// Units to take. The default is 1; 0 reads the state without taking anything.
     #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[cfg_attr(feature = "schema", schemars(range(max = MAX_COST)))]
     pub cost: u64,
+    /// A quota for this key from a source that the caller trusts, such as a claim of a verified token. It replaces the
+    /// limit's own quota if the policy accepts one for this limit and it is from 1 to the policy's `max`; otherwise it is
+    /// ignored. Older sidecars refuse a check that has it: upgrade them first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
 }
 
 const fn one() -> u64 {
@@ -105,27 +130,29 @@ const fn is_one(cost: &u64) -> bool {
     *cost == 1
 }
 
-/// Units to be returned that an admitted decision took. It may be sent again when it is not known to have been done: a
-/// receipt's units are returned once.
+/// Units to return. If the outcome is unknown, send the entry again: a receipt's units are returned once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GiveBack<'a> {
     /// The limit's name in the policy.
     #[serde(borrow)]
     pub limit: Cow<'a, str>,
-    /// The key that the check named.
+    /// The key of the check.
     #[serde(borrow)]
     pub key: Cow<'a, str>,
-    /// What the verdict's `receipt` has for the check.
+    /// The check's entry in the verdict's `receipt`.
     #[serde(borrow)]
     pub receipt: Cow<'a, str>,
-    /// Units; all that the check took and that are not returned yet, if nothing is said or if it is more than that.
+    /// Units to return. The default and maximum is what the check took and has not been returned yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = MAX_COST)))]
     pub units: Option<u64>,
 }
 
-/// A limit to be made whole for a key.
+/// A limit and key whose whole quota is to be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reset<'a> {
     /// The limit's name in the policy.
@@ -136,40 +163,59 @@ pub struct Reset<'a> {
     pub key: Cow<'a, str>,
 }
 
-/// Reads the body of `POST /v1/decide` so that one bad decision does not spoil the others.
+/// The body of `POST /v1/give-back`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GiveBacks<'a> {
+    /// The entries; each has its own outcome.
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_ENTRIES)))]
+    pub give_backs: Vec<GiveBack<'a>>,
+}
+
+/// The body of `POST /v1/reset`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Resets<'a> {
+    /// The entries; each has its own outcome.
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_ENTRIES)))]
+    pub resets: Vec<Reset<'a>>,
+}
+
+/// Parses the body of `POST /v1/decide`. An invalid decision does not affect the others.
 ///
 /// # Errors
-/// The body as a whole is of no use: too large, not JSON, no list of decisions, too many of them.
+/// The body as a whole is invalid: too large, not JSON, without a list of decisions, or with too many.
 pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
     let (decisions, mut denied) = read_list(
         body,
-        "decisions",
+        DECISIONS,
         |body| {
-            let read: Envelope<'_, Decision<'_>> = serde_json::from_slice(body).ok()?;
+            let read: Envelope<'_, Decision<'_>> = field_error::read_quickly(body).ok()?;
             Some((read.decisions, read.denied))
         },
         |body| {
-            let read: Envelope<'_, &RawValue> =
-                fault::read(body).map_err(|fault| fault.within(""))?;
+            let read: Envelope<'_, &RawValue> = field_error::read(body)?;
             Ok((read.decisions, read.denied))
         },
     )?;
     denied.retain(|denied| denied.count <= MAX_DENIED_COUNT);
-    let decisions = decisions
-        .into_iter()
-        .map(|decision| decision.and_then(check_shape));
+    let decisions = decisions.into_iter().enumerate().map(|(index, decision)| {
+        check_shape(decision?).map_err(|problem| problem.of_entry(DECISIONS, index))
+    });
     Ok(Read {
         decisions: decisions.collect(),
         denied,
     })
 }
 
-/// Reads the body of `POST /v1/give-back`, likewise.
+/// Parses the body of `POST /v1/give-back` in the same way.
 ///
 /// # Errors
-/// The body as a whole is of no use.
+/// The body as a whole is invalid.
 pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>, Problem> {
-    let field = "give_backs";
+    let field = GIVE_BACKS;
     Ok(read_list(
         body,
         field,
@@ -179,12 +225,12 @@ pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>
     .0)
 }
 
-/// Reads the body of `POST /v1/reset`, likewise.
+/// Parses the body of `POST /v1/reset` in the same way.
 ///
 /// # Errors
-/// The body as a whole is of no use.
+/// The body as a whole is invalid.
 pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Problem> {
-    let field = "resets";
+    let field = RESETS;
     Ok(read_list(
         body,
         field,
@@ -194,39 +240,47 @@ pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Probl
     .0)
 }
 
-/// A list in a body, which `whole` reads with its entries, and `raw` without; and what else stands beside it.
+/// Reads the list of a body and its other fields: `whole` parses the entries too, `raw` does not.
 fn read_list<'a, T: Deserialize<'a>, E>(
     body: &'a [u8],
     field: &str,
     whole: impl Fn(&'a [u8]) -> Option<(Entries<T>, E)>,
-    raw: impl Fn(&'a [u8]) -> Result<(Entries<&'a RawValue>, E), String>,
+    raw: impl Fn(&'a [u8]) -> Result<(Entries<&'a RawValue>, E), FieldError>,
 ) -> Result<(Vec<Result<T, Problem>>, E), Problem> {
     if body.len() > MAX_BODY_BYTES {
         return Err(Problem::new(
             Code::BodyTooLarge,
             format_args!(
-                "the body has {} bytes and may have {MAX_BODY_BYTES}: send fewer entries at a time",
+                "the body has {} bytes; the maximum is {MAX_BODY_BYTES}: send fewer entries at a time",
                 body.len()
             ),
-        ));
+        )
+        .at(BODY));
     }
-    // Nearly every body is whole, so it is read in one go, and again piece by piece only if that fails.
+    // Nearly every body is valid, so it is parsed at once, and entry by entry only if that fails.
     match whole(body) {
         Some((list, beside)) => {
             let list = bounded(list, field)?;
             Ok((list.into_iter().map(Ok).collect(), beside))
         }
         None => {
-            let (list, beside) = raw(body).map_err(|why| {
+            let (list, beside) = raw(body).map_err(|error| {
+                let why = error.within("");
                 Problem::new(
                     Code::MalformedJson,
                     format_args!("the body is not {{\"{field}\": [...]}}: {why}"),
                 )
+                .at(error.field().as_deref().unwrap_or(BODY))
             })?;
             let read = |(index, raw): (usize, &'a RawValue)| {
-                fault::read(raw.get().as_bytes()).map_err(|fault: Fault| {
-                    let entry = format!("{field}[{index}]");
-                    Problem::new(Code::MalformedEntry, fault.within(&entry))
+                field_error::read(raw.get().as_bytes()).map_err(|error: FieldError| {
+                    let message = error.within(&format!("{field}[{index}]"));
+                    Problem {
+                        code: Code::MalformedEntry,
+                        message,
+                        field: error.field(),
+                    }
+                    .of_entry(field, index)
                 })
             };
             let list = bounded(list, field)?;
@@ -241,61 +295,64 @@ fn bounded<T>(entries: Entries<T>, field: &str) -> Result<Vec<T>, Problem> {
         Entries::TooMany(count) => Err(Problem::new(
             Code::TooManyEntries,
             format_args!(
-                "`{field}` has {count} entries and may have {MAX_ENTRIES}: send several requests"
+                "`{field}` has {count} entries; the maximum is {MAX_ENTRIES}: send several requests"
             ),
-        )),
+        )
+        .at(field)),
     }
 }
 
-/// An object of one field, and nothing beside it.
+/// Reads an object with exactly one field.
 fn only_field<'a, T: Deserialize<'a>>(
     body: &'a [u8],
     field: &str,
-) -> Result<(Entries<T>, ()), String> {
-    let mut fields: BTreeMap<Cow<'a, str>, Entries<T>> = serde_json::from_slice(body)
-        .or_else(|_| fault::read(body))
-        .map_err(|fault: Fault| fault.within(""))?;
-    match fields.pop_first() {
-        Some((name, list)) if name == field && fields.is_empty() => Ok((list, ())),
-        Some((name, _)) => Err(format!("it has a field `{name}`")),
-        None => Err("it is empty".to_owned()),
+) -> Result<(Entries<T>, ()), FieldError> {
+    let mut fields: BTreeMap<Cow<'a, str>, Entries<T>> =
+        field_error::read_quickly(body).or_else(|_| field_error::read(body))?;
+    let list = fields.remove(field);
+    match (list, fields.pop_first()) {
+        (Some(list), None) => Ok((list, ())),
+        (_, Some((name, _))) => Err(FieldError::unknown(&name)),
+        (None, None) => Err(FieldError::missing(field)),
     }
 }
 
-/// What can be said of a decision without a policy.
+/// Validates what does not depend on the policy.
 fn check_shape(decision: Decision<'_>) -> Result<Decision<'_>, Problem> {
     if decision.checks.is_empty() {
-        return Err(Problem::new(
-            Code::NoChecks,
-            "`checks` is empty: name at least one limit",
-        ));
+        return Err(
+            Problem::new(Code::NoChecks, "`checks` is empty: name at least one limit").at("checks"),
+        );
     }
     if decision.checks.len() > MAX_CHECKS {
         return Err(Problem::new(
             Code::TooManyChecks,
             format_args!(
-                "`checks` has {} entries and may have {MAX_CHECKS}",
+                "`checks` has {} entries; the maximum is {MAX_CHECKS}",
                 decision.checks.len()
             ),
-        ));
+        )
+        .at("checks"));
     }
     for (index, check) in decision.checks.iter().enumerate() {
         if check.key.is_empty() {
             return Err(Problem::new(
                 Code::EmptyKey,
                 format_args!(
-                    "`checks[{index}].key` is empty: everyone would share it; name a subject"
+                    "`checks[{index}].key` is empty, which all callers would share: name a subject"
                 ),
-            ));
+            )
+            .at(format_args!("checks[{index}].key")));
         }
         if check.key.len() > MAX_KEY_BYTES {
             return Err(Problem::new(
                 Code::KeyTooLong,
                 format_args!(
-                    "`checks[{index}].key` has {} bytes and may have {MAX_KEY_BYTES}: send a hash of it",
+                    "`checks[{index}].key` has {} bytes; the maximum is {MAX_KEY_BYTES}: send a hash of it",
                     check.key.len()
                 ),
-            ));
+            )
+            .at(format_args!("checks[{index}].key")));
         }
     }
     Ok(decision)

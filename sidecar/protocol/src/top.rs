@@ -1,45 +1,49 @@
-//! Who is being denied, as the admin port tells it.
+//! The most denied subjects, from the admin port.
 
 use serde::{Deserialize, Serialize};
 
 /// The body that answers `GET /v1/top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Top {
-    /// Every limit of the policy in force, by name.
+    /// Every limit of the policy in force, sorted by name.
     pub limits: Vec<TopLimit>,
 }
 
-/// One limit's.
+/// The most denied subjects of one limit, and the subjects nearest to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopLimit {
-    /// Its name in the policy.
+    /// The limit's name in the policy.
     pub limit: String,
-    /// Denials that are remembered.
+    /// Denials that the sidecar has recorded.
     pub denied_total: u64,
-    /// For how long they have been, in seconds.
+    /// For how many seconds it has recorded them.
     pub since_seconds: u64,
-    /// Who was denied most of them, at most ten; the most denied first.
+    /// The subjects with the most of these denials, at most ten, the most denied first.
     pub most_denied: Vec<TopDenied>,
-    /// Who has come nearest to the limit in the last minute, at most ten; the nearest first.
+    /// The subjects that came nearest to the limit in the last minute, at most ten, the nearest first.
     pub nearest: Vec<TopNearest>,
 }
 
 /// A subject that was denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopDenied {
     /// The first 12 hexadecimal digits of the SHA-256 of its key.
     pub subject: String,
-    /// How often: the truth is from `count - error` to `count`.
+    /// Denials, estimated: the true number lies between `count - error` and `count`.
     pub count: u64,
-    /// By how much `count` may be too high.
+    /// The maximum error of `count`.
     pub error: u64,
 }
 
 /// A subject that is near its limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopNearest {
-    /// As in [`TopDenied`].
+    /// The first 12 hexadecimal digits of the SHA-256 of its key.
     pub subject: String,
-    /// The highest share of the limit that it had used, 0 to 1.
+    /// The highest share of the limit that it used, 0 to 1.
     pub used_ratio: f64,
 }

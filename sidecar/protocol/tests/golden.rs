@@ -65,6 +65,11 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
             "1.5",
         ),
         (
+            r#"{"checks":[{"limit":"a","key":"k","quota":1.5}]}"#.to_owned(),
+            Code::MalformedEntry,
+            "not an integer",
+        ),
+        (
             r#"{"checks":[{"limit":"a"}]}"#.to_owned(),
             Code::MalformedEntry,
             "key",
@@ -106,18 +111,18 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
 #[test]
 fn f20_a_type_error_names_the_field_and_shows_no_key() {
     let good = r#"{"limit":"a","key":"k"}"#;
-    for (check, says) in [
+    for (check, expected) in [
         (
             r#"{"limit":"a","key":"k","cost":-1}"#,
-            "`decisions[1].checks[1].cost`: -1 is not a whole number, 0 or more",
+            "`decisions[1].checks[1].cost`: -1 is not an integer of at least 0",
         ),
         (
             r#"{"limit":"a","key":"k","cost":1.5}"#,
-            "`decisions[1].checks[1].cost`: 1.5 is not a whole number, 0 or more",
+            "`decisions[1].checks[1].cost`: 1.5 is not an integer of at least 0",
         ),
         (
             r#"{"limit":"a","key":"k","cost":"secret"}"#,
-            "`decisions[1].checks[1].cost`: a string is not a whole number, 0 or more",
+            "`decisions[1].checks[1].cost`: a string is not an integer of at least 0",
         ),
         (
             r#"{"limit":"a","key":4711}"#,
@@ -137,16 +142,16 @@ fn f20_a_type_error_names_the_field_and_shows_no_key() {
         ),
         (
             r#"{"limit":"a","key":"k","cots":1}"#,
-            "`decisions[1].checks[1].cots`: unknown field `cots`, expected one of `limit`, `key`, `cost`",
+            "`decisions[1].checks[1].cots`: unknown field `cots`, expected one of `limit`, `key`, `cost`, `quota`",
         ),
     ] {
         let body =
             format!(r#"{{"decisions":[{{"checks":[{good}]}},{{"checks":[{good},{check}]}}]}}"#);
         let read = read_decisions(body.as_bytes()).unwrap().decisions;
         let problem = read[1].as_ref().unwrap_err();
-        assert_eq!(problem.message, says, "{check}");
+        assert_eq!(problem.message, expected, "{check}");
     }
-    for (body, says) in [
+    for (body, expected) in [
         (
             r#"{"decisions":[{"checks":7}]}"#,
             "`decisions[0].checks`: 7 is not a list",
@@ -161,12 +166,12 @@ fn f20_a_type_error_names_the_field_and_shows_no_key() {
         ),
     ] {
         let read = read_decisions(body.as_bytes()).unwrap().decisions;
-        assert_eq!(read[0].as_ref().unwrap_err().message, says);
+        assert_eq!(read[0].as_ref().unwrap_err().message, expected);
     }
-    for (body, says) in [
+    for (body, expected) in [
         (
             r#"{"decisions":[],"denied":[{"limit":"a","count":-1}]}"#,
-            "`denied[0].count`: -1 is not a whole number, 0 or more",
+            "`denied[0].count`: -1 is not an integer of at least 0",
         ),
         (r#"{"decisions":7}"#, "`decisions`: 7 is not a list"),
         (r#"[]"#, "a list is not an object"),
@@ -175,18 +180,18 @@ fn f20_a_type_error_names_the_field_and_shows_no_key() {
         (r#"{"decisions":[]} x"#, "at line 1 column 18"),
     ] {
         let problem = read_decisions(body.as_bytes()).unwrap_err();
-        assert!(problem.message.ends_with(says), "{body}: {problem}");
+        assert!(problem.message.ends_with(expected), "{body}: {problem}");
     }
     let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r","units":"x"}]}"#;
     let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
     assert_eq!(
         read[0].as_ref().unwrap_err().message,
-        "`give_backs[0].units`: a string is not a whole number, 0 or more"
+        "`give_backs[0].units`: a string is not an integer of at least 0"
     );
 }
 
 #[test]
-fn a_body_of_no_use_is_refused_as_a_whole() {
+fn an_unusable_body_is_refused_as_a_whole() {
     let one = r#"{"checks":[{"limit":"a","key":"k"}]}"#;
     let too_many = format!(
         r#"{{"decisions":[{}]}}"#,
@@ -226,7 +231,7 @@ fn a_code_is_spelt_the_same_in_json_and_in_labels() {
 }
 
 #[test]
-fn s20_a_count_of_denials_that_no_filter_has_is_passed_over() {
+fn s20_an_implausible_count_of_cached_denials_is_ignored() {
     let body = |count: u64| {
         format!(
             r#"{{"decisions":[],"denied":[{{"limit":"a","count":{count}}},{{"limit":"b","count":7}}]}}"#
@@ -243,7 +248,7 @@ fn s20_a_count_of_denials_that_no_filter_has_is_passed_over() {
 }
 
 #[test]
-fn s15_a_give_back_names_a_receipt_and_maybe_fewer_units() {
+fn s15_a_give_back_names_a_receipt_and_optionally_units() {
     let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r"},{"limit":"a","key":"k","receipt":"r","units":2},{"limit":"a","key":"k","taken_at_us":1}]}"#;
     let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
     assert_eq!(read[0].as_ref().unwrap().units, None);

@@ -1,9 +1,9 @@
-//! `sluicegate check-config`: what can be seen to be wrong before a request comes.
+//! `sluicegate check-config`: reports mistakes before a request meets them.
 
 use std::path::{Path, PathBuf};
 
 use sluicegate::lint::plugins;
-use sluicegate::lint::{Severity, review};
+use sluicegate::lint::{Severity, lint};
 use sluicegate::policy::Policy;
 
 use super::Failure;
@@ -11,13 +11,16 @@ use super::stdout::{line, print};
 
 /// Arguments of `check-config`.
 #[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate check-config --policy policy.yaml --envoy envoy.yaml"
+)]
 pub struct CheckConfig {
-    /// The policy (YAML); without it, only what the configuration says by itself is checked.
+    /// The policy (YAML). Without it, the filter's configuration is checked on its own.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// A file with the filter's configuration in it: Envoy's, an Istio WasmPlugin, an Envoy Gateway
-    /// EnvoyExtensionPolicy, or the configuration alone. Can be given several times. Without it, only the policy is
-    /// checked.
+    /// A file that contains the filter's configuration: an Envoy configuration, an Istio WasmPlugin, an Envoy Gateway
+    /// EnvoyExtensionPolicy, or the filter's configuration alone. Can be given several times. Without it, only the
+    /// policy is checked.
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Vec<PathBuf>,
 }
@@ -32,7 +35,7 @@ impl CheckConfig {
         for file in &self.envoy {
             let mut text = String::new();
             for plugin in plugins_in(file)? {
-                for finding in review(&plugin, policy.as_ref()) {
+                for finding in lint(&plugin, policy.as_ref()) {
                     match finding.severity {
                         Severity::Error => errors += 1,
                         Severity::Warning => warnings += 1,
@@ -52,7 +55,7 @@ impl CheckConfig {
             print(&text)?;
         }
         if self.envoy.is_empty() {
-            return print("the policy is good; no rules were checked against it (`--envoy`)\n");
+            return print("the policy is valid; no filter configuration was checked (`--envoy`)\n");
         }
         print(&format!("{errors} errors, {warnings} warnings\n"))?;
         if errors == 0 {
@@ -63,7 +66,10 @@ impl CheckConfig {
     }
 }
 
-/// The configurations in a file, of which there must be one.
+/// The filter configurations in a file.
+///
+/// # Errors
+/// The file cannot be read or contains none.
 pub fn plugins_in(file: &Path) -> Result<Vec<sluicegate::lint::Plugin>, Failure> {
     let shown = file.display();
     let text = std::fs::read_to_string(file)
@@ -71,7 +77,7 @@ pub fn plugins_in(file: &Path) -> Result<Vec<sluicegate::lint::Plugin>, Failure>
     let found = plugins(&text).map_err(|error| Failure::usage(format!("{shown} {error}")))?;
     if found.is_empty() {
         return Err(Failure::usage(format!(
-            "{shown} has no configuration of this filter: neither an Envoy Wasm filter, nor a WasmPlugin, nor an \
+            "{shown} contains no configuration of this filter: neither an Envoy Wasm filter, nor a WasmPlugin, nor an \
              EnvoyExtensionPolicy with `sidecar` and `rules`"
         )));
     }

@@ -1,4 +1,4 @@
-//! `sluicegate estimate`: what a policy will take of Redis's memory.
+//! `sluicegate estimate`: how much memory a policy needs in Redis.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,18 @@ use super::stdout::{line, print};
 
 /// Arguments of `estimate`.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  sluicegate estimate --policy policy.yaml --keys 100000")]
 pub struct Estimate {
     /// The policy (YAML).
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Subjects that are active at once: API keys, addresses, tenants.
+    /// Number of subjects that are active at the same time: API keys, addresses or tenants.
     #[arg(long, value_name = "N")]
     keys: u64,
-    /// Bytes of a subject's key; a hashed header's is about this long.
+    /// Length of a subject's key in bytes; the default is about the length of a hashed header.
     #[arg(long, value_name = "BYTES", default_value_t = 43)]
     key_bytes: usize,
-    /// How much of its limit a subject uses, with requests of cost 1.
+    /// Share of its limit that each subject uses, with requests of cost 1.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=100))]
     used: u64,
 }
@@ -48,7 +49,7 @@ impl Estimate {
             sum += all;
             line!(text, "{:24} {bytes:>16} {all:>20}", limit.name);
         }
-        line!(text, "{:24} {:>16} {sum:>20}", "all", "");
+        line!(text, "{:24} {:>16} {sum:>20}", "total", "");
         line!(
             text,
             "\n{} subjects of {} bytes, each using {} % of every limit with requests of cost 1. A request that costs \

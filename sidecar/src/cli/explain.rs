@@ -1,11 +1,13 @@
-//! `sluicegate explain`: what a request would ask, without asking anyone.
+//! `sluicegate explain`: shows the checks of a request without making them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use sluicegate::policy::Policy;
+use sluicegate::policy::{Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
-use sluicegate_rules::{Check, Evaluation, Headers, Reading, Request, Rules, metadata, parse};
+use sluicegate_rules::{
+    Evaluation, Headers, Reading, Request, ResolvedCheck, Rules, metadata, parse,
+};
 
 use super::Failure;
 use super::check_config::plugins_in;
@@ -13,37 +15,40 @@ use super::stdout::{line, print};
 
 /// Arguments of `explain`.
 #[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate explain --envoy envoy.yaml --request 'GET /search?q=x' --header 'x-api-key: k'"
+)]
 pub struct Explain {
-    /// A file with the filter's configuration in it, as for `check-config`.
+    /// A file that contains the filter's configuration, as for `check-config`.
     #[arg(long, value_name = "FILE")]
     envoy: PathBuf,
-    /// Method and path: `GET /search?q=x`.
+    /// Method and path of the request: `GET /search?q=x`.
     #[arg(long, value_name = "REQUEST")]
     request: String,
-    /// A header: `x-api-key: k`. Can be given several times.
+    /// A request header: `x-api-key: k`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     headers: Vec<String>,
-    /// What Envoy takes for the client's address.
+    /// The client's address as Envoy sees it.
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     peer: std::net::IpAddr,
-    /// An attribute of Envoy's: `connection.uri_san_peer_certificate=spiffe://a/b`. Can be given several times.
+    /// An Envoy attribute: `connection.uri_san_peer_certificate=spiffe://a/b`. Can be given several times.
     #[arg(long, value_name = "NAME=VALUE")]
     attribute: Vec<String>,
     /// The claims of a verified token, under the provider's `payload_in_metadata`: `jwt={"sub": "alice"}`.
     #[arg(long, value_name = "PAYLOAD=JSON")]
     claims: Option<String>,
-    /// The policy (YAML), to tell the limits' windows too.
+    /// The policy (YAML); with it, the quotas and windows of the limits are shown too.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 }
 
-/// The request that is asked about.
-struct Told {
+/// The request to explain.
+struct DescribedRequest {
     headers: Headers,
     attributes: BTreeMap<String, Vec<u8>>,
 }
 
-impl Request for Told {
+impl Request for DescribedRequest {
     fn headers(&self) -> &Headers {
         &self.headers
     }
@@ -58,7 +63,7 @@ impl Explain {
             Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
             None => None,
         };
-        let request = self.told()?;
+        let request = self.request()?;
         let mut text = String::new();
         for plugin in plugins_in(&self.envoy)? {
             let value = plugin.configuration.value.to_string();
@@ -71,7 +76,7 @@ impl Explain {
         print(&text)
     }
 
-    fn told(&self) -> Result<Told, Failure> {
+    fn request(&self) -> Result<DescribedRequest, Failure> {
         let wrong = |what: &str, form: &str| {
             Failure::usage(format!("`{what}` is not of the form `{form}`"))
         };
@@ -107,14 +112,14 @@ impl Explain {
             let claims = serde_json::from_str(json).map_err(|_| form())?;
             attributes.insert("metadata".to_owned(), metadata(payload, &claims));
         }
-        Ok(Told {
+        Ok(DescribedRequest {
             headers: headers.into_iter().collect(),
             attributes,
         })
     }
 }
 
-fn describe(rules: &Rules, request: &Told, policy: Option<&Policy>, text: &mut String) {
+fn describe(rules: &Rules, request: &DescribedRequest, policy: Option<&Policy>, text: &mut String) {
     let readings = rules.readings(request);
     let several = readings.len() > 1;
     if several {
@@ -144,19 +149,19 @@ fn describe(rules: &Rules, request: &Told, policy: Option<&Policy>, text: &mut S
         }
     }
     match rules.evaluate(request, &mut |_| {}) {
-        Evaluation::Pass => line!(text, "nothing is asked: the request goes on"),
+        Evaluation::Pass => line!(text, "no checks: the request passes"),
         Evaluation::Refuse(reply) => line!(
             text,
-            "nothing is asked: the request is answered with {}: {}",
+            "no checks: the request is answered with {}: {}",
             reply.status,
             String::from_utf8_lossy(&reply.body)
         ),
         Evaluation::NoVerdict(_, why) => {
-            line!(text, "nothing is asked, and there is no verdict: {why}")
+            line!(text, "no checks, and no verdict: {why}")
         }
         Evaluation::Ask(question) => {
             if !question.checks.is_empty() {
-                line!(text, "asked, admitted together or not at all:");
+                line!(text, "checks, admitted together or not at all:");
                 question
                     .checks
                     .iter()
@@ -165,7 +170,7 @@ fn describe(rules: &Rules, request: &Told, policy: Option<&Policy>, text: &mut S
             for shadow in &question.shadows {
                 line!(
                     text,
-                    "asked in the shadow, for `{}`:",
+                    "shadow checks (evaluated, not enforced) of rule `{}`:",
                     rules.rule_name(shadow.rule)
                 );
                 shadow
@@ -177,7 +182,7 @@ fn describe(rules: &Rules, request: &Told, policy: Option<&Policy>, text: &mut S
     }
 }
 
-/// A reading's path, and of its query what rules look at.
+/// The path of a reading, and the query parameters that rules use.
 fn told_reading(reading: &Reading) -> String {
     let path = reading.path.as_deref().unwrap_or(b"(not read)");
     let mut text = String::from_utf8_lossy(path).into_owned();
@@ -187,7 +192,7 @@ fn told_reading(reading: &Reading) -> String {
     text
 }
 
-fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>, text: &mut String) {
+fn tell(rules: &Rules, check: &ResolvedCheck, policy: Option<&Policy>, text: &mut String) {
     let limit = rules.limit_name(check.rule, check.limit);
     line!(
         text,
@@ -197,17 +202,22 @@ fn tell(rules: &Rules, check: &Check, policy: Option<&Policy>, text: &mut String
         check.cost,
         Subject::of(&check.key)
     );
+    if let Some(quota) = check.quota {
+        line!(text, "    asks for a quota of {quota}");
+    }
     let Some(policy) = policy else { return };
     match policy.limit(limit) {
         None => line!(text, "    the policy has no such limit"),
         Some(limit) => {
             for window in &limit.windows {
-                let per = std::time::Duration::from_micros(window.window_us);
+                line!(text, "    {} per {}", window.quota, window_name(window));
+            }
+            if let Some(one) = limit.overrides.get(&check.key) {
+                let until = one.terms.until.as_deref().unwrap_or("removed");
                 line!(
                     text,
-                    "    {} per {}",
-                    window.limit,
-                    humantime::format_duration(per)
+                    "    the policy overrides this for the key: {}, until {until}; `sluicegate override list` also shows the overrides in the store",
+                    one.terms
                 );
             }
         }

@@ -1,10 +1,25 @@
-//! `sluicegate schema`: the JSON Schema of the filter's configuration.
+//! `sluicegate schema`: the JSON Schema of the filter's configuration, or the OpenAPI document of the sidecar.
 
 use super::Failure;
 use super::stdout::print;
 
-pub fn run() -> Result<(), Failure> {
-    let schema = sluicegate_rules::config::written::schema();
-    let text = serde_json::to_string_pretty(&schema).map_err(Failure::system)?;
-    print(&(text + "\n"))
+/// Arguments of `schema`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  sluicegate schema > sluicegate.schema.json")]
+pub struct Schema {
+    /// Print the OpenAPI document of the sidecar's two ports instead.
+    #[arg(long)]
+    openapi: bool,
+}
+
+impl Schema {
+    pub fn run(self) -> Result<(), Failure> {
+        let schema = if self.openapi {
+            sluicegate::server::openapi::document()
+        } else {
+            sluicegate_rules::config::schema::json_schema()
+        };
+        let text = serde_json::to_string_pretty(&schema).map_err(Failure::system)?;
+        print(&(text + "\n"))
+    }
 }

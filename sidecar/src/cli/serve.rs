@@ -1,4 +1,4 @@
-//! `sluicegate serve`: ports, signals and the log.
+//! `sluicegate serve`: sets up ports, signals and the log.
 
 mod listening;
 mod signals;
@@ -6,7 +6,7 @@ mod signals;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluicegate::decide::Live;
+use sluicegate::decide::PolicyHandle;
 use sluicegate::decide::Service;
 use sluicegate::server::Stop;
 use sluicegate::store::Store;
@@ -18,18 +18,20 @@ use tokio::sync::{Notify, oneshot};
 use tracing::info;
 
 use super::Failure;
+use super::direct::store_address;
 use listening::Listening;
 use signals::Signals;
 
 /// Arguments of `serve`.
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  sluicegate serve --policy policy.yaml --listen 127.0.0.1:9180")]
 pub struct Serve {
-    /// The policy (YAML): limits by name, and where the state is kept.
+    /// The policy (YAML), with the limits and the address of the store.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
     #[command(flatten)]
     listening: Listening,
-    /// Used instead of the policy's `store`: `memory` or a Redis URL. The environment keeps a password out of files.
+    /// Overrides the policy's `store`: `memory` or a Redis URL. The environment variable keeps a password out of files.
     // Parsed here and not by clap, whose error would show the value.
     #[arg(
         long,
@@ -38,7 +40,7 @@ pub struct Serve {
         hide_env_values = true
     )]
     store: Option<String>,
-    /// How the log on standard error looks: `text` or `json`, an object a line. RUST_LOG says what is logged.
+    /// Format of the log on standard error: `text`, or `json` with one object per line. RUST_LOG sets the log level.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -54,15 +56,12 @@ impl Serve {
         let _log =
             log::start(self.log_format, &filter.to_string_lossy()).map_err(Failure::usage)?;
         let metrics = Metrics::new().map_err(Failure::system)?;
-        let live = Live::load(&self.policy, &metrics).map_err(Failure::usage)?;
-        let policy = &live.current().policy;
-        let given = self.store.as_ref().map(|text| policy.store.with_url(text));
-        let given = given
-            .transpose()
-            .map_err(|why| Failure::usage(format!("`--store` or SLUICEGATE_STORE is {why}")))?;
-        let store = given.as_ref().unwrap_or(&policy.store);
-        let store = Store::open(store, policy.store_timeout).with_memory_limit(policy.memory_limit);
-        let mut service = Service::new(live, store, metrics);
+        let handle = PolicyHandle::load(&self.policy, &metrics).map_err(Failure::usage)?;
+        let policy = &handle.current().policy;
+        let store = store_address(policy, self.store.as_deref())?;
+        let store =
+            Store::open(&store, policy.store_timeout).with_memory_limit(policy.memory_limit);
+        let mut service = Service::new(handle, store, metrics);
         service.traces = Traces::from_environment().map_err(Failure::usage)?;
         let traces = service.traces.clone();
         let service = Arc::new(service);
@@ -75,16 +74,16 @@ impl Serve {
         let signals = Signals::new().map_err(Failure::system)?;
         let changed = Arc::new(Notify::new());
         let _watcher = service
-            .live
+            .policy
             .source
             .watch(Arc::clone(&changed))
             .map_err(|error| {
                 Failure::system(format!(
-                    "cannot watch the folder of {}: {error}",
+                    "cannot watch the directory of {}: {error}",
                     self.policy.display()
                 ))
             })?;
-        // It may have changed since it was read, and before anybody watched.
+        // The file may have changed after it was read and before the watch began.
         changed.notify_one();
         let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
         let hung_up = Arc::clone(&changed);
@@ -99,11 +98,11 @@ impl Serve {
         let ended = tokio::select! {
             () = sluicegate::server::run(service, listeners, settings, changed, stop) => Ok(()),
             () = signals.twice(first) => Err(Failure::system(
-                "a second signal: requests under way were cut off",
+                "a second signal: requests in progress were aborted",
             )),
         };
         if ended.is_ok() {
-            // It waits for a thread.
+            // `shutdown` blocks on a thread.
             let _ = tokio::task::spawn_blocking(move || traces.shutdown()).await;
         }
         ended

@@ -1,4 +1,4 @@
-//! Standard output. `println!` panics where its reader has gone, as `| head -1` does.
+//! Standard output. `println!` panics when the reader closes the pipe, as `| head -1` does.
 
 use std::io::{ErrorKind, Write};
 
@@ -13,7 +13,7 @@ macro_rules! line {
 }
 pub(crate) use line;
 
-/// Prints a text. A reader that has gone has read what it wanted.
+/// Prints a text. A closed pipe is not an error: the reader has what it wanted.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout

@@ -1,77 +1,66 @@
-//! `sluicegate top`: who is being denied, from a running sidecar.
+//! `sluicegate top`: shows which subjects a running sidecar denies.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use sluicegate_protocol::{TOP_PATH, Top, TopLimit};
 
 use super::Failure;
+use super::admin::Admin;
+use super::client::Client;
+use super::output::{Output, print_json};
 use super::stdout::print;
 
-/// Between two looks. Prometheus would look less often, a human not more often.
+/// Refresh interval: shorter than a Prometheus scrape, and as fast as a person reads.
 const EVERY: Duration = Duration::from_secs(2);
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Puts the cursor in the terminal's upper left corner and takes away all that is below it.
+/// Moves the cursor to the upper left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Arguments of `top`.
 #[derive(clap::Args)]
-pub struct Tell {
-    /// The sidecar's admin address.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9181")]
-    admin: String,
-    /// Its admin token, where it has one.
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        env = "SLUICEGATE_ADMIN_TOKEN",
-        hide_env_values = true
-    )]
-    admin_token: Option<String>,
-    /// Only this limit.
+#[command(after_help = "Example:\n  sluicegate top --limit per-key --once")]
+pub struct Watch {
+    #[command(flatten)]
+    admin: Admin,
+    /// Show only this limit.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
-    /// Print once and end, also on a terminal.
+    /// Print once and exit, even on a terminal.
     #[arg(long)]
     once: bool,
-    /// `json` prints once what the sidecar answers.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
+    /// Output format; `json` prints the sidecar's answer once.
+    #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
-}
-
-impl Tell {
+impl Watch {
     pub async fn run(self) -> Result<(), Failure> {
         let live = !self.once && self.output == Output::Text && std::io::stdout().is_terminal();
+        let client = self.admin.client()?;
         if !live {
-            let top = self.limited(self.ask().await?)?;
+            let top = self.limited(self.ask(&client).await?)?;
             return self.print(&top);
         }
-        // Waited for from the start on, so that none is lost while an answer is waited for.
+        // Listens for Ctrl-C from the start, so that none is lost while a request is in progress.
         tokio::select! {
-            done = self.refresh() => done,
+            done = self.refresh(&client) => done,
             _ = tokio::signal::ctrl_c() => Ok(()),
         }
     }
 
-    /// Prints page over page, for ever.
-    async fn refresh(&self) -> Result<(), Failure> {
+    /// Prints the page again and again; never returns without an error.
+    async fn refresh(&self, client: &Client) -> Result<(), Failure> {
         loop {
-            // A sidecar that is away may come back; until then the last page must not look like the present one.
-            let page = match self.ask().await {
+            // A sidecar may come back; until then, show the error instead of an outdated page.
+            let page = match self.ask(client).await {
                 Ok(top) => text(&self.limited(top)?),
                 Err(failure) => format!("sluicegate: {failure}\n"),
             };
             let every = EVERY.as_secs();
-            print(&format!("{CLEAR}{page}\nEvery {every} s; Ctrl-C ends.\n"))?;
+            print(&format!(
+                "{CLEAR}{page}\nRefreshed every {every} s; press Ctrl-C to exit.\n"
+            ))?;
             tokio::time::sleep(EVERY).await;
         }
     }
@@ -79,34 +68,13 @@ impl Tell {
     fn print(&self, top: &Top) -> Result<(), Failure> {
         match self.output {
             Output::Text => print(&text(top)),
-            Output::Json => {
-                let json = serde_json::to_string_pretty(top).map_err(Failure::system)?;
-                print(&(json + "\n"))
-            }
+            Output::Json => print_json(top),
         }
     }
 
-    async fn ask(&self) -> Result<Top, Failure> {
-        let url = format!("{}{TOP_PATH}", self.admin.trim_end_matches('/'));
-        let away = |error: &dyn std::fmt::Display| {
-            Failure::system(format!(
-                "no answer from {url}: {error}. Is the sidecar running? `--admin` has to be what `sluicegate serve` \
-                 has as `--admin-listen`, which is 127.0.0.1:9181 unless it is said"
-            ))
-        };
-        // No proxy: the address is usually of this machine.
-        let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy();
-        let client = client.build().map_err(Failure::system)?;
-        let mut request = client.get(&url);
-        if let Some(token) = &self.admin_token {
-            request = request.bearer_auth(token);
-        }
-        let answer = request.send().await;
-        let answer = answer
-            .and_then(reqwest::Response::error_for_status)
-            .map_err(|error| away(&whole(&error)))?;
-        let body = answer.bytes().await.map_err(|error| away(&whole(&error)))?;
-        serde_json::from_slice(&body).map_err(|error| away(&error))
+    async fn ask(&self, client: &Client) -> Result<Top, Failure> {
+        let body = client.get(TOP_PATH).await?;
+        serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
     }
 
     fn limited(&self, mut top: Top) -> Result<Top, Failure> {
@@ -129,18 +97,7 @@ impl Tell {
     }
 }
 
-/// An error with what it comes from: reqwest's own text does not say why there was no connection.
-fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = inner.to_string();
-        source = inner.source();
-    }
-    text
-}
-
-/// A page for people.
+/// The page as text.
 fn text(top: &Top) -> String {
     let mut page = String::new();
     for limit in &top.limits {
@@ -148,7 +105,7 @@ fn text(top: &Top) -> String {
         let _ = tell(&mut page, limit);
     }
     page.push_str(
-        "A subject is a hash of a key; `sluicegate explain` prints the one of a request.\n",
+        "A subject is a hash of a key; `sluicegate explain` prints the subjects of a request.\n",
     );
     page
 }
@@ -222,10 +179,10 @@ mod tests {
                 used_ratio: 0.96,
             }],
         };
-        let told = text(&Top {
+        let table = text(&Top {
             limits: vec![limit],
         });
-        let lines: Vec<_> = told.lines().collect();
+        let lines: Vec<_> = table.lines().collect();
         assert_eq!(
             lines[..6],
             [

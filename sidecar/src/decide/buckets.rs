@@ -3,13 +3,20 @@
 use sluicegate_engine::{Bucket, BucketSpec, bucket_key};
 use sluicegate_protocol::{Code, Problem};
 
+use super::allowance::windows;
+use super::overrides::OverridesNow;
 use crate::policy::Policy;
 
 /// The buckets of a limit for a key.
 ///
 /// # Errors
 /// The policy has no such limit.
-pub fn buckets(policy: &Policy, limit: &str, key: &str) -> Result<Vec<Bucket>, Problem> {
+pub fn buckets(
+    policy: &Policy,
+    overrides: OverridesNow<'_>,
+    limit: &str,
+    key: &str,
+) -> Result<Vec<Bucket>, Problem> {
     let limit = policy
         .limit(limit)
         .ok_or_else(|| unknown_limit(policy, "limit", limit))?;
@@ -17,10 +24,10 @@ pub fn buckets(policy: &Policy, limit: &str, key: &str) -> Result<Vec<Bucket>, P
         key: bucket_key(key, &limit.name, spec),
         spec: *spec,
     };
-    Ok(limit.windows.iter().map(bucket).collect())
+    Ok(windows(limit, key, overrides).iter().map(bucket).collect())
 }
 
-/// There is none of that name; tells the nearest.
+/// The error for an unknown limit, with the nearest name.
 pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
     let near = policy
         .limits()
@@ -36,4 +43,5 @@ pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
             near.unwrap_or_default()
         ),
     )
+    .at(field)
 }

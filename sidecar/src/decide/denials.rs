@@ -1,21 +1,21 @@
-//! The sidecar's denial certificates: what was denied is denied again without asking the store, while that is exact.
+//! The sidecar's denial certificates: repeat a denial without asking the store, for as long as it is exact.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sluicegate_certificates::{Asked, Certificates, fingerprint};
-use sluicegate_protocol::{Check, Decision, MAX_HOLD_MS, Standing, Verdict};
+use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
+use sluicegate_protocol::{Check, Decision, LimitStatus, MAX_HOLD_MS, Verdict};
 
 use crate::clock;
 
-/// Denials held at once; about half a kilobyte each.
+/// Most cached denials; each takes about half a kilobyte.
 const CAPACITY: usize = 10_000;
 
-/// Limits and keys that are remembered one by one after their certificates were made void.
+/// Most voided (limit, key) pairs that are tracked individually.
 const MOST_VOIDED: usize = 10_000;
-/// For how long: no denial is held for longer.
+/// How long a voided pair is tracked: no denial is cached for longer.
 const VOIDED_FOR_US: u64 = MAX_HOLD_MS * 1_000;
 
 /// Certificates of the policy in force.
@@ -26,28 +26,28 @@ pub struct Denials {
 
 #[derive(Debug)]
 struct Held {
-    /// The policy's epoch that all of them are of.
+    /// The epoch in which all of them were issued.
     epoch: u64,
-    /// Grows whenever some are made void: a denial that was asked for before must not be held after.
+    /// Increases whenever certificates are voided: an answer to a question asked before must not be cached after.
     generation: u64,
-    /// What was asked for before this one is not held, whatever it is about.
+    /// Answers to questions asked before this generation are not cached, for any limit and key.
     oldest: u64,
     certificates: Certificates,
     voided: Voided,
 }
 
-/// Limits and keys whose certificates were made void, and in which generation.
+/// (limit, key) pairs whose certificates were voided, with the generation.
 #[derive(Debug, Default)]
 struct Voided {
     seed: RandomState,
-    /// By their hashes: two that share one make each other's certificates void, which is no harm.
+    /// By hash: pairs with the same hash void each other's certificates, which costs only an extra store call.
     generations: HashMap<u64, u64>,
-    /// When each is forgotten, its hash and its generation; the oldest first.
+    /// When each is dropped, its hash and its generation; oldest first.
     ends: VecDeque<(u64, u64, u64)>,
 }
 
 impl Voided {
-    /// The newest generation in which anything about a decision was made void.
+    /// The newest generation in which a pair of the decision was voided.
     fn newest(&self, decision: &Decision<'_>) -> Option<u64> {
         if self.generations.is_empty() {
             return None;
@@ -79,7 +79,7 @@ impl Voided {
     }
 }
 
-/// What was in force when a decision was asked for.
+/// The epoch and generation when a question was asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     epoch: u64,
@@ -103,7 +103,7 @@ impl Default for Denials {
 }
 
 impl Denials {
-    /// Now, before a question leaves.
+    /// The current moment; take it before sending the question.
     pub fn moment(&self, epoch: u64) -> Moment {
         Moment {
             epoch,
@@ -112,28 +112,32 @@ impl Denials {
         }
     }
 
-    /// The denial that a certificate gives a decision.
-    pub fn covering(&self, moment: Moment, decision: &Decision<'_>) -> Option<Standing<'static>> {
+    /// The cached denial for a decision, if a certificate covers it.
+    pub fn covering(
+        &self,
+        moment: Moment,
+        decision: &Decision<'_>,
+    ) -> Option<LimitStatus<'static>> {
         let held = self.held();
         if held.epoch != moment.epoch || held.certificates.is_empty() {
             return None;
         }
-        let standing = held
+        let status = held
             .certificates
             .covering(&held.print(decision), clock::now_us())?;
-        let limit = decision.checks.get(standing.check)?.limit.as_ref();
-        Some(Standing {
+        let limit = decision.checks.get(status.check)?.limit.as_ref();
+        Some(LimitStatus {
             limit: limit.to_owned().into(),
-            ..standing
+            ..status
         })
     }
 
-    /// Remembers a verdict of the store's if it is a denial that may be held.
+    /// Caches the store's verdict if it is a denial that may be cached.
     pub fn hold(&self, moment: Moment, decision: &Decision<'_>, verdict: &Verdict<'_>) {
-        let Verdict::Denied(standing) = verdict else {
+        let Verdict::Denied(status) = verdict else {
             return;
         };
-        let asked = Asked {
+        let times = CallTimes {
             sent_us: moment.sent_us,
             answered_us: clock::now_us(),
         };
@@ -147,10 +151,10 @@ impl Denials {
             held.epoch = moment.epoch;
         }
         let print = held.print(decision);
-        held.certificates.hold(&print, standing, asked);
+        held.certificates.hold(&print, status, times);
     }
 
-    /// Makes all of them void: the store's clock was set back.
+    /// Voids all certificates: the store's clock was set back.
     pub fn void_all(&self) {
         let mut held = self.held();
         held.generation += 1;
@@ -158,8 +162,8 @@ impl Denials {
         held.certificates.clear();
     }
 
-    /// Makes those void that have one of these limits and keys among their checks: a reset or a give-back has brought
-    /// capacity back early.
+    /// Voids the certificates whose checks include one of these limits and keys: a reset or a give-back returned
+    /// capacity early.
     pub fn void<'a>(&self, checks: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let mut checks = checks.into_iter().peekable();
         if checks.peek().is_none() {
@@ -180,34 +184,33 @@ impl Denials {
         }
     }
 
-    /// How many are held.
+    /// The number of cached denials.
     pub fn len(&self) -> usize {
         self.held().certificates.held(clock::now_us())
     }
 
-    /// None is held.
+    /// Whether no denial is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        // Nothing that is done under it panics.
+        // No code under the lock panics.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Held {
-    /// What a decision's certificate is held under. It has the generation in which the last was made void, so that one
-    /// from before is not found.
+    /// The key of a decision's certificate. It includes the generation of the last voiding, so that an earlier
+    /// certificate is not found.
     fn print(&self, decision: &Decision<'_>) -> String {
-        let mut print = fingerprint(
-            decision
-                .checks
-                .iter()
-                .map(|check| (check.limit.as_ref(), check.key.as_ref(), check.cost)),
-        );
+        let checks = decision.checks.iter();
+        let mut print = fingerprint(checks.map(|check| {
+            let (limit, key) = (check.limit.as_ref(), check.key.as_ref());
+            (limit, key, check.cost, check.quota)
+        }));
         if let Some(generation) = self.voided.newest(decision) {
-            // Writing to a string does not fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(print, "{generation}");
         }
         print
@@ -223,6 +226,7 @@ mod tests {
             limit: "l".into(),
             key: "k".into(),
             cost: 1,
+            quota: None,
         };
         Decision {
             checks: vec![check],
@@ -234,7 +238,7 @@ mod tests {
     }
 
     fn denied() -> Verdict<'static> {
-        Verdict::Denied(Standing {
+        Verdict::Denied(LimitStatus {
             check: 0,
             limit: "l".into(),
             quota: 1,

@@ -1,87 +1,116 @@
 //! The policy in force and its counters, and their replacement while requests are served.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tracing::{error, info};
 
+use super::overrides::Overrides;
 use crate::policy::{Policy, PolicyError, PolicySource};
-use crate::telemetry::metrics::{Meters, Metrics};
+use crate::store::StoredOverrides;
+use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 
-/// A policy and which of the loaded ones it is.
+/// A policy with its overrides.
 #[derive(Debug)]
 pub struct Epoch {
-    /// Counted from 1; grows with each reload.
+    /// Counted from 1; increases with each reload and each change of overrides. A new epoch voids all denial certificates:
+    /// here at once, and in a filter with the first answer that has another number.
     pub number: u64,
+    /// The number of the loaded policy, counted from 1.
+    pub policy_number: u64,
     /// The limits.
-    pub policy: Policy,
-    /// What is counted of them.
-    pub meters: Meters,
+    pub policy: Arc<Policy>,
+    /// The overrides for single keys.
+    pub overrides: Overrides,
+    /// The metrics of the limits.
+    pub metrics: Arc<PolicyMetrics>,
 }
 
-/// The policy in force. Readers take what is there when they begin, and keep it until they are done.
+/// The policy in force. A request uses the epoch that was current when it began until it is answered.
 #[derive(Debug)]
-pub struct Live {
+pub struct PolicyHandle {
     current: ArcSwap<Epoch>,
-    /// Where it comes from.
+    /// Held while the epoch is replaced.
+    changing: Mutex<()>,
+    /// The policy's file.
     pub source: PolicySource,
 }
 
-/// What a reload came to.
+/// The result of a reload.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// The file is as it was.
+    /// The file has not changed.
     Unchanged,
-    /// Its new policy is in force.
+    /// The new policy is in force.
     Loaded,
-    /// It cannot be used; the policy before stays in force.
+    /// The file cannot be used; the previous policy stays in force.
     Refused,
 }
 
-impl Live {
-    /// Loads a file's first policy.
+impl PolicyHandle {
+    /// Loads the first policy from a file.
     ///
     /// # Errors
-    /// It cannot be read, or something in it is wrong.
+    /// The file cannot be read, or its content is invalid.
     pub fn load(path: &Path, metrics: &Metrics) -> Result<Self, PolicyError> {
         let (source, policy) = PolicySource::open(path)?;
         let epoch = Epoch {
             number: 1,
-            meters: metrics.policy_loaded(1, &policy),
-            policy,
+            policy_number: 1,
+            metrics: Arc::new(metrics.policy_loaded(1, &policy)),
+            overrides: Overrides::new(&policy, None),
+            policy: Arc::new(policy),
         };
         Ok(Self {
             current: ArcSwap::from_pointee(epoch),
+            changing: Mutex::default(),
             source,
         })
     }
 
-    /// What is in force now.
+    /// The epoch in force.
     pub fn current(&self) -> Arc<Epoch> {
         self.current.load_full()
     }
 
-    /// Reads the file again, and puts its policy in force if it is a new and a good one.
+    /// Reads the file again and puts its policy in force if it changed and is valid.
     pub fn reload(&self, metrics: &Metrics) -> Reload {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.current.load_full();
         let mut reload = Reload::Unchanged;
-        let tried = self.source.read_again(&before.policy, |policy| {
-            let number = before.number + 1;
-            let meters = metrics.policy_loaded(number, &policy);
+        let tried = self.source.reload(&before.policy, |policy| {
+            let policy_number = before.policy_number + 1;
             self.current.store(Arc::new(Epoch {
-                number,
-                policy,
-                meters,
+                number: before.number + 1,
+                policy_number,
+                metrics: Arc::new(metrics.policy_loaded(policy_number, &policy)),
+                overrides: Overrides::new(&policy, before.overrides.stored.clone()),
+                policy: Arc::new(policy),
             }));
-            info!(epoch = number, "policy reloaded");
+            info!(epoch = policy_number, "policy reloaded");
             reload = Reload::Loaded;
         });
         if let Err(why) = tried {
-            error!("{why}; the policy before stays in force");
+            error!("{why}; the previous policy stays in force");
             metrics.policy_refused();
             return Reload::Refused;
         }
         reload
+    }
+
+    /// Puts overrides that were read from the store in force.
+    pub fn override_by(&self, stored: StoredOverrides) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.current.load_full();
+        let known = before.overrides.stored.as_ref().map(|known| &known.entries);
+        let changed = known.map_or(!stored.entries.is_empty(), |known| *known != stored.entries);
+        self.current.store(Arc::new(Epoch {
+            number: before.number + u64::from(changed),
+            policy_number: before.policy_number,
+            policy: Arc::clone(&before.policy),
+            overrides: Overrides::new(&before.policy, Some(Arc::new(stored))),
+            metrics: Arc::clone(&before.metrics),
+        }));
     }
 }

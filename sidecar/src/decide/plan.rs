@@ -1,89 +1,115 @@
 //! From checks to buckets and from outcomes back to verdicts. Pure.
 
+mod add;
+
 use std::sync::Arc;
 
 use sluicegate_engine::{
-    Algorithm, Batch, BatchBuilder, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Take, bucket_key,
+    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, receipt_key,
 };
-use sluicegate_protocol::{Code, Decision as Asked, Problem, Standing, Verdict};
+use sluicegate_protocol::{DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict};
 
-use super::buckets::unknown_limit;
-use super::instead::Instead;
+use super::fallback::Fallback;
+use super::overridden::{How, Overridden};
+use super::overrides::OverridesNow;
 use super::receipts;
 use crate::policy::{Limit, Policy};
-use crate::store::Settled;
-use crate::telemetry::verdict::{Source, Told};
+use crate::telemetry::verdict::{Decided, Source};
+use add::add;
 
-/// What was asked, ready for a store, and what is needed to answer it.
+/// A request's decisions as a batch for the store, with what is needed to build the verdicts.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// For the store.
     pub batch: Arc<Batch>,
     decisions: Vec<Entry>,
     denial_ttl_ms: u64,
+    /// A key is asked for with several quotas.
+    pub has_mixed_specs: bool,
+    /// The limits of checks with a quota that the policy does not accept, one entry for each check.
+    pub refused_quotas: Vec<Arc<Limit>>,
 }
 
 /// What is known of a decision before the store is asked.
 #[derive(Debug)]
 enum Entry {
     Bad(Problem),
-    /// A certificate covers it.
-    Held(Standing<'static>),
+    /// Denied by a certificate.
+    Held(LimitStatus<'static>),
+    /// Decided by overrides; with the checks that need receipts.
+    Overridden(Overridden, Vec<usize>),
     /// The store is asked.
     Planned(Planned),
 }
 
-/// A decision that the store is asked for: its place in the batch is its place among the good ones.
+/// A decision for the store. The batch has the planned decisions in the same order.
 #[derive(Debug)]
 struct Planned {
-    /// For each take of the decision in the batch: which check it is of, and that check's limit.
+    /// For each take of the decision in the batch: the index of its check, and the check's limit.
     sources: Vec<(usize, Arc<Limit>)>,
-    /// Where a receipt is wanted: for each check the one that stands for it, itself unless it is asked twice.
+    /// If receipts are wanted: for each check, the index of the check that it was merged into, or its own index.
     receipts: Vec<usize>,
-    /// The secrets of those that stand for themselves, by their checks.
+    /// The receipt secrets of the checks that were not merged into another, with their indexes.
     secrets: Vec<(usize, u128)>,
+    /// Milliseconds until the first override of its quotas ends: a denial is not cached for longer.
+    most_hold_ms: u64,
 }
 
 impl Planned {
-    fn receipt(&self, settled: &Settled) -> Vec<String> {
-        if !settled.outcome.admitted {
+    fn receipt(&self, outcome: &Outcome) -> Vec<String> {
+        if !outcome.admitted {
             return Vec::new();
         }
-        let told = |check: &usize| {
+        let secret = |check: &usize| {
             let (_, secret) = self.secrets.iter().find(|(of, _)| of == check)?;
-            Some(receipts::told(*secret))
+            Some(receipts::to_text(*secret))
         };
-        self.receipts.iter().filter_map(told).collect()
+        self.receipts.iter().filter_map(secret).collect()
     }
 
-    /// Adds to a decision the receipts that it is to leave behind.
+    /// Adds the receipts that the store is to keep to a decision.
     fn leave_receipts(
         &mut self,
         asked: &Asked<'_>,
-        decision: &mut Decision,
-        mut secret: impl FnMut() -> Option<u128>,
+        (buckets, decision): (&[Bucket], &mut Decision),
+        secret: impl Fn() -> Option<u128>,
     ) {
-        let mut takes = self.sources.iter().zip(&decision.takes).peekable();
-        while let Some(((index, limit), take)) = takes.next() {
-            // The windows of a check stand together, and share a receipt.
-            while takes.next_if(|((other, _), _)| other == index).is_some() {}
+        let sources = self.sources.iter().zip(&decision.takes);
+        let sources: Vec<_> = sources.collect();
+        // The windows of a check are adjacent and share a receipt.
+        for windows in sources.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
+            let Some(((index, limit), take)) = windows.first() else {
+                continue;
+            };
             let (Some(check), Some(secret)) = (asked.checks.get(*index), secret()) else {
                 continue;
             };
-            let receipt = receipts::receipt(limit, &check.key, take.cost, secret);
+            let specs = windows.iter();
+            let specs = specs.filter_map(|(_, take)| Some(&buckets.get(take.bucket)?.spec));
+            let key = receipt_key(&check.key, &limit.name, secret);
+            let receipt = receipts::receipt(key, take.cost, specs);
             decision.receipts.push(receipt);
             self.secrets.push((*index, secret));
+        }
+        // Checks that an override made unlimited took nothing, so their receipts return nothing.
+        for index in &self.receipts {
+            if !self.secrets.iter().any(|(known, _)| known == index)
+                && let Some(secret) = secret()
+            {
+                self.secrets.push((*index, secret));
+            }
         }
     }
 }
 
 impl Plan {
-    /// Looks every check's limit up and spreads it over its windows. `covering` gives the denial of a certificate
-    /// that covers a decision.
+    /// Looks up every check's limit and adds a take for each of its windows. `covering` returns the cached denial of a
+    /// certificate that covers a decision.
     pub fn new(
         policy: &Policy,
         asked: &[Result<Asked<'_>, Problem>],
-        covering: impl Fn(&Asked<'_>) -> Option<Standing<'static>>,
+        overrides: OverridesNow<'_>,
+        covering: impl Fn(&Asked<'_>) -> Option<LimitStatus<'static>>,
     ) -> Self {
         let ttl_ms = u64::try_from(policy.denial_ttl.as_millis()).unwrap_or(u64::MAX);
         let mut plan = Self {
@@ -91,24 +117,28 @@ impl Plan {
             ..Self::default()
         };
         let mut builder = BatchBuilder::new();
-        for decision in asked {
+        for (index, decision) in asked.iter().enumerate() {
             let entry = match decision {
                 Err(problem) => Entry::Bad(problem.clone()),
                 Ok(decision) => match covering(decision) {
-                    Some(standing) => Entry::Held(standing),
+                    Some(status) => Entry::Held(status),
                     None => {
-                        add(policy, decision, &mut builder).map_or_else(Entry::Bad, Entry::Planned)
+                        let refused = &mut plan.refused_quotas;
+                        add(policy, decision, overrides, &mut builder, refused).unwrap_or_else(
+                            |problem| Entry::Bad(problem.of_entry(DECISIONS, index)),
+                        )
                     }
                 },
             };
             plan.decisions.push(entry);
         }
+        plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
         plan
     }
 
-    /// Has the decisions that ask for it leave receipts; `asked` is what the plan was made of, and `secret` gives a new one
-    /// each time.
+    /// Adds receipts to the decisions that ask for them. `asked` is the request that the plan was made from; `secret` returns
+    /// a new secret each time.
     pub fn leave_receipts(
         &mut self,
         asked: &[Result<Asked<'_>, Problem>],
@@ -118,72 +148,88 @@ impl Plan {
             return;
         }
         // Not shared yet, so nothing is copied.
-        let mut decisions = Arc::make_mut(&mut self.batch).decisions.iter_mut();
+        let Batch { buckets, decisions } = Arc::make_mut(&mut self.batch);
+        let mut decisions = decisions.iter_mut();
         for (entry, asked) in self.decisions.iter_mut().zip(asked) {
-            if let Entry::Planned(planned) = entry
-                && let (Some(decision), Ok(asked)) = (decisions.next(), asked)
-                && !planned.receipts.is_empty()
-            {
-                planned.leave_receipts(asked, decision, &secret);
+            match entry {
+                Entry::Planned(planned) => {
+                    if let (Some(decision), Ok(asked)) = (decisions.next(), asked)
+                        && !planned.receipts.is_empty()
+                    {
+                        planned.leave_receipts(asked, (buckets, decision), &secret);
+                    }
+                }
+                Entry::Overridden(overridden, wanted) => {
+                    if let How::Admitted { receipts } = &mut overridden.how {
+                        receipts.extend(wanted.iter().filter_map(|_| secret()));
+                    }
+                }
+                Entry::Bad(_) | Entry::Held(_) => {}
             }
         }
     }
 
-    /// What each decision that the store is asked for takes, and from which limits; in the order of the batch.
+    /// The decisions for the store with the limits that they take from, in the order of the batch.
     pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
         let planned = self.decisions.iter().filter_map(|entry| match entry {
             Entry::Planned(planned) => Some(planned),
-            Entry::Bad(_) | Entry::Held(_) => None,
+            Entry::Bad(_) | Entry::Held(_) | Entry::Overridden(..) => None,
         });
         let limits = planned.map(|planned| planned.sources.iter().map(|(_, limit)| limit.as_ref()));
         self.batch.decisions.iter().zip(limits)
     }
 
-    /// The verdicts in the order asked; `settled` has nothing where the store did not answer. There `instead` says what
-    /// decides, if anything does; it may be shorter.
+    /// The verdicts, in the order of the request. An outcome is `None` if the store did not answer; then the fallback at the
+    /// same index decides, if there is one.
     pub fn verdicts<'a>(
         &'a self,
-        settled: &[Option<Settled>],
-        instead: &[Instead],
-    ) -> Vec<Told<'a>> {
-        let instead = instead.iter().map(Some).chain(std::iter::repeat(None));
-        let answers = settled.iter().zip(instead);
+        outcomes: &[Option<Outcome>],
+        fallbacks: &[Fallback],
+    ) -> Vec<Decided<'a>> {
+        let fallbacks = fallbacks.iter().map(Some).chain(std::iter::repeat(None));
+        let answers = outcomes.iter().zip(fallbacks);
         let mut asked = self.batch.decisions.iter().zip(answers);
         let mut verdicts = Vec::with_capacity(self.decisions.len());
         for entry in &self.decisions {
             let (limit, source, verdict) = match entry {
                 Entry::Bad(problem) => ("", Source::Request, Verdict::from(problem.clone())),
-                Entry::Held(standing) => (
-                    standing.limit.as_ref(),
+                Entry::Held(status) => (
+                    status.limit.as_ref(),
                     Source::Certificate,
-                    Verdict::Denied(standing.clone()),
+                    Verdict::Denied(status.clone()),
+                ),
+                Entry::Overridden(overridden, _) => (
+                    overridden.limit.name.as_str(),
+                    Source::Override,
+                    overridden.verdict(self.denial_ttl_ms),
                 ),
                 Entry::Planned(planned) => {
                     let (mut then, mut source) = (None, Source::Store);
-                    let told = asked.next().and_then(|(decision, answer)| {
-                        let settled = match answer {
-                            (Some(settled), _) => settled,
-                            (None, Some(Instead::Share(settled))) => {
+                    let verdict = asked.next().and_then(|(decision, answer)| {
+                        let outcome = match answer {
+                            (Some(outcome), _) => outcome,
+                            (None, Some(Fallback::Share(outcome))) => {
                                 source = Source::Share;
-                                settled
+                                outcome
                             }
-                            (None, Some(Instead::Say(say))) => {
+                            (None, Some(Fallback::NoVerdict(say))) => {
                                 then = *say;
                                 return None;
                             }
                             (None, None) => return None,
                         };
-                        self.verdict(planned, decision, settled, source)
+                        self.verdict(planned, decision, outcome, source)
                     });
                     let first = planned
                         .sources
                         .first()
                         .map_or("", |(_, limit)| limit.name.as_str());
-                    let (limit, verdict) = told.unwrap_or((first, Verdict::Unavailable { then }));
+                    let (limit, verdict) =
+                        verdict.unwrap_or((first, Verdict::Unavailable { then }));
                     (limit, source, verdict)
                 }
             };
-            verdicts.push(Told {
+            verdicts.push(Decided {
                 limit,
                 source,
                 verdict,
@@ -196,124 +242,51 @@ impl Plan {
         &'a self,
         planned: &'a Planned,
         decision: &Decision,
-        settled: &Settled,
+        outcome: &Outcome,
         source: Source,
     ) -> Option<(&'a str, Verdict<'a>)> {
-        let outcome = settled.outcome;
         let (check, limit) = planned.sources.get(outcome.decided_by)?;
         let take = decision.takes.get(outcome.decided_by)?;
         let spec = self.batch.buckets.get(take.bucket)?.spec;
-        let standing = Standing {
+        let status = LimitStatus {
             check: *check,
             limit: limit.name.as_str().into(),
             quota: spec.most_at_once(),
-            window_ms: window_us(&spec).div_ceil(1_000),
+            window_ms: window_us(&spec, outcome.at_us).div_ceil(1_000),
             remaining: outcome.remaining,
             reset_ms: outcome.reset_us.div_ceil(1_000),
             retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
             // Rounded down: a certificate may end early and never late.
-            // What a share denies has room as soon as the store is back.
+            // A share's denial is not cached: the units may be available as soon as the store is back.
             hold_ms: if outcome.admitted || source == Source::Share {
                 0
             } else {
-                (outcome.retry_after_us / 1_000).min(self.denial_ttl_ms)
+                let most_ms = self.denial_ttl_ms.min(planned.most_hold_ms);
+                (outcome.retry_after_us / 1_000).min(most_ms)
             },
             receipt: if source == Source::Share {
                 Vec::new()
             } else {
-                planned.receipt(settled)
+                planned.receipt(outcome)
             },
         };
         let verdict = if outcome.admitted {
-            Verdict::Admitted(standing)
+            Verdict::Admitted(status)
         } else {
-            Verdict::Denied(standing)
+            Verdict::Denied(status)
         };
         Some((&limit.name, verdict))
     }
 }
 
-/// Plans one decision.
-fn add(policy: &Policy, asked: &Asked<'_>, builder: &mut BatchBuilder) -> Result<Planned, Problem> {
-    // Every check is looked up before any bucket is made, so that a bad decision leaves none behind.
-    let mut wanted: Vec<(usize, Arc<Limit>, u64)> = Vec::with_capacity(asked.checks.len());
-    let mut receipts = Vec::new();
-    for (index, check) in asked.checks.iter().enumerate() {
-        let limit = policy.limit(&check.limit).ok_or_else(|| {
-            unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
-        })?;
-        // The same limit for the same key twice in one decision is one check of both costs:
-        // looked at one by one, each might find the room that only one of them can have.
-        let same = wanted.iter_mut().find(|(earlier, _, _)| {
-            asked
-                .checks
-                .get(*earlier)
-                .is_some_and(|e| e.limit == check.limit && e.key == check.key)
-        });
-        receipts.push(same.as_ref().map_or(index, |(earlier, _, _)| *earlier));
-        match same {
-            Some((_, _, cost)) => *cost = cost.saturating_add(check.cost),
-            None => wanted.push((index, Arc::clone(limit), check.cost)),
-        }
-    }
-    if !asked.receipt || asked.peek {
-        receipts.clear();
-    }
-    for (index, limit, cost) in &wanted {
-        let most = limit.most();
-        if *cost > most {
-            return Err(Problem::new(
-                Code::CostOverLimit,
-                format_args!(
-                    "`checks[{index}].cost`: {cost} is more than limit `{}` ever holds ({most}): waiting cannot help, ask for less at a time",
-                    limit.name
-                ),
-            ));
-        }
-    }
-    let visits: usize = wanted.iter().map(|(_, limit, _)| limit.windows.len()).sum();
-    if builder.weight() + visits > MAX_REQUEST_WEIGHT {
-        return Err(Problem::new(
-            Code::RequestTooLarge,
-            format_args!(
-                "`decisions`: with this one the request asks for {} buckets (its checks, each counted once for each window of its limit), and a request may ask for {MAX_REQUEST_WEIGHT}: send the decisions in several requests",
-                builder.weight() + visits
-            ),
-        ));
-    }
-    let mut sources = Vec::with_capacity(wanted.len());
-    let mut takes = Vec::with_capacity(wanted.len());
-    for (index, limit, cost) in wanted {
-        let Some(check) = asked.checks.get(index) else {
-            continue;
-        };
-        for spec in &limit.windows {
-            let key = bucket_key(&check.key, &limit.name, spec);
-            let bucket = builder.bucket(key, *spec);
-            takes.push(Take { bucket, cost });
-            sources.push((index, Arc::clone(&limit)));
-        }
-    }
-    builder.push(Decision {
-        takes,
-        peek: asked.peek,
-        receipts: Vec::new(),
-    });
-    Ok(Planned {
-        sources,
-        receipts,
-        secrets: Vec::new(),
-    })
-}
-
-/// The time in which the whole quota comes back: for a token bucket that of its burst at its rate.
-fn window_us(spec: &BucketSpec) -> u64 {
+/// The time in which the whole quota becomes available again: for a token bucket, its burst at its rate; for a calendar
+/// window, the length of the window at `at_us`.
+fn window_us(spec: &BucketSpec, at_us: u64) -> u64 {
     match spec.algorithm {
-        Algorithm::TokenBucket { burst } => {
-            let rate = spec.token_rate();
-            burst
-                .saturating_mul(rate.per_unit)
-                .div_ceil(rate.per_us.max(1))
+        Algorithm::TokenBucket { burst } => spec.held_for_us(burst),
+        Algorithm::CalendarWindow(_) => {
+            let (start_us, end_us) = spec.window_at(at_us);
+            end_us - start_us
         }
         _ => spec.window_us,
     }

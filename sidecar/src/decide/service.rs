@@ -1,4 +1,4 @@
-//! Decides, gives back, resets: reads a request, asks the store, counts and answers.
+//! Makes decisions, returns units and resets limits: parses a request, asks the store, counts and answers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -7,61 +7,65 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sluicegate_protocol::{
-    Answer, Check, Decision, GivenBack, Listed, Problem, Read, WasReset, read_decisions,
-    read_give_backs, read_resets,
+    Answer, Check, Decision, GIVE_BACKS, GivenBack, Listed, Problem, RESETS, Read, WasReset,
+    read_decisions, read_give_backs, read_resets,
 };
 
 use super::buckets::buckets;
 use super::denials::Denials;
-use super::epoch::{Live, Reload};
+use super::epoch::{PolicyHandle, Reload};
 use super::plan::Plan;
 use super::receipts;
 use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Health, HealthState, Outage, Store, StoreError};
-use crate::telemetry::events::Incidents;
-use crate::telemetry::metrics::{Metrics, Now};
-use crate::telemetry::traces::{Trace, Traces, of_decision};
+use crate::telemetry::events::EventLog;
+use crate::telemetry::metrics::{GaugeReadings, Metrics, Sample};
+use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
 
-/// A connection that is lost for less than this is none that operators should hear of.
+mod overrides;
+
+/// A connection that is replaced within this time is not reported as an outage.
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Everything a sidecar knows.
+/// The state of a sidecar.
 #[derive(Debug)]
 pub struct Service {
-    /// Tells this process from the one before, which counted its epochs from 1 too: see [`Answer::instance`].
+    /// Distinguishes this process from an earlier one, which also counted its epochs from 1: see [`Answer::instance`].
     instance: u64,
     /// The policy in force.
-    pub live: Live,
+    pub policy: PolicyHandle,
     store: Arc<Store>,
     settler: Settler,
     denials: Denials,
-    /// The steps of the store's clock that are known here.
+    /// The number of known steps of the store's clock.
     clock_steps: AtomicU64,
-    /// What it counts.
+    /// Held while the store's overrides are read.
+    reading_overrides: tokio::sync::Mutex<()>,
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// What has happened to it.
-    pub incidents: Arc<Incidents>,
-    /// Its spans; off unless somebody turns it on before it serves.
+    /// The events of the live page.
+    pub events: Arc<EventLog>,
+    /// The spans; off by default.
     pub traces: Traces,
 }
 
 impl Service {
-    /// A service that decides by `live` in `store`. To be made in a runtime.
-    pub fn new(live: Live, store: Store, metrics: Metrics) -> Self {
+    /// A service that applies `policy` in `store`. Requires a running runtime.
+    pub fn new(policy: PolicyHandle, store: Store, metrics: Metrics) -> Self {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
-        let incidents = Arc::new(Incidents::default());
-        incidents.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
+        let events = Arc::new(EventLog::default());
+        events.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
         let batcher = Batcher::start(
             Arc::clone(&store),
             Arc::clone(&metrics),
-            Arc::clone(&incidents),
+            Arc::clone(&events),
         );
         let instance = random_instance();
-        // What is owed to the store takes up to four times what decides.
-        let share_limit = live.current().policy.memory_limit / 4;
+        // The units to write back take up to four times the memory of the share's state.
+        let share_limit = policy.current().policy.memory_limit / 4;
         Self {
             instance,
             settler: Settler::new(
@@ -70,70 +74,81 @@ impl Service {
                 Outage::new(share_limit),
                 format!("{instance:x}"),
             ),
-            live,
+            policy,
             store,
             denials: Denials::default(),
             clock_steps: AtomicU64::new(0),
+            reading_overrides: tokio::sync::Mutex::default(),
             metrics,
-            incidents,
+            events,
             traces: Traces::default(),
         }
     }
 
-    /// Answers the body of `POST /v1/decide` with the body of its answer. `header` gives the call's headers, by their names
-    /// in lower case.
+    /// Answers the body of `POST /v1/decide`. `header` returns the request's headers by lower-case name.
     ///
     /// # Errors
-    /// The body as a whole is of no use.
+    /// The body as a whole is invalid.
     pub async fn decide<'h>(
         &self,
         body: &[u8],
         header: impl Fn(&str) -> Option<&'h str>,
     ) -> Result<Vec<u8>, Problem> {
         let started = Instant::now();
-        let epoch = self.live.current();
+        let epoch = self.policy.current();
         let Read {
             decisions: asked,
             denied,
         } = read_decisions(body)?;
         let now_us = clock::now_us();
         for denied in &denied {
-            epoch.meters.count_denied_here(denied, now_us);
+            epoch.metrics.count_filter_denials(denied, now_us);
         }
-        let traceparents = asked.iter().map(|asked| of_decision(asked.as_ref().ok()?));
+        let traceparents = asked
+            .iter()
+            .map(|asked| traceparent_of(asked.as_ref().ok()?));
         let trace = self.traces.decide(header, traceparents);
         self.void_after_step();
         let moment = self.denials.moment(epoch.number);
-        let mut plan = Plan::new(&epoch.policy, &asked, |decision| {
+        let overrides = epoch.overrides.at(clock::unix_ms);
+        let mut plan = Plan::new(&epoch.policy, &asked, overrides, |decision| {
             self.denials.covering(moment, decision)
         });
         plan.leave_receipts(&asked, receipts::secret);
+        for limit in &plan.refused_quotas {
+            epoch.metrics.count_refused_quota(&limit.name);
+        }
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
-        let (settled, instead) = self.settler.settle(&plan, parent).await;
-        let told = plan.verdicts(&settled, &instead);
-        for (told, asked) in told.iter().zip(&asked) {
+        let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
+        let decided = plan.verdicts(&outcomes, &fallbacks);
+        for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
-            epoch.meters.count(told, decision, now_us);
-            if let (Source::Store, Some(decision)) = (told.source, decision) {
-                self.denials.hold(moment, decision, &told.verdict);
+            epoch.metrics.count(decided, decision, now_us);
+            if let (Source::Store, Some(decision)) = (decided.source, decision) {
+                self.denials.hold(moment, decision, &decided.verdict);
             }
         }
-        if store_asked || told.iter().any(|told| told.source == Source::Certificate) {
-            self.metrics.decided_within(started.elapsed(), store_asked);
+        if store_asked
+            || decided
+                .iter()
+                .any(|decided| matches!(decided.source, Source::Certificate | Source::Override))
+        {
+            self.metrics
+                .observe_decision(started.elapsed(), store_asked);
         }
         if let Some(trace) = trace {
-            trace.end(&told);
+            trace.end(&decided);
         }
         let answer = Answer {
             epoch: epoch.number,
             instance: self.instance,
-            verdicts: told.into_iter().map(|told| told.verdict).collect(),
+            verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
         };
         Ok(json(&answer))
     }
 
-    /// Forgets denials from before the store's clock was set back: what they waited for is later now, and the look that
+    /// Voids denials from before the store's clock was set back: their units become available later now, and the read that
     /// repairs the state must reach the store.
     fn void_after_step(&self) {
         let steps = self.store.clock_steps();
@@ -145,21 +160,23 @@ impl Service {
     }
 
     fn failed(&self, error: &StoreError) {
-        self.metrics.store_failed(error.kind());
-        self.incidents.log.failed(error.kind(), error);
+        self.metrics.count_store_failure(error.kind());
+        self.events.log.failed(error.kind(), error);
     }
 
     /// Answers the body of `POST /v1/give-back`.
     ///
     /// # Errors
-    /// The body as a whole is of no use.
+    /// The body as a whole is invalid.
     pub async fn give_back(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let epoch = self.live.current();
+        let epoch = self.policy.current();
+        let overrides = epoch.overrides.at(clock::unix_ms);
         let asked = read_give_backs(body)?;
         let mut entries = Vec::with_capacity(asked.len());
-        let read = asked.iter().map(|asked| {
+        let read = asked.iter().enumerate().map(|(index, asked)| {
             let asked = asked.as_ref().map_err(Problem::clone)?;
-            entries.push(receipts::entry(&epoch.policy, asked)?);
+            let entry = receipts::entry(&epoch.policy, overrides, asked);
+            entries.push(entry.map_err(|problem| problem.of_entry(GIVE_BACKS, index))?);
             Ok(asked)
         });
         let read: Vec<Result<_, Problem>> = read.collect();
@@ -170,7 +187,7 @@ impl Service {
         let mut units = units.into_iter();
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
-            Err(Problem { code, message }) => GivenBack::Error { code, message },
+            Err(problem) => problem.into(),
             Ok(asked) => {
                 let units = units.next().flatten();
                 if units != Some(0) {
@@ -189,20 +206,24 @@ impl Service {
     /// Answers the body of `POST /v1/reset`.
     ///
     /// # Errors
-    /// The body as a whole is of no use.
+    /// The body as a whole is invalid.
     pub async fn reset(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let epoch = self.live.current();
+        let epoch = self.policy.current();
         let deadline = Instant::now() + self.store.timeout() * 2;
+        let overrides = epoch.overrides.at(clock::unix_ms);
         let asked = read_resets(body)?;
         let mut outcomes = Vec::with_capacity(asked.len());
         let mut void = Vec::new();
-        for asked in &asked {
+        for (index, asked) in asked.iter().enumerate() {
             let wanted = asked.as_ref().map_err(Problem::clone);
-            let wanted = wanted
-                .and_then(|asked| Ok((asked, buckets(&epoch.policy, &asked.limit, &asked.key)?)));
+            let wanted = wanted.and_then(|asked| {
+                let buckets = buckets(&epoch.policy, overrides, &asked.limit, &asked.key);
+                let buckets = buckets.map_err(|problem| problem.of_entry(RESETS, index))?;
+                Ok((asked, buckets))
+            });
             let outcome = match wanted {
-                Err(Problem { code, message }) => WasReset::Error { code, message },
-                // However many there are, a store that hangs is not waited for again and again.
+                Err(problem) => problem.into(),
+                // A store that hangs is waited for once, not for every entry.
                 Ok(_) if Instant::now() > deadline => WasReset::Unavailable,
                 Ok((asked, buckets)) => {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
@@ -224,27 +245,28 @@ impl Service {
         Ok(json(&Listed { outcomes }))
     }
 
-    /// Frees what has expired in the store, and looks how things stand that no decision has told of lately; to be called
-    /// every second or so.
+    /// Frees what has expired in the store, and refreshes the metrics of limits that no recent verdict reported. Call it
+    /// about every second.
     pub async fn tick(&self) {
         self.store.sweep().await;
         if self.settler.was_asked() {
             self.look_at_samples().await;
         }
-        // What the store last said holds; whether it is there is told elsewhere.
+        // On an error the last answer stays in force; `watch_store` reports whether the store is there.
         let _ = self.settler.tick().await;
     }
 
-    /// Asks how limits stand that decisions asked for and others decided.
+    /// Reads the state of limits that were checked but did not decide.
     async fn look_at_samples(&self) {
-        let epoch = self.live.current();
-        let samples = epoch.meters.samples();
-        let look = |(limit, key): &(&'_ str, String)| {
+        let epoch = self.policy.current();
+        let samples = epoch.metrics.samples();
+        let look = |(limit, sample): &(&'_ str, Sample)| {
             Ok(Decision {
                 checks: vec![Check {
                     limit: (*limit).to_owned().into(),
-                    key: key.clone().into(),
+                    key: sample.key.clone().into(),
                     cost: 0,
+                    quota: sample.quota,
                 }],
                 peek: true,
                 receipt: false,
@@ -253,11 +275,14 @@ impl Service {
             })
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
-        let plan = Plan::new(&epoch.policy, &looks, |_| None);
-        let (settled, instead) = self.settler.settle(&plan, None).await;
+        let overrides = epoch.overrides.at(clock::unix_ms);
+        let plan = Plan::new(&epoch.policy, &looks, overrides, |_| None);
+        let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
         let now_us = clock::now_us();
-        for (told, (_, key)) in plan.verdicts(&settled, &instead).iter().zip(&samples) {
-            epoch.meters.note(&told.verdict, key, now_us);
+        for (decided, (_, sample)) in plan.verdicts(&outcomes, &fallbacks).iter().zip(&samples) {
+            if decided.source != Source::Override {
+                epoch.metrics.note(&decided.verdict, &sample.key, now_us);
+            }
         }
     }
 
@@ -269,38 +294,31 @@ impl Service {
     /// The metrics as text.
     ///
     /// # Errors
-    /// One of them cannot be written as text.
+    /// The metrics cannot be encoded.
     pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
-        let (sidecars, unwritten) = self.settler.standing();
-        self.metrics.text(Now {
+        let (sidecars, unwritten) = self.settler.fleet_and_unwritten();
+        self.metrics.text(GaugeReadings {
             certificates: self.denials.len(),
             sidecars: usize::try_from(sidecars).unwrap_or(usize::MAX),
             unwritten,
+            overrides: self.override_counts(),
         })
     }
 
-    /// Whether all of the store can be used, as far as is known; asks nobody.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn store_answers(&self) -> Result<(), StoreError> {
-        self.store.ping().await
-    }
-
-    /// Tells metrics and events how the store stands, whenever that changes, for ever.
+    /// Reports each change of the store's health to metrics and events. Never returns.
     pub async fn watch_store(&self) {
         let mut changes = self.store.health_changes();
         loop {
             let health = changes.borrow_and_update().clone();
-            self.metrics.store_is_up(health.is_up());
+            self.metrics.set_store_up(health.is_up());
             match &health.state {
                 HealthState::Unknown => {}
                 HealthState::Up => {
-                    self.incidents.store_answered(clock::unix_ms());
-                    self.incidents.log.succeeded();
+                    self.events.store_answered(clock::unix_ms());
+                    self.events.log.succeeded();
                 }
                 HealthState::Down(cause) => {
-                    // A connection that is replaced at once is no outage.
+                    // A connection that is replaced at once is not an outage.
                     let up = changes.wait_for(Health::is_up);
                     if tokio::time::timeout(REPLACED_WITHIN, up).await.is_ok() {
                         changes.mark_changed();
@@ -308,7 +326,7 @@ impl Service {
                     }
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
-                    self.incidents.store_lost(since_ms, cause);
+                    self.events.store_lost(since_ms, cause);
                 }
             }
             if changes.changed().await.is_err() {
@@ -317,45 +335,45 @@ impl Service {
         }
     }
 
-    /// Tells the store what was admitted without it, for ever.
+    /// Writes units that were admitted without the store back to it. Never returns.
     pub async fn write_back(&self) {
         self.settler.write_back().await;
     }
 
-    /// Says to the store that this sidecar goes.
+    /// Announces to the store that this sidecar is shutting down.
     pub async fn leave(&self) {
         self.settler.leave().await;
     }
 
-    /// What the store is, for people.
+    /// The kind of store, for people.
     pub fn store_name(&self) -> &'static str {
         self.store.name()
     }
 
-    /// Reads the policy file again, and remembers what came of it.
+    /// Reloads the policy file and records the result.
     pub fn reload(&self) {
-        match self.live.reload(&self.metrics) {
+        match self.policy.reload(&self.metrics) {
             Reload::Unchanged => {}
             Reload::Loaded => {
-                let epoch = self.live.current().number;
-                self.incidents.policy_loaded(clock::unix_ms(), epoch);
+                let epoch = self.policy.current().policy_number;
+                self.events.policy_loaded(clock::unix_ms(), epoch);
             }
             Reload::Refused => {
-                let why = self.live.source.refusal().unwrap_or_default();
-                self.incidents.policy_refused(clock::unix_ms(), why);
+                let why = self.policy.source.refusal().unwrap_or_default();
+                self.events.policy_refused(clock::unix_ms(), why);
             }
         }
     }
 }
 
-/// A number from 1 to 2^53 - 1. The standard library's hasher is the one source of randomness that it has: its keys are the
-/// operating system's.
+/// A number from 1 to 2^53 - 1. The standard library's only random source is its hasher, whose keys come from the operating
+/// system.
 fn random_instance() -> u64 {
     let random = RandomState::new().build_hasher().finish();
     (random >> 11).max(1)
 }
 
-/// Strings and integers always can be written as JSON; an empty body would be read as no answer.
+/// Strings and integers can always be encoded as JSON; clients would treat an empty body as no answer.
 fn json(answer: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(answer).unwrap_or_default()
 }

@@ -1,33 +1,33 @@
-//! What settles the decisions of a plan: the store, or what stands in for it while it is down.
+//! Gets the outcomes of a plan's decisions from the store, or from the fallback while it is down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluicegate_engine::{Batch, BatchBuilder};
+use sluicegate_engine::{Batch, BatchBuilder, Outcome};
 use sluicegate_protocol::WithoutStore;
 use tokio::time::Instant;
 
-use super::instead::{Instead, Mode};
+use super::fallback::{Fallback, Mode};
 use super::plan::Plan;
 use crate::policy::WhenStoreIsDown;
 use crate::store::batch::Batcher;
-use crate::store::{NoShare, Outage, Settled, Store, StoreError};
+use crate::store::{NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
 
-/// The store, the queue before it, and what is done without it.
+/// The store, the queue in front of it, and the fallback for outages.
 #[derive(Debug)]
 pub struct Settler {
     store: Arc<Store>,
     batcher: Batcher,
     outage: Outage,
-    /// It was asked for something since the last look.
+    /// Whether the store was asked since the last tick.
     asked: AtomicBool,
-    /// This sidecar's name among those that share the store.
+    /// This sidecar's name among the sidecars that share the store.
     name: String,
 }
 
 impl Settler {
-    /// One for the sidecar of that name.
+    /// Creates it for the sidecar with this name.
     pub fn new(store: Arc<Store>, batcher: Batcher, outage: Outage, name: String) -> Self {
         Self {
             store,
@@ -38,12 +38,12 @@ impl Settler {
         }
     }
 
-    /// What the store says to each decision of a plan, and what stands in for it where it says nothing.
+    /// The store's outcome for each decision of a plan, and the fallback's answer where the store gave none.
     pub async fn settle(
         &self,
         plan: &Plan,
         parent: Option<Parent>,
-    ) -> (Vec<Option<Settled>>, Vec<Instead>) {
+    ) -> (Vec<Option<Outcome>>, Vec<Fallback>) {
         let batch = &plan.batch;
         if batch.decisions.is_empty() {
             return Default::default();
@@ -51,87 +51,100 @@ impl Settler {
         self.asked.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.store.timeout();
         let held = self.outage.held_back(&self.store, batch, deadline).await;
-        let settled = if held.is_empty() {
+        let outcomes = if held.is_empty() && !plan.has_mixed_specs {
             self.batcher.decide(Arc::clone(batch), parent).await
         } else {
-            self.settle_others(batch, &held, parent).await
+            let may_go = |index: &usize| !held.get(*index).is_some_and(|held| *held);
+            let mut order: Vec<_> = (0..batch.decisions.len()).filter(may_go).collect();
+            if plan.has_mixed_specs {
+                // A store call has one quota per key, so there is one call for each rank of quotas.
+                let ranks = batch.spec_ranks();
+                order.sort_by_key(|index| ranks.get(*index).copied());
+            }
+            self.settle_some(batch, &order, parent).await
         };
-        if settled.iter().all(Option::is_some) {
-            return (settled, Vec::new());
+        if outcomes.iter().all(Option::is_some) {
+            return (outcomes, Vec::new());
         }
-        let mut instead = Vec::with_capacity(settled.len());
-        for ((decision, limits), settled) in plan.takes().zip(&settled) {
-            let say = match Mode::of(limits.clone()) {
-                _ if settled.is_some() => Instead::Say(None),
-                Mode::Allow => Instead::Say(Some(WithoutStore::Allow)),
-                Mode::Deny => Instead::Say(Some(WithoutStore::Deny)),
+        let mut fallbacks = Vec::with_capacity(outcomes.len());
+        for ((decision, limits), outcome) in plan.takes().zip(&outcomes) {
+            let fallback = match Mode::of(limits.clone()) {
+                _ if outcome.is_some() => Fallback::NoVerdict(None),
+                Mode::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
+                Mode::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
                 Mode::Share => {
                     let shared = limits
                         .enumerate()
                         .filter(|(_, limit)| limit.when_store_is_down == WhenStoreIsDown::Share);
                     let takes: Vec<_> = shared.map(|(number, _)| number).collect();
                     match self.outage.decide(&self.store, batch, decision, &takes) {
-                        Ok(outcome) => Instead::Share(Settled { outcome }),
-                        // To let it pass would be over the limit, and to let it wait in vain.
-                        Err(NoShare::TooSmall) => Instead::Say(Some(WithoutStore::Deny)),
-                        Err(NoShare::NotDown | NoShare::NotPlaced) => Instead::Say(None),
+                        Ok(outcome) => Fallback::Share(outcome),
+                        // Admitting it would exceed the limit, and waiting would not help.
+                        Err(NoShare::TooSmall) => Fallback::NoVerdict(Some(WithoutStore::Deny)),
+                        Err(NoShare::NotDown | NoShare::PositionUnknown) => {
+                            Fallback::NoVerdict(None)
+                        }
                     }
                 }
             };
-            instead.push(say);
+            fallbacks.push(fallback);
         }
-        (settled, instead)
+        (outcomes, fallbacks)
     }
 
-    /// What the store says to the decisions that are not held back.
-    async fn settle_others(
+    /// The store's outcomes for some decisions of a batch, in this order; none for the others.
+    async fn settle_some(
         &self,
         batch: &Batch,
-        held: &[bool],
+        order: &[usize],
         parent: Option<Parent>,
-    ) -> Vec<Option<Settled>> {
-        let mut others = BatchBuilder::new();
-        let mut goes = Vec::with_capacity(held.len());
-        for (decision, held) in batch.decisions.iter().zip(held) {
-            goes.push(!held && others.copy(batch, decision));
+    ) -> Vec<Option<Outcome>> {
+        let mut some = BatchBuilder::new();
+        for decision in order.iter().filter_map(|index| batch.decisions.get(*index)) {
+            some.add(batch, decision);
         }
-        let others = Arc::new(others.finish());
-        let mut settled = self.batcher.decide(others, parent).await.into_iter();
-        let put_back = |goes: bool| goes.then(|| settled.next().flatten()).flatten();
-        goes.into_iter().map(put_back).collect()
+        let some = Arc::new(some.finish());
+        let mut outcomes = vec![None; batch.decisions.len()];
+        for (index, outcome) in order.iter().zip(self.batcher.decide(some, parent).await) {
+            if let Some(place) = outcomes.get_mut(*index) {
+                *place = outcome;
+            }
+        }
+        outcomes
     }
 
-    /// Whether it was asked for something since this was last called.
+    /// Whether the store was asked since the last call of this function.
     pub fn was_asked(&self) -> bool {
         self.asked.swap(false, Ordering::Relaxed)
     }
 
-    /// Says that this sidecar is there, and hears how many there are; frees what has expired. To be called every second.
+    /// Announces this sidecar to the store, which answers with the number of sidecars and frees expired state. Call it every
+    /// second.
     ///
     /// # Errors
-    /// The store was not told. What it last said holds.
+    /// The store could not be reached. Its last answer stays in force.
     pub async fn tick(&self) -> Result<(), StoreError> {
         self.outage.sweep();
-        if let Some(place) = self.store.announce(&self.name).await? {
-            self.outage.placed(place);
+        if let Some(position) = self.store.announce(&self.name).await? {
+            self.outage.set_position(position);
         }
         Ok(())
     }
 
-    /// Says that this sidecar goes: its share is the others' from now on.
+    /// Announces that this sidecar leaves: the others take over its share.
     pub async fn leave(&self) {
-        // If the store is not told it forgets by itself.
+        // If this fails, the store forgets the sidecar a few seconds later.
         let _ = self.store.leave(&self.name).await;
     }
 
-    /// Tells the store what was admitted without it, as soon as it is back; for ever.
+    /// Writes units that were admitted without the store back to it whenever it returns. Never returns.
     pub async fn write_back(&self) {
         self.outage.write_back(&self.store, &self.name).await;
     }
 
-    /// Sidecars that share the limits, as far as is known, and buckets that the store has yet to be told of.
-    pub fn standing(&self) -> (u64, usize) {
-        let sidecars = self.outage.place().map_or(0, |place| place.of);
+    /// The known number of sidecars that share the limits, and the number of buckets not written back to the store yet.
+    pub fn fleet_and_unwritten(&self) -> (u64, usize) {
+        let sidecars = self.outage.position().map_or(0, |position| position.of);
         (sidecars, self.outage.pending())
     }
 }

@@ -1,56 +1,61 @@
-//! What stands around the filter in Envoy's file and does not fit it.
+//! Settings around the filter in Envoy's file that do not suit it.
 
-use sluicegate_rules::config::written::{Configuration, Cost, Limit, Part};
+use sluicegate_rules::config::schema::{Configuration, Cost, KeyComponent, Limit};
 
-use super::document::Plugin;
+use super::envoy_yaml::Plugin;
 use super::findings::{Findings, Severity, checks};
 
-pub fn review(plugin: &Plugin, written: &Configuration, findings: &mut Findings<'_>) {
+pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
     if plugin.allow_on_headers_stop_iteration {
         findings.add(
             Severity::Warning,
             String::new(),
-            "with `allow_on_headers_stop_iteration: true` Envoy buffers a request's body while the request waits, and \
-             answers one that is larger than its buffer with 413"
+            "with `allow_on_headers_stop_iteration: true` Envoy buffers the body of a request that waits, and answers \
+             413 if the body exceeds its buffer"
                 .to_owned(),
             "remove it: this filter does not need it",
         );
     }
-    clusters(plugin, written, findings);
+    clusters(plugin, configuration, findings);
     let Some(manager) = plugin.manager else {
         return;
     };
-    if !manager.refuses_underscores
-        && let Some((at, name)) = header_with_a_hyphen(written)
+    if !manager.rejects_underscores
+        && let Some((at, name)) = header_with_a_hyphen(configuration)
     {
         let alike = name.replace('-', "_");
         findings.add(
             Severity::Warning,
             at,
             format!(
-                "some upstreams (WSGI, CGI) take a header `{alike}` for `{name}`, so this filter answers requests with \
-                 `{alike}` by 400"
+                "some upstreams (WSGI, CGI) treat a header `{alike}` as `{name}`, so this filter answers requests with \
+                 `{alike}` with 400"
             ),
-            "say `common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }` in the connection \
-             manager, so that no other filter or upstream is misled either",
+            "set `common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }` in the connection \
+             manager, so that other filters and upstreams are safe too",
         );
     }
-    let reads_jwt = |part: &Part| part.jwt.is_some();
-    if manager.jwt_authn_behind
-        && let Some((at, _)) = parts(written).find(|(_, part)| reads_jwt(part))
+    let of_components = components(configuration).filter(|(_, component)| component.jwt.is_some());
+    let of_quotas = checks(configuration).filter_map(|(_, at, _, check)| {
+        check.quota.as_ref()?.jwt.as_ref()?;
+        Some(format!("{at}.quota"))
+    });
+    let mut read_a_jwt = of_components.map(|(at, _)| at).chain(of_quotas);
+    if manager.jwt_authn_follows
+        && let Some(at) = read_a_jwt.next()
     {
         findings.add(
             Severity::Warning,
             format!("{at}.jwt"),
-            "`jwt_authn` stands behind this filter in `http_filters`: no token is verified yet, and every claim is missing"
+            "`jwt_authn` comes after this filter in `http_filters`: no token is verified yet, and every claim is missing"
                 .to_owned(),
             "put `jwt_authn` before this filter",
         );
     }
 }
 
-fn clusters(plugin: &Plugin, written: &Configuration, findings: &mut Findings<'_>) {
-    let name = &written.sidecar.cluster;
+fn clusters(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
+    let name = &configuration.sidecar.cluster;
     if let Some(clusters) = &plugin.clusters
         && !clusters.contains(name)
     {
@@ -61,36 +66,36 @@ fn clusters(plugin: &Plugin, written: &Configuration, findings: &mut Findings<'_
                 "this file has no cluster `{name}`, only `{}`",
                 clusters.join("`, `")
             ),
-            "add it, unless it comes from a control plane: without it no request gets a verdict",
+            "add it, unless a control plane provides it: without it no request gets a verdict",
         );
     }
 }
 
-/// The first header with `-` in its name that says whom to count, by which limit or at what cost.
-fn header_with_a_hyphen(written: &Configuration) -> Option<(String, String)> {
-    let of_parts = parts(written).filter_map(|(at, part)| {
-        let name = part.header.clone()?;
+/// The first header with `-` in its name that a key, a choice of limit or a cost reads.
+fn header_with_a_hyphen(configuration: &Configuration) -> Option<(String, String)> {
+    let of_components = components(configuration).filter_map(|(at, component)| {
+        let name = component.header.clone()?;
         Some((format!("{at}.header"), name))
     });
-    let of_costs = checks(written).filter_map(|(_, at, _, check)| match &check.cost {
+    let of_costs = checks(configuration).filter_map(|(_, at, _, check)| match &check.cost {
         Cost::Varying(varying) => Some((format!("{at}.cost.header"), varying.header.clone()?)),
         Cost::Constant(_) => None,
     });
-    of_parts
+    of_components
         .chain(of_costs)
         .find(|(_, name)| name.contains('-'))
 }
 
-/// Every part of a key and of a choice of limit, with its path.
-fn parts(written: &Configuration) -> impl Iterator<Item = (String, &Part)> {
-    checks(written).flat_map(|(_, at, _, check)| {
+/// Every component of a key and of a choice of limit, with its path.
+fn components(configuration: &Configuration) -> impl Iterator<Item = (String, &KeyComponent)> {
+    checks(configuration).flat_map(|(_, at, _, check)| {
         let key = check.key.iter().enumerate();
-        let mut parts: Vec<_> = key
-            .map(|(index, part)| (format!("{at}.key[{index}]"), part))
+        let mut components: Vec<_> = key
+            .map(|(index, component)| (format!("{at}.key[{index}]"), component))
             .collect();
         if let Limit::Tiers(tiers) = &check.limit {
-            parts.push((format!("{at}.limit.by"), &tiers.by));
+            components.push((format!("{at}.limit.by"), &tiers.by));
         }
-        parts
+        components
     })
 }

@@ -1,17 +1,17 @@
-//! What has been found, and how it is told.
+//! Findings: what is wrong, where, and how to fix it.
 
 use std::fmt;
 
-use sluicegate_rules::config::written;
+use sluicegate_rules::config::schema;
 
-use super::document::Lined;
+use super::envoy_yaml::ValueWithLines;
 
-/// How bad it is.
+/// How serious it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It works, and probably not as it was meant.
+    /// It works, but probably not as intended.
     Warning,
-    /// It does not work, or a client can make it not work.
+    /// It does not work, or a client can defeat it.
     Error,
 }
 
@@ -24,31 +24,31 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something that is wrong.
+/// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Line of the file.
     pub line: usize,
-    /// How bad it is.
+    /// How serious it is.
     pub severity: Severity,
     /// The field, by its path in the configuration.
     pub field: String,
     /// What is wrong.
     pub message: String,
-    /// What to do.
+    /// How to fix it.
     pub remedy: String,
 }
 
-/// What has been found so far.
+/// The findings so far.
 pub struct Findings<'a> {
     /// The configuration, with its lines.
-    pub lined: &'a Lined,
-    /// In the order in which they were found.
+    pub lined: &'a ValueWithLines,
+    /// In the order of discovery.
     pub found: Vec<Finding>,
 }
 
 impl Findings<'_> {
-    /// Adds one at the line of its field.
+    /// Adds a finding at the line of its field.
     pub fn add(&mut self, severity: Severity, field: String, message: String, remedy: &str) {
         self.found.push(Finding {
             line: self.lined.line(&field),
@@ -60,12 +60,16 @@ impl Findings<'_> {
     }
 }
 
-/// Each check of each rule, with its path.
+/// Each check of each rule, with the rule's index and the check's path.
 pub fn checks(
-    written: &written::Configuration,
-) -> impl Iterator<Item = (usize, String, &written::Rule, &written::Check)> {
-    written.rules.iter().enumerate().flat_map(|(r, rule)| {
-        let checks = rule.checks.iter().enumerate();
-        checks.map(move |(c, check)| (r, format!("rules[{r}].checks[{c}]"), rule, check))
-    })
+    configuration: &schema::Configuration,
+) -> impl Iterator<Item = (usize, String, &schema::Rule, &schema::Check)> {
+    configuration
+        .rules
+        .iter()
+        .enumerate()
+        .flat_map(|(r, rule)| {
+            let checks = rule.checks.iter().enumerate();
+            checks.map(move |(c, check)| (r, format!("rules[{r}].checks[{c}]"), rule, check))
+        })
 }

@@ -1,22 +1,24 @@
-//! Keys that a client can choose or leave out, and so step out of its own count, and those that can be guessed.
+//! Keys that a client can choose or omit, which evades its limit, and keys that can be guessed.
 
-use sluicegate_rules::config::written::{Check, Configuration, Limit, Names, Part};
+use sluicegate_rules::config::schema::{
+    AttributePath, Check, Configuration, KeyComponent, Limit, Metadata,
+};
 
-use super::document::Plugin;
+use super::envoy_yaml::Plugin;
 use super::findings::{Findings, Severity, checks};
 
 const FORWARDED: &str = "x-forwarded-for";
 
-pub fn review(plugin: &Plugin, written: &Configuration, findings: &mut Findings<'_>) {
-    pepper(written, findings);
-    for (_, at, rule, check) in checks(written) {
-        if is_chosen(check) && rule.checks.iter().all(is_chosen) {
+pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
+    pepper(configuration, findings);
+    for (_, at, rule, check) in checks(configuration) {
+        if is_client_chosen(check) && rule.checks.iter().all(is_client_chosen) {
             findings.add(
                 Severity::Warning,
                 format!("{at}.key"),
-                "a client can choose every part of this key, and have a new allowance for each value that it invents"
+                "a client can choose every component of this key, and gets a fresh quota for each value that it invents"
                     .to_owned(),
-                "say `trusted: true` if something in front of this filter has checked it, or add a check by `address` \
+                "set `trusted: true` if something in front of this filter has verified it, or add a check by `address` \
                  or `constant` to the rule",
             );
         }
@@ -24,79 +26,94 @@ pub fn review(plugin: &Plugin, written: &Configuration, findings: &mut Findings<
             findings.add(
                 Severity::Warning,
                 format!("{at}.key"),
-                "a request without a part of this key is not checked at all, and `when_missing` does not say that it \
-                 may pass"
+                "a request that lacks a component of this key is not checked at all, and `when_missing` is not set"
                     .to_owned(),
-                "say `when_missing: deny`, `{use: TEXT}` or, if that is meant, `skip`",
+                "set `when_missing` to `deny`, `{use: TEXT}` or, if such requests may pass, `skip`",
             );
         }
-        let mut parts: Vec<(String, &Part)> = Vec::new();
-        for (index, part) in check.key.iter().enumerate() {
-            parts.push((format!("{at}.key[{index}]"), part));
+        let mut components: Vec<(String, &KeyComponent)> = Vec::new();
+        for (index, component) in check.key.iter().enumerate() {
+            components.push((format!("{at}.key[{index}]"), component));
         }
         if let Limit::Tiers(tiers) = &check.limit {
-            if is_claimed(&tiers.by) {
+            let by = &tiers.by;
+            if is_client_controlled(by)
+                || is_of_request(by)
+                || is_copied(plugin, by.metadata.as_ref())
+            {
                 findings.add(
-                    Severity::Warning,
+                    Severity::Error,
                     format!("{at}.limit.by"),
                     "a client can choose its own tier".to_owned(),
-                    "say `trusted: true` if something in front of this filter has checked it, or choose by a claim of \
-                     a token",
+                    "choose the tier by `jwt`, or by `metadata` of a filter that verifies the client; or set `trusted: true` \
+                     if something in front of this filter has verified the header, cookie or query parameter",
                 );
             }
-            parts.push((format!("{at}.limit.by"), &tiers.by));
+            components.push((format!("{at}.limit.by"), by));
         }
-        for (at, part) in parts {
-            addresses(plugin, &at, part, findings);
+        let quota = check.quota.as_ref();
+        if is_copied(plugin, quota.and_then(|quota| quota.metadata.as_ref())) {
+            findings.add(
+                Severity::Error,
+                format!("{at}.quota.metadata"),
+                "a client can choose its own quota: another filter copies what clients send into this metadata".to_owned(),
+                "use `jwt`, or `metadata` of a filter that checks the client, such as `ext_authz`",
+            );
+        }
+        for (at, component) in components {
+            addresses(plugin, &at, component, findings);
         }
     }
 }
 
-/// Whether a request can be without it: what Envoy always knows, and what the rule's own path has, cannot be missing.
-const fn can_be_absent(part: &Part) -> bool {
-    let hops = match &part.address {
+/// Whether a request can lack it. What Envoy always knows and what the rule's own path contains cannot be missing.
+const fn can_be_absent(component: &KeyComponent) -> bool {
+    let hops = match &component.address {
         Some(address) => address.trusted_hops.is_some(),
         None => false,
     };
-    hops || part.header.is_some()
-        || part.cookie.is_some()
-        || part.query.is_some()
-        || part.jwt.is_some()
-        || part.mtls.is_some()
-        || part.attribute.is_some()
+    hops || component.header.is_some()
+        || component.cookie.is_some()
+        || component.query.is_some()
+        || component.jwt.is_some()
+        || component.metadata.is_some()
+        || component.mtls.is_some()
+        || component.attribute.is_some()
 }
 
-fn pepper(written: &Configuration, findings: &mut Findings<'_>) {
-    let is_hashed = |part: &Part| {
-        let secret = part.header.is_some()
-            || part.cookie.is_some()
-            || part.query.is_some()
-            || part.jwt.is_some()
-            || part.attribute.is_some();
-        secret && !part.plain
+fn pepper(configuration: &Configuration, findings: &mut Findings<'_>) {
+    let is_hashed = |component: &KeyComponent| {
+        let secret = component.header.is_some()
+            || component.cookie.is_some()
+            || component.query.is_some()
+            || component.jwt.is_some()
+            || component.metadata.is_some()
+            || component.attribute.is_some();
+        secret && !component.plain
     };
-    let mut checks = checks(written);
+    let mut checks = checks(configuration);
     let hashed = checks.find(|(_, _, _, check)| check.key.iter().any(is_hashed));
-    if let Some((_, at, _, _)) = hashed.filter(|_| written.pepper.is_empty()) {
+    if let Some((_, at, _, _)) = hashed.filter(|_| configuration.pepper.is_empty()) {
         findings.add(
             Severity::Warning,
             format!("{at}.key"),
-            "parts of keys are hashed without a `pepper`: whoever reads Redis can try a dictionary".to_owned(),
-            "say `pepper: TEXT`, long, random and the same for the whole fleet, or `plain: true` where nothing is secret",
+            "components of keys are hashed without a `pepper`: anyone who can read Redis can guess them with a dictionary"
+                .to_owned(),
+            "set `pepper: TEXT`, long, random and the same for the whole fleet, or `plain: true` where nothing is secret",
         );
     }
 }
 
-fn addresses(plugin: &Plugin, at: &str, part: &Part, findings: &mut Findings<'_>) {
-    if reads_forwarded(part) {
+fn addresses(plugin: &Plugin, at: &str, component: &KeyComponent, findings: &mut Findings<'_>) {
+    if reads_x_forwarded_for(component) {
         findings.add(
             Severity::Error,
             at.to_owned(),
-            "X-Forwarded-For begins with whatever the client has written: each request can be a new subject".to_owned(),
-            "say `address: { trusted_hops: N }`, which counts from the right",
+            "X-Forwarded-For begins with whatever the client sent: each request can be a new subject".to_owned(),
+            "set `address: { trusted_hops: N }`, which counts from the right",
         );
     }
-    let peer = part
+    let peer = component
         .address
         .as_ref()
         .is_some_and(|address| address.trusted_hops.is_none());
@@ -108,43 +125,69 @@ fn addresses(plugin: &Plugin, at: &str, part: &Part, findings: &mut Findings<'_>
         findings.add(
             Severity::Warning,
             format!("{at}.address"),
-            "without `use_remote_address: true` Envoy takes the last entry of X-Forwarded-For for the peer, which a \
-             client can write that connects to this Envoy directly"
+            "without `use_remote_address: true` Envoy takes the last entry of X-Forwarded-For as the peer's address, \
+             which a client that connects to this Envoy directly can forge"
                 .to_owned(),
-            "say `use_remote_address: true` in the connection manager, or, behind a proxy, `trusted_hops`",
+            "set `use_remote_address: true` in the connection manager, or, behind a proxy, `trusted_hops`",
         );
     }
 }
 
-fn reads_forwarded(part: &Part) -> bool {
-    let attribute = match &part.attribute {
-        Some(Names::Dotted(name)) => name.to_ascii_lowercase().contains(FORWARDED),
-        Some(Names::List(names)) => names
+fn reads_x_forwarded_for(component: &KeyComponent) -> bool {
+    let attribute = match &component.attribute {
+        Some(AttributePath::Dotted(name)) => name.to_ascii_lowercase().contains(FORWARDED),
+        Some(AttributePath::List(names)) => names
             .iter()
             .any(|name| name.eq_ignore_ascii_case(FORWARDED)),
         None => false,
     };
     attribute
-        || part
+        || component
             .header
             .as_ref()
             .is_some_and(|name| name.eq_ignore_ascii_case(FORWARDED))
 }
 
-/// Whether a client writes this by itself, unchecked.
-const fn is_claimed(part: &Part) -> bool {
-    (part.header.is_some() || part.cookie.is_some() || part.query.is_some()) && !part.trusted
+/// Whether the client sends this value and nothing verifies it.
+const fn is_client_controlled(component: &KeyComponent) -> bool {
+    (component.header.is_some() || component.cookie.is_some() || component.query.is_some())
+        && !component.trusted
 }
 
-/// Whether nothing but the client's word is in the key.
-fn is_chosen(check: &Check) -> bool {
-    let chosen = |part: &Part| {
-        is_claimed(part)
-            || part.path.is_some()
-            || part.template.is_some()
-            || part.host.is_some()
-            || part.method.is_some()
+/// Whether it is an attribute that Envoy takes from what the client has written.
+fn is_of_request(component: &KeyComponent) -> bool {
+    let (of, name) = match &component.attribute {
+        Some(AttributePath::Dotted(name)) => {
+            let mut names = name.split('.');
+            (names.next(), names.next())
+        }
+        Some(AttributePath::List(names)) => {
+            let mut names = names.iter().map(String::as_str);
+            (names.next(), names.next())
+        }
+        None => return false,
     };
-    // A path alone is what is asked for: to count by it is to limit what is asked for, whoever asks.
-    check.key.iter().all(chosen) && check.key.iter().any(is_claimed)
+    of == Some("request")
+        && matches!(
+            name,
+            Some("headers" | "query" | "referer" | "useragent" | "id")
+        )
+}
+
+/// Whether another filter has only copied there what the client has sent.
+fn is_copied(plugin: &Plugin, metadata: Option<&Metadata>) -> bool {
+    metadata.is_some_and(|metadata| plugin.copied_namespaces.contains(&metadata.namespace))
+}
+
+/// Whether the client can choose the whole key.
+fn is_client_chosen(check: &Check) -> bool {
+    let chosen = |component: &KeyComponent| {
+        is_client_controlled(component)
+            || component.path.is_some()
+            || component.template.is_some()
+            || component.host.is_some()
+            || component.method.is_some()
+    };
+    // A key of only the path is deliberate: it limits a resource, whichever client requests it.
+    check.key.iter().all(chosen) && check.key.iter().any(is_client_controlled)
 }

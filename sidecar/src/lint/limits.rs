@@ -1,28 +1,31 @@
-//! A configuration's checks against a policy's limits.
+//! Compares a configuration's checks with a policy's limits.
 
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_rules::config::nearest;
-use sluicegate_rules::config::written::{Check, Configuration, Cost, Limit as Named, WhenMissing};
+use sluicegate_rules::config::schema::{Check, Configuration, Cost, Limit as Named, WhenMissing};
 
 use super::findings::{Findings, Severity, checks};
 use super::matching::covers;
 use crate::policy::{Limit, Policy};
 
-pub fn review(written: &Configuration, policy: &Policy, findings: &mut Findings<'_>) {
-    for (_, at, _, check) in checks(written) {
-        for (field, name) in names(&at, check) {
+pub fn lint(configuration: &Configuration, policy: &Policy, findings: &mut Findings<'_>) {
+    for (_, at, _, check) in checks(configuration) {
+        for (field, name) in limit_names(&at, check) {
             match policy.limit(name) {
-                None => unknown(policy, field, name, findings),
-                Some(limit) => costs(&at, check, limit, findings),
+                None => report_unknown(policy, field, name, findings),
+                Some(limit) => {
+                    check_costs(&at, check, limit, findings);
+                    check_quota(&at, check, limit, findings);
+                }
             }
         }
     }
-    for (r, at, rule, check) in checks(written) {
+    for (r, at, rule, check) in checks(configuration) {
         if rule.shadow {
             continue;
         }
-        let tighter = checks(written).find(|(other_r, other_at, other_rule, other)| {
-            // A rule that comes after one that stops may not be asked; of two that are as tight, the first stays.
+        let tighter = checks(configuration).find(|(other_r, other_at, other_rule, other)| {
+            // A rule after one with `stop` may not be evaluated; of two equally tight checks, the first is kept.
             let asked_too =
                 *other_r < r || (*other_r == r && *other_at < at) || (*other_r > r && !rule.stop);
             let earlier = (*other_r, other_at) < (r, &at);
@@ -30,7 +33,7 @@ pub fn review(written: &Configuration, policy: &Policy, findings: &mut Findings<
                 && !other_rule.shadow
                 && asked_too
                 && covers(&other_rule.matcher, &rule.matcher)
-                && is_as_wide(other, check)
+                && counts_every_subject_of(other, check)
                 && is_tighter(policy, other, check)
                 && (earlier || !is_tighter(policy, check, other))
         });
@@ -54,8 +57,8 @@ pub fn review(written: &Configuration, policy: &Policy, findings: &mut Findings<
     }
 }
 
-/// Every limit that a check may name, with its field.
-fn names<'a>(at: &str, check: &'a Check) -> Vec<(String, &'a str)> {
+/// Every limit that a check names, with its field.
+fn limit_names<'a>(at: &str, check: &'a Check) -> Vec<(String, &'a str)> {
     match &check.limit {
         Named::Name(name) => vec![(format!("{at}.limit"), name)],
         Named::Tiers(tiers) => {
@@ -67,7 +70,7 @@ fn names<'a>(at: &str, check: &'a Check) -> Vec<(String, &'a str)> {
     }
 }
 
-fn unknown(policy: &Policy, field: String, name: &str, findings: &mut Findings<'_>) {
+fn report_unknown(policy: &Policy, field: String, name: &str, findings: &mut Findings<'_>) {
     let known: Vec<&str> = policy.limits().map(|limit| limit.name.as_str()).collect();
     let remedy = nearest(name, known.iter().copied()).map_or_else(
         || format!("the policy has `{}`", known.join("`, `")),
@@ -81,14 +84,14 @@ fn unknown(policy: &Policy, field: String, name: &str, findings: &mut Findings<'
     );
 }
 
-fn costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
+fn check_costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
     let most = limit.most();
     let mut too_much = |severity, field: String, cost: u64| {
         if cost > most {
             findings.add(
                 severity,
                 field,
-                format!("a cost of {cost} is more than limit `{}` ever holds ({most}): such a request is never admitted", limit.name),
+                format!("a cost of {cost} exceeds what limit `{}` can ever hold ({most}): such a request is never admitted", limit.name),
                 "lower the cost or raise the limit",
             );
         }
@@ -115,14 +118,36 @@ fn costs(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether all that one check counts, the other counts too: its key has no part that the one's has not.
-fn is_as_wide(wide: &Check, narrow: &Check) -> bool {
-    let constant = |check: &Check| check.key.iter().all(|part| part.constant.is_some());
-    let parts = wide.key.iter().all(|part| narrow.key.contains(part));
-    // A part that is missing must not make the wide one be skipped where the narrow one is asked.
+fn check_quota(at: &str, check: &Check, limit: &Limit, findings: &mut Findings<'_>) {
+    if check.quota.is_some() && limit.max_requested_quota.is_none() {
+        findings.add(
+            Severity::Error,
+            format!("{at}.quota"),
+            format!(
+                "limit `{}` does not accept a quota from a request: its own counts always",
+                limit.name
+            ),
+            "say `quota_from_request: { max: N }` for the limit in the policy, or remove `quota`",
+        );
+    }
+}
+
+/// Whether `wide` counts every request that `narrow` counts: its key has no component that the other's lacks.
+fn counts_every_subject_of(wide: &Check, narrow: &Check) -> bool {
+    let constant = |check: &Check| {
+        check
+            .key
+            .iter()
+            .all(|component| component.constant.is_some())
+    };
+    let components = wide
+        .key
+        .iter()
+        .all(|component| narrow.key.contains(component));
+    // A missing component must not skip the wide check where the narrow one applies.
     let missing = wide.when_missing == narrow.when_missing
         || !matches!(narrow.when_missing, Some(WhenMissing::Use(_)));
-    constant(wide) || (parts && missing)
+    constant(wide) || (components && missing)
 }
 
 /// Whether one check's limit always denies before the other's would.
@@ -130,6 +155,9 @@ fn is_tighter(policy: &Policy, tight: &Check, loose: &Check) -> bool {
     let (Named::Name(tight_name), Named::Name(loose_name)) = (&tight.limit, &loose.limit) else {
         return false;
     };
+    if tight.quota.is_some() || loose.quota.is_some() {
+        return false;
+    }
     let (Cost::Constant(tight_cost), Cost::Constant(loose_cost)) = (&tight.cost, &loose.cost)
     else {
         return false;
@@ -141,25 +169,29 @@ fn is_tighter(policy: &Policy, tight: &Check, loose: &Check) -> bool {
         let requests = tight
             .windows
             .iter()
-            .map(|spec| most_in(spec, window.window_us) / u128::from(*tight_cost).max(1));
+            .map(|spec| max_admitted(spec, window.window_us) / u128::from(*tight_cost).max(1));
         let requests = requests.min().unwrap_or(u128::MAX);
-        // A bucket of tokens holds less than its quota unless it is full: then only its burst is sure.
+        // A token bucket holds less than its quota unless it is full, so it may deny earlier.
         let room = match window.algorithm {
             Algorithm::TokenBucket { .. } => return false,
-            _ => u128::from(window.limit),
+            _ => u128::from(window.quota),
         };
         requests.saturating_mul(u128::from(*loose_cost)) <= room
     })
 }
 
-/// The most units that a window can admit within some time, wherever it begins.
-fn most_in(spec: &BucketSpec, time_us: u64) -> u128 {
-    let windows = u128::from(time_us.div_ceil(spec.window_us.max(1)));
-    let limit = u128::from(spec.limit);
+/// The most units that a window can admit within any interval of this length.
+fn max_admitted(spec: &BucketSpec, time_us: u64) -> u128 {
+    let shortest_us = match spec.algorithm {
+        Algorithm::CalendarWindow(calendar) => calendar.shortest_us(),
+        _ => spec.window_us,
+    };
+    let windows = u128::from(time_us.div_ceil(shortest_us.max(1)));
+    let quota = u128::from(spec.quota);
     match spec.algorithm {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => windows * limit,
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => windows * quota,
         // Aligned windows: one more can begin within the time.
-        Algorithm::FixedWindow => (windows + 1) * limit,
-        Algorithm::TokenBucket { burst } => u128::from(burst) + windows * limit,
+        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => (windows + 1) * quota,
+        Algorithm::TokenBucket { burst } => u128::from(burst) + windows * quota,
     }
 }

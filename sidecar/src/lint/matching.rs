@@ -1,22 +1,22 @@
-//! Which rules cover which others. Says *covers* only where it can be seen, so it never accuses wrongly.
+//! Which rules cover which others. Conservative: reports only what it can prove, so there are no false findings.
 
-use sluicegate_rules::config::written::{Configuration, Match};
+use sluicegate_rules::config::schema::{Configuration, Match};
 
 use super::findings::{Findings, Severity};
 
-pub fn review(written: &Configuration, findings: &mut Findings<'_>) {
-    for (index, rule) in written.rules.iter().enumerate() {
-        let earlier = written.rules.iter().take(index);
+pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
+    for (index, rule) in configuration.rules.iter().enumerate() {
+        let earlier = configuration.rules.iter().take(index);
         let mut stopping = earlier.filter(|earlier| earlier.stop && !earlier.shadow);
         if let Some(earlier) = stopping.find(|earlier| covers(&earlier.matcher, &rule.matcher)) {
             findings.add(
                 Severity::Warning,
                 format!("rules[{index}]"),
                 format!(
-                    "rule `{}` is never reached: rule `{}` before it says `stop` for all that it matches",
+                    "rule `{}` is never reached: rule `{}` before it has `stop` and matches every request that it would",
                     rule.name, earlier.name
                 ),
-                "put it first, take `stop` away, or remove it",
+                "move it up, remove `stop` from the other rule, or remove it",
             );
         }
     }

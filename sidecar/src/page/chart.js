@@ -1,7 +1,7 @@
-// The moving chart and the small ones, as SVG by hand: areas stacked upon each other, so that the height is what was
-// asked and the red part of it what was denied. Colours are the style sheet's.
+// The large chart and the small ones in the table, as hand-written SVG: stacked areas, so that the height is the rate
+// of all requests and the red part that of the denied ones. The style sheet has the colours.
 
-import { clock, rate } from "./say.js";
+import { clock, rate } from "./summary.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 /** From the bottom up. */
@@ -9,7 +9,7 @@ const LAYERS = ["admitted", "denied", "unavailable"];
 const [LEFT, RIGHT, TOP, BOTTOM] = [44, 8, 14, 22];
 /** Steps of the time axis. */
 const STEPS_MS = [10_000, 15_000, 30_000, 60_000, 120_000];
-/** Room for a time under the axis. */
+/** Width of a time label under the axis, pixels. */
 const LABEL = 62;
 
 function make(parent, name, attributes = {}) {
@@ -39,7 +39,7 @@ function round_up(value) {
 
 const highest = (runs) => Math.max(0, ...runs.flat().map((point) => LAYERS.reduce((sum, name) => sum + point[name], 0)));
 
-/** Areas of a drawing: one path for each layer. */
+/** One path for each layer. */
 function layers(parent) {
   return LAYERS.map((name) => make(parent, "path", { class: `layer ${name}` }));
 }
@@ -48,14 +48,14 @@ function fill(paths, runs, x, y) {
   paths.forEach((path, layer) => path.setAttribute("d", area(runs, layer, x, y)));
 }
 
-/** The large chart in `place`; `readout` gets what is under the pointer. */
+/** The large chart in `container`; `readout` shows the values under the pointer. */
 export class Chart {
   #drawn;
   #size = { width: 0, height: 0 };
 
-  constructor(place, readout) {
+  constructor(container, readout) {
     this.readout = readout;
-    this.svg = make(place, "svg", { "aria-hidden": "true" });
+    this.svg = make(container, "svg", { "aria-hidden": "true" });
     this.grid = make(this.svg, "g", { class: "grid" });
     this.paths = layers(make(this.svg, "g"));
     this.marks = make(this.svg, "g", { class: "marks" });
@@ -64,9 +64,9 @@ export class Chart {
       this.#size = { width: contentRect.width, height: contentRect.height };
       this.svg.setAttribute("viewBox", `0 0 ${contentRect.width} ${contentRect.height}`);
       if (this.#drawn) this.draw(this.#drawn);
-    }).observe(place);
-    place.addEventListener("pointermove", (event) => this.#point(event.offsetX));
-    place.addEventListener("pointerleave", () => this.#point(undefined));
+    }).observe(container);
+    container.addEventListener("pointermove", (event) => this.#point(event.offsetX));
+    container.addEventListener("pointerleave", () => this.#point(undefined));
   }
 
   /** `what`: `{ runs, now, span, marks: [{ at, tone, label }] }`; times in milliseconds, `span` up to now. */
@@ -100,7 +100,7 @@ export class Chart {
     for (let at = Math.ceil((now - span) / every) * every; at <= now; at += every) {
       const x = this.x(at);
       make(this.grid, "path", { d: `M${x},${height - BOTTOM}v4` });
-      if (x < LEFT + LABEL / 2) continue; // It would run into the next.
+      if (x < LEFT + LABEL / 2) continue; // It would overlap the value axis.
       const anchor = x > width - LABEL / 2 ? "end" : "middle";
       const time = clock(at, at);
       make(this.grid, "text", { x, y: height - 5, "text-anchor": anchor }).textContent = every < 60_000 ? time : time.slice(0, 5);
@@ -123,10 +123,10 @@ export class Chart {
   }
 }
 
-/** A small chart for a row of a table; its numbers stand beside it. */
+/** A small chart for a row of a table; its numbers are in the next cells. */
 export class Spark {
-  constructor(place) {
-    this.paths = layers(make(place, "svg", { viewBox: "0 0 120 28", preserveAspectRatio: "none", class: "spark", "aria-hidden": "true" }));
+  constructor(container) {
+    this.paths = layers(make(container, "svg", { viewBox: "0 0 120 28", preserveAspectRatio: "none", class: "spark", "aria-hidden": "true" }));
   }
 
   draw(runs, now, span) {

@@ -1,5 +1,5 @@
-//! What viewers of the live page are told: a snapshot a second, made once for all of them. While nobody looks, the
-//! counters are sampled now and then, for the chart of whoever comes next, and nothing else is done.
+//! Feeds the viewers of the live page: one snapshot per second, made once for all viewers. Without viewers it only
+//! samples the counters at a lower rate, so that the next viewer finds a chart.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,69 +14,69 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::snapshot::{Past, Snapshot};
 use crate::clock;
 use crate::decide::Service;
-use crate::telemetry::events::Store;
+use crate::telemetry::events::StoreState;
 use crate::telemetry::history::{History, Sample};
 
-/// Viewers at once: a team's screens, and not a way to keep connections for nothing.
-const MOST_VIEWERS: usize = 32;
+/// Viewers at once: enough for a team, and a bound on idle connections.
+const MAX_VIEWERS: usize = 32;
 
 /// Time from one snapshot to the next.
-const EVERY: Duration = Duration::from_secs(1);
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Of so many, one sample is taken while nobody looks.
-const UNWATCHED: u32 = 5;
+/// Without viewers, one sample is taken per this many ticks.
+const IDLE_TICKS_PER_SAMPLE: u32 = 5;
 
-/// How often it is looked whether the store was lost or has come back.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the store's state is checked for a change.
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Samples that are nearer to each other give no rate worth showing.
-const LEAST_APART_MS: u64 = 900;
+/// Samples closer together than this give no meaningful rate.
+const MIN_SAMPLE_INTERVAL_MS: u64 = 900;
 
-/// What there is to tell.
+/// What viewers receive.
 #[derive(Clone, Debug)]
 enum Frame {
     Nothing,
     Snapshot(Arc<str>),
-    /// The sidecar goes.
+    /// The sidecar is shutting down.
     End,
 }
 
-/// The viewers' common source.
+/// The source of all viewers' streams.
 #[derive(Debug)]
 pub struct Feed {
     started_ms: u64,
     history: Mutex<History>,
     frames: watch::Sender<Frame>,
-    places: Arc<Semaphore>,
-    /// Somebody should hear of something before the second is over.
-    hurry: Notify,
+    permits: Arc<Semaphore>,
+    /// Asks for a snapshot before the next tick.
+    wake: Notify,
 }
 
 /// One viewer.
 struct Viewer {
     frames: watch::Receiver<Frame>,
-    /// What comes before all frames.
+    /// Sent before the first frame.
     past: Option<String>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Feed {
-    /// One without viewers.
+    /// A feed without viewers.
     pub fn new(started_ms: u64) -> Self {
         Self {
             started_ms,
             history: Mutex::default(),
             frames: watch::Sender::new(Frame::Nothing),
-            places: Arc::new(Semaphore::new(MOST_VIEWERS)),
-            hurry: Notify::new(),
+            permits: Arc::new(Semaphore::new(MAX_VIEWERS)),
+            wake: Notify::new(),
         }
     }
 
-    /// What one more viewer hears, until it leaves or the sidecar goes; nothing if there are too many.
-    pub fn view(&self) -> Option<impl Stream<Item = Result<Event, Infallible>> + use<>> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+    /// The stream of one more viewer, until it leaves or the sidecar shuts down. `None` if there are too many viewers.
+    pub fn subscribe(&self) -> Option<impl Stream<Item = Result<Event, Infallible>> + use<>> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         let mut frames = self.frames.subscribe();
-        // What was told while nobody looked is old; the sidecar's going is not.
+        // An old snapshot is skipped, but not the end.
         if matches!(*frames.borrow_and_update(), Frame::End) {
             return None;
         }
@@ -85,21 +85,21 @@ impl Feed {
         let viewer = Viewer {
             frames,
             past: Some(json(&past)),
-            _place: place,
+            _permit: permit,
         };
-        self.hurry.notify_one();
+        self.wake.notify_one();
         Some(stream::unfold(viewer, |mut viewer| async {
             let event = viewer.next().await?;
             Some((Ok(event), viewer))
         }))
     }
 
-    /// Makes snapshots for whoever looks, for ever.
+    /// Samples the counters and publishes snapshots for ever.
     pub async fn run(&self, service: &Service) {
-        tokio::join!(self.beat(service), self.watch(service));
+        tokio::join!(self.sample_and_publish(service), self.watch_store(service));
     }
 
-    /// Tells all viewers that there will be no more.
+    /// Ends the streams of all viewers.
     pub fn end(&self) {
         self.frames.send_replace(Frame::End);
     }
@@ -108,21 +108,21 @@ impl Feed {
         self.frames.receiver_count() > 0
     }
 
-    async fn beat(&self, service: &Service) {
-        let mut ticks = interval(EVERY);
+    async fn sample_and_publish(&self, service: &Service) {
+        let mut ticks = interval(SNAPSHOT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut unwatched = 0;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.hurry.notified() => {}
+                () = self.wake.notified() => {}
             }
             if self.is_watched() {
                 unwatched = 0;
                 self.sample(service);
-                self.tell(service);
+                self.publish(service);
             } else {
-                if unwatched % UNWATCHED == 0 {
+                if unwatched % IDLE_TICKS_PER_SAMPLE == 0 {
                     self.sample(service);
                 }
                 unwatched += 1;
@@ -133,8 +133,8 @@ impl Feed {
     fn sample(&self, service: &Service) {
         let (now_ms, mut history) = (clock::unix_ms(), self.history());
         let before = history.samples().next_back().map(|sample| sample.at_ms);
-        // A clock that was set back would let none pass for a while.
-        if before.is_some_and(|before| now_ms.abs_diff(before) < LEAST_APART_MS) {
+        // `abs_diff`: after the clock was set back, sampling must go on.
+        if before.is_some_and(|before| now_ms.abs_diff(before) < MIN_SAMPLE_INTERVAL_MS) {
             return;
         }
         let totals = service.metrics.totals();
@@ -144,7 +144,7 @@ impl Feed {
         );
     }
 
-    fn tell(&self, service: &Service) {
+    fn publish(&self, service: &Service) {
         let history = self.history();
         let none = Sample {
             at_ms: self.started_ms,
@@ -152,9 +152,9 @@ impl Feed {
         };
         let snapshot = Snapshot::new(
             (clock::unix_ms(), self.started_ms),
-            &service.live,
+            &service.policy,
             service.store_name(),
-            &service.incidents,
+            &service.events,
             history.series(),
             history.samples().next_back().unwrap_or(&none),
             service.metrics.top(),
@@ -163,18 +163,18 @@ impl Feed {
             .send_replace(Frame::Snapshot(json(&snapshot).into()));
     }
 
-    /// Hurries when the store is lost or back. It asks nobody: whoever calls the store tells of it, and the service asks
-    /// an idle one each second.
-    async fn watch(&self, service: &Service) {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Asks for a snapshot when the store's state changes. It does not call the store: every call reports its result,
+    /// and the service pings an idle store once a second.
+    async fn watch_store(&self, service: &Service) {
+        let mut ticks = interval(STORE_POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut lost = false;
         loop {
-            looks.tick().await;
-            let now_lost = matches!(service.incidents.store(), Store::Lost { .. });
+            ticks.tick().await;
+            let now_lost = matches!(service.events.store(), StoreState::Lost { .. });
             if now_lost != lost {
                 lost = now_lost;
-                self.hurry.notify_one();
+                self.wake.notify_one();
             }
         }
     }
@@ -185,7 +185,7 @@ impl Feed {
 }
 
 impl Viewer {
-    /// What it hears next; what came while it did not listen is passed over.
+    /// The next event. Frames that came while the viewer was busy are skipped.
     async fn next(&mut self) -> Option<Event> {
         if let Some(past) = self.past.take() {
             return Some(Event::default().event("past").data(past));
@@ -204,7 +204,7 @@ impl Viewer {
     }
 }
 
-/// Strings and integers can always be written as JSON.
-fn json(told: &impl Serialize) -> String {
-    serde_json::to_string(told).unwrap_or_default()
+/// Snapshots serialize without an error: they hold only strings, numbers and lists.
+fn json(message: &impl Serialize) -> String {
+    serde_json::to_string(message).unwrap_or_default()
 }

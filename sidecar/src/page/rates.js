@@ -1,30 +1,30 @@
-// From counters to rates. The sidecar sends totals, so a message that is lost, sent twice or from before a restart
-// does no harm: a rate is what was counted between two samples of the same process.
+// Turns counters into rates. The sidecar sends totals, so a message that is lost, sent twice or from before a restart
+// does no harm: a rate is the difference between two samples of the same process.
 
-/** How far back the chart goes: as far as there are samples, within these. */
+/** How far back the chart goes: as far as there are samples, within these bounds. */
 const [SHORTEST_MS, SPAN_MS] = [60_000, 300_000];
 /**
- * What a rate is taken over, in sentences and in the chart. A filter reports its own denials about once a second: over
- * much less, it would jump.
+ * The time over which a rate is taken, in sentences and in the chart. A filter reports its cached denials about once a
+ * second, so a rate over a much shorter time would jump.
  */
 export const NOW_MS = 5_000;
 const CHART_MS = 3_000;
-/** Samples further apart than this have a hole between them: it takes one in five seconds while nobody looks. */
+/** Samples further apart than this have a gap between them. Without viewers the sidecar samples every five seconds. */
 const HOLE_MS = 12_000;
 
-/** The places of a sample's counts. */
+/** The order of a sample's counts. */
 const KINDS = ["admitted", "denied", "unavailable", "error", "shadow_denied"];
 
 const NOTHING = Object.freeze(Object.fromEntries(KINDS.map((kind) => [kind, 0])));
 
-/** In place of a limit's name, which may be empty. */
+/** Stands for all limits. Not a string: a limit's name may be empty. */
 export const ALL = null;
 
-export class Track {
+export class RateHistory {
   /** Samples, the oldest first: `{ process, at, counts: Map of limit to numbers by KINDS }`. */
   #samples = [];
 
-  /** What a sidecar knows of the time before we came: it replaces what we had of the same process. */
+  /** The samples that a sidecar kept before this page connected. They replace the known ones of the same process. */
   past(message) {
     const process = message.started_ms;
     const names = message.series.map((series) => series.name);
@@ -33,7 +33,7 @@ export class Track {
     this.#samples = this.#samples.filter((s) => s.process !== process && s.at < first).concat(samples);
   }
 
-  /** The newest sample; one that is known already is passed over. */
+  /** Adds the newest sample, unless it is known already. */
   add(snapshot) {
     const last = this.#samples.at(-1);
     const names = snapshot.series.map((series) => series.name);
@@ -50,12 +50,12 @@ export class Track {
     return Math.min(SPAN_MS, Math.max(SHORTEST_MS, now - first));
   }
 
-  /** Rates per second of a limit, or of all with `ALL`, around now. */
+  /** Current rates per second of a limit, or of all limits with `ALL`. */
   now(limit = ALL) {
     return this.#rate(this.#samples.length - 1, limit, NOW_MS) ?? NOTHING;
   }
 
-  /** For the chart: lists of `{ at, admitted, denied, ... }` without a hole in any of them. */
+  /** For the chart: lists of `{ at, admitted, denied, ... }`, each without gaps. */
   runs(limit = ALL) {
     const runs = [];
     for (let index = 1; index < this.#samples.length; index++) {
@@ -70,7 +70,7 @@ export class Track {
     return runs;
   }
 
-  /** Per second between the sample at `index` and the one that is `NOW_MS` older, if there is any before. */
+  /** Rates between the sample at `index` and the one that is `over` milliseconds older, or undefined without one. */
   #rate(index, limit, over) {
     const to = this.#samples[index];
     let from;
@@ -79,23 +79,23 @@ export class Track {
       const next = this.#samples[older + 1];
       if (sample.process !== to.process || next.at - sample.at > HOLE_MS) break;
       from = sample;
-      // A little less than asked for: samples are not to the millisecond.
+      // A little less than `over`: samples are not exact to the millisecond.
       if (to.at - sample.at >= over - 100) break;
     }
     if (!from) return undefined;
     const [more, less] = [total(to, limit), total(from, limit)];
     const seconds = (to.at - from.at) / 1_000;
-    return Object.fromEntries(KINDS.map((kind, at) => [kind, Math.max(0, more[at] - less[at]) / seconds]));
+    return Object.fromEntries(KINDS.map((kind, index) => [kind, Math.max(0, more[index] - less[index]) / seconds]));
   }
 }
 
 function read(process, names, sample) {
-  return { process, at: sample.at_ms, counts: new Map(sample.counts.map((counts, place) => [names[place], counts])) };
+  return { process, at: sample.at_ms, counts: new Map(sample.counts.map((counts, index) => [names[index], counts])) };
 }
 
 function total(sample, limit) {
   if (limit !== ALL) return sample.counts.get(limit) ?? KINDS.map(() => 0);
   const sum = KINDS.map(() => 0);
-  for (const counts of sample.counts.values()) counts.forEach((count, at) => { sum[at] += count; });
+  for (const counts of sample.counts.values()) counts.forEach((count, index) => { sum[index] += count; });
   return sum;
 }

@@ -1,5 +1,4 @@
-//! What the live page is told, as JSON: the wire's types, made from what the sidecar knows. No key is in it, and
-//! nothing of the store's address.
+//! The messages of the live page's stream, as JSON types. They hold no key and nothing of the store's address.
 
 use std::sync::Arc;
 
@@ -7,93 +6,96 @@ use serde::Serialize;
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_protocol::Top;
 
-use crate::decide::{Epoch, Live};
-use crate::policy::{AlgorithmName, Limit};
-use crate::telemetry::events::{Event, Incidents, Kind, Store};
+use crate::decide::{Epoch, PolicyHandle};
+use crate::policy::{AlgorithmName, Limit, window_name};
+use crate::telemetry::events::{Event, EventKind, EventLog, StoreState};
 use crate::telemetry::history::{Counts, Sample, Series};
 
-/// All that the page shows, once a second. Counts are totals since the start: a message that is lost costs nothing.
+/// Everything that the page shows, once a second. Counts are totals since the start, so a lost message does no harm.
 #[derive(Debug, Serialize)]
 pub struct Snapshot {
     now_ms: u64,
-    /// Also tells one process from the next.
+    /// Also distinguishes this process from the next.
     started_ms: u64,
     version: &'static str,
-    policy: PolicyTold,
-    store: StoreTold,
+    policy: PolicyView,
+    store: StoreView,
     /// The newest sample.
-    sample: SampleTold,
-    series: Vec<SeriesTold>,
+    sample: SampleView,
+    series: Vec<SeriesView>,
     top: Top,
-    events: Vec<EventTold>,
+    events: Vec<EventView>,
 }
 
 /// The samples of the last minutes, once for each viewer.
 #[derive(Debug, Serialize)]
 pub struct Past {
     started_ms: u64,
-    series: Vec<SeriesTold>,
-    samples: Vec<SampleTold>,
+    series: Vec<SeriesView>,
+    samples: Vec<SampleView>,
 }
 
 #[derive(Debug, Serialize)]
-struct PolicyTold {
+struct PolicyView {
     epoch: u64,
     since_ms: u64,
-    /// What is wrong with the file as it stands now.
+    /// Why the file's current content was refused.
     refused: Option<String>,
     store_timeout_ms: u64,
     denial_ttl_ms: u64,
-    limits: Vec<LimitTold>,
+    limits: Vec<LimitView>,
 }
 
 #[derive(Debug, Serialize)]
-struct LimitTold {
+struct LimitView {
     name: String,
-    windows: Vec<WindowTold>,
+    windows: Vec<WindowView>,
 }
 
 #[derive(Debug, Serialize)]
-struct WindowTold {
+struct WindowView {
     algorithm: AlgorithmName,
     quota: u64,
     per_ms: u64,
+    /// The name of a calendar window, whose lengths differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calendar: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
-struct StoreTold {
-    /// What it is, for people.
+struct StoreView {
+    /// Its kind, for people.
     name: &'static str,
     #[serde(flatten)]
-    state: StoreState,
+    state: StoreStateView,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-enum StoreState {
+enum StoreStateView {
     Unasked,
     Answers,
     Lost { since_ms: u64, why: String },
 }
 
 #[derive(Debug, Serialize)]
-struct SampleTold {
+struct SampleView {
     at_ms: u64,
     /// For each series: admitted, denied, unavailable, error, shadow denied.
     counts: Vec<[u64; 5]>,
 }
 
 #[derive(Debug, Serialize)]
-struct SeriesTold {
+struct SeriesView {
     name: String,
     denying_since_ms: Option<u64>,
     denying_last_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
-struct EventTold {
+struct EventView {
     number: u64,
     at_ms: u64,
     kind: &'static str,
@@ -102,40 +104,36 @@ struct EventTold {
 }
 
 impl Snapshot {
-    /// Of everything at one time.
+    /// The state of everything at one moment.
     pub fn new(
         (now_ms, started_ms): (u64, u64),
-        live: &Live,
+        policy: &PolicyHandle,
         store: &'static str,
-        incidents: &Incidents,
+        events: &EventLog,
         series: &[Series],
         newest: &Sample,
         top: Top,
     ) -> Self {
-        let epoch = live.current();
+        let epoch = policy.current();
         Self {
             now_ms,
             started_ms,
             version: env!("CARGO_PKG_VERSION"),
-            policy: PolicyTold::new(&epoch, incidents.policy_since_ms(), live.source.refusal()),
-            store: StoreTold {
+            policy: PolicyView::new(&epoch, events.policy_since_ms(), policy.source.refusal()),
+            store: StoreView {
                 name: store,
-                state: incidents.store().into(),
+                state: events.store().into(),
             },
             sample: newest.into(),
-            series: series.iter().map(SeriesTold::from).collect(),
+            series: series.iter().map(SeriesView::from).collect(),
             top,
-            events: incidents
-                .newest()
-                .into_iter()
-                .map(EventTold::from)
-                .collect(),
+            events: events.newest().into_iter().map(EventView::from).collect(),
         }
     }
 }
 
 impl Past {
-    /// Of all samples.
+    /// All samples that are kept.
     pub fn new<'a>(
         started_ms: u64,
         series: &[Series],
@@ -143,13 +141,13 @@ impl Past {
     ) -> Self {
         Self {
             started_ms,
-            series: series.iter().map(SeriesTold::from).collect(),
-            samples: samples.map(SampleTold::from).collect(),
+            series: series.iter().map(SeriesView::from).collect(),
+            samples: samples.map(SampleView::from).collect(),
         }
     }
 }
 
-impl PolicyTold {
+impl PolicyView {
     fn new(epoch: &Epoch, since_ms: u64, refused: Option<String>) -> Self {
         let policy = &epoch.policy;
         let ms =
@@ -160,26 +158,30 @@ impl PolicyTold {
             refused,
             store_timeout_ms: ms(policy.store_timeout),
             denial_ttl_ms: ms(policy.denial_ttl),
-            limits: policy.limits().map(LimitTold::from).collect(),
+            limits: policy.limits().map(LimitView::from).collect(),
         }
     }
 }
 
-impl From<&Arc<Limit>> for LimitTold {
+impl From<&Arc<Limit>> for LimitView {
     fn from(limit: &Arc<Limit>) -> Self {
         Self {
             name: limit.name.clone(),
-            windows: limit.windows.iter().map(WindowTold::from).collect(),
+            windows: limit.windows.iter().map(WindowView::from).collect(),
         }
     }
 }
 
-impl From<&BucketSpec> for WindowTold {
+impl From<&BucketSpec> for WindowView {
     fn from(spec: &BucketSpec) -> Self {
         Self {
             algorithm: spec.algorithm.into(),
-            quota: spec.limit,
+            quota: spec.quota,
             per_ms: spec.window_us / 1_000,
+            calendar: match spec.algorithm {
+                Algorithm::CalendarWindow(_) => Some(window_name(spec)),
+                _ => None,
+            },
             burst: match spec.algorithm {
                 Algorithm::TokenBucket { burst } => Some(burst),
                 _ => None,
@@ -188,19 +190,19 @@ impl From<&BucketSpec> for WindowTold {
     }
 }
 
-impl From<Store> for StoreState {
-    fn from(store: Store) -> Self {
+impl From<StoreState> for StoreStateView {
+    fn from(store: StoreState) -> Self {
         match store {
-            Store::Unasked => Self::Unasked,
-            Store::Answers => Self::Answers,
-            Store::Lost { since_ms, why } => Self::Lost { since_ms, why },
+            StoreState::Unasked => Self::Unasked,
+            StoreState::Answers => Self::Answers,
+            StoreState::Lost { since_ms, why } => Self::Lost { since_ms, why },
         }
     }
 }
 
-impl From<&Sample> for SampleTold {
+impl From<&Sample> for SampleView {
     fn from(sample: &Sample) -> Self {
-        let told = |counts: &Counts| {
+        let row = |counts: &Counts| {
             [
                 counts.admitted,
                 counts.denied,
@@ -211,12 +213,12 @@ impl From<&Sample> for SampleTold {
         };
         Self {
             at_ms: sample.at_ms,
-            counts: sample.counts.iter().map(told).collect(),
+            counts: sample.counts.iter().map(row).collect(),
         }
     }
 }
 
-impl From<&Series> for SeriesTold {
+impl From<&Series> for SeriesView {
     fn from(series: &Series) -> Self {
         Self {
             name: series.name.clone(),
@@ -226,17 +228,19 @@ impl From<&Series> for SeriesTold {
     }
 }
 
-impl From<Event> for EventTold {
+impl From<Event> for EventView {
     fn from(event: Event) -> Self {
         Self {
             number: event.number,
             at_ms: event.at_ms,
             kind: match event.kind {
-                Kind::Started => "started",
-                Kind::PolicyLoaded => "policy_loaded",
-                Kind::PolicyRefused => "policy_refused",
-                Kind::StoreLost => "store_lost",
-                Kind::StoreBack => "store_back",
+                EventKind::Started => "started",
+                EventKind::PolicyLoaded => "policy_loaded",
+                EventKind::PolicyRefused => "policy_refused",
+                EventKind::StoreLost => "store_lost",
+                EventKind::StoreBack => "store_back",
+                EventKind::OverrideSet => "override_set",
+                EventKind::OverrideRemoved => "override_removed",
             },
             detail: event.detail,
             times: event.times,

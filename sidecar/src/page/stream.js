@@ -1,37 +1,37 @@
-// The connection to the sidecar: tells what comes, and when it breaks off; tries again until it is there.
+// The connection to the sidecar: passes messages on, reports when it breaks, and reconnects.
 
-/** Pause before another attempt. Short: a sidecar that restarts is back within a second. */
-const AGAIN_MS = 1_000;
-/** A snapshot comes every second. So long without one, and the connection is dead even if nobody has said so. */
+/** Pause before a retry. Short: a sidecar that restarts is back within a second. */
+const RETRY_MS = 1_000;
+/** Snapshots come every second. After this long without one, the connection counts as dead even without an error. */
 const SILENCE_MS = 4_000;
 
 /**
- * Listens until the function that it gives is called. `heard.past` and `heard.snapshot` get what is sent, `heard.away` is called when the
- * sidecar is not to be reached, again with each attempt that fails.
+ * Listens until the returned function is called. `handlers.past` and `handlers.snapshot` get the messages;
+ * `handlers.unreachable` is called when the connection breaks and after each failed retry.
  */
-export function listen(url, heard) {
+export function listen(url, handlers) {
   let source, watchdog, next;
-  const again = () => {
+  const reconnect = () => {
     clearTimeout(watchdog);
     source.close();
-    heard.away();
-    next = setTimeout(open, AGAIN_MS);
+    handlers.unreachable();
+    next = setTimeout(open, RETRY_MS);
   };
-  const alive = () => {
+  const restart_watchdog = () => {
     clearTimeout(watchdog);
-    watchdog = setTimeout(again, SILENCE_MS);
+    watchdog = setTimeout(reconnect, SILENCE_MS);
   };
   const open = () => {
-    // Its own attempts stop at an answer that is not a stream, and wait for longer: so they are made here.
+    // EventSource's own retries stop at an answer that is not a stream, and wait longer.
     source = new EventSource(url);
-    source.onerror = again;
+    source.onerror = reconnect;
     for (const kind of ["past", "snapshot"]) {
       source.addEventListener(kind, (event) => {
-        alive();
-        heard[kind](JSON.parse(event.data));
+        restart_watchdog();
+        handlers[kind](JSON.parse(event.data));
       });
     }
-    alive();
+    restart_watchdog();
   };
   open();
   return () => {

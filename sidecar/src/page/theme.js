@@ -1,4 +1,4 @@
-// Light, dark or as the system has it. Not a module, so that it runs before anything is drawn.
+// Light, dark or the system's theme. Not a module, so that it runs before the first paint.
 "use strict";
 (() => {
   const KEY = "sluicegate-theme";
@@ -8,7 +8,7 @@
       const kept = localStorage.getItem(KEY);
       return THEMES.includes(kept) ? kept : "auto";
     } catch {
-      return "auto"; // Storage may be forbidden; the switch then lasts until the page is left.
+      return "auto"; // Storage may be disabled; the choice then lasts until the page is closed.
     }
   };
   let theme = read();

@@ -1,4 +1,4 @@
-//! The policy as it is written in YAML, and the checks that turn it into the domain's [`Policy`].
+//! The policy in YAML, and the validation that turns it into the domain's [`Policy`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::Algorithm;
 
 use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
+use super::override_file::{self, OverrideFile};
+use super::overrides::MAX_OVERRIDES;
 use super::problem::{self, shown};
 use super::store::{StoreAddress, StoreFile};
+use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
 
-/// Bytes of a limit's name: it is a label of metrics and part of every key in Redis.
+/// Most bytes of a limit's name, which is a metric label and part of every key in Redis.
 const MAX_NAME_BYTES: usize = 64;
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DENIAL_TTL: Duration = Duration::from_millis(sluicegate_protocol::MAX_HOLD_MS);
@@ -44,12 +47,16 @@ struct LimitFile {
     windows: Vec<Spanned<WindowFile>>,
     #[serde(default)]
     when_store_is_down: WhenStoreIsDown,
+    #[serde(default)]
+    quota_from_request: Option<Spanned<QuotaFromRequest>>,
+    #[serde(default)]
+    overrides: Vec<Spanned<OverrideFile>>,
 }
 
-/// An algorithm as it is named in the file, and to people.
+/// An algorithm by its name in the file.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "README describes them")]
+#[allow(missing_docs, reason = "docs/policy.md describes them")]
 pub enum AlgorithmName {
     SlidingLog,
     SlidingWindow,
@@ -62,25 +69,14 @@ impl From<Algorithm> for AlgorithmName {
         match algorithm {
             Algorithm::SlidingLog => Self::SlidingLog,
             Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
-            Algorithm::FixedWindow => Self::FixedWindow,
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Self::FixedWindow,
             Algorithm::TokenBucket { .. } => Self::TokenBucket,
         }
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WindowFile {
-    quota: u64,
-    per: String,
-    #[serde(default)]
-    precision: Option<String>,
-    #[serde(default)]
-    burst: Option<u64>,
-}
-
 impl Policy {
-    /// Checks the text of a policy.
+    /// Parses and validates the text of a policy.
     ///
     /// # Errors
     /// A message that names line, field and remedy, and never the value of `store`.
@@ -90,10 +86,10 @@ impl Policy {
 }
 
 fn parse(text: &str) -> Result<Policy, String> {
-    // Snippets are lines of the file, and one of them may hold the store's password.
+    // Snippets would quote lines of the file, which may contain the store's password.
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| problem::tell(&error, text))?;
+        .map_err(|error| problem::describe(&error, text))?;
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)
@@ -116,13 +112,23 @@ fn parse(text: &str) -> Result<Policy, String> {
             .map_err(|why| format!("line {}: `memory_limit`: {why}", text.referenced.line()))?,
     };
     let denial_ttl = match &file.denial_ttl {
-        // Zero is not a duration that anything else may have: it holds no denial at all.
+        // Only `denial_ttl` may be zero: then no denial is cached.
         Some(text) if text.value == "0s" => Duration::ZERO,
         text => set("denial_ttl", text, DEFAULT_DENIAL_TTL)?,
     };
     if denial_ttl > MAX_DENIAL_TTL {
         return Err(format!(
             "`denial_ttl` is {denial_ttl:?}: use at most {MAX_DENIAL_TTL:?}, or resets take effect too late"
+        ));
+    }
+    let overrides = file
+        .limits
+        .values()
+        .map(|limit| limit.value.overrides.len());
+    let overrides: usize = overrides.sum();
+    if overrides > MAX_OVERRIDES {
+        return Err(format!(
+            "`overrides`: {overrides} over all limits; the maximum is {MAX_OVERRIDES}: give groups of keys limits of their own"
         ));
     }
     if file.limits.is_empty() {
@@ -145,7 +151,7 @@ fn parse(text: &str) -> Result<Policy, String> {
     })
 }
 
-/// The error's line where it is known to be another than the limit's own.
+/// The error's line, if it is not the limit's own.
 type Fault = (Option<u64>, String);
 
 fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
@@ -153,7 +159,7 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
         return Err((
             None,
-            format!("a name has 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."),
+            format!("a name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."),
         ));
     }
     if file.windows.is_empty() || file.windows.len() > MAX_WINDOWS {
@@ -173,79 +179,45 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
                 format!("window {}: {why}", index + 1),
             )
         };
-        let spec = check_window(file.algorithm, &window.value).map_err(at)?;
-        if windows
-            .iter()
-            .any(|earlier: &BucketSpec| earlier.window_us == spec.window_us)
-        {
+        let spec = window.value.validate(file.algorithm).map_err(at)?;
+        if windows.iter().any(|earlier| is_same_window(earlier, &spec)) {
             return Err(at(format!(
-                "`per` {} stands twice: keep the tighter of the two windows",
+                "`per` {} occurs twice: keep the tighter of the two windows",
                 shown(&window.value.per, "of this length")
             )));
         }
         windows.push(spec);
     }
-    Ok(Limit {
+    let max_requested_quota = match &file.quota_from_request {
+        None => None,
+        Some(from_request) => {
+            let max = from_request.value.max;
+            check_max_quota(max, &windows).map_err(|why| {
+                let line = from_request.referenced.line();
+                (Some(line), format!("`quota_from_request`: {why}"))
+            })?;
+            Some(max)
+        }
+    };
+    let mut limit = Limit {
         name: name.to_owned(),
         windows,
         when_store_is_down: file.when_store_is_down,
-    })
-}
-
-fn check_window(algorithm: AlgorithmName, file: &WindowFile) -> Result<BucketSpec, String> {
-    let window = duration(&file.per).map_err(|why| format!("`per`: {why}"))?;
-    if file.precision.is_some() && algorithm != AlgorithmName::SlidingWindow {
-        return Err(
-            "`precision` belongs to `algorithm: sliding_window` only: remove it".to_owned(),
-        );
-    }
-    if file.burst.is_some() && algorithm != AlgorithmName::TokenBucket {
-        return Err("`burst` belongs to `algorithm: token_bucket` only: remove it".to_owned());
-    }
-    let spec = BucketSpec {
-        algorithm: match algorithm {
-            AlgorithmName::SlidingLog => Algorithm::SlidingLog,
-            AlgorithmName::FixedWindow => Algorithm::FixedWindow,
-            AlgorithmName::TokenBucket => Algorithm::TokenBucket {
-                burst: file.burst.unwrap_or(file.quota),
-            },
-            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow {
-                precision_us: match &file.precision {
-                    Some(text) => {
-                        micros(duration(text).map_err(|why| format!("`precision`: {why}"))?)
-                    }
-                    None => default_precision_us(micros(window)),
-                },
-            },
-        },
-        limit: file.quota,
-        window_us: micros(window),
+        max_requested_quota,
+        overrides: BTreeMap::new(),
     };
-    spec.check().map_err(|error| {
-        // The engine's words for them are not the file's.
-        let (field, unit) = match error.field {
-            "limit" => ("quota", ""),
-            "window" => ("per", "us"),
-            "precision" => ("precision", "us"),
-            field => (field, ""),
-        };
-        format!("`{field}` is {}{unit}: {}", error.value, error.remedy)
-    })?;
-    Ok(spec)
+    limit.overrides =
+        override_file::read(&limit, &file.overrides).map_err(|(line, why)| (Some(line), why))?;
+    Ok(limit)
 }
 
-/// A sixtieth of the window (a minute's is a second), but not under a millisecond.
-fn default_precision_us(window_us: u64) -> u64 {
-    (window_us / 60).max(1_000)
-}
-
-fn micros(duration: Duration) -> u64 {
+pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    let shown = shown(text, "the text given");
-    // The cause is not told: it has words of the text.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let shown = shown(text, "the given text");
+    // The cause is left out: it quotes the text.
     let duration = humantime::parse_duration(text)
         .map_err(|_| format!("{shown} is not a duration such as `10s`, `1m` or `24h`"))?;
     if duration < Duration::from_millis(1) || duration.subsec_nanos() % 1_000_000 != 0 {
@@ -265,138 +237,10 @@ fn bytes(text: &str) -> Result<usize, String> {
     });
     read.filter(|bytes| *bytes >= SMALLEST_MEMORY_LIMIT)
         .ok_or_else(|| {
-            let shown = shown(text, "the text given");
+            let shown = shown(text, "the given text");
             format!("{shown} is not a size of at least 1MiB, such as `256MiB` or `2GiB`")
         })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = "
-limits:
-  per-key:
-    algorithm: sliding_log
-    windows:
-      - { quota: 10, per: 1s }
-      - { quota: 120, per: 1m }
-";
-
-    #[test]
-    fn the_smallest_policy_keeps_its_state_in_memory() {
-        let policy = parse(GOOD).unwrap();
-        assert_eq!(policy.store, StoreAddress::Memory);
-        assert_eq!(policy.store_timeout, DEFAULT_STORE_TIMEOUT);
-        let limit = policy.limit("per-key").unwrap();
-        assert_eq!(limit.windows[1].limit, 120);
-        assert_eq!(limit.windows[1].window_us, 60_000_000);
-    }
-
-    #[test]
-    fn s27_store_timeout_is_bounded() {
-        let with = |timeout: &str| parse(&format!("store_timeout: {timeout}\n{GOOD}"));
-        for timeout in ["1y", "11s", "10001ms"] {
-            let message = with(timeout).unwrap_err();
-            assert!(message.contains("`store_timeout`") && message.contains("10s"));
-        }
-        assert!(with("10s").is_ok());
-    }
-
-    #[test]
-    fn a_mapping_says_where_redis_is_and_how_to_talk_to_it() {
-        let text = "
-store:
-  url: rediss+sentinel://a,b:1/main/2
-  username_file: u
-  password_file: p
-  tls: { ca: ca.pem, certificate: c.pem, key: k.pem, server_name: redis.internal }
-  key_prefix: edge/
-  connections: 16
-  sentinel: { password_file: s }
-";
-        let policy = parse(&format!("{text}{GOOD}")).unwrap();
-        let StoreAddress::Redis(redis) = &policy.store else {
-            panic!("{:?}", policy.store)
-        };
-        assert_eq!(redis.options.key_prefix, "edge/");
-        assert_eq!(redis.options.connections, 16);
-        assert_eq!(
-            redis.options.tls.server_name.as_deref(),
-            Some("redis.internal")
-        );
-        assert_eq!(redis.url.database, 2);
-        // Another URL keeps the options, and has to go with them.
-        let other = policy.store.with_url("rediss+sentinel://c/other").unwrap();
-        assert!(matches!(other, StoreAddress::Redis(other) if other.options == redis.options));
-        let why = policy.store.with_url("redis://c").unwrap_err();
-        assert!(
-            why.contains("`redis+sentinel://`") && why.contains("sentinel"),
-            "{why}"
-        );
-        assert_eq!(policy.store.with_url("memory"), Ok(StoreAddress::Memory));
-    }
-
-    #[test]
-    fn a_broken_policy_is_refused_with_line_field_and_remedy() {
-        let cases: [(&str, &str, &[&str]); 15] = [
-            ("quota: 10,", "qouta: 10,", &["line 6", "qouta", "`quota`"]),
-            (
-                "sliding_log",
-                "sliding-log",
-                &["sliding-log", "sliding_log"],
-            ),
-            (
-                "per: 1m",
-                "per: 1 fortnight",
-                &["line 7", "`per-key`", "window 2", "`per`", "fortnight"],
-            ),
-            ("per: 1m", "per: 10us", &["line 7", "10us", "at least 1ms"]),
-            ("per: 1m", "per: 1s", &["line 7", "stands twice"]),
-            ("quota: 120", "quota: 0", &["line 7", "window 2", "0"]),
-            ("quota: 120", "quota: -1", &["line 7", "`quota`", "-1"]),
-            (
-                "quota: 120",
-                "quota: 120, burst: 5",
-                &["line 7", "`burst`", "token_bucket"],
-            ),
-            (
-                "quota: 120",
-                "quota: 120, precision: 1s",
-                &["line 7", "`precision`", "sliding_window"],
-            ),
-            ("per-key", "per key", &["line 4", "`per key`"]),
-            (
-                "limits:",
-                "store: rediss//:hunter2@h\nlimits:",
-                &["`store`", "redis://"],
-            ),
-            (
-                "limits:",
-                "store_timeout: soon\nlimits:",
-                &["line 2", "`store_timeout`", "soon"],
-            ),
-            (
-                "limits:",
-                "memory_limit: 10kB\nlimits:",
-                &["line 2", "`memory_limit`", "10kB", "256MiB"],
-            ),
-            ("limits:", "limit:", &["line 2", "`limits`"]),
-            (
-                "limits:",
-                "limits: {}\nstore_timeout: 1s\nx:",
-                &["line 4", "not a field", "`limits`"],
-            ),
-        ];
-        for (from, to, named) in cases {
-            let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
-            for name in named {
-                assert!(
-                    message.contains(name),
-                    "{from} -> {to}: no {name:?} in {message}"
-                );
-            }
-            assert!(!message.contains("hunter2"), "{message}");
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What a policy says.
+//! The contents of a policy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,36 +7,37 @@ use std::time::Duration;
 use serde::Deserialize;
 use sluicegate_engine::BucketSpec;
 
+use super::overrides::Override;
 use super::store::StoreAddress;
 
-/// How long a store call may take unless the policy says otherwise. Under the filter's own default of 50 ms,
-/// so that the filter hears *unavailable* from the sidecar rather than nothing.
+/// Default of `store_timeout`. Shorter than the filter's own default timeout of 50 ms, so that the filter receives
+/// *unavailable* from the sidecar instead of no answer.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long a denial may be held unless the policy says otherwise: within this time an operator's reset and what other
-/// sidecars have given back take effect everywhere.
+/// Default of `denial_ttl`, how long a denial may be cached: resets and units returned through other sidecars take effect
+/// everywhere within this time.
 pub const DEFAULT_DENIAL_TTL: Duration = Duration::from_secs(1);
 
-/// Bytes that the embedded store may take unless the policy says otherwise: some 700,000 keys of one window.
+/// Default of `memory_limit`, the bytes that the embedded store may use: some 700,000 keys of one window.
 pub const DEFAULT_MEMORY_LIMIT: usize = 256 << 20;
 
 /// A loaded policy.
 #[derive(Debug)]
 pub struct Policy {
-    /// Where the state is kept.
+    /// The address of the store.
     pub store: StoreAddress,
     /// Deadline of one store call.
     pub store_timeout: Duration,
-    /// Bytes that the embedded store may take.
+    /// Bytes that the embedded store may use.
     pub memory_limit: usize,
-    /// Longest time that a denial is given again without asking the store.
+    /// How long a denial may be cached.
     pub denial_ttl: Duration,
     /// By name.
     pub(super) limits: BTreeMap<String, Arc<Limit>>,
 }
 
 /// A named allowance.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Its name in the policy, on the wire and in metrics.
     pub name: String,
@@ -44,38 +45,54 @@ pub struct Limit {
     pub windows: Vec<BucketSpec>,
     /// What decides while the store is down.
     pub when_store_is_down: WhenStoreIsDown,
+    /// The largest quota that a request may carry; `None` if requests may not carry one. A limit that accepts one has one
+    /// window, whose state's key does not depend on the quota.
+    pub max_requested_quota: Option<u64>,
+    /// The policy file's overrides, by key.
+    pub overrides: BTreeMap<String, Override>,
 }
 
 /// What decides while the store that a fleet shares is down.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenStoreIsDown {
-    /// Each sidecar enforces its share of the limit: the limit divided by the sidecars that were there when the store
-    /// was last asked.
+    /// Each sidecar enforces its share of the limit: the limit divided by the number of sidecars when the store was last
+    /// reachable.
     #[default]
     Share,
-    /// Every request passes, and nothing is taken.
+    /// Every request is admitted, and nothing is taken.
     Allow,
     /// Every request is refused.
     Deny,
 }
 
 impl Limit {
+    /// The request's quota, if the policy accepts it in place of the window's own.
+    pub fn accepted_quota(&self, requested: Option<u64>) -> Option<u64> {
+        let max = self.max_requested_quota?;
+        requested.filter(|quota| (1..=max).contains(quota))
+    }
+
     /// The largest cost that every window could ever admit.
     pub fn most(&self) -> u64 {
-        self.windows
-            .iter()
-            .map(BucketSpec::most_at_once)
-            .min()
-            .unwrap_or(0)
+        most(&self.windows)
     }
 }
 
+/// The largest cost that all of these windows could ever admit.
+pub fn most(windows: &[BucketSpec]) -> u64 {
+    windows
+        .iter()
+        .map(BucketSpec::most_at_once)
+        .min()
+        .unwrap_or(0)
+}
+
 impl Policy {
-    /// Whether a running sidecar may go on with this policy in place of its own.
+    /// Checks that a running sidecar can replace this policy with `next`.
     ///
     /// # Errors
-    /// What would need a restart.
+    /// A change that requires a restart.
     pub fn may_become(&self, next: Self) -> Result<Self, String> {
         let changed = if self.store != next.store {
             "store"
@@ -87,16 +104,16 @@ impl Policy {
             return Ok(next);
         };
         Err(format!(
-            "`{changed}` has changed, which needs a restart of the sidecar; limits may change at any time"
+            "`{changed}` has changed, which requires a restart of the sidecar; limits can change at any time"
         ))
     }
 
-    /// The limit of that name.
+    /// The limit with this name.
     pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
         self.limits.get(name)
     }
 
-    /// All limits, by name.
+    /// All limits, sorted by name.
     pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.limits.values()
     }

@@ -1,6 +1,6 @@
-//! What is wrong with a policy file, told without quoting it: the file may hold the store's password, and what is told
-//! here stands in the log, on `/readyz` and on the live page. A message has the place, the names of *our* fields, the
-//! kind of the value and the remedy. The parser's own messages have lines, keys, tags and values of the file.
+//! Describes what is wrong with a policy file without quoting it: the file may hold the store's password, and these
+//! messages appear in the log, on `/readyz` and on the live page. A message has the location, the names of *our* fields,
+//! the kind of the value and the remedy. The parser's own messages quote lines, keys, tags and values of the file.
 
 use std::fmt::Write;
 
@@ -10,8 +10,8 @@ const DURATION: &str = "a duration such as `10s`, `1m` or `24h`";
 const FILE: &str = "the path of a file";
 const WHOLE: &str = "a whole number of 1 or more";
 
-/// All fields of the file, and what each takes.
-const FIELDS: [(&str, &str); 23] = [
+/// All fields of the file, and the values that each accepts.
+const FIELDS: [(&str, &str); 32] = [
     (
         "store",
         "`memory` or the URL of a Redis, `\"redis://HOST:PORT\"`",
@@ -25,9 +25,12 @@ const FIELDS: [(&str, &str); 23] = [
     ),
     ("ca", FILE),
     ("certificate", FILE),
-    ("key", FILE),
+    (
+        "key",
+        "in `tls` the path of a file, in `overrides` the key of decisions, a text",
+    ),
     ("server_name", "the name in the certificate of Redis"),
-    ("key_prefix", "what stands before every key, a text"),
+    ("key_prefix", "a text that is put before every key"),
     ("connections", "a whole number from 1 to 16"),
     (
         "sentinel",
@@ -39,7 +42,7 @@ const FIELDS: [(&str, &str); 23] = [
     ("when_store_is_down", "`share`, `allow` or `deny`"),
     (
         "limits",
-        "a mapping, from the limits' names to their `algorithm` and `windows`",
+        "a mapping from each limit's name to its `algorithm` and `windows`",
     ),
     (
         "algorithm",
@@ -50,44 +53,68 @@ const FIELDS: [(&str, &str); 23] = [
         "a list of mappings, for example `- { quota: 100, per: 1m }`",
     ),
     ("quota", WHOLE),
-    ("per", DURATION),
+    (
+        "per",
+        "a duration such as `10s`, `1m` or `24h`, or `day`, `week` or `month`",
+    ),
+    ("time_zone", "a name such as `Europe/Berlin`"),
     ("precision", DURATION),
     ("burst", WHOLE),
+    (
+        "quota_from_request",
+        "a mapping of `max`, for example `{ max: 5000 }`",
+    ),
+    ("max", WHOLE),
+    (
+        "overrides",
+        "a list of mappings, for example `- { key: KEY, quota: 500 }`",
+    ),
+    ("unlimited", "`true`"),
+    ("blocked", "`true`"),
+    ("until", "a time such as `2026-11-22T03:00:00Z`"),
+    ("reason", "a text of one line"),
+    ("by", "a name"),
 ];
 
-/// Longest value that a message repeats.
+/// The longest value that a message quotes.
 const MAX_SHOWN: usize = 64;
 
-/// Tells an error of the parser: line, column, field, what is there and what should be.
-pub fn tell(error: &Error, text: &str) -> String {
-    let mut told = String::new();
-    let place = error.location();
-    if let Some(place) = place {
+/// Describes an error of the parser: line, column, field, what is there and what should be there.
+pub fn describe(error: &Error, text: &str) -> String {
+    let mut message = String::new();
+    let location = error.location();
+    if let Some(location) = location {
         // Writing to a string does not fail.
-        let _ = write!(told, "line {}, column {}: ", place.line(), place.column());
+        let _ = write!(
+            message,
+            "line {}, column {}: ",
+            location.line(),
+            location.column()
+        );
     }
-    told + &problem(error, text, place)
+    message + &problem(error, text, location)
 }
 
-fn problem(error: &Error, text: &str, place: Option<Location>) -> String {
+fn problem(error: &Error, text: &str, location: Option<Location>) -> String {
     match error {
         Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
-            problem(error, text, place)
+            problem(error, text, location)
         }
         Error::Eof { .. } if text.trim().is_empty() => {
             "the file is empty: it needs `limits`".to_owned()
         }
         Error::Eof { .. } => "the file ends too early".to_owned(),
         Error::MultipleDocuments { .. } => {
-            "a second document begins: a policy is one, so remove this one".to_owned()
+            "a second YAML document begins: a policy is a single document, so remove this one"
+                .to_owned()
         }
         Error::SerdeMissingField { field, .. } => format!("`{field}` is missing{}", takes(field)),
         Error::SerdeUnknownField {
             field, expected, ..
         } => match nearest(field, expected) {
-            Some(near) => format!("`{field}` is not a field: did you mean `{near}`?"),
+            Some(near) => format!("there is no field `{field}`: did you mean `{near}`?"),
             None => format!(
-                "this is not a field: those that may stand here are {}",
+                "this is not a field: valid fields here are {}",
                 list(expected)
             ),
         },
@@ -95,26 +122,26 @@ fn problem(error: &Error, text: &str, place: Option<Location>) -> String {
             variant, expected, ..
         } => match nearest(variant, expected) {
             Some(near) => format!("`{variant}` does not exist: did you mean `{near}`?"),
-            None => wrong_type(text, place, "a name"),
+            None => wrong_type(text, location, "a name"),
         },
         Error::DuplicateMappingKey { key, .. } => match key {
             Some(key) if FIELDS.iter().any(|(name, _)| name == key) => {
-                format!("`{key}` stands twice: remove one")
+                format!("`{key}` is given twice: remove one")
             }
-            _ => "this key stands twice: remove one".to_owned(),
+            _ => "this key is given twice: remove one".to_owned(),
         },
         Error::UnknownAnchor { .. } => {
-            "no anchor of this alias's name: put the value in quotes if its `*` belongs to it"
+            "this alias has no anchor: if the `*` belongs to the value, put the value in quotes"
                 .to_owned()
         }
         Error::ExternalMessage { source, msg, .. } => match **source {
-            // The scanner's messages are fixed, but for a bracket or the like.
+            // The scanner's messages are fixed texts, except for single characters such as a bracket.
             ExternalMessageSource::Parser(_) => format!("this is not YAML: {msg}"),
             _ => OTHER.to_owned(),
         },
         Error::Unexpected { expected, .. } => wrong_type(
             text,
-            place,
+            location,
             match *expected {
                 "mapping start" => "a mapping",
                 "sequence start" => "a list",
@@ -122,7 +149,7 @@ fn problem(error: &Error, text: &str, place: Option<Location>) -> String {
                 _ => "a value of another kind",
             },
         ),
-        Error::InvalidScalar { .. } => wrong_type(text, place, "a number"),
+        Error::InvalidScalar { .. } => wrong_type(text, location, "a number"),
         Error::SerdeInvalidType { .. }
         | Error::SerdeInvalidValue { .. }
         | Error::SerdeInvalidLength { .. }
@@ -131,32 +158,32 @@ fn problem(error: &Error, text: &str, place: Option<Location>) -> String {
         | Error::TaggedScalarCannotDeserializeIntoString { .. }
         | Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
         | Error::UnexpectedValueForUnitEnumVariant { .. } => {
-            wrong_type(text, place, "a value of another kind")
+            wrong_type(text, location, "a value of another kind")
         }
         _ => OTHER.to_owned(),
     }
 }
 
-/// For errors whose message might have something of the file in it.
+/// For errors whose own message might quote the file.
 const OTHER: &str = "this cannot be read: write it in plain YAML, without tags, merges or aliases";
 
-/// A value is of the wrong type, and in which field if that can be told.
-fn wrong_type(text: &str, place: Option<Location>, expected: &str) -> String {
-    let start = place.and_then(|place| offset(text, place));
+/// Describes a value of the wrong type, with its field if that can be determined.
+fn wrong_type(text: &str, location: Option<Location>, expected: &str) -> String {
+    let start = location.and_then(|location| offset(text, location));
     let (before, after) = start
         .and_then(|start| text.split_at_checked(start))
         .unwrap_or((text, ""));
-    let found = kind(after);
+    let found = value_kind(after);
     match field_before(before) {
         Some((field, takes)) => format!("`{field}` is {found}: give {takes}"),
-        None => format!("here is {found}, where {expected} belongs"),
+        None => format!("expected {expected}, found {found}"),
     }
 }
 
-/// Where a place is in the text.
-fn offset(text: &str, place: Location) -> Option<usize> {
-    let lines_before = usize::try_from(place.line()).ok()?.checked_sub(1)?;
-    let characters_before = usize::try_from(place.column()).ok()?.checked_sub(1)?;
+/// The byte offset of a location in the text.
+fn offset(text: &str, location: Location) -> Option<usize> {
+    let lines_before = usize::try_from(location.line()).ok()?.checked_sub(1)?;
+    let characters_before = usize::try_from(location.column()).ok()?.checked_sub(1)?;
     let line_start: usize = text
         .split_inclusive('\n')
         .take(lines_before)
@@ -173,7 +200,7 @@ fn offset(text: &str, place: Location) -> Option<usize> {
     )
 }
 
-/// The field of which a value begins after this text, or an entry of its list.
+/// The field whose value, or an entry of whose list, begins after this text.
 fn field_before(before: &str) -> Option<&'static (&'static str, &'static str)> {
     let opened = |c: char| c.is_whitespace() || matches!(c, '[' | '-' | '{');
     let key = before.trim_end_matches(opened).strip_suffix(':')?;
@@ -186,8 +213,8 @@ fn field_before(before: &str) -> Option<&'static (&'static str, &'static str)> {
     FIELDS.iter().find(|(name, _)| is_named(name))
 }
 
-/// The kind of the value that begins here. A number is told, which no field takes a secret for.
-fn kind(after: &str) -> String {
+/// The kind of the value that begins here. A number is quoted: no secret is one.
+fn value_kind(after: &str) -> String {
     let line = after.lines().next().unwrap_or_default();
     let token = line
         .split([',', '}', ']', '#'])
@@ -221,8 +248,8 @@ fn list(names: &[&str]) -> String {
     quoted.join(", ")
 }
 
-/// The known name that this one is a misspelling of. A key that is none may be anything, even part of a URL that has
-/// lost its quotes, and is not repeated.
+/// The known name that this one misspells, if any. A key that resembles no known name may be anything, even part of a
+/// URL without quotes, and is not quoted.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |known: &&str| strsim::osa_distance(name, known);
     known
@@ -232,7 +259,7 @@ fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
         .filter(|near| distance(near) * 3 <= near.len())
 }
 
-/// A name or a duration of the file, in backticks, if it cannot be a URL or a part of one; else what stands for it.
+/// A name or a duration of the file, in backticks, if it cannot be part of a URL; else `otherwise`.
 pub fn shown(value: &str, otherwise: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '-' | '+' | '_' | '.');
     if value.len() <= MAX_SHOWN && value.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! The policy's file: read at the start, and again whenever it may have changed.
+//! The policy file: read at the start, and reloaded when it may have changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ pub enum PolicyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is not a policy.
@@ -24,13 +24,13 @@ pub enum PolicyError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Line, field, remedy, and the value only where it cannot be a secret.
+        /// Line, field and remedy, and the value only if it cannot be a secret.
         message: String,
     },
 }
 
 impl PolicyError {
-    /// Something in the file is wrong.
+    /// A mistake in the file.
     pub fn invalid(path: &Path, message: String) -> Self {
         Self::Invalid {
             path: path.to_owned(),
@@ -56,19 +56,19 @@ fn read(path: &Path) -> Result<String, PolicyError> {
     })
 }
 
-/// A policy file of a running sidecar.
+/// The policy file of a running sidecar.
 #[derive(Debug)]
 pub struct PolicySource {
     path: PathBuf,
     newest: Mutex<Attempt>,
 }
 
-/// The newest attempt to read it.
+/// The latest attempt to load it.
 #[derive(Debug)]
 struct Attempt {
-    /// What stood there; nothing if it could not be read.
+    /// The content; `None` if the file could not be read.
     text: Option<String>,
-    /// Why that cannot be used.
+    /// Why it was refused, if it was.
     refusal: Option<String>,
 }
 
@@ -91,22 +91,18 @@ impl PolicySource {
         Ok((source, policy))
     }
 
-    /// What is wrong with the file as it stands now, if it could not be loaded.
+    /// Why the file's current content was refused, if it was.
     pub fn refusal(&self) -> Option<String> {
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         newest.refusal.clone()
     }
 
-    /// Reads the file again. Hands `put_in_force` its policy if the text is another than at the last attempt; nothing
-    /// has changed when it is not called. Only one reader at a time is in here.
+    /// Reads the file again, and calls `apply` with its policy if the content has changed since the last attempt. Only
+    /// one caller at a time runs this.
     ///
     /// # Errors
-    /// The file cannot be read, or its policy may not follow the `current` one.
-    pub fn read_again(
-        &self,
-        current: &Policy,
-        put_in_force: impl FnOnce(Policy),
-    ) -> Result<(), PolicyError> {
+    /// The file cannot be read or is invalid, or its policy must not replace the `current` one.
+    pub fn reload(&self, current: &Policy, apply: impl FnOnce(Policy)) -> Result<(), PolicyError> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let tried = read(&self.path).and_then(|text| {
             if newest.text.as_ref() == Some(&text) {
@@ -122,11 +118,11 @@ impl PolicySource {
             Ok(None) => {}
             Ok(Some(policy)) => {
                 newest.refusal = None;
-                put_in_force(policy);
+                apply(policy);
             }
             Err(why) => {
                 if matches!(why, PolicyError::Read { .. }) {
-                    // When it is back it counts as new, whatever it says.
+                    // When the file is back it counts as changed, even with the old content.
                     newest.text = None;
                 }
                 newest.refusal = Some(why.to_string());
@@ -136,16 +132,16 @@ impl PolicySource {
         Ok(())
     }
 
-    /// Calls `changed` whenever something happens in the file's folder, for as long as what is returned lives.
+    /// Notifies `changed` when something happens in the file's folder, until the returned watcher is dropped.
     ///
-    /// The folder and not the file: editors replace files, and Kubernetes swaps a link beside it.
+    /// The folder, not the file: editors replace files, and Kubernetes swaps a symbolic link beside the file.
     ///
     /// # Errors
-    /// The system does not watch it.
+    /// The system cannot watch it.
     pub fn watch(&self, changed: Arc<Notify>) -> notify::Result<impl Watcher + use<>> {
         let mut watcher =
             notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                // Reading the file is an event too, and would go round for ever.
+                // Reading the file is an event too; reacting to it would loop for ever.
                 if event.is_ok_and(|event| !event.kind.is_access()) {
                     changed.notify_one();
                 }
@@ -170,14 +166,14 @@ mod tests {
         "limits: { l: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
 
     #[test]
-    fn s13_a_file_that_was_away_or_broken_is_read_again_though_it_is_as_before() {
+    fn s13_a_file_that_was_missing_or_broken_is_reloaded_even_with_its_old_content() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
         std::fs::write(&path, GOOD).unwrap();
         let (source, policy) = PolicySource::open(&path).unwrap();
         let again = || {
             let mut loaded = false;
-            let read = source.read_again(&policy, |_| loaded = true);
+            let read = source.reload(&policy, |_| loaded = true);
             read.is_ok().then_some(loaded)
         };
         assert_eq!(again(), Some(false), "nothing has changed");
@@ -187,8 +183,8 @@ mod tests {
         assert_eq!((again(), source.refusal()), (Some(true), None));
         std::fs::write(&path, "limits: 1").unwrap();
         assert_eq!((again(), source.refusal().is_some()), (None, true));
-        assert_eq!(again(), Some(false), "it was told already");
-        assert!(source.refusal().is_some(), "and is as wrong as it was");
+        assert_eq!(again(), Some(false), "the refusal was reported already");
+        assert!(source.refusal().is_some(), "the file is still refused");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!((again(), source.refusal()), (Some(true), None));
     }

@@ -1,4 +1,4 @@
-//! Where the state is kept, and how it is reached: the policy's `store`.
+//! Where the state is kept and how to reach it: the policy's `store`.
 
 mod file;
 mod url;
@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 pub(super) use file::StoreFile;
 pub use url::{Endpoint, RedisUrl, Topology};
 
-/// Connections to each Redis unless the policy says otherwise: while one is replaced there is another.
+/// Default number of connections to each Redis: one works while the other is replaced.
 pub const DEFAULT_CONNECTIONS: usize = 2;
 const MAX_CONNECTIONS: usize = 16;
 /// Bytes of `key_prefix`: they are part of every key in Redis.
@@ -26,25 +26,25 @@ pub enum StoreAddress {
     Redis(Box<RedisStore>),
 }
 
-/// A Redis, and how to talk to it.
+/// A Redis and how to connect to it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisStore {
-    /// Where it is, and perhaps who asks.
+    /// Its address, and perhaps the credentials.
     pub url: RedisUrl,
-    /// All that is not in the URL.
+    /// Everything that is not in the URL.
     pub options: RedisOptions,
 }
 
-/// Options of a Redis beside its URL.
+/// Options of a Redis besides its URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisOptions {
-    /// Who asks Redis, from files.
+    /// Credentials for Redis, from files.
     pub credentials: CredentialFiles,
-    /// Who asks the sentinels, from files.
+    /// Credentials for the sentinels, from files.
     pub sentinel: CredentialFiles,
-    /// How the peers are recognized.
+    /// How TLS verifies the peers.
     pub tls: TlsFiles,
-    /// What stands before every key. Without braces: they would change a key's slot.
+    /// Prefix of every key. Without braces, which would change a key's slot.
     pub key_prefix: String,
     /// Connections to each Redis.
     pub connections: usize,
@@ -62,25 +62,25 @@ impl Default for RedisOptions {
     }
 }
 
-/// Files with a user and a password. They are read at each connection, so they may change at any time.
+/// Files with a user name and a password. They are read at each connection, so they may change at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CredentialFiles {
-    /// The user; `default` without one.
+    /// The user name; `default` if not given.
     pub username: Option<PathBuf>,
     /// The password.
     pub password: Option<PathBuf>,
 }
 
-/// PEM files for TLS, read at each connection, and the name to expect.
+/// PEM files for TLS, read at each connection, and the expected name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Authorities to trust; the system's without it.
+    /// Certificate authorities to trust; default: the system's.
     pub ca: Option<PathBuf>,
     /// Our certificate and its chain.
     pub certificate: Option<PathBuf>,
     /// Its key.
     pub key: Option<PathBuf>,
-    /// The name that a certificate has to have; the host of the URL without it.
+    /// The name that the certificate must have; default: the host of the URL.
     pub server_name: Option<String>,
 }
 
@@ -110,48 +110,48 @@ impl std::str::FromStr for StoreAddress {
         let url = text.parse()?;
         RedisStore::new(url, RedisOptions::default())
             .map(|store| Self::Redis(Box::new(store)))
-            .map_err(|fault| fault.why)
+            .map_err(|error| error.why)
     }
 }
 
 impl StoreAddress {
-    /// Another URL with the same options.
+    /// The same options with another URL.
     ///
     /// # Errors
-    /// It is no URL, or the options do not go with it: a remedy without the value.
+    /// It is not a valid URL, or the options do not fit it. The message has a remedy, never the value.
     pub fn with_url(&self, text: &str) -> Result<Self, String> {
         match (self, text) {
             (_, "memory") | (Self::Memory, _) => text.parse(),
             (Self::Redis(redis), _) => RedisStore::new(text.parse()?, redis.options.clone())
                 .map(|store| Self::Redis(Box::new(store)))
-                .map_err(|fault| fault.to_string()),
+                .map_err(|error| error.to_string()),
         }
     }
 }
 
-/// An option that cannot be used.
+/// An invalid option.
 #[derive(Debug)]
-pub struct Fault {
-    /// Its name; `url` where that is to blame.
+pub struct OptionError {
+    /// Its name; `url` if the URL is at fault.
     pub field: &'static str,
-    /// What is wrong and what to do.
+    /// What is wrong and how to fix it.
     pub why: String,
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for OptionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}; see the policy's `store.{}`", self.why, self.field)
     }
 }
 
 impl RedisStore {
-    /// A URL with options that go with it.
+    /// Combines a URL with options.
     ///
     /// # Errors
-    /// They do not.
-    pub fn new(url: RedisUrl, options: RedisOptions) -> Result<Self, Fault> {
-        let fault = |field, why: &str| {
-            Err(Fault {
+    /// They do not fit each other.
+    pub fn new(url: RedisUrl, options: RedisOptions) -> Result<Self, OptionError> {
+        let error = |field, why: &str| {
+            Err(OptionError {
                 field,
                 why: why.to_owned(),
             })
@@ -159,49 +159,49 @@ impl RedisStore {
         let files = &options.credentials;
         let named = url.username.is_some() || url.password.is_some();
         if named && (files.username.is_some() || files.password.is_some()) {
-            return fault(
+            return error(
                 "password_file",
-                "user and password are in the URL and in files: name them once",
+                "user and password are given both in the URL and in files: give them once",
             );
         }
         if files.username.is_some() && files.password.is_none() {
-            return fault("username_file", "a user without `password_file`");
+            return error("username_file", "`password_file` is missing");
         }
         let sentinel = &options.sentinel;
         if sentinel.username.is_some() && sentinel.password.is_none() {
-            return fault("sentinel", "a user without `password_file`");
+            return error("sentinel", "`username_file` without `password_file`");
         }
         if *sentinel != CredentialFiles::default()
             && !matches!(url.topology, Topology::Sentinel { .. })
         {
-            return fault("sentinel", "it needs a URL of `redis+sentinel://`");
+            return error("sentinel", "requires a `redis+sentinel://` URL");
         }
         let tls = &options.tls;
         if *tls != TlsFiles::default() && !url.tls {
-            return fault(
+            return error(
                 "tls",
-                "it needs a URL of `rediss://`, `rediss+sentinel://` or `rediss+cluster://`",
+                "requires a `rediss://`, `rediss+sentinel://` or `rediss+cluster://` URL",
             );
         }
         if tls.certificate.is_some() != tls.key.is_some() {
-            return fault("tls", "`certificate` and `key` go together: name both");
+            return error("tls", "`certificate` and `key` must be given together");
         }
         let name = tls.server_name.as_deref();
         if name.is_some_and(|name| ServerName::try_from(name).is_err()) {
-            return fault("tls", "`server_name` is no name and no address of a host");
+            return error("tls", "`server_name` is neither a host name nor an address");
         }
         let prefix = &options.key_prefix;
         if prefix.len() > MAX_PREFIX_BYTES
             || !prefix.chars().all(|c| c.is_ascii_graphic())
             || prefix.contains(['{', '}'])
         {
-            return fault(
+            return error(
                 "key_prefix",
-                "up to 64 characters of ASCII without spaces and braces, which would change where Redis Cluster keeps a key",
+                "must be at most 64 printable ASCII characters without spaces and braces (braces would change where Redis Cluster keeps a key)",
             );
         }
         if !(1..=MAX_CONNECTIONS).contains(&options.connections) {
-            return fault("connections", "a number from 1 to 16");
+            return error("connections", "must be a number from 1 to 16");
         }
         Ok(Self { url, options })
     }

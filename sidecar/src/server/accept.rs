@@ -1,10 +1,10 @@
-//! Accepts connections and serves HTTP/1.1 on them, with what axum's own loop lacks: bounds on how long a client may
-//! take and on how many there are, and an end that no client can put off.
+//! Accepts connections and serves HTTP/1.1 on them, with what axum's own loop lacks: limits on the number of
+//! clients and on the time that each may take, and a shutdown that no client can delay.
 
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, Request, header};
@@ -23,32 +23,31 @@ use super::connection::{Connection, Patience};
 use super::connections::{Admitted, Connections, Watched};
 use super::listen::{Leftover, Listener};
 use super::phase::{Phase, reached};
+use crate::clock;
+use crate::telemetry::throttle::Throttle;
 
-/// How often clients that have taken too long are looked for.
+/// How often to close overdue connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// After the system refused a connection, for want of file descriptors or memory: at once it would refuse again.
+/// Pause after the system refused a connection for lack of file descriptors or memory: an immediate retry would fail too.
 const AFTER_A_REFUSAL: Duration = Duration::from_millis(50);
 
-/// Between two lines of the log about the same trouble.
-const SAY_EVERY: Duration = Duration::from_secs(10);
-
-/// Most bytes of a request's head, and of what is read of a body at a time. Our filter's heads have about 200 bytes; a
-/// browser may send the cookies of whatever else runs on this host.
+/// Most bytes of a request's head, and of one read of a body. The filter's heads have about 200 bytes; a browser may send
+/// the cookies of every other service on this host.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// One of the two faces.
+/// One of the two ports.
 #[derive(Debug)]
 pub(super) struct Face {
     /// For the log.
     pub name: &'static str,
     pub router: Router,
-    /// Connections at once.
+    /// Most connections at the same time.
     pub max_connections: usize,
     pub patience: Patience,
 }
 
-/// Serves until the last phase, then lets requests under way finish, for this long at most.
+/// Serves until the last phase, then waits for requests in progress for at most this long.
 pub(super) async fn serve(
     listener: Listener,
     face: Face,
@@ -72,7 +71,7 @@ impl Accept for TcpListener {
     type Stream = tokio::net::TcpStream;
     async fn next(&self) -> io::Result<Self::Stream> {
         let (stream, _) = self.accept().await?;
-        // An answer is written in one go; without this the next one might wait for the client's acknowledgement.
+        // Each answer is one write; without this, the next one might wait for the client's acknowledgement.
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -103,7 +102,7 @@ async fn run(
             _ = sweeps.tick() => connections.close_overdue(),
             accepted = listener.next() => match accepted {
                 Ok(stream) => {
-                    // What it has seen so far is what its connections have to be told of no more.
+                    // Connections accepted from now on start in this phase.
                     phases.mark_unchanged();
                     let (router, phases) = (face.router.clone(), phases.clone());
                     let admitted = connections.admit(|connection, began| {
@@ -111,7 +110,7 @@ async fn run(
                     });
                     trouble.at_the_cap(admitted, face.max_connections);
                 }
-                // The client went before it was let in.
+                // The client closed the connection before it was accepted.
                 Err(error) if is_the_clients(&error) => {}
                 Err(error) => {
                     trouble.refused(&error);
@@ -121,7 +120,7 @@ async fn run(
             }
         }
     }
-    // Its file goes while it still listens: afterwards it may be the file of the process that takes its place.
+    // Remove the socket file before closing the socket: afterwards the file may be the successor's.
     drop(leftover);
     drop(listener);
     if timeout(shutdown_timeout, connections.none_left())
@@ -132,7 +131,7 @@ async fn run(
         warn!(
             listener = face.name,
             connections = left,
-            "closed while they were in use: the shutdown's time was over"
+            "closed while in use: the shutdown timeout was over"
         );
     }
 }
@@ -147,7 +146,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// Serves one connection to its end.
+/// Serves one connection until it closes.
 async fn converse<S>(stream: Watched<S>, router: Router, mut phases: watch::Receiver<Phase>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -162,7 +161,7 @@ where
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service)
     );
-    // A client that goes or sends what is no HTTP is none of ours to tell of.
+    // A client that disconnects or does not speak HTTP is not worth a log line.
     tokio::select! {
         _ = &mut served => {}
         () = reached(&mut phases, Phase::Stopping) => {
@@ -180,8 +179,8 @@ async fn answered(
     connection.asked();
     let mut answer = answer.await?;
     connection.answered();
-    // A client with a choice of sidecars comes back elsewhere, without an error. One whose only sidecar this is connects
-    // once more: connections that were opened during the drain are not closed by it.
+    // A client with several sidecars connects to another one, without an error. A client with this one only connects
+    // again: the drain does not close connections that were opened during it.
     if phases.has_changed().unwrap_or(true) {
         let close = HeaderValue::from_static("close");
         answer.headers_mut().insert(header::CONNECTION, close);
@@ -189,32 +188,30 @@ async fn answered(
     Ok(answer)
 }
 
-/// What is wrong with a listener, told now and then.
+/// Logs problems of a listener, at a limited rate.
 struct Trouble {
     listener: &'static str,
-    told: Option<Instant>,
-    untold: u64,
+    throttle: Throttle,
 }
 
 impl Trouble {
     const fn of(listener: &'static str) -> Self {
         Self {
             listener,
-            told: None,
-            untold: 0,
+            throttle: Throttle::new(),
         }
     }
 
     fn at_the_cap(&mut self, admitted: Admitted, cap: usize) {
         let what = match admitted {
             Admitted::Yes => return,
-            Admitted::InPlaceOfAnother => "others make room",
-            Admitted::No => "it is closed, as all others wait for answers",
+            Admitted::InPlaceOfAnother => "an old one is closed",
+            Admitted::No => "it is closed, because all others wait for answers",
         };
         if let Some(times) = self.times() {
             warn!(
                 listener = self.listener,
-                times, "a connection over the {cap} that there may be: {what}"
+                times, "a connection above the maximum of {cap}: {what}"
             );
         }
     }
@@ -223,18 +220,14 @@ impl Trouble {
         if let Some(times) = self.times() {
             warn!(
                 listener = self.listener,
-                times, "no connection can be accepted: {error}"
+                times, "cannot accept a connection: {error}"
             );
         }
     }
 
-    /// How often it happened since it was last told, if it is to be told now.
+    /// How often it happened since the last line, including this time; `None` if it should not be logged now.
     fn times(&mut self) -> Option<u64> {
-        self.untold += 1;
-        if self.told.is_some_and(|told| told.elapsed() < SAY_EVERY) {
-            return None;
-        }
-        self.told = Some(Instant::now());
-        Some(std::mem::take(&mut self.untold))
+        let suppressed = self.throttle.occurred(clock::now_us())?;
+        Some(suppressed + 1)
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! | the admin address | without a token | with a token |
 //! |---|---|---|
-//! | loopback or a Unix socket | all is open, to programs and to this server's own page | all but the probes needs it |
-//! | any other | all but `/v1/reset` is open | all but the probes needs it |
+//! | loopback or a Unix socket | everything is open to programs and to this server's own page | everything except the probes requires it |
+//! | any other | everything except `/v1/reset` and `/v1/overrides` is open | everything except the probes requires it |
 //!
-//! `/metrics` can be left open beside a token. On loopback a request is also to be *for* this host by name: the page of
-//! a name that resolves to 127.0.0.1 would otherwise be of the same origin (DNS rebinding).
+//! `/metrics` can be open despite a token. On loopback, the Host of a request must also name this host: otherwise a web
+//! page whose name resolves to 127.0.0.1 would have the same origin (DNS rebinding).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,39 +18,45 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use sluicegate_protocol::RESET_PATH;
+use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH};
 
 use super::listen::Address;
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
-use super::web_pages::{Refusal, called_json, host, same_origin};
+use super::refusal::Refusal;
+use super::web_pages::{host, same_origin};
 
-const MISDIRECTED: Refusal = (
+const MISDIRECTED: Refusal = Refusal::new(
     StatusCode::MISDIRECTED_REQUEST,
-    "the Host of this request is neither an address of this machine's loopback nor localhost: allow it with \
-     `--allow-host NAME`\n",
+    Code::WrongHost,
+    "header.host",
+    "the Host of this request is neither localhost nor a loopback address: allow it with `--allow-host NAME`",
 );
-const NO_RESETS: Refusal = (
+const NEEDS_TOKEN: Refusal = Refusal::new(
     StatusCode::FORBIDDEN,
-    "off loopback this needs `authorization: Bearer TOKEN`, and a sidecar started with that token \
-     (SLUICEGATE_ADMIN_TOKEN)\n",
+    Code::TokenRequired,
+    "header.authorization",
+    "off loopback this needs `authorization: Bearer TOKEN`, and a sidecar that was started with that token \
+     (SLUICEGATE_ADMIN_TOKEN)",
 );
-const NO_TOKEN: Refusal = (
+const NO_TOKEN: Refusal = Refusal::new(
     StatusCode::UNAUTHORIZED,
-    "this needs `authorization: Bearer TOKEN`, or TOKEN as the password of Basic, with the sidecar's admin token\n",
+    Code::TokenRequired,
+    "header.authorization",
+    "the admin token is required: `authorization: Bearer TOKEN`, or TOKEN as the password of Basic authentication",
 );
-/// A browser asks its user for it. The user's name may be anything.
+/// Makes a browser ask for the token. Any user name is accepted.
 const CHALLENGE: &str = "Basic realm=\"sluicegate\", Bearer";
 
-/// Who may call what. By default as off loopback, without a token and under any name.
+/// Who may call what. The default is that of an address other than loopback, without a token, with any Host.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Shown by whoever may do more than probe.
+    /// Required for everything except probes.
     pub token: Option<Token>,
-    /// Whether `/metrics` is open beside the token.
+    /// Whether `/metrics` is open despite the token.
     pub open_metrics: bool,
     /// Whether only this machine can connect.
     local: bool,
-    /// Hosts that requests may be for, where that is looked at.
+    /// Allowed Hosts; `None`: any.
     hosts: Option<Vec<String>>,
 }
 
@@ -65,7 +71,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Nothing of an empty one, which everybody would know.
+    /// `None` for an empty token, which anyone could guess.
     pub fn new(token: String) -> Option<Self> {
         (!token.is_empty()).then_some(Self(token))
     }
@@ -88,7 +94,7 @@ impl Token {
         }
     }
 
-    /// Every byte is looked at, so that the time taken does not tell how many were right.
+    /// Compares every byte, so that the time taken does not reveal how many were right.
     fn is(&self, shown: &[u8]) -> bool {
         let pairs = shown.iter().zip(self.0.as_bytes());
         let different = pairs.fold(0, |sum, (a, b)| sum | (a ^ b));
@@ -97,13 +103,13 @@ impl Token {
 }
 
 impl Access {
-    /// To an admin port on `address`, which may also be called by these names.
+    /// The rules for an admin port on `address` with these additional host names.
     pub fn to(address: &Address, mut names: Vec<String>) -> Self {
         let local = address.is_local();
         let hosts = match address {
-            // No browser speaks to it.
+            // Browsers cannot connect to it.
             Address::Unix(_) => None,
-            // What it is called elsewhere is not known here, unless it was said.
+            // The host's names are unknown unless `--allow-host` lists them.
             Address::Tcp(_) if !local && names.is_empty() => None,
             Address::Tcp(address) => {
                 names.push(address.ip().to_string());
@@ -121,7 +127,7 @@ impl Access {
     fn admit(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request)?;
         let path = request.uri().path();
-        // A kubelet asks by the pod's address.
+        // A kubelet uses the pod's address as the Host.
         let probe = path == HEALTHZ_PATH || path == READYZ_PATH;
         if !probe && host.is_some_and(|host| !self.is_for_us(host)) {
             return Err(MISDIRECTED);
@@ -134,10 +140,12 @@ impl Access {
                     return Err(NO_TOKEN);
                 }
             }
-            None if !self.local && path == RESET_PATH => return Err(NO_RESETS),
+            None if !self.local && (path == RESET_PATH || path == OVERRIDES_PATH) => {
+                return Err(NEEDS_TOKEN);
+            }
             None => {}
         }
-        called_json(request)
+        Ok(())
     }
 
     fn is_for_us(&self, host: &str) -> bool {
@@ -159,7 +167,7 @@ impl Access {
     }
 }
 
-/// Lets pass what `access` admits.
+/// Passes requests that `access` allows.
 pub(super) async fn guard(
     State(access): State<Arc<Access>>,
     request: Request,
@@ -167,10 +175,12 @@ pub(super) async fn guard(
 ) -> Response {
     match access.admit(&request) {
         Ok(()) => next.run(request).await,
-        Err(refusal @ (StatusCode::UNAUTHORIZED, _)) => {
-            let challenge = HeaderValue::from_static(CHALLENGE);
-            ([(header::WWW_AUTHENTICATE, challenge)], refusal).into_response()
-        }
+        Err(refusal) if refusal.status == StatusCode::UNAUTHORIZED => refusal
+            .with_header(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static(CHALLENGE),
+            )
+            .into_response(),
         Err(refusal) => refusal.into_response(),
     }
 }

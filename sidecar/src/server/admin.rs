@@ -1,51 +1,109 @@
-//! What Prometheus, probes and operators may call.
+//! The admin port: endpoints for Prometheus, probes and operators.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use sluicegate_protocol::{RESET_PATH, TOP_PATH};
+use sluicegate_protocol::Code;
 
 use super::access::{Access, guard};
 use super::body::{answer, whole};
-use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
+use super::openapi::{self, admin as operations};
 use super::readiness::Readiness;
+use super::refusal::{Refusal, not_found};
+use super::routes::Routes;
 use crate::decide::Service;
 use crate::page::{self, Feed};
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// The state of the handlers.
+#[derive(Clone, Debug)]
+pub(super) struct Admin {
+    pub service: Arc<Service>,
+    pub feed: Arc<Feed>,
+    pub readiness: Readiness,
+}
+
 /// The routes.
-pub(super) fn routes(
-    service: Arc<Service>,
-    feed: Arc<Feed>,
-    access: Access,
-    readiness: Readiness,
-) -> Router {
-    let reset = async |State(service): State<Arc<Service>>, body: Body| {
-        answer(async { Ok(service.reset(&whole(body).await?).await?) }).await
-    };
-    let top = async |State(service): State<Arc<Service>>| answer(async { Ok(service.top()) }).await;
-    let ready = async move |State(service): State<Arc<Service>>| readiness.answer(&service);
-    Router::new()
-        .route(METRICS_PATH, get(metrics))
-        .route(HEALTHZ_PATH, get(async || "alive\n"))
-        .route(READYZ_PATH, get(ready))
-        .route(RESET_PATH, post(reset))
-        .route(TOP_PATH, get(top))
-        .with_state(service)
-        .merge(page::routes(feed))
+pub(super) fn routes() -> Routes<Admin> {
+    Routes::new()
+        .only_json()
+        .with(&operations::HEALTHZ, async || "alive\n")
+        .with(&operations::READYZ, ready)
+        .with(&operations::METRICS, metrics)
+        .with(&operations::RESET, reset)
+        .with(&operations::OVERRIDES, list_overrides)
+        .with(&operations::SET_OVERRIDE, set_override)
+        .with(&operations::REMOVE_OVERRIDE, remove_override)
+        .with(&operations::TOP, top)
+        .with(&operations::OPENAPI, openapi::serve)
+        .with(&operations::PAGE, async || page::page())
+        .with(&operations::PAGE_STREAM, stream)
+        .with(&operations::PAGE_FILE, file)
+}
+
+/// The router of the port.
+pub(super) fn router(admin: Admin, access: Access) -> Router {
+    routes()
+        .into_router()
+        .with_state(admin)
         .layer(from_fn_with_state(Arc::new(access), guard))
 }
 
-async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    match service.metrics_text() {
+async fn ready(State(admin): State<Admin>) -> Response {
+    admin.readiness.answer(&admin.service)
+}
+
+async fn metrics(State(admin): State<Admin>) -> Response {
+    match admin.service.metrics_text() {
         Ok(text) => ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        Err(error) => {
+            tracing::error!("the metrics cannot be encoded: {error}");
+            let why = "the metrics cannot be encoded: see the sidecar's log for the cause";
+            Refusal::of_server(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, why)
+                .into_response()
+        }
+    }
+}
+
+async fn reset(State(admin): State<Admin>, body: Body) -> Response {
+    answer(async { Ok(admin.service.reset(&whole(body).await?).await?) }).await
+}
+
+async fn list_overrides(State(admin): State<Admin>) -> Response {
+    answer(async { Ok(admin.service.list_overrides()) }).await
+}
+
+async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
+    answer(async { Ok(admin.service.set_override(&whole(body).await?).await?) }).await
+}
+
+async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
+    answer(async { Ok(admin.service.remove_override(&whole(body).await?).await?) }).await
+}
+
+async fn top(State(admin): State<Admin>) -> Response {
+    answer(async { Ok(admin.service.top()) }).await
+}
+
+async fn stream(State(admin): State<Admin>) -> Response {
+    page::stream(&admin.feed).unwrap_or_else(|| {
+        let why = "the maximum number of viewers of the live page is connected";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Refusal::of_server(status, Code::TooManyViewers, why).into_response()
+    })
+}
+
+async fn file(name: Result<Path<String>, PathRejection>) -> Response {
+    // No file has a name that is not UTF-8.
+    match name.ok().and_then(|Path(name)| page::named(&name)) {
+        Some(file) => file,
+        None => not_found().await.into_response(),
     }
 }

@@ -1,5 +1,5 @@
-//! What is known of an open connection, and what follows from it: whether it has waited too long, and which one goes
-//! when there are too many. No clock and no I/O: times are milliseconds since the listener began.
+//! The state of an open connection: whether it is overdue, and which connection to close when there are too many. No
+//! clock and no I/O: times are milliseconds since the listener started.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,28 +9,28 @@ use std::time::Duration;
 pub(super) struct Patience {
     /// From the first byte of a request's head to its last.
     pub head: Duration,
-    /// Without a byte in either direction, between requests or in the middle of an answer that the client does not read.
+    /// Without a byte in either direction, between requests or while the client does not read an answer.
     pub idle: Duration,
 }
 
-/// One connection, as its reader, its writer and its requests report it.
+/// One connection, updated by its reader, its writer and its requests.
 #[derive(Debug)]
 pub(super) struct Connection {
     opened_ms: u64,
-    /// When a byte last came or went.
+    /// When a byte was last received or sent.
     active_ms: AtomicU64,
-    /// When the head began that is being read; `NONE` between requests.
+    /// When the current head began; `NONE` between requests.
     head_ms: AtomicU64,
     /// A request has been read and its answer has not begun.
     asked: AtomicBool,
-    /// An answer has begun at some time.
+    /// At least one answer has begun.
     answered: AtomicBool,
 }
 
 const NONE: u64 = u64::MAX;
 
-/// The order in which connections go when there are too many: first those that never got an answer, the oldest first,
-/// as a flood of half-sent requests consists of them; then the others, the longest unused first.
+/// The order in which connections are closed when there are too many: first those that never got an answer, oldest
+/// first, since a flood of half-sent requests consists of them; then the others, longest idle first.
 pub(super) type Rank = (bool, u64);
 
 impl Connection {
@@ -44,16 +44,16 @@ impl Connection {
         }
     }
 
-    /// Bytes have come from the client.
+    /// Bytes were received from the client.
     pub fn received(&self, now_ms: u64) {
         self.active_ms.store(now_ms, Ordering::Relaxed);
-        // While a request is served they are of its body.
+        // While a request is served, they belong to its body.
         if !self.asked.load(Ordering::Relaxed) && self.head_ms.load(Ordering::Relaxed) == NONE {
             self.head_ms.store(now_ms, Ordering::Relaxed);
         }
     }
 
-    /// Bytes have gone to the client.
+    /// Bytes were sent to the client.
     pub fn sent(&self, now_ms: u64) {
         self.active_ms.store(now_ms, Ordering::Relaxed);
     }
@@ -83,10 +83,10 @@ impl Connection {
             || longer(self.active_ms.load(Ordering::Relaxed), patience.idle)
     }
 
-    /// When its turn is to make room; never for one whose client has been answered before and waits for an answer now.
+    /// Its rank for being closed; `None` while a client that got an answer before waits for the next one.
     pub fn rank(&self) -> Option<Rank> {
         if !self.answered.load(Ordering::Relaxed) {
-            // Not by its last byte: one byte now and then must not keep it.
+            // Not by its last byte: sending a byte now and then must not protect a connection.
             return Some((false, self.opened_ms));
         }
         let waits = self.asked.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The open connections of one listener: how many there may be, and who goes when there are too many or when one has
-//! taken too long.
+//! The open connections of one listener: their maximum number, and which to close when there are too many or one is
+//! overdue.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,15 +14,15 @@ use tokio::task::AbortHandle;
 
 use super::connection::{Connection, Patience, Rank};
 
-/// All of a listener's.
+/// The open connections of a listener.
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// How many there may be at once.
+    /// The maximum number.
     cap: usize,
     patience: Patience,
     began: Instant,
     open: Mutex<Open>,
-    /// One has gone.
+    /// Notified when a connection closes.
     gone: Notify,
 }
 
@@ -32,14 +32,14 @@ struct Open {
     by_number: HashMap<u64, (Arc<Connection>, AbortHandle)>,
 }
 
-/// What came of a new connection.
+/// The result for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
     /// It is served.
     Yes,
-    /// It is served, and another made room.
+    /// It is served, and another one was closed.
     InPlaceOfAnother,
-    /// It was closed: all that are open wait for answers.
+    /// It was closed: all open ones wait for answers.
     No,
 }
 
@@ -54,7 +54,7 @@ impl Connections {
         }
     }
 
-    /// Serves a new connection in a task of its own, if there is room or can be made.
+    /// Serves a new connection in its own task, closing another one if necessary and possible.
     pub fn admit<F>(self: &Arc<Self>, serve: impl FnOnce(Arc<Connection>, Instant) -> F) -> Admitted
     where
         F: Future<Output = ()> + Send + 'static,
@@ -65,7 +65,7 @@ impl Connections {
         }
         let connection = Arc::new(Connection::opened(self.now_ms()));
         let served = serve(Arc::clone(&connection), self.began);
-        // The lock is held until it is in the list: the task may be over at once, and takes it out.
+        // The lock is held until it is in the list: the task may end at once and remove it.
         let mut open = self.open();
         open.number += 1;
         let listed = Listed {
@@ -91,7 +91,7 @@ impl Connections {
         self.close_first(|(answered, _)| !answered);
     }
 
-    /// Closes the connection whose turn it is, if there is one.
+    /// Closes the first connection in the order of [`Rank`], if there is one.
     fn close_first(&self, of: impl Fn(Rank) -> bool) -> bool {
         let mut open = self.open();
         let ranked = open
@@ -110,18 +110,18 @@ impl Connections {
         true
     }
 
-    /// Closes those whose clients have taken too long.
+    /// Closes overdue connections.
     pub fn close_overdue(&self) {
         let now_ms = self.now_ms();
         self.close(|connection| connection.is_overdue(now_ms, self.patience));
     }
 
-    /// Closes all of them.
+    /// Closes all connections.
     pub fn close_all(&self) -> usize {
         self.close(|_| true)
     }
 
-    /// Waits until there is none.
+    /// Waits until all are closed.
     pub async fn none_left(&self) {
         loop {
             let gone = self.gone.notified();
@@ -153,7 +153,7 @@ impl Connections {
     }
 }
 
-/// Takes a connection out of the list when its task ends, in whatever way.
+/// Removes a connection from the list when its task ends, for any reason.
 struct Listed {
     number: u64,
     all: Arc<Connections>,
@@ -162,13 +162,13 @@ struct Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         let removed = self.all.open().by_number.remove(&self.number);
-        // Outside the lock: nothing is to run under it that does not have to.
+        // Outside the lock, to hold it as briefly as possible.
         drop(removed);
         self.all.gone.notify_waiters();
     }
 }
 
-/// A stream that reports when bytes come and go.
+/// A stream that reports when bytes are received and sent.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     pub stream: S,

@@ -1,5 +1,6 @@
-//! What filters and workers may call.
+//! The decision port: endpoints for filters and jobs.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,28 +9,57 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use schemars::JsonSchema;
+use serde::Serialize;
 use sluicegate_protocol::{
-    Answer, Code, DECIDE_PATH, GIVE_BACK_PATH, Problem, Verdict, WithoutStore, read_decisions,
+    Answer, Code, DECISIONS, LimitStatus, PROBLEM_JSON, Problem, ProblemDetails, Verdict,
+    WithoutStore, read_decisions,
 };
 
-use super::body::{Unread, answer, json, whole};
+use super::body::{answer, json, whole};
+use super::openapi::{self, decisions as operations};
+use super::refusal::Refusal;
+use super::routes::Routes;
 use super::web_pages::not_from_a_page;
 use crate::decide::Service;
 
-/// In the query of `/v1/decide`: the verdict of the one decision is to be the answer's status.
+/// In the query of `/v1/decide`: answer with the verdict as the HTTP status.
 const AS_STATUS: &str = "denied=";
 
+const BAD_STATUS: Refusal = Refusal::new(
+    StatusCode::BAD_REQUEST,
+    Code::BadQuery,
+    "query.denied",
+    "`denied` is the status for a denial: only 429 is allowed",
+);
+
+/// The body when the verdict is the status: a problem detail together with the usual answer.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct VerdictProblem<'a> {
+    #[serde(flatten)]
+    problem: ProblemDetails<'a>,
+    #[serde(flatten)]
+    answer: Answer<'a>,
+}
+
 /// The routes.
-pub(super) fn routes(service: Arc<Service>) -> Router {
-    let give_back = async |State(service): State<Arc<Service>>, body: Body| {
-        answer(async { Ok(service.give_back(&whole(body).await?).await?) }).await
-    };
-    Router::new()
-        .route(DECIDE_PATH, post(decide))
-        .route(GIVE_BACK_PATH, post(give_back))
+pub(super) fn routes() -> Routes<Arc<Service>> {
+    Routes::new()
+        .with(&operations::DECIDE, decide)
+        .with(&operations::GIVE_BACK, give_back)
+        .with(&operations::OPENAPI, openapi::serve)
+}
+
+/// The router of the port.
+pub(super) fn router(service: Arc<Service>) -> Router {
+    routes()
+        .into_router()
         .layer(from_fn(not_from_a_page))
         .with_state(service)
+}
+
+async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Response {
+    answer(async { Ok(service.give_back(&whole(body).await?).await?) }).await
 }
 
 async fn decide(
@@ -44,58 +74,88 @@ async fn decide(
         return answer(decided).await;
     };
     if denied != "429" {
-        let why = "`denied` in the query is the status that a denial is to have, which is 429\n";
-        return (StatusCode::BAD_REQUEST, why).into_response();
+        return BAD_STATUS.into_response();
     }
-    match decide_one(&service, &headers, body).await {
-        Ok(answer) => answer,
-        Err(unread) => unread.into_response(),
-    }
+    decide_one(&service, &headers, body)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
 }
 
-/// A header's text by its name.
+/// Looks up a header's text by name.
 fn named<'a>(headers: &'a HeaderMap) -> impl Fn(&str) -> Option<&'a str> {
     |name| headers.get(name)?.to_str().ok()
 }
 
-/// For shells and others that look at the status only.
+/// For shells and other clients that use only the status.
 async fn decide_one(
     service: &Service,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Response, Unread> {
+) -> Result<Response, Refusal> {
     let body = whole(body).await?;
-    // Before anything is taken.
+    // Checked before any units are taken.
     if read_decisions(&body)?.decisions.len() != 1 {
-        let why = "with `?denied=429` a request has one decision: an answer has one status";
-        return Err(Problem::new(Code::TooManyEntries, why).into());
+        let why = "with `?denied=429`, a request must have exactly one decision: the answer has one status";
+        return Err(Problem::new(Code::TooManyEntries, why).at(DECISIONS).into());
     }
     let decided = service.decide(&body, named(headers)).await?;
-    let verdict = serde_json::from_slice::<Answer>(&decided).map(|answer| answer.verdicts);
-    let verdict = verdict.ok().and_then(|mut verdicts| verdicts.pop());
-    let (status, retry_after_s) = verdict
-        .as_ref()
-        .map_or((StatusCode::INTERNAL_SERVER_ERROR, None), status_of);
-    let mut answer = json(status, decided);
-    if let Some(seconds) = retry_after_s {
-        let seconds = HeaderValue::from(seconds);
-        answer.headers_mut().insert(header::RETRY_AFTER, seconds);
-    }
-    Ok(answer)
-}
-
-/// As the filter answers by default: 429 only for a denial.
-fn status_of(verdict: &Verdict) -> (StatusCode, Option<u64>) {
-    match verdict {
+    let answer: Answer<'_> = match serde_json::from_slice(&decided) {
+        Ok(answer) => answer,
+        Err(_) => return Err(no_verdict()),
+    };
+    let verdict = answer.verdicts.first().ok_or_else(no_verdict)?;
+    let (refusal, retry_after_s) = match verdict {
         Verdict::Admitted(_)
         | Verdict::Unavailable {
             then: Some(WithoutStore::Allow),
-        } => (StatusCode::OK, None),
-        Verdict::Denied(standing) => {
-            let seconds = standing.retry_after_ms.div_ceil(1_000).max(1);
-            (StatusCode::TOO_MANY_REQUESTS, Some(seconds))
+        } => return Ok(json(StatusCode::OK, decided)),
+        Verdict::Denied(status) => {
+            let seconds = status.retry_after_ms.div_ceil(1_000).max(1);
+            (denied(status), Some(seconds))
         }
-        Verdict::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, None),
-        Verdict::Error { .. } => (StatusCode::BAD_REQUEST, None),
+        Verdict::Unavailable { .. } => (unavailable(), None),
+        Verdict::Error {
+            code,
+            message,
+            field,
+        } => {
+            let problem = Problem {
+                code: *code,
+                message: message.clone().into_owned(),
+                field: field.clone().map(Cow::into_owned),
+            };
+            (problem.into(), None)
+        }
+    };
+    let problem = VerdictProblem {
+        problem: refusal.details(),
+        answer,
+    };
+    // Strings and numbers can always be encoded as JSON.
+    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    let kind = [(header::CONTENT_TYPE, PROBLEM_JSON)];
+    let mut response = (refusal.status, kind, body).into_response();
+    if let Some(seconds) = retry_after_s {
+        let seconds = HeaderValue::from(seconds);
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
+    Ok(response)
+}
+
+fn denied(status: &LimitStatus<'_>) -> Refusal {
+    let detail = format!(
+        "limit `{}` allows {} per {} ms and has {} left; the same decision is admitted in {} ms",
+        status.limit, status.quota, status.window_ms, status.remaining, status.retry_after_ms
+    );
+    Refusal::of_server(StatusCode::TOO_MANY_REQUESTS, Code::Denied, detail)
+}
+
+fn unavailable() -> Refusal {
+    let detail = "the store did not answer within its deadline";
+    Refusal::of_server(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, detail)
+}
+
+fn no_verdict() -> Refusal {
+    let detail = "the decision has no verdict";
+    Refusal::of_server(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, detail)
 }

@@ -1,4 +1,4 @@
-//! Where the sidecar listens: an address and a port, or a Unix socket.
+//! Listening addresses: an IP address and port, or a Unix socket.
 
 use std::fmt;
 use std::fs::Permissions;
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 const UNIX: &str = "unix:";
 
-/// What `--listen` and `--admin-listen` name.
+/// The value of `--listen` or `--admin-listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `127.0.0.1:9180`.
@@ -29,7 +29,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.strip_prefix(UNIX) {
             Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
-            Some(_) => Err("a Unix socket is named by a whole path: unix:/run/sluicegate.sock".to_owned()),
+            Some(_) => Err("a Unix socket requires an absolute path: unix:/run/sluicegate.sock".to_owned()),
             None => text.parse().map(Self::Tcp).map_err(|_| {
                 "neither an address with a port (127.0.0.1:9180, [::1]:9180) nor a Unix socket (unix:/run/sluicegate.sock)"
                     .to_owned()
@@ -56,11 +56,11 @@ impl Address {
         }
     }
 
-    /// Begins to listen. A socket that a dead process has left is replaced. The file of a Unix socket gets these
-    /// permissions, whatever the umask: whoever may write to it may connect.
+    /// Binds the address. Replaces the socket file of a dead process. A Unix socket gets these permissions, whatever the
+    /// umask; write permission allows a process to connect.
     ///
     /// # Errors
-    /// It is in use, or may not be used.
+    /// The address is in use, or binding is not permitted.
     pub async fn bind(&self, socket_mode: u32) -> io::Result<Listener> {
         match self {
             Self::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
@@ -68,7 +68,7 @@ impl Address {
                 if is_socket(path) && UnixStream::connect(path).await.is_err() {
                     std::fs::remove_file(path)?;
                 }
-                // Nobody else can connect before the permissions are what they are to be.
+                // No other user can connect before the permissions are set.
                 let before = umask(Mode::RWXG | Mode::RWXO);
                 let socket = UnixListener::bind(path);
                 umask(before);
@@ -86,18 +86,18 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// The file of a Unix socket, which outlives the socket unless somebody removes it.
+/// The file of a Unix socket; it outlives the socket, so it is removed on drop.
 #[derive(Debug)]
 pub struct Leftover(PathBuf);
 
 impl Drop for Leftover {
     fn drop(&mut self) {
-        // If it cannot be removed, the next to bind will.
+        // If this fails, the next process that binds replaces it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// An open door.
+/// A bound listener.
 #[derive(Debug)]
 pub enum Listener {
     /// On an address.

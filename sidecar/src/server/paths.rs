@@ -1,8 +1,8 @@
-//! Paths of the admin port that are named in more than one place.
+//! Paths of the admin port that several files use.
 
 /// Whether the process serves.
 pub const HEALTHZ_PATH: &str = "/healthz";
-/// Whether it should be sent requests.
+/// Whether clients should send requests to it.
 pub const READYZ_PATH: &str = "/readyz";
 /// For Prometheus.
 pub const METRICS_PATH: &str = "/metrics";

@@ -1,27 +1,27 @@
-//! How far a sidecar is on its way out.
+//! The phases of a shutdown.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// What the listeners and `/readyz` go by. It only ever moves on.
+/// The current phase, which the listeners and `/readyz` follow. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     /// Requests are served.
     Serving,
-    /// They still are, but `/readyz` says that nobody else should come.
+    /// Requests are still served, but `/readyz` reports not ready.
     Draining,
-    /// Nobody is let in; requests under way are finished.
+    /// No connections are accepted; requests in progress finish.
     Stopping,
 }
 
-/// How a sidecar is asked to end.
+/// How a sidecar is asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// After the drain: whoever sends requests may need time to notice (SIGTERM).
+    /// After the drain: senders of requests may need time to notice (SIGTERM).
     AfterDrain,
-    /// Without a drain: a person waits for it (SIGINT).
+    /// Without a drain: a person is waiting (SIGINT).
     WithoutDrain,
 }
 

@@ -1,19 +1,21 @@
-//! Whether this sidecar should be sent requests. It answers from what is known already: a probe must not wait for a
-//! store that hangs.
+//! Whether clients should send requests to this sidecar. Answers from the known state: a probe must not wait for a store
+//! that hangs.
 //!
-//! The store is told of and does not count by default. One Redis is behind all sidecars: if they became unready with
-//! it, all pods would be taken out of service at once, and no rule's `when_unavailable` could decide any more.
+//! By default the store is reported but does not affect readiness. All sidecars share one Redis: if they became unready
+//! with it, all pods would be taken out of service at once, and no rule's `when_unavailable` could apply.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use sluicegate_protocol::Code;
 use tokio::sync::watch;
 
 use super::phase::Phase;
+use super::refusal::Refusal;
 use crate::clock;
 use crate::decide::Service;
-use crate::telemetry::events::Store;
+use crate::telemetry::events::StoreState;
 
-/// What `/readyz` goes by.
+/// The inputs of `/readyz`.
 #[derive(Clone, Debug)]
 pub(super) struct Readiness {
     pub phases: watch::Receiver<Phase>,
@@ -23,43 +25,43 @@ pub(super) struct Readiness {
 
 impl Readiness {
     pub fn answer(&self, service: &Service) -> Response {
-        let store = service.incidents.store();
+        let store = service.events.store();
         let phase = *self.phases.borrow();
-        let epoch = service.live.current().number;
+        let epoch = service.policy.current().number;
         let ready = is_ready(phase, &store, self.needs_store);
         let mut text = format!(
             "{}: policy epoch {epoch}, {}\n",
             if ready { "ready" } else { "not ready" },
-            told(&store, clock::unix_ms())
+            describe(&store, clock::unix_ms())
         );
         if phase > Phase::Serving {
-            text += "draining: this sidecar is about to end\n";
+            text += "draining: this sidecar is shutting down\n";
         }
-        // A broken file does not make a sidecar unready: it decides by the policy before.
-        if let Some(why) = service.live.source.refusal() {
+        // A broken file does not make a sidecar unready: the previous policy stays in force.
+        if let Some(why) = service.policy.source.refusal() {
             text += &format!("the policy file is refused: {why}\n");
         }
-        let status = if ready {
-            StatusCode::OK
+        if ready {
+            text.into_response()
         } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        };
-        (status, text).into_response()
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Refusal::of_server(status, Code::NotReady, text.trim_end().to_owned()).into_response()
+        }
     }
 }
 
 /// A sidecar that answers at all has a policy and listens for decisions.
-fn is_ready(phase: Phase, store: &Store, needs_store: bool) -> bool {
-    phase == Phase::Serving && (!needs_store || *store == Store::Answers)
+fn is_ready(phase: Phase, store: &StoreState, needs_store: bool) -> bool {
+    phase == Phase::Serving && (!needs_store || *store == StoreState::Answers)
 }
 
-fn told(store: &Store, now_ms: u64) -> String {
+fn describe(store: &StoreState, now_ms: u64) -> String {
     match store {
-        Store::Unasked => "the store has not been asked yet".to_owned(),
-        Store::Answers => "the store answers".to_owned(),
-        Store::Lost { since_ms, why } => {
+        StoreState::Unasked => "the store has not been asked yet".to_owned(),
+        StoreState::Answers => "the store answers".to_owned(),
+        StoreState::Lost { since_ms, why } => {
             let seconds = now_ms.saturating_sub(*since_ms) / 1_000;
-            format!("the store does not answer since {seconds} s: {why}")
+            format!("the store has not answered for {seconds} s: {why}")
         }
     }
 }
@@ -70,18 +72,18 @@ mod tests {
 
     #[test]
     fn s10_the_store_is_told_of_and_counts_only_where_that_was_asked_for() {
-        let lost = Store::Lost {
+        let lost = StoreState::Lost {
             since_ms: 1_000,
             why: "refused".to_owned(),
         };
         for (phase, store, needs_store, ready) in [
             (Phase::Serving, &lost, false, true),
             (Phase::Serving, &lost, true, false),
-            (Phase::Serving, &Store::Unasked, false, true),
-            (Phase::Serving, &Store::Unasked, true, false),
-            (Phase::Serving, &Store::Answers, true, true),
-            (Phase::Draining, &Store::Answers, false, false),
-            (Phase::Stopping, &Store::Answers, false, false),
+            (Phase::Serving, &StoreState::Unasked, false, true),
+            (Phase::Serving, &StoreState::Unasked, true, false),
+            (Phase::Serving, &StoreState::Answers, true, true),
+            (Phase::Draining, &StoreState::Answers, false, false),
+            (Phase::Stopping, &StoreState::Answers, false, false),
         ] {
             assert_eq!(
                 is_ready(phase, store, needs_store),
@@ -90,8 +92,8 @@ mod tests {
             );
         }
         assert_eq!(
-            told(&lost, 3_999),
-            "the store does not answer since 2 s: refused"
+            describe(&lost, 3_999),
+            "the store has not answered for 2 s: refused"
         );
     }
 }

@@ -1,59 +1,74 @@
-//! What tells a request that some web page had a browser send from one that its sender meant. A page can reach whatever
-//! its reader's browser can reach, loopback included; only what it may read or change there is for the server to refuse.
+//! Detects requests that a foreign web page made a browser send. A page can reach everything that its reader's browser can
+//! reach, including loopback; the server must refuse what the page must not read or change.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::body::JSON;
+use sluicegate_protocol::Code;
 
-/// Why a request is not answered.
-pub(super) type Refusal = (StatusCode, &'static str);
+use super::body::JSON;
+use super::refusal::Refusal;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const SEC_FETCH_MODE: &str = "sec-fetch-mode";
 const SEC_FETCH_DEST: &str = "sec-fetch-dest";
 
-const FOREIGN: Refusal = (
-    StatusCode::FORBIDDEN,
-    "a page of another origin sent this (headers Origin and Sec-Fetch-Site): it is not answered\n",
-);
-const A_PAGE: Refusal = (
-    StatusCode::FORBIDDEN,
-    "a web page sent this (header Origin or Sec-Fetch-Site): decisions are for programs only\n",
-);
-const NOT_JSON: Refusal = (
+/// The error for a request from a foreign page, with the header that shows it.
+const fn foreign(field: &'static str) -> Refusal {
+    Refusal::new(
+        StatusCode::FORBIDDEN,
+        Code::FromWebPage,
+        field,
+        "a web page of another origin sent this request",
+    )
+}
+const fn from_a_page(field: &'static str) -> Refusal {
+    Refusal::new(
+        StatusCode::FORBIDDEN,
+        Code::FromWebPage,
+        field,
+        "a web page sent this request: this port is for programs only",
+    )
+}
+const NOT_JSON: Refusal = Refusal::new(
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
-    "the body is to be JSON and to be called so: content-type: application/json (with curl: -H 'content-type: application/json')\n",
+    Code::NotJson,
+    "header.content-type",
+    "send the body with `content-type: application/json` (curl: -H 'content-type: application/json')",
 );
-const NO_HOST: Refusal = (
+const BAD_HOST: Refusal = Refusal::new(
     StatusCode::BAD_REQUEST,
-    "a request has one Host header: see RFC 9112, 3.2\n",
+    Code::BadHost,
+    "header.host",
+    "a request must have exactly one Host header (RFC 9112, 3.2)",
 );
+const ORIGIN_FIELD: &str = "header.origin";
+const SITE_FIELD: &str = "header.sec-fetch-site";
 
-/// The host that a request is for, as it was sent; nothing where it has none and needs none.
+/// The host of a request, as sent; `None` if it has none and needs none.
 ///
 /// # Errors
-/// hyper leaves it to its users to refuse what RFC 9112, 3.2 wants refused.
+/// RFC 9112, 3.2 requires the request to be refused; hyper does not do so.
 pub(super) fn host(request: &Request) -> Result<Option<&str>, Refusal> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => match request.uri().authority() {
-            // RFC 9112, 3.2.2: it goes before Host.
+            // RFC 9112, 3.2.2: it takes precedence over Host.
             Some(authority) => Ok(Some(authority.as_str())),
-            None => host.to_str().map(Some).map_err(|_| NO_HOST),
+            None => host.to_str().map(Some).map_err(|_| BAD_HOST),
         },
-        // Before HTTP/1.1 there need not be one, and browsers send nothing so old.
+        // HTTP/1.0 does not require a Host, and no browser sends HTTP/1.0.
         (None, _) if request.version() < Version::HTTP_11 => Ok(None),
-        _ => Err(NO_HOST),
+        _ => Err(BAD_HOST),
     }
 }
 
-/// Lets pass what this server's own page sends, what a person opens in a browser, and what is not from a browser.
+/// Passes requests from this server's own page, pages that a person opens in a browser, and requests from programs.
 ///
 /// # Errors
-/// It is from a page of another origin, or could be.
+/// The request is from a page of another origin, or may be.
 pub(super) fn same_origin(request: &Request, host: Option<&str>) -> Result<(), Refusal> {
     let headers = request.headers();
     if let Some(origin) = headers.get(header::ORIGIN) {
@@ -62,7 +77,7 @@ pub(super) fn same_origin(request: &Request, host: Option<&str>) -> Result<(), R
             Some(authority.eq_ignore_ascii_case(host?))
         });
         if ours != Some(true) {
-            return Err(FOREIGN);
+            return Err(foreign(ORIGIN_FIELD));
         }
     }
     let text = |name| headers.get(name).map(|value| value.as_bytes());
@@ -71,21 +86,19 @@ pub(super) fn same_origin(request: &Request, host: Option<&str>) -> Result<(), R
         && text(SEC_FETCH_DEST) == Some(b"document");
     match text(SEC_FETCH_SITE) {
         None | Some(b"same-origin" | b"none") => Ok(()),
-        // A link in somebody's wiki: the page that has it sees nothing of the answer.
+        // A link on another page: that page cannot read the answer.
         Some(_) if opened => Ok(()),
-        Some(_) => Err(FOREIGN),
+        Some(_) => Err(foreign(SITE_FIELD)),
     }
 }
 
-/// Lets a change pass if its body is called JSON, which no form and no simple request of a page can do.
-///
-/// # Errors
-/// It is called something else, or nothing.
-pub(super) fn called_json(request: &Request) -> Result<(), Refusal> {
-    if request.method() == Method::POST && media_type(request.headers()) != Some(JSON.to_owned()) {
-        return Err(NOT_JSON);
+/// Passes changes only with a JSON `content-type`, which no form and no simple request of a page can send.
+pub(super) async fn only_json(request: Request, next: Next) -> Response {
+    if media_type(request.headers()).as_deref() == Some(JSON) {
+        next.run(request).await
+    } else {
+        NOT_JSON.into_response()
     }
-    Ok(())
 }
 
 fn media_type(headers: &HeaderMap) -> Option<String> {
@@ -94,13 +107,16 @@ fn media_type(headers: &HeaderMap) -> Option<String> {
     Some(kind.trim().to_ascii_lowercase())
 }
 
-/// For the port that no page has business with. What curl calls a body by default is let pass, and so is a body that is
-/// not called anything: a form cannot send JSON that way, and a script's request has an Origin.
+/// For the port that no page may call. Passes curl's default `content-type` and a missing one: a form cannot send JSON
+/// with either, and a script's request has an Origin.
 fn from_no_page(request: &Request) -> Result<(), Refusal> {
     host(request)?;
     let headers = request.headers();
-    if headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE) {
-        return Err(A_PAGE);
+    if headers.contains_key(header::ORIGIN) {
+        return Err(from_a_page(ORIGIN_FIELD));
+    }
+    if headers.contains_key(SEC_FETCH_SITE) {
+        return Err(from_a_page(SITE_FIELD));
     }
     match media_type(headers).as_deref() {
         Some("text/plain" | "multipart/form-data") => Err(NOT_JSON),
@@ -108,7 +124,7 @@ fn from_no_page(request: &Request) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses what comes from a page, whoever's it is.
+/// Refuses requests from any web page.
 pub(super) async fn not_from_a_page(request: Request, next: Next) -> Response {
     match from_no_page(&request) {
         Ok(()) => next.run(request).await,

@@ -1,9 +1,9 @@
-//! One store call for all that wait.
+//! Batches waiting decisions into one store call.
 //!
 //! | file | for |
 //! |---|---|
-//! | `queue.rs` | who waits, and what goes together in the next call; pure |
-//! | `worker.rs` | makes the calls, one at a time for each lane, and answers |
+//! | `queue.rs` | the waiting callers, and the selection of the next call; pure |
+//! | `worker.rs` | makes the calls, one at a time per lane, and answers the callers |
 
 mod queue;
 mod worker;

@@ -1,4 +1,4 @@
-//! The script as commands, on any connection. Every key of a call is in one slot.
+//! The script's calls as Redis commands. All keys of a call are in one slot.
 
 use std::time::Duration;
 
@@ -6,13 +6,16 @@ use redis::{Cmd, Script as Hashed};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
 use sluicegate_engine::{Batch, Bucket, Returns};
 
-/// The script, with its SHA-1 at hand, and what stands before every key.
+use super::overrides::{Change, MAX_STORED_BYTES, field, to_text};
+use crate::policy::MAX_OVERRIDES;
+
+/// The script's SHA-1, and the prefix of every key.
 pub struct Script {
     hash: String,
     prefix: String,
 }
 
-/// One call of the script: its keys, and its arguments for a time after which it must not run.
+/// One call of the script: its keys, and its arguments except for the time after which it must not run.
 pub struct Request<'a> {
     keys: Vec<&'a str>,
     arguments: Arguments<'a>,
@@ -25,7 +28,7 @@ enum Arguments<'a> {
     Return(&'a Returns),
 }
 
-/// For each decision or bucket what the script says, unless its key cannot be read.
+/// The script's answer for each decision or bucket, unless its key cannot be read.
 pub type Each<T> = Vec<Result<T, BrokenState>>;
 
 impl<'a> Request<'a> {
@@ -37,7 +40,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Gives back, no bucket twice.
+    /// Gives back; each bucket at most once.
     pub fn give_back(returns: &'a [GiveBack<'a>]) -> Self {
         Self {
             keys: script::give_back_keys(returns).collect(),
@@ -53,7 +56,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes back, no bucket twice; nothing if `once` says that it was done.
+    /// Writes back; each bucket at most once, and nothing if `once` is already marked.
     pub fn write_back(writes: &'a [WriteBack<'a>], once: &'a Bucket) -> Self {
         Self {
             keys: script::write_back_keys(writes, Some(once)).collect(),
@@ -61,32 +64,76 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The key that says where in a Cluster the call belongs.
+    /// The key that determines the call's slot in a Cluster.
     pub fn first_key(&self) -> &str {
         self.keys.first().copied().unwrap_or_default()
     }
 }
 
-/// Says that a sidecar is there, and answers how many are.
+/// Announces a sidecar, and returns how many there are.
 const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
-/// Where it does so: in one slot.
+/// Its keys, in one slot.
 pub const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
 
+/// Changes the overrides.
+const OVERRIDES: &str = include_str!("../../../lua/overrides.lua");
+/// Where they are.
+pub const OVERRIDES_KEY: &str = "sg:{overrides}";
+/// The field of the hash that has the version.
+pub const OVERRIDES_HEAD: &str = ":";
+
 impl Script {
-    /// Says that the sidecar of this name is there, for so long, or that it leaves. Answers its rank, how many there are,
-    /// and Redis's clock in microseconds.
-    pub fn sidecars(&self, name: &str, lasts: Duration, leaves: bool) -> Cmd {
+    /// Announces the sidecar of this name for `ttl`, or that it is leaving. Returns its rank and how many there are.
+    pub fn sidecars(&self, name: &str, ttl: Duration, leaving: bool) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(SIDECARS).arg(SIDECARS_KEYS.len());
         for key in SIDECARS_KEYS {
             command.arg(self.key(key));
         }
-        let lasts_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
-        command.arg(name).arg(lasts_ms).arg(u8::from(leaves));
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        command.arg(name).arg(ttl_ms).arg(u8::from(leaving));
         command
     }
 
-    /// With this before every key.
+    /// Changes the overrides. Answers 1 if one was replaced or removed, 0 if there was none, -1 if there is no room.
+    pub fn change_overrides(&self, change: Change<'_>) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(OVERRIDES).arg(1).arg(self.key(OVERRIDES_KEY));
+        match change {
+            Change::Set(limit, key, one) => command
+                .arg("set")
+                .arg(field(limit, key))
+                .arg(one.until_ms.unwrap_or(0))
+                .arg(to_text(one))
+                .arg(MAX_OVERRIDES)
+                .arg(MAX_STORED_BYTES),
+            Change::Remove(limit, key) => command.arg("remove").arg(field(limit, key)),
+            Change::Sweep(names) => {
+                command.arg("sweep");
+                for (limit, key) in names {
+                    command.arg(field(limit, key));
+                }
+                &mut command
+            }
+        };
+        command
+    }
+
+    /// Reads the head of the overrides, which has their version.
+    pub fn overrides_head(&self) -> Cmd {
+        let mut command = redis::cmd("HGET");
+        command.arg(self.key(OVERRIDES_KEY)).arg(OVERRIDES_HEAD);
+        command
+    }
+
+    /// Reads all overrides.
+    pub fn overrides(&self) -> Cmd {
+        let mut command = redis::cmd("HGETALL");
+        command.arg(self.key(OVERRIDES_KEY));
+        command
+    }
+
+    /// The script with this key prefix.
     pub fn new(prefix: &str) -> Self {
         Self {
             hash: Hashed::new(script::DECIDE).get_hash().to_owned(),
@@ -94,13 +141,13 @@ impl Script {
         }
     }
 
-    /// The call by the script's hash: Redis refuses it where it does not have the script, and then has done nothing.
-    pub fn by_hash(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
+    /// The call by the script's hash. A Redis without the script refuses it, and has then done nothing.
+    pub fn evalsha(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
         self.command("EVALSHA", &self.hash, request, not_after_us)
     }
 
-    /// The call with the script itself, which Redis then keeps.
-    pub fn whole(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
+    /// The call with the script's text, which Redis then caches.
+    pub fn eval(&self, request: &Request<'_>, not_after_us: Option<u64>) -> Cmd {
         self.command("EVAL", script::DECIDE, request, not_after_us)
     }
 
@@ -132,7 +179,7 @@ impl Script {
         command
     }
 
-    /// Makes buckets whole; how many held anything.
+    /// Resets buckets; Redis answers how many existed.
     pub fn reset<'a>(&self, keys: impl IntoIterator<Item = &'a str>) -> Cmd {
         let mut command = redis::cmd("UNLINK");
         for key in keys {

@@ -3,13 +3,13 @@
 //! | file | for |
 //! |---|---|
 //! | `slots.rs` | the slot of a key |
-//! | `lanes.rs` | who waits with whom; pure |
-//! | `parts.rs` | a batch into parts, one for each subject, and their answers together again; pure |
-//! | `map.rs` | which node has which slots |
-//! | `client.rs` | the calls, and whom a node refers them to |
+//! | `lanes.rs` | which decisions share a queue; pure |
+//! | `sub_batch.rs` | splits a batch by slot and combines the answers; pure |
+//! | `map.rs` | the slot map and its refresh |
+//! | `client.rs` | the calls, and redirections |
 
 pub mod client;
 pub mod lanes;
 mod map;
-mod parts;
 pub mod slots;
+mod sub_batch;

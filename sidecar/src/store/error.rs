@@ -1,4 +1,4 @@
-//! Why a store gave no answer.
+//! Store errors.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::telemetry::labels::FailureKind;
 
-/// Why a store gave no answer. Says nothing of keys or of the store's address: both may be secrets.
+/// Why a store gave no answer. The text contains neither keys nor the store's address: both may be secrets.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// No answer within the policy's `store_timeout`.
@@ -23,36 +23,36 @@ pub enum StoreError {
     /// Redis answered with an error.
     #[error("Redis refused the script: {}", without_arguments(.0))]
     Refused(#[source] RedisError),
-    /// The script answered something that is not a reply to this batch.
+    /// The script's answer is not a valid reply to this call.
     #[error("the script's reply cannot be read: {0}")]
     Reply(#[source] sluicegate_engine::script::ReplyError),
-    /// A key of the decision holds what the script did not write. The call itself succeeded.
+    /// A key of the decision holds a value that the script did not write. The call itself succeeded.
     #[error(transparent)]
     State(#[from] sluicegate_engine::script::BrokenState),
-    /// The script ran after the time that it was given, and did nothing.
+    /// The script ran after its deadline, and did nothing.
     #[error("the call reached Redis too late, and took nothing")]
     Late,
-    /// The embedded store holds as much as it may.
-    #[error("{0}: `memory_limit` is reached, and what is new has no room until something expires")]
+    /// The embedded store has reached its memory limit.
+    #[error("{0}: `memory_limit` is reached: new keys are refused until others expire")]
     Full(#[from] sluicegate_engine::Full),
 }
 
-/// Why there is no connection. Says nothing of where to.
+/// Why there is no connection. The text does not contain the address.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// Nothing has been tried yet.
+    /// No attempt has completed yet.
     #[error("not connected yet")]
     NotYet,
     /// The name has no address.
-    #[error("its name cannot be resolved: {0}")]
+    #[error("its host name cannot be resolved: {0}")]
     Resolve(#[source] Arc<io::Error>),
-    /// No connection.
+    /// The connection failed.
     #[error("{0}")]
     Io(#[source] Arc<io::Error>),
-    /// TLS was not agreed on.
-    #[error("no TLS: {0}")]
+    /// TLS failed.
+    #[error("TLS failed: {0}")]
     Tls(#[source] Arc<io::Error>),
-    /// A file that connecting needs.
+    /// A file that is needed to connect.
     #[error("the file of the policy's `store.{field}` cannot be used: {source}")]
     File {
         /// The option that names it.
@@ -60,11 +60,11 @@ pub enum ConnectionError {
         /// What is wrong with it.
         source: Arc<io::Error>,
     },
-    /// A new connection stayed silent.
+    /// A new connection did not answer.
     #[error("no answer on a new connection within {0:?}")]
     Silent(Duration),
-    /// A connection in use stayed silent.
-    #[error("the connection has become silent")]
+    /// A connection in use stopped answering.
+    #[error("the connection stopped answering")]
     BecameSilent,
     /// The peer closed it.
     #[error("the connection was closed")]
@@ -75,27 +75,27 @@ pub enum ConnectionError {
     /// It is not the primary.
     #[error("it is a replica")]
     Replica,
-    /// Redis says that it cannot serve now, or the connection failed in the library.
+    /// Redis reports that it cannot serve now, or the connection failed in the library.
     #[error("{}", without_arguments(.0))]
     Redis(#[source] RedisError),
     /// No sentinel knows a primary.
     #[error("no sentinel knows a primary of this name")]
     NoPrimary,
-    /// No node of the Cluster owns the slot of a key, as far as is known.
+    /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
-    /// No node of the Cluster has told its slots.
-    #[error("no node of the Cluster tells its slots: {0}")]
+    /// No node of the Cluster reported its slots.
+    #[error("no node of the Cluster reported its slots: {0}")]
     NoSlots(#[source] Arc<StoreError>),
 }
 
-/// Redis's error without the arguments that Redis repeats of a command it does not know: `HELLO` and `AUTH` have the
-/// password among theirs.
+/// Redis's error without the arguments of an unknown command, which Redis repeats: those of `HELLO` and `AUTH` include
+/// the password.
 fn without_arguments(error: &RedisError) -> String {
-    let said = error.to_string();
-    match said.split_once(", with args beginning with") {
+    let message = error.to_string();
+    match message.split_once(", with args beginning with") {
         Some((before, _)) => before.to_owned(),
-        None => said,
+        None => message,
     }
 }
 
@@ -141,8 +141,8 @@ impl StoreError {
         }
     }
 
-    /// Whether Redis will not run the script, for now: out of memory, for example. Not that another node is to be asked,
-    /// or that it has to be told the script again.
+    /// Whether Redis refuses to run the script for now, for example because it is out of memory. Excludes redirections to
+    /// another node, and a missing script.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Refused(error) => !matches!(
@@ -155,20 +155,19 @@ impl StoreError {
         }
     }
 
-    /// Whether the connection on which it was said is of no more use: it broke, or it leads to a Redis that will not
-    /// run the script for us however often it is asked.
+    /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
             Self::Timeout(_) | Self::Late | Self::Reply(_) | Self::State(_) | Self::Full(_) => {
                 false
             }
-            // The others of a Cluster may have to come to an agreement first.
+            // The nodes of a Cluster may first have to agree on a new primary.
             Self::Connection(ConnectionError::Redis(error)) => !matches!(
                 error.kind(),
                 ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown)
             ),
             Self::Connection(_) | Self::Authentication(_) => true,
-            // Redis 6 wraps what a script was told in an error of its own.
+            // Redis 6 wraps an error inside a script in another one.
             Self::Refused(error) => {
                 matches!(
                     error.kind(),

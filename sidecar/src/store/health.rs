@@ -1,4 +1,4 @@
-//! Whether the store can be used, in one place. Whoever connects, looks and calls reports here; the rest reads.
+//! Whether the store is up, in one place. Connections and probes report here; everything else reads.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::error::StoreError;
 
-/// Whether the whole store can be used, and since when it is so.
+/// Whether the whole store is up, and since when.
 #[derive(Clone, Debug)]
 pub struct Health {
     /// What is known.
@@ -20,21 +20,21 @@ pub struct Health {
 /// What is known of a store.
 #[derive(Clone, Debug)]
 pub enum HealthState {
-    /// Nothing yet: it is being connected to for the first time.
+    /// Nothing yet: the first connection is being made.
     Unknown,
-    /// All of it answers, and writes.
+    /// All components answer and accept writes.
     Up,
-    /// Not all of it does; the last reason.
+    /// Some component does not; the last reason.
     Down(StoreError),
 }
 
 impl Health {
-    /// All of the store is known to be usable.
+    /// Whether all components are known to be usable.
     pub const fn is_up(&self) -> bool {
         matches!(self.state, HealthState::Up)
     }
 
-    /// Why it is not, as far as is known.
+    /// Why the store is down, where it is.
     pub const fn cause(&self) -> Option<&StoreError> {
         match &self.state {
             HealthState::Down(cause) => Some(cause),
@@ -43,21 +43,21 @@ impl Health {
     }
 }
 
-/// A part of the store that may be away by itself: a node, or the knowledge of where the nodes are.
-pub type PartId = u64;
+/// A component of the store that may fail by itself: a node, or the slot map.
+pub type ComponentId = u64;
 
-/// Where the parts report.
+/// Collects the health of the components.
 #[derive(Debug)]
 pub struct Monitor {
-    parts: Mutex<Parts>,
+    components: Mutex<Components>,
     health: watch::Sender<Health>,
 }
 
 #[derive(Debug, Default)]
-struct Parts {
-    next: PartId,
-    /// Those of which nothing is known yet, or that are down.
-    lacking: BTreeMap<PartId, Option<StoreError>>,
+struct Components {
+    next: ComponentId,
+    /// Components that are down, with the reason, or of which nothing is known yet.
+    unusable: BTreeMap<ComponentId, Option<StoreError>>,
 }
 
 impl Default for Monitor {
@@ -67,66 +67,64 @@ impl Default for Monitor {
             since: Instant::now(),
         };
         Self {
-            parts: Mutex::default(),
+            components: Mutex::default(),
             health: watch::Sender::new(unknown),
         }
     }
 }
 
 impl Monitor {
-    /// A part that is new: nothing is known of it.
-    pub fn add(&self) -> PartId {
-        self.change(|parts| {
-            parts.next += 1;
-            parts.lacking.insert(parts.next, None);
-            parts.next
+    /// Registers a component of which nothing is known yet.
+    pub fn add(&self) -> ComponentId {
+        self.change(|components| {
+            components.next += 1;
+            components.unusable.insert(components.next, None);
+            components.next
         })
     }
 
-    /// A part is no part any more.
-    pub fn remove(&self, part: PartId) {
-        self.up(part);
+    /// Unregisters a component.
+    pub fn remove(&self, component: ComponentId) {
+        self.up(component);
     }
 
-    /// A part can be used.
-    pub fn up(&self, part: PartId) {
-        self.change(|parts| parts.lacking.remove(&part));
+    /// Reports a component as usable.
+    pub fn up(&self, component: ComponentId) {
+        self.change(|components| components.unusable.remove(&component));
     }
 
-    /// A part cannot be used.
-    pub fn down(&self, part: PartId, cause: StoreError) {
-        self.change(|parts| {
-            parts.lacking.insert(part, Some(cause));
+    /// Reports a component as unusable.
+    pub fn down(&self, component: ComponentId, cause: StoreError) {
+        self.change(|components| {
+            components.unusable.insert(component, Some(cause));
         });
     }
 
-    /// As it is.
-    pub fn health(&self) -> Health {
-        self.health.borrow().clone()
-    }
-
-    /// Tells of changes.
+    /// Notifies of changes.
     pub fn watch(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Parts) -> T) -> T {
-        // Nothing that is done under it panics.
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = change(&mut parts);
-        let state = match parts.lacking.values().flatten().next() {
+    fn change<T>(&self, change: impl FnOnce(&mut Components) -> T) -> T {
+        // No code panics while it holds this lock.
+        let mut components = self
+            .components
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let answer = change(&mut components);
+        let state = match components.unusable.values().flatten().next() {
             Some(cause) => HealthState::Down(cause.clone()),
-            None if parts.lacking.is_empty() => HealthState::Up,
+            None if components.unusable.is_empty() => HealthState::Up,
             None => HealthState::Unknown,
         };
         self.health.send_if_modified(|health| {
             let same = std::mem::discriminant(&health.state) == std::mem::discriminant(&state);
-            let told = health.cause().map(StoreError::kind);
+            let kind_before = health.cause().map(StoreError::kind);
             health.state = state;
             if !same {
                 health.since = Instant::now();
             }
-            !same || told != health.cause().map(StoreError::kind)
+            !same || kind_before != health.cause().map(StoreError::kind)
         });
         answer
     }
@@ -139,26 +137,27 @@ mod tests {
     use crate::telemetry::labels::FailureKind;
 
     #[test]
-    fn a_store_is_up_when_all_its_parts_are() {
+    fn a_store_is_up_when_all_its_components_are() {
         let monitor = Monitor::default();
+        let health = || monitor.watch().borrow().clone();
         let (a, b) = (monitor.add(), monitor.add());
         monitor.up(a);
-        assert!(matches!(monitor.health().state, HealthState::Unknown));
+        assert!(matches!(health().state, HealthState::Unknown));
         monitor.up(b);
-        let health = monitor.health();
-        assert!(health.is_up());
+        let up = health();
+        assert!(up.is_up());
         let changes = monitor.watch();
         monitor.up(a);
         assert!(!changes.has_changed().unwrap());
         monitor.down(b, ConnectionError::Closed.into());
         assert!(changes.has_changed().unwrap());
-        let down = monitor.health();
+        let down = health();
         assert_eq!(
             down.cause().map(StoreError::kind),
             Some(FailureKind::Connection)
         );
-        assert!(down.since >= health.since);
+        assert!(down.since >= up.since);
         monitor.remove(b);
-        assert!(monitor.health().is_up());
+        assert!(health().is_up());
     }
 }

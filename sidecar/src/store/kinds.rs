@@ -1,26 +1,33 @@
-//! The stores behind one seam.
+//! The three kinds of store behind one interface.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sluicegate_engine::{Batch, Place, Returns};
+use sluicegate_engine::{Batch, FleetPosition, Returns};
 use tokio::sync::watch;
 
+use super::call::Script;
 use super::cluster::client::Cluster;
-use super::error::{ConnectionError, StoreError};
-use super::health::{Health, HealthState, Monitor};
+use super::error::StoreError;
+use super::health::{Health, Monitor};
 use super::memory::Memory;
+use super::overrides::{self, Change, Changed, StoredOverrides};
 use super::redis::Redis;
 use super::redis::node::Node;
+use super::reply::StoreReply;
 use super::returns::{GiveBackEntry, ReturnCall, calls};
-use super::settled::Settlement;
 use super::share::Debt;
 use crate::clock;
 use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress, Topology};
 
-/// For how long a sidecar is remembered that says that it is there: it does so every second.
-const REMEMBERED: Duration = Duration::from_secs(5);
+/// How long the store remembers a sidecar after its last announcement; it announces itself every second.
+const SIDECAR_TTL: Duration = Duration::from_secs(5);
+
+/// For reading all overrides: some megabytes, which no decision waits for.
+const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);
+/// For changing them: an operator waits for it.
+const CHANGE_OVERRIDES_WITHIN: Duration = Duration::from_secs(1);
 
 /// A store, and the deadline of every call to it.
 #[derive(Debug)]
@@ -32,9 +39,9 @@ pub struct Store {
 
 #[derive(Debug)]
 enum Kind {
-    /// In this process.
+    /// In this process's memory.
     Memory(Memory),
-    /// In one Redis, shared by a fleet.
+    /// In one Redis, shared by the fleet.
     Redis(Redis),
     /// In a Redis Cluster.
     Cluster(Cluster),
@@ -69,17 +76,12 @@ impl Store {
         }
     }
 
-    /// Whether all of it can be used: what the connections, the looks at them and the calls have found.
-    pub fn health(&self) -> Health {
-        self.monitor.health()
-    }
-
-    /// Tells of changes of that.
+    /// Notifies of changes of the store's health.
     pub fn health_changes(&self) -> watch::Receiver<Health> {
         self.monitor.watch()
     }
 
-    /// Bounds what the embedded store holds, in bytes; of no effect on the others. To be called before it holds anything.
+    /// Bounds the embedded store's memory, in bytes; no effect on the other kinds. To be called while it is empty.
     #[must_use]
     pub fn with_memory_limit(mut self, bytes: usize) -> Self {
         if let Kind::Memory(memory) = &mut self.kind {
@@ -88,7 +90,7 @@ impl Store {
         self
     }
 
-    /// What it is, for people.
+    /// Its name in messages.
     pub const fn name(&self) -> &'static str {
         match self.kind {
             Kind::Memory(_) => "the sidecar's memory",
@@ -97,7 +99,7 @@ impl Store {
         }
     }
 
-    /// Whether parts of it may be away while others answer.
+    /// Whether parts of it may be down while others answer.
     pub const fn has_parts(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
     }
@@ -107,26 +109,26 @@ impl Store {
         self.timeout
     }
 
-    /// Makes the decisions of a batch in order; later ones see what earlier ones took. On a Cluster a decision over
-    /// several slots is taken slot by slot, and what was taken is given back if one of them denies.
-    pub async fn decide(&self, batch: &Batch) -> Settlement {
+    /// Makes the decisions of a batch in order; later ones see what earlier ones took. On a Cluster, a decision over
+    /// several slots is made slot by slot, and what was taken is given back if one of them denies.
+    pub async fn decide(&self, batch: &Batch) -> StoreReply {
         match &self.kind {
-            Kind::Memory(memory) => Settlement::each(memory.decide(batch)),
-            Kind::Redis(redis) => Settlement::whole(batch, redis.decide(batch).await),
+            Kind::Memory(memory) => StoreReply::each(memory.decide(batch)),
+            Kind::Redis(redis) => StoreReply::whole(batch, redis.decide(batch).await),
             Kind::Cluster(cluster) => cluster.decide(batch).await,
         }
     }
 
-    /// Makes the decisions without waiting, if this store is one that can.
-    pub fn decide_at_once(&self, batch: &Batch) -> Option<Settlement> {
+    /// Makes the decisions without waiting, where the store is in this process.
+    pub fn decide_at_once(&self, batch: &Batch) -> Option<StoreReply> {
         match &self.kind {
-            Kind::Memory(memory) => Some(Settlement::each(memory.decide(batch))),
+            Kind::Memory(memory) => Some(StoreReply::each(memory.decide(batch))),
             Kind::Redis(_) | Kind::Cluster(_) => None,
         }
     }
 
-    /// Returns units by receipts; for each entry how many, or nothing where that is not known; and why. Within twice the
-    /// deadline of a call, however many there are: what has not been done then is not done later.
+    /// Returns units by receipts: how many for each entry, `None` where that is unknown, and why. Takes at most twice the
+    /// deadline of a call, however many entries there are: what is not done by then is not done later.
     pub async fn give_back(
         &self,
         entries: &[GiveBackEntry],
@@ -150,7 +152,7 @@ impl Store {
                 }
             }
         } else {
-            // One after the other: together they would hold the store for everybody.
+            // One after the other: at the same time they would block the store for everybody.
             let deadline = Instant::now() + self.timeout * 2;
             for call in &calls {
                 let answer = if Instant::now() < deadline {
@@ -178,8 +180,8 @@ impl Store {
         }
     }
 
-    /// How often its clock was found to be set back, as after a failover to a Redis that is behind. What was concluded
-    /// from its answers before may be wrong then.
+    /// How often its clock was found to have stepped back, as after a failover to a Redis whose clock is behind.
+    /// Conclusions from earlier answers may then be wrong.
     pub fn clock_steps(&self) -> u64 {
         match &self.kind {
             Kind::Memory(_) => 0,
@@ -188,7 +190,7 @@ impl Store {
         }
     }
 
-    /// Makes buckets whole, by their keys; whether each held anything.
+    /// Resets buckets, by their keys; whether each held anything.
     ///
     /// # Errors
     /// Some of them are not known to have been reset.
@@ -200,57 +202,61 @@ impl Store {
         }
     }
 
-    /// The part of the store that keeps a bucket is known not to decide: nothing was sent to it, or it refused.
+    /// Whether the node that keeps a bucket is known to be down: nothing is sent to it, or it refuses.
     pub fn is_down(&self, key: &str) -> bool {
         match &self.kind {
             Kind::Memory(_) => false,
             Kind::Redis(redis) => redis.node().is_down(),
-            Kind::Cluster(cluster) => cluster.of_owner(key, Node::is_down).unwrap_or(true),
+            Kind::Cluster(cluster) => cluster.with_owner(key, Node::is_down).unwrap_or(true),
         }
     }
 
-    /// The clock of whatever keeps a bucket, microseconds, as far as it is known; rather early than late.
+    /// The clock of the node that keeps a bucket, in microseconds, if known; never late.
     pub fn clock_us(&self, key: &str) -> Option<u64> {
         match &self.kind {
             Kind::Memory(_) => Some(clock::steady_unix_us()),
             Kind::Redis(redis) => redis.node().clock_us(),
-            Kind::Cluster(cluster) => cluster.of_owner(key, Node::clock_us)?,
+            Kind::Cluster(cluster) => cluster.with_owner(key, Node::clock_us)?,
         }
     }
 
-    /// Says that the sidecar of this name is there, and hears which of how many it is; nothing where a store is not
+    /// Announces the sidecar of this name; returns its rank and the number of sidecars, or `None` where the store is not
     /// shared.
     ///
     /// # Errors
-    /// The store was not told.
-    pub async fn announce(&self, name: &str) -> Result<Option<Place>, StoreError> {
+    /// The store was not reached.
+    pub async fn announce(&self, name: &str) -> Result<Option<FleetPosition>, StoreError> {
         self.sidecars(name, false).await
     }
 
-    /// Says that the sidecar of this name goes.
+    /// Removes the sidecar of this name from the list.
     ///
     /// # Errors
-    /// The store was not told; it forgets by itself.
+    /// The store was not reached; the entry expires by itself.
     pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
         self.sidecars(name, true).await.map(drop)
     }
 
-    async fn sidecars(&self, name: &str, leaves: bool) -> Result<Option<Place>, StoreError> {
-        let (rank, of, _) = match &self.kind {
+    async fn sidecars(
+        &self,
+        name: &str,
+        leaving: bool,
+    ) -> Result<Option<FleetPosition>, StoreError> {
+        let (rank, of) = match &self.kind {
             Kind::Memory(_) => return Ok(None),
-            Kind::Redis(redis) => redis.announce(name, REMEMBERED, leaves).await?,
-            Kind::Cluster(cluster) => cluster.announce(name, REMEMBERED, leaves).await?,
+            Kind::Redis(redis) => redis.announce(name, SIDECAR_TTL, leaving).await?,
+            Kind::Cluster(cluster) => cluster.announce(name, SIDECAR_TTL, leaving).await?,
         };
-        Ok(Some(Place { rank, of }))
+        Ok(Some(FleetPosition { rank, of }))
     }
 
-    /// Records what was admitted without the store; of calls with the same name only the first does, so that one whose
-    /// answer was lost can be repeated.
+    /// Records what was admitted without the store. Of calls with the same name only the first has an effect, so a call
+    /// whose answer was lost can be repeated.
     ///
     /// # Errors
     /// Some of it is not known to have been recorded.
     pub async fn write_back(&self, debts: &[Debt], name: &str) -> Result<(), StoreError> {
-        let told = match &self.kind {
+        let results = match &self.kind {
             Kind::Memory(_) => Vec::new(),
             Kind::Redis(redis) => {
                 let writes: Vec<_> = debts.iter().map(Debt::write).collect();
@@ -265,34 +271,77 @@ impl Store {
                 join_all(debts.iter().map(one)).await
             }
         };
-        told.into_iter().collect()
+        results.into_iter().collect()
     }
 
-    /// Frees what has expired. Redis does so by itself.
+    /// The version of the overrides: another one whenever they have changed.
+    ///
+    /// # Errors
+    /// The store did not say.
+    pub async fn overrides_version(&self) -> Result<u64, StoreError> {
+        let command = Script::overrides_head;
+        let head: Option<Vec<u8>> = match &self.kind {
+            Kind::Memory(memory) => return Ok(memory.overrides().version),
+            Kind::Redis(redis) => redis.ask_of_overrides(command, self.timeout).await?,
+            Kind::Cluster(cluster) => cluster.ask_of_overrides(command, self.timeout).await?,
+        };
+        Ok(overrides::version(head.as_deref()))
+    }
+
+    /// All overrides.
+    ///
+    /// # Errors
+    /// The store did not say.
+    pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
+        let command = Script::overrides;
+        let hash = match &self.kind {
+            Kind::Memory(memory) => return Ok(memory.overrides().clone()),
+            Kind::Redis(redis) => {
+                redis
+                    .ask_of_overrides(command, READ_OVERRIDES_WITHIN)
+                    .await?
+            }
+            Kind::Cluster(cluster) => {
+                cluster
+                    .ask_of_overrides(command, READ_OVERRIDES_WITHIN)
+                    .await?
+            }
+        };
+        Ok(overrides::read_hash(&hash))
+    }
+
+    /// Changes the overrides.
+    ///
+    /// # Errors
+    /// The store did not answer. The change may have been made; to repeat it does no harm.
+    pub async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
+        let command = |script: &Script| script.change_overrides(change);
+        let known: i64 = match &self.kind {
+            Kind::Memory(memory) => {
+                return Ok(memory.overrides().change(change, clock::unix_ms()));
+            }
+            Kind::Redis(redis) => {
+                redis
+                    .ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
+                    .await?
+            }
+            Kind::Cluster(cluster) => {
+                cluster
+                    .ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
+                    .await?
+            }
+        };
+        Ok(match known {
+            1.. => Changed::Known,
+            0 => Changed::Unknown,
+            _ => Changed::Full,
+        })
+    }
+
+    /// Frees expired entries. Redis does so by itself.
     pub async fn sweep(&self) {
         if let Kind::Memory(memory) = &self.kind {
             memory.sweep().await;
-        }
-    }
-
-    /// Whether all of the store can be used; at the very first, waits until that is known or `store_timeout` has passed.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        match &self.kind {
-            Kind::Memory(_) => {}
-            Kind::Redis(redis) => redis.tried().await?,
-            Kind::Cluster(cluster) => cluster.tried().await?,
-        }
-        let mut changes = self.monitor.watch();
-        let known = changes.wait_for(|health| !matches!(health.state, HealthState::Unknown));
-        // If it is not known in time the state says so.
-        let _ = tokio::time::timeout(self.timeout, known).await;
-        match self.health().state {
-            HealthState::Up => Ok(()),
-            HealthState::Down(cause) => Err(cause),
-            HealthState::Unknown => Err(ConnectionError::NotYet.into()),
         }
     }
 }

@@ -4,22 +4,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluicegate_engine::{Batch, Full, Memory as Engine, Outcome, Returns};
 
+use super::overrides::StoredOverrides;
 use crate::clock;
 
-/// Entries looked at while decisions wait: less than a millisecond's work.
+/// Entries examined while decisions wait: less than a millisecond's work.
 const SWEEP_AT_ONCE: usize = 500;
 
 /// State in this process.
 #[derive(Debug, Default)]
 pub struct Memory {
     engine: Mutex<Engine>,
+    overrides: Mutex<StoredOverrides>,
 }
 
 impl Memory {
-    /// Holds about this many bytes at most.
+    /// Bounds the memory to about this many bytes.
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             engine: Mutex::new(Engine::with_limit(limit_bytes)),
+            overrides: Mutex::default(),
         }
     }
 
@@ -36,23 +39,29 @@ impl Memory {
         keys.iter().map(|key| engine.reset(key)).collect()
     }
 
-    /// Drops what has expired, a little at a time, so that decisions get their turn in between; to be called every second
-    /// or so.
+    /// Drops expired entries in small steps, so that decisions get their turn in between; to be called about once a second.
     pub async fn sweep(&self) {
-        // What expires from now on is for the next time, or a flood of keys would keep this one from ending.
+        // Entries that expire from now on wait for the next sweep, or a flood of keys would keep this one from ending.
         let now_us = clock::steady_unix_us();
         while !self.sweep_at_once(now_us) {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Whether all has been done.
+    /// One step; whether it was the last.
     fn sweep_at_once(&self, now_us: u64) -> bool {
         self.engine().sweep(now_us, SWEEP_AT_ONCE).done
     }
 
+    /// Gone with this process, as the counts are.
+    pub fn overrides(&self) -> MutexGuard<'_, StoredOverrides> {
+        self.overrides
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn engine(&self) -> MutexGuard<'_, Engine> {
-        // Nothing in the engine panics, so a poisoned lock still guards whole state.
+        // Nothing in the engine panics, so a poisoned lock still guards consistent state.
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

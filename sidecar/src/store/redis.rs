@@ -2,21 +2,21 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `node.rs` | a Redis: its connections, and the one that a call takes |
-//! | `supervise.rs` | the owner of a connection: makes it, looks at it, replaces it |
-//! | `links.rs` | which of its connections can be used, and since when none can |
-//! | `live.rs` | a connection in use |
+//! | `node.rs` | a Redis: its connections, and the one that a call uses |
+//! | `supervise.rs` | the owner of a connection: opens, probes and replaces it |
+//! | `pool.rs` | which connections are usable, and since when none is |
+//! | `connection.rs` | a connection in use |
 //! | `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
-//! | `probe.rs` | the look at a connection |
-//! | `clock.rs`, `backoff.rs` | Redis's clock; pauses; both pure |
-//! | `sentinel.rs` | who is primary |
+//! | `probe.rs` | the probe of a connection |
+//! | `clock.rs`, `backoff.rs` | an estimate of Redis's clock; pauses between attempts; both pure |
+//! | `sentinel.rs` | the current primary |
 
 mod backoff;
 mod clock;
+pub mod connection;
 pub mod dial;
-mod links;
-pub mod live;
 pub mod node;
+mod pool;
 mod probe;
 mod sentinel;
 mod stream;
@@ -27,13 +27,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{WriteBack, outcomes, returned_units, written};
 use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
 use tokio::sync::{Notify, watch};
 
+use self::connection::Deadline;
 use self::dial::Dialer;
-use self::live::Deadline;
-use self::node::{Common, Node, Place};
+use self::node::{AddressWatch, Common, Node};
 use self::sentinel::Sentinels;
 use super::call::{Each, Request, Script};
 use super::error::StoreError;
@@ -45,26 +46,26 @@ pub struct Redis {
     node: Node,
     common: Arc<Common>,
     timeout: Duration,
-    _keeper: Keeper,
+    _address_source: AddressSource,
 }
 
-/// Who says where it is.
-enum Keeper {
-    Fixed(#[expect(dead_code, reason = "a watch ends with its sender")] FixedPlace),
+/// Where the address comes from.
+enum AddressSource {
+    Fixed(#[expect(dead_code, reason = "a watch ends with its sender")] FixedAddress),
     Sentinels(#[expect(dead_code, reason = "they are asked until this is dropped")] Sentinels),
 }
 
-type FixedPlace = watch::Sender<Result<Endpoint, StoreError>>;
+type FixedAddress = watch::Sender<Result<Endpoint, StoreError>>;
 
 impl std::fmt::Debug for Redis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not where it is, and not who asks.
+        // Without the address and the credentials.
         f.debug_struct("Redis").finish_non_exhaustive()
     }
 }
 
 impl Common {
-    /// For the nodes of this store.
+    /// Shared by the nodes of this store.
     pub fn new(store: &RedisStore, timeout: Duration, monitor: Arc<Monitor>) -> Self {
         Self {
             dialer: Dialer::new(store, timeout),
@@ -72,29 +73,29 @@ impl Common {
             connections: store.options.connections,
             monitor,
             warned: AtomicBool::new(false),
-            steps: Arc::default(),
+            clock_steps: Arc::default(),
         }
     }
 }
 
 impl Redis {
-    /// Begins to connect to the one at this place, in the current runtime.
+    /// Starts to connect to this address, in the current runtime.
     pub fn open(
         store: &RedisStore,
         endpoint: &Endpoint,
         timeout: Duration,
         monitor: Arc<Monitor>,
     ) -> Self {
-        let (keeper, place) = watch::channel(Ok(endpoint.clone()));
+        let (source, address) = watch::channel(Ok(endpoint.clone()));
         Self::start(
             Common::new(store, timeout, monitor),
-            place,
+            address,
             Arc::default(),
-            Keeper::Fixed(keeper),
+            AddressSource::Fixed(source),
         )
     }
 
-    /// Begins to ask the sentinels, and to connect to whom they name.
+    /// Starts to ask the sentinels, and to connect to the primary that they name.
     pub fn by_sentinels(
         store: &RedisStore,
         sentinels: &[Endpoint],
@@ -102,25 +103,30 @@ impl Redis {
         timeout: Duration,
         monitor: Arc<Monitor>,
     ) -> Self {
-        let doubted = Arc::new(Notify::new());
+        let recheck = Arc::new(Notify::new());
         let dialer = Dialer::to_sentinels(store, timeout);
-        let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, Arc::clone(&doubted));
-        let place = sentinels.primary();
+        let sentinels = Sentinels::ask(dialer, sentinels.to_vec(), name, Arc::clone(&recheck));
+        let address = sentinels.primary();
         Self::start(
             Common::new(store, timeout, monitor),
-            place,
-            doubted,
-            Keeper::Sentinels(sentinels),
+            address,
+            recheck,
+            AddressSource::Sentinels(sentinels),
         )
     }
 
-    fn start(common: Common, place: Place, doubted: Arc<Notify>, keeper: Keeper) -> Self {
+    fn start(
+        common: Common,
+        address: AddressWatch,
+        recheck: Arc<Notify>,
+        source: AddressSource,
+    ) -> Self {
         let (timeout, common) = (common.dialer.store_timeout(), Arc::new(common));
         Self {
-            node: Node::start(Arc::clone(&common), place, doubted, None),
+            node: Node::start(Arc::clone(&common), address, recheck, None),
             common,
             timeout,
-            _keeper: keeper,
+            _address_source: source,
         }
     }
 
@@ -140,7 +146,7 @@ impl Redis {
         let read = |reply: &[u8]| returned_units(returns, reply);
         let deadline = Deadline::after(self.timeout);
         let each = self.node.invoke(&request, false, deadline, read).await?;
-        // What cannot be read holds nothing that could come back.
+        // A key that cannot be read holds no units to return.
         Ok(each.into_iter().map(Result::unwrap_or_default).collect())
     }
 
@@ -162,36 +168,38 @@ impl Redis {
         let request = Request::write_back(writes, once);
         let deadline = Deadline::after(self.timeout);
         let read = |reply: &[u8]| written(writes, Some(once), reply);
-        // A key that holds something else is not mended by trying again.
-        let told = self.node.invoke(&request, false, deadline, read);
-        told.await.map(drop)
+        // Trying again does not repair a key that holds something else.
+        let result = self.node.invoke(&request, false, deadline, read);
+        result.await.map(drop)
     }
 
     pub(super) async fn announce(
         &self,
         name: &str,
-        lasts: Duration,
-        leaves: bool,
-    ) -> Result<(u64, u64, u64), StoreError> {
-        let command = self.common.script.sidecars(name, lasts, leaves);
+        ttl: Duration,
+        leaving: bool,
+    ) -> Result<(u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, ttl, leaving);
         self.node.ask(&command, Deadline::after(self.timeout)).await
     }
 
-    /// How often its clock was found to be set back.
+    /// Asks about overrides. What comes of it says nothing of decisions: a user who may not read them may decide.
+    pub(super) async fn ask_of_overrides<T: FromRedisValue>(
+        &self,
+        command: impl FnOnce(&Script) -> Cmd,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let command = command(&self.common.script);
+        self.node.ask(&command, Deadline::after(within)).await
+    }
+
+    /// How often its clock was found to have stepped back.
     pub(super) fn clock_steps(&self) -> u64 {
-        self.common.steps.load(Ordering::Relaxed)
+        self.common.clock_steps.load(Ordering::Relaxed)
     }
 
     /// The node.
     pub(super) const fn node(&self) -> &Node {
         &self.node
-    }
-
-    /// Waits for the first attempt to connect to come to something.
-    pub(super) async fn tried(&self) -> Result<(), StoreError> {
-        self.node
-            .live(Deadline::after(self.timeout))
-            .await
-            .map(|_| ())
     }
 }

@@ -1,8 +1,8 @@
-//! Give-backs of one request, put together into few calls. Pure.
+//! Batches the give-backs of one request into few calls. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use sluicegate_engine::{Bucket, MAX_CALL_WEIGHT, Return, Returns};
+use sluicegate_engine::{BatchBuilder, Bucket, MAX_CALL_WEIGHT, Return, Returns};
 
 use super::cluster::slots::tag;
 
@@ -11,41 +11,36 @@ use super::cluster::slots::tag;
 pub struct GiveBackEntry {
     /// The key of the receipt.
     pub receipt: String,
-    /// No more units than this.
+    /// The units to give back at most.
     pub units: u64,
     /// What the units were taken from.
     pub buckets: Vec<Bucket>,
 }
 
-/// What goes in one call.
+/// One call.
 #[derive(Debug, Default)]
 pub struct ReturnCall {
     /// For the script or the engine.
     pub returns: Returns,
-    /// Which entry each of them is of.
+    /// The index of each return's entry.
     pub entries: Vec<usize>,
     weight: usize,
 }
 
-/// Entries in as few calls as the bound of a call allows; on a Cluster (`by_slot`) each subject's in calls of its own.
-/// Those with the same receipt stay in their order.
+/// Puts entries into as few calls as the bound of a call allows; on a Cluster (`by_slot`), each subject has its own calls.
+/// Entries with the same receipt keep their order.
 pub fn calls(entries: &[GiveBackEntry], by_slot: bool) -> Vec<ReturnCall> {
-    let mut open: BTreeMap<&str, (ReturnCall, HashMap<&str, usize>)> = BTreeMap::new();
+    let mut open: BTreeMap<&str, (ReturnCall, BatchBuilder)> = BTreeMap::new();
     let mut full = Vec::new();
     for (number, entry) in entries.iter().enumerate() {
         let group = if by_slot { tag(&entry.receipt) } else { "" };
-        let (call, known) = open.entry(group).or_default();
+        let (call, builder) = open.entry(group).or_default();
         let weight = entry.buckets.len() + 1;
         if call.weight > 0 && call.weight + weight > MAX_CALL_WEIGHT {
-            full.push(std::mem::take(call));
-            known.clear();
+            full.push(finish(std::mem::take(call), std::mem::take(builder)));
         }
-        let buckets = entry.buckets.iter().map(|bucket| {
-            *known.entry(bucket.key.as_str()).or_insert_with(|| {
-                call.returns.buckets.push(bucket.clone());
-                call.returns.buckets.len() - 1
-            })
-        });
+        let buckets = entry.buckets.iter();
+        let buckets = buckets.map(|bucket| builder.bucket(bucket.key.clone(), bucket.spec));
         let buckets = buckets.collect();
         call.returns.returns.push(Return {
             receipt: entry.receipt.clone(),
@@ -55,8 +50,16 @@ pub fn calls(entries: &[GiveBackEntry], by_slot: bool) -> Vec<ReturnCall> {
         call.entries.push(number);
         call.weight += weight;
     }
-    full.extend(open.into_values().map(|(call, _)| call));
+    full.extend(
+        open.into_values()
+            .map(|(call, builder)| finish(call, builder)),
+    );
     full
+}
+
+fn finish(mut call: ReturnCall, builder: BatchBuilder) -> ReturnCall {
+    call.returns.buckets = builder.finish().buckets;
+    call
 }
 
 #[cfg(test)]
@@ -69,7 +72,7 @@ mod tests {
         let bucket = |n: u64| {
             let spec = BucketSpec {
                 algorithm: Algorithm::FixedWindow,
-                limit: 5,
+                quota: 5,
                 window_us: 1_000_000 * (n + 1),
             };
             Bucket {
@@ -96,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_stands_in_a_call_once() {
+    fn a_call_names_each_bucket_once() {
         let calls = calls(&[entry(1, 2), entry(1, 2)], false);
         assert_eq!(calls.len(), 1);
         assert_eq!(calls[0].returns.buckets.len(), 2);
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_cluster_each_subject_is_asked_for_by_itself() {
+    fn on_a_cluster_each_subject_has_a_call_of_its_own() {
         let calls = calls(&[entry(1, 1), entry(2, 1), entry(1, 1)], true);
         let numbers: Vec<_> = calls.iter().map(|call| call.entries.as_slice()).collect();
         assert_eq!(numbers, [&[0, 2][..], &[1]]);

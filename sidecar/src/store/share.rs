@@ -1,8 +1,8 @@
-//! What this sidecar admits by itself while the store is down, and what the store has to be told of it afterwards. Pure.
+//! What this sidecar admits by itself while the store is down, and what it has to write back afterwards. Pure.
 //!
-//! The engine decides, over shares of the limits. What it admitted is kept apart, as records of when and how much, so that
-//! it can be written back into the window where it belongs. A bucket is *pending* from its first admission until the store
-//! knows of all of them; as long as it is, the store must not decide over it.
+//! The engine decides over shares of the limits. Its admissions are also kept as records of time and units, so that they
+//! can be written back into the window where they belong. A bucket is *pending* from its first admission until the store
+//! knows all of them; until then the store must not decide over it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use std::sync::Arc;
 use super::cluster::slots::tag;
 use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
-    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, MAX_RECORDS, Memory, Outcome,
-    Place, Record, Take,
+    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, FleetPosition, MAX_RECORDS,
+    Memory, Outcome, Record, Take,
 };
 
-/// For how long a call is remembered that was made. Who repeats it later than that would record it twice, which is never
-/// over.
+/// How long the store remembers a write-back by its name. A repetition after that would be recorded twice, which never
+/// admits more than the limit.
 const ONCE_US: u64 = 600_000_000;
 
-/// Entries looked at by one sweep: a millisecond's work.
+/// Entries examined by one sweep: a millisecond's work.
 const SWEEP_AT_MOST: usize = 1_000;
 
 /// Shares of limits.
@@ -26,47 +26,47 @@ const SWEEP_AT_MOST: usize = 1_000;
 pub struct Share {
     engine: Memory,
     pending: HashMap<Arc<str>, Pending>,
-    /// Being written back now.
+    /// Buckets that are being written back now.
     writing: HashSet<Arc<str>>,
     /// The store's clock when it last decided.
     now_us: u64,
-    /// Which share it is: kept until all is written back, for what a token bucket holds is counted in units of its rate.
-    place: Option<Place>,
+    /// Which share it is. Kept until everything is written back, because a token bucket's level depends on the share's rate.
+    position: Option<FleetPosition>,
 }
 
-/// What the store does not know of a bucket.
+/// The admissions of a bucket that the store does not know.
 #[derive(Debug)]
 struct Pending {
-    /// The whole limit's, not the share's.
+    /// Of the whole limit, not of the share.
     spec: BucketSpec,
-    /// In their order. Neighbours are put together when there are too many, as of the later of the two: what is written
-    /// back may stay a little longer than it should, and never goes sooner.
+    /// In order of time. Neighbours are merged when there are too many, with the later time of the two: what is written
+    /// back may expire a little late, and never early.
     records: Vec<Record>,
 }
 
-/// A bucket and what the store is to be told of it.
+/// A bucket and the records to write back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Debt {
-    /// As the store knows it.
+    /// With the whole limit's specification.
     pub bucket: Bucket,
-    /// In their order.
+    /// In order of time.
     pub records: Vec<Record>,
 }
 
 impl Debt {
-    /// The bucket that says, beside this one, that the call of this name was made.
+    /// The bucket, in the same slot, that marks the call of this name as executed.
     pub fn once(&self, name: &str) -> Bucket {
         Bucket {
             key: format!("sg:{{{}}}:written:{name}", tag(&self.bucket.key)),
             spec: BucketSpec {
                 algorithm: Algorithm::SlidingLog,
-                limit: 1,
+                quota: 1,
                 window_us: ONCE_US,
             },
         }
     }
 
-    /// For the store.
+    /// As the script's argument.
     pub fn write(&self) -> WriteBack<'_> {
         WriteBack {
             bucket: &self.bucket,
@@ -74,46 +74,46 @@ impl Debt {
         }
     }
 
-    /// What is older than its window is of no interest any more.
-    fn is_old(&self, now_us: u64) -> bool {
-        let lasts_us = lasts_us(&self.bucket.spec);
+    /// Whether all records are older than their window.
+    fn is_expired(&self, now_us: u64) -> bool {
+        let held_for_us = longest_held_us(&self.bucket.spec);
         let mut records = self.records.iter();
-        records.all(|record| record.at_us.saturating_add(lasts_us) <= now_us)
+        records.all(|record| record.at_us.saturating_add(held_for_us) <= now_us)
     }
 }
 
 impl Share {
-    /// Holds about this many bytes at most.
+    /// Bounds the memory to about this many bytes.
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             engine: Memory::with_limit(limit_bytes),
             pending: HashMap::new(),
             writing: HashSet::new(),
             now_us: 0,
-            place: None,
+            position: None,
         }
     }
 
-    /// Decides over the shares of some takes of a decision, which are named by their places in it. Nothing, where a
-    /// share cannot ever hold what is asked for.
+    /// Decides some takes of a decision, given by their indices, over their shares. `None` where a cost is larger than a
+    /// whole share.
     pub fn decide(
         &mut self,
         now_us: u64,
-        place: Place,
+        position: FleetPosition,
         (batch, decision): (&Batch, &Decision),
         takes: &[usize],
     ) -> Option<Outcome> {
-        if self.is_settled() {
-            self.place = None;
+        if self.nothing_pending() {
+            self.position = None;
         }
-        let place = *self.place.get_or_insert(place);
+        let position = *self.position.get_or_insert(position);
         let mut shared = BatchBuilder::new();
         let mut wholes = Vec::with_capacity(takes.len());
         let mut own = Vec::with_capacity(takes.len());
         for number in takes {
             let take = decision.takes.get(*number)?;
             let whole = batch.buckets.get(take.bucket)?;
-            let spec = whole.spec.share(place)?;
+            let spec = whole.spec.share(position)?;
             if take.cost > spec.most_at_once() {
                 return None;
             }
@@ -163,20 +163,23 @@ impl Share {
         }
     }
 
-    /// The store does not know all of it.
+    /// Whether the store lacks some admissions of a bucket.
     pub fn is_pending(&self, bucket: &Bucket) -> bool {
         self.pending.contains_key(bucket.key.as_str()) || self.writing.contains(bucket.key.as_str())
     }
 
-    /// Nothing is pending.
-    pub fn is_settled(&self) -> bool {
+    /// Whether the store knows all admissions.
+    pub fn nothing_pending(&self) -> bool {
         self.pending.is_empty() && self.writing.is_empty()
     }
 
-    /// Buckets to be written back now, so many at most, of those that can be told to the store, for which `now_us` says its
-    /// clock. What is older than its window is forgotten. Each is to be given to [`Share::written`] when the
-    /// store knows of it.
-    pub fn begin(&mut self, most: usize, now_us: impl Fn(&str) -> Option<u64>) -> Vec<Debt> {
+    /// Takes out at most this many buckets to write back now, of those whose store is up, for which `now_us` returns its
+    /// clock. Records older than their window are dropped. Pass each to [`Share::written`] when the store has it.
+    pub fn start_write_back(
+        &mut self,
+        most: usize,
+        now_us: impl Fn(&str) -> Option<u64>,
+    ) -> Vec<Debt> {
         let known = self.pending.keys();
         let known = known.filter_map(|key| Some((Arc::clone(key), now_us(key)?)));
         let keys: Vec<_> = known.take(most).collect();
@@ -185,17 +188,18 @@ impl Share {
             let Some(pending) = self.pending.remove(&key) else {
                 continue;
             };
-            let lasts_us = lasts_us(&pending.spec);
+            let held_for_us = longest_held_us(&pending.spec);
             let bucket = Bucket {
                 key: key.to_string(),
                 spec: pending.spec,
             };
             let mut records = match bucket.spec.algorithm {
-                // By the rate of the share: each sidecar's would drain by the whole rate if it were told as it was taken.
+                // What has not drained by the share's rate: each sidecar's records would drain by the whole rate if they were
+                // sent as they were taken.
                 Algorithm::TokenBucket { .. } => self.engine.records(now_us, &key),
                 _ => pending.records,
             };
-            records.retain(|record| record.at_us.saturating_add(lasts_us) > now_us);
+            records.retain(|record| record.at_us.saturating_add(held_for_us) > now_us);
             if records.is_empty() {
                 self.engine.reset(&key);
             } else {
@@ -206,14 +210,16 @@ impl Share {
         debts
     }
 
-    /// The store knows of these: what they held here is forgotten, but for what was admitted meanwhile.
+    /// The store has these: drop what they held here, except for what was admitted meanwhile.
     pub fn written(&mut self, debts: &[Debt]) {
         for debt in debts {
             let key = debt.bucket.key.as_str();
             self.writing.remove(key);
             self.engine.reset(key);
             let after = self.pending.get(key);
-            let spec = self.place.and_then(|place| debt.bucket.spec.share(place));
+            let spec = self
+                .position
+                .and_then(|position| debt.bucket.spec.share(position));
             if let (Some(after), Some(spec)) = (after, spec) {
                 let bucket = Bucket {
                     key: key.to_owned(),
@@ -224,27 +230,27 @@ impl Share {
         }
     }
 
-    /// Whether it is too late for all of these to be told: then they are forgotten.
-    pub fn are_old(&mut self, debts: &[Debt], now_us: Option<u64>) -> bool {
-        let old = now_us.is_some_and(|now_us| debts.iter().all(|debt| debt.is_old(now_us)));
+    /// Drops these if all their records are older than their window; whether it did.
+    pub fn forget_if_expired(&mut self, debts: &[Debt], now_us: Option<u64>) -> bool {
+        let old = now_us.is_some_and(|now_us| debts.iter().all(|debt| debt.is_expired(now_us)));
         if old {
             self.written(debts);
         }
         old
     }
 
-    /// Buckets that the store does not know all of.
+    /// Number of buckets with admissions that the store does not know.
     pub fn pending(&self) -> usize {
         self.pending.len() + self.writing.len()
     }
 
-    /// Frees what had expired when it was last asked.
+    /// Frees what had expired at the time of the last decision.
     pub fn sweep(&mut self) {
-        if !self.is_settled() || !self.engine.is_empty() {
+        if !self.nothing_pending() || !self.engine.is_empty() {
             self.engine.sweep(self.now_us, SWEEP_AT_MOST);
         }
         if self.engine.is_empty() {
-            // All that is owed is older than its window.
+            // All pending records are older than their window.
             self.pending = HashMap::new();
         }
     }
@@ -253,7 +259,7 @@ impl Share {
 impl Pending {
     fn add(&mut self, record: Record) {
         match self.records.last_mut() {
-            // A clock that stepped back: as of the later time.
+            // The clock stepped back: keep the later time.
             Some(last) if last.at_us >= record.at_us => {
                 last.units = last.units.saturating_add(record.units);
             }
@@ -273,19 +279,9 @@ impl Pending {
     }
 }
 
-/// Until when what was taken matters at the latest.
-fn lasts_us(spec: &BucketSpec) -> u64 {
-    use Algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
-    match spec.algorithm {
-        SlidingLog | FixedWindow => spec.window_us,
-        SlidingWindow { precision_us } => spec.window_us.saturating_add(precision_us),
-        TokenBucket { burst } => {
-            let rate = spec.token_rate();
-            burst
-                .saturating_mul(rate.per_unit)
-                .div_ceil(rate.per_us.max(1))
-        }
-    }
+/// The longest time that taken units are held, in microseconds.
+fn longest_held_us(spec: &BucketSpec) -> u64 {
+    spec.held_for_us(spec.most_at_once())
 }
 
 #[cfg(test)]

@@ -1,8 +1,23 @@
-//! Batches for the unit tests of what puts them together and takes them apart.
+//! Batches for unit tests.
 
-use sluicegate_engine::{Batch, Bucket, Decision, Take};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
-/// Decisions of cost 1, each over some of these buckets by their places.
+/// 5 units a second.
+pub const SPEC: BucketSpec = BucketSpec {
+    algorithm: Algorithm::SlidingLog,
+    quota: 5,
+    window_us: 1_000_000,
+};
+
+/// The bucket of a key.
+pub fn bucket(key: impl Into<String>) -> Bucket {
+    Bucket {
+        key: key.into(),
+        spec: SPEC,
+    }
+}
+
+/// Decisions of cost 1, each over some of these buckets by their indices.
 pub fn batch<T: AsRef<[usize]>>(buckets: Vec<Bucket>, decisions: &[T]) -> Batch {
     let take = |bucket: &usize| Take {
         bucket: *bucket,

@@ -1,5 +1,5 @@
-//! What has happened to this sidecar, for whoever is called at night: whether the store answers and since when, and
-//! the newest events. Bounded; times are milliseconds since 1970, which are shown to people and decide nothing.
+//! What has happened to this sidecar, for the engineer on call: whether the store answers and since when, and the
+//! newest events. Bounded. Times are milliseconds since 1970; they are shown to people and decide nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use super::failures::FailureLog;
 /// Events that are kept.
 const CAPACITY: usize = 50;
 
-/// An outage that begins so soon after another is the same one: a store that comes and goes must not push
-/// everything else out.
+/// An outage that begins this soon after another counts as the same one: a flapping store must not push all other
+/// events out.
 const SAME_OUTAGE_MS: u64 = 10_000;
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// The sidecar has started.
     Started,
     /// A new policy is in force.
@@ -26,6 +26,10 @@ pub enum Kind {
     StoreLost,
     /// It answers again.
     StoreBack,
+    /// An override was set here.
+    OverrideSet,
+    /// An override was removed here.
+    OverrideRemoved,
 }
 
 /// Something that happened.
@@ -36,20 +40,20 @@ pub struct Event {
     /// When it happened, or first happened.
     pub at_ms: u64,
     /// What it is about.
-    pub kind: Kind,
-    /// What there is to say besides; may be empty.
+    pub kind: EventKind,
+    /// More about it; may be empty.
     pub detail: String,
-    /// How often it happened in a row.
+    /// How often it happened in a row, at least 1.
     pub times: u32,
 }
 
 /// Whether the store answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Store {
-    /// Nothing is known of it yet.
+pub enum StoreState {
+    /// No call has been made yet.
     #[default]
     Unasked,
-    /// It does.
+    /// The newest call succeeded.
     Answers,
     /// An outage is under way.
     Lost {
@@ -60,69 +64,83 @@ pub enum Store {
     },
 }
 
-/// All that is kept. Shared by whoever calls the store and whoever looks.
+/// The events and the store's state; shared by the callers of the store and the readers.
 #[derive(Debug, Default)]
-pub struct Incidents {
+pub struct EventLog {
     state: Mutex<State>,
-    /// What the log is told of it.
+    /// Logs failed store calls.
     pub log: FailureLog,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    store: Store,
+    store: StoreState,
     /// When the policy in force was loaded.
     policy_since_ms: u64,
     events: VecDeque<Event>,
-    told: u64,
+    last_number: u64,
 }
 
-impl Incidents {
-    /// The sidecar has started, with its first policy.
+impl EventLog {
+    /// Records that the sidecar has started, with its first policy.
     pub fn started(&self, now_ms: u64, version: &str) {
         let mut state = self.state();
         state.policy_since_ms = now_ms;
-        state.add(now_ms, Kind::Started, version.to_owned());
+        state.add(now_ms, EventKind::Started, version.to_owned());
     }
 
-    /// The policy of `epoch` is in force from now on.
+    /// Records that the policy of `epoch` is in force from now on.
     pub fn policy_loaded(&self, now_ms: u64, epoch: u64) {
         let mut state = self.state();
         state.policy_since_ms = now_ms;
-        state.add(now_ms, Kind::PolicyLoaded, format!("epoch {epoch}"));
+        state.add(now_ms, EventKind::PolicyLoaded, format!("epoch {epoch}"));
     }
 
-    /// The policy file cannot be used.
+    /// Records that the policy file was refused.
     pub fn policy_refused(&self, now_ms: u64, why: String) {
-        self.state().add(now_ms, Kind::PolicyRefused, why);
+        self.state().add(now_ms, EventKind::PolicyRefused, why);
     }
 
-    /// The store is down, since then; of one outage the first reason is kept, which says most.
+    /// An override was set.
+    pub fn override_set(&self, now_ms: u64, detail: String) {
+        self.state().add(now_ms, EventKind::OverrideSet, detail);
+    }
+
+    /// An override was removed.
+    pub fn override_removed(&self, now_ms: u64, detail: String) {
+        self.state().add(now_ms, EventKind::OverrideRemoved, detail);
+    }
+
+    /// Records that the store has been down since `since_ms`. The first reason of an outage is kept: it says most.
     pub fn store_lost(&self, since_ms: u64, why: impl std::fmt::Display) {
         let mut state = self.state();
-        if matches!(state.store, Store::Lost { .. }) {
+        if matches!(state.store, StoreState::Lost { .. }) {
             return;
         }
         let why = why.to_string();
-        state.store = Store::Lost {
+        state.store = StoreState::Lost {
             since_ms,
             why: why.clone(),
         };
-        state.lose(since_ms, why);
+        state.add_outage(since_ms, why);
     }
 
-    /// The store is up.
+    /// Records that the store is up.
     pub fn store_answered(&self, now_ms: u64) {
         let mut state = self.state();
-        if let Store::Lost { since_ms, .. } = state.store {
+        if let StoreState::Lost { since_ms, .. } = state.store {
             let seconds = now_ms.saturating_sub(since_ms) as f64 / 1_000.0;
-            state.add(now_ms, Kind::StoreBack, format!("after {seconds:.1} s"));
+            state.add(
+                now_ms,
+                EventKind::StoreBack,
+                format!("after {seconds:.1} s"),
+            );
         }
-        state.store = Store::Answers;
+        state.store = StoreState::Answers;
     }
 
     /// Whether the store answers.
-    pub fn store(&self) -> Store {
+    pub fn store(&self) -> StoreState {
         self.state().store.clone()
     }
 
@@ -142,13 +160,13 @@ impl Incidents {
 }
 
 impl State {
-    fn add(&mut self, at_ms: u64, kind: Kind, detail: String) {
+    fn add(&mut self, at_ms: u64, kind: EventKind, detail: String) {
         if self.events.len() == CAPACITY {
             self.events.pop_front();
         }
-        self.told += 1;
+        self.last_number += 1;
         self.events.push_back(Event {
-            number: self.told,
+            number: self.last_number,
             at_ms,
             kind,
             detail,
@@ -156,17 +174,18 @@ impl State {
         });
     }
 
-    /// Adds an outage, or goes on with the one that has only just ended.
-    fn lose(&mut self, at_ms: u64, why: String) {
+    /// Adds an outage, or continues the one that has only just ended.
+    fn add_outage(&mut self, at_ms: u64, why: String) {
         let ended = self.events.pop_back_if(|newest| {
-            newest.kind == Kind::StoreBack && at_ms.saturating_sub(newest.at_ms) < SAME_OUTAGE_MS
+            newest.kind == EventKind::StoreBack
+                && at_ms.saturating_sub(newest.at_ms) < SAME_OUTAGE_MS
         });
         match self.events.back_mut() {
-            Some(lost) if ended.is_some() && lost.kind == Kind::StoreLost => lost.times += 1,
+            Some(lost) if ended.is_some() && lost.kind == EventKind::StoreLost => lost.times += 1,
             _ => {
-                // What had begun before the outage that ended is no longer known: the end stays as it was.
+                // The start of the outage that ended is no longer kept, so its end stays as it was.
                 self.events.extend(ended);
-                self.add(at_ms, Kind::StoreLost, why);
+                self.add(at_ms, EventKind::StoreLost, why);
             }
         }
     }
@@ -176,8 +195,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn kinds(incidents: &Incidents) -> Vec<(Kind, u32)> {
-        let newest = incidents.newest();
+    fn kinds(events: &EventLog) -> Vec<(EventKind, u32)> {
+        let newest = events.newest();
         newest
             .iter()
             .map(|event| (event.kind, event.times))
@@ -185,75 +204,75 @@ mod tests {
     }
 
     #[test]
-    fn s26_an_outage_is_told_once_with_its_first_reason() {
-        let incidents = Incidents::default();
-        assert_eq!(incidents.store(), Store::Unasked);
-        incidents.store_answered(1_000);
-        assert!(incidents.newest().is_empty(), "there was none");
-        incidents.store_lost(2_000, "refused");
-        incidents.store_lost(3_000, "no answer");
-        let lost = Store::Lost {
+    fn s26_an_outage_is_recorded_once_with_its_first_reason() {
+        let events = EventLog::default();
+        assert_eq!(events.store(), StoreState::Unasked);
+        events.store_answered(1_000);
+        assert!(events.newest().is_empty(), "there was no outage");
+        events.store_lost(2_000, "refused");
+        events.store_lost(3_000, "no answer");
+        let lost = StoreState::Lost {
             since_ms: 2_000,
             why: "refused".to_owned(),
         };
-        assert_eq!(incidents.store(), lost);
-        incidents.store_answered(6_500);
-        assert_eq!(incidents.store(), Store::Answers);
-        let newest = incidents.newest();
-        let told: Vec<_> = newest
+        assert_eq!(events.store(), lost);
+        events.store_answered(6_500);
+        assert_eq!(events.store(), StoreState::Answers);
+        let newest = events.newest();
+        let shown: Vec<_> = newest
             .iter()
             .map(|event| (event.at_ms, event.kind, event.detail.as_str()))
             .collect();
         assert_eq!(
-            told,
+            shown,
             [
-                (6_500, Kind::StoreBack, "after 4.5 s"),
-                (2_000, Kind::StoreLost, "refused")
+                (6_500, EventKind::StoreBack, "after 4.5 s"),
+                (2_000, EventKind::StoreLost, "refused")
             ]
         );
     }
 
     #[test]
-    fn a_store_that_comes_and_goes_is_one_outage_until_it_has_stayed_for_a_while() {
-        let incidents = Incidents::default();
-        incidents.started(0, "1.0.0");
+    fn a_flapping_store_is_one_outage_until_it_has_been_up_for_a_while() {
+        let events = EventLog::default();
+        events.started(0, "1.0.0");
         for turn in 0..100 {
             let now = 1_000 * turn;
-            incidents.store_lost(now, "no answer");
-            incidents.store_answered(now + 500);
+            events.store_lost(now, "no answer");
+            events.store_answered(now + 500);
         }
         assert_eq!(
-            kinds(&incidents),
+            kinds(&events),
             [
-                (Kind::StoreBack, 1),
-                (Kind::StoreLost, 100),
-                (Kind::Started, 1)
+                (EventKind::StoreBack, 1),
+                (EventKind::StoreLost, 100),
+                (EventKind::Started, 1)
             ]
         );
         let later = 99_500 + SAME_OUTAGE_MS;
-        incidents.store_lost(later, "no answer");
-        assert_eq!(kinds(&incidents)[0], (Kind::StoreLost, 1));
-        assert_eq!(incidents.newest().len(), 4);
+        events.store_lost(later, "no answer");
+        assert_eq!(kinds(&events)[0], (EventKind::StoreLost, 1));
+        assert_eq!(events.newest().len(), 4);
     }
 
     #[test]
-    fn something_between_two_outages_keeps_them_apart() {
-        let incidents = Incidents::default();
+    fn an_event_between_two_outages_keeps_them_apart() {
+        let events = EventLog::default();
         for now in [0, 2_000] {
-            incidents.store_lost(now, "no answer");
-            incidents.store_answered(now + 500);
-            incidents.policy_loaded(now + 600, 2);
+            events.store_lost(now, "no answer");
+            events.store_answered(now + 500);
+            events.policy_loaded(now + 600, 2);
         }
-        assert_eq!(incidents.newest().len(), 6);
+        assert_eq!(events.newest().len(), 6);
     }
 
     #[test]
-    fn the_oldest_events_go_first_and_numbers_go_on() {
-        let incidents = Incidents::default();
+    fn the_oldest_events_are_dropped_and_numbers_go_on() {
+        let events = EventLog::default();
         for epoch in 0..1_000 {
-            incidents.policy_loaded(epoch, epoch);
+            events.policy_loaded(epoch, epoch);
         }
-        let newest = incidents.newest();
+        let newest = events.newest();
         assert_eq!(newest.len(), CAPACITY);
         assert_eq!(
             (newest[0].number, newest[0].detail.as_str()),

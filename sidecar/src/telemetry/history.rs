@@ -1,33 +1,34 @@
-//! The last minutes of what was decided, by limit: samples of counters, and since when each limit denies. So whoever
-//! opens the live page after the alarm sees what led to it. Pure and bounded; times are milliseconds since 1970.
+//! Counts of decisions over the last minutes, by limit: samples of counters, and since when each limit has denied. An
+//! engineer who opens the live page after an alert sees what led to it. Pure and bounded; times are milliseconds since
+//! 1970.
 
 use std::collections::VecDeque;
 
-/// Samples that are kept: five minutes of one a second, more where they are taken more rarely.
-const MOST_SAMPLES: usize = 300;
+/// Samples that are kept: five minutes at one per second, longer at a lower rate.
+const MAX_SAMPLES: usize = 300;
 
-/// Limits that are told apart, of those that were asked for at all; what comes later is counted together, so that a
-/// policy of thousands costs no more.
-const MOST_LIMITS: usize = 128;
+/// Limits with a series of their own: the first that had decisions. Later ones share a series, which bounds memory
+/// for policies with thousands of limits.
+const MAX_LIMITS: usize = 128;
 
-/// Under which name: no limit can have it, since it has a space.
+/// The name of the shared series. No limit can have this name, because it contains a space.
 pub const OTHER_LIMITS: &str = "other limits";
 
-/// A limit that has denied nothing for so long has stopped denying: when it does again, that is something new.
+/// After this long without a denial, the next denial starts a new run.
 const PAUSE_MS: u64 = 30_000;
 
-/// Decisions so far, under one limit.
+/// Decisions so far under one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Admitted.
     pub admitted: u64,
-    /// Denied: answered with 429.
+    /// Denied: the client got a 429.
     pub denied: u64,
-    /// Not decided, since the store did not answer.
+    /// Not decided, because the store did not answer.
     pub unavailable: u64,
-    /// Not to be decided: the request for a decision was wrong.
+    /// Not decided, because the request for a decision was invalid.
     pub error: u64,
-    /// Would have been denied, were the rule that asked no shadow.
+    /// Shadow decisions that would have been denied.
     pub shadow_denied: u64,
 }
 
@@ -41,34 +42,34 @@ impl Counts {
     }
 }
 
-/// When a limit has been denying, without a pause.
+/// A run of denials without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denying {
-    /// When that began.
+    /// The first denial.
     pub since_ms: u64,
-    /// When it was last seen.
+    /// The latest denial.
     pub last_ms: u64,
 }
 
-/// A limit that has a place in every sample from its first on.
+/// A limit; its index is the same in every sample from its first on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
-    /// Its name; empty for decisions that belong to no limit of the policy.
+    /// Its name; empty for decisions without a limit of the policy.
     pub name: String,
-    /// The newest run of denials, if it ever denied while this sidecar ran.
+    /// The newest run of denials since this sidecar started, if any.
     pub denying: Option<Denying>,
 }
 
-/// The counters at one time.
+/// The counters at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// The moment.
     pub at_ms: u64,
-    /// By the order of the series; those that came later are missing.
+    /// In the order of the series. Series that were added later are missing.
     pub counts: Vec<Counts>,
 }
 
-/// What is kept.
+/// The samples and the series that they count.
 #[derive(Debug, Default)]
 pub struct History {
     series: Vec<Series>,
@@ -83,17 +84,17 @@ impl History {
             if total == Counts::default() {
                 continue;
             }
-            let place = self.place(name);
-            if counts.len() <= place {
-                counts.resize(place + 1, Counts::default());
+            let index = self.index(name);
+            if counts.len() <= index {
+                counts.resize(index + 1, Counts::default());
             }
-            if let Some(count) = counts.get_mut(place) {
+            if let Some(count) = counts.get_mut(index) {
                 count.add(total);
             }
         }
         let before = self.samples.back();
-        for (place, (series, count)) in self.series.iter_mut().zip(&counts).enumerate() {
-            let before = before.and_then(|sample| sample.counts.get(place));
+        for (index, (series, count)) in self.series.iter_mut().zip(&counts).enumerate() {
+            let before = before.and_then(|sample| sample.counts.get(index));
             if count.denied > before.map_or(0, |before| before.denied) {
                 let goes_on = series
                     .denying
@@ -104,19 +105,19 @@ impl History {
                 });
             }
         }
-        if self.samples.len() == MOST_SAMPLES {
+        if self.samples.len() == MAX_SAMPLES {
             self.samples.pop_front();
         }
         self.samples.push_back(Sample { at_ms, counts });
     }
 
-    /// The place of a limit in every sample.
-    fn place(&mut self, name: &str) -> usize {
+    /// The index of a limit in every sample.
+    fn index(&mut self, name: &str) -> usize {
         let known = |series: &[Series], name: &str| series.iter().position(|s| s.name == name);
-        if let Some(place) = known(&self.series, name) {
-            return place;
+        if let Some(index) = known(&self.series, name) {
+            return index;
         }
-        let name = if self.series.len() < MOST_LIMITS {
+        let name = if self.series.len() < MAX_LIMITS {
             name
         } else {
             OTHER_LIMITS
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_without_a_pause_are_one_run_since_the_first_of_them() {
+    fn denials_without_a_pause_are_one_run_since_the_first() {
         let mut history = History::default();
         history.add(0, [("a", admitted(1)), ("b", admitted(1))]);
         assert_eq!(history.series()[0].denying, None);
@@ -183,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_comes_later_gets_a_place_behind_the_others() {
+    fn a_later_limit_gets_the_next_index() {
         let mut history = History::default();
         history.add(0, [("b", denied(1))]);
         history.add(1, [("a", denied(2)), ("b", denied(1))]);
-        // Removed by a reload: its place stays.
+        // Removed by a reload: its index stays.
         history.add(2, [("a", denied(2))]);
         let names: Vec<_> = history.series().iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
@@ -203,17 +204,17 @@ mod tests {
     }
 
     #[test]
-    fn neither_time_nor_a_policy_of_thousands_makes_it_grow() {
+    fn memory_is_bounded_over_time_and_for_thousands_of_limits() {
         let mut history = History::default();
         let names: Vec<_> = (0..1_000).map(|n| format!("limit-{n}")).collect();
         for now in 1..=1_000 {
             history.add(now, names.iter().map(|name| (name.as_str(), denied(now))));
         }
-        assert_eq!(history.samples().count(), MOST_SAMPLES);
-        assert_eq!(history.series().len(), MOST_LIMITS + 1);
+        assert_eq!(history.samples().count(), MAX_SAMPLES);
+        assert_eq!(history.series().len(), MAX_LIMITS + 1);
         let newest = history.samples().next_back().unwrap();
-        // Nothing is lost: the rest is counted together.
-        let rest = 1_000 - u64::try_from(MOST_LIMITS).unwrap();
-        assert_eq!(newest.counts[MOST_LIMITS], denied(1_000 * rest));
+        // No count is lost: the other limits share a series.
+        let rest = 1_000 - u64::try_from(MAX_LIMITS).unwrap();
+        assert_eq!(newest.counts[MAX_LIMITS], denied(1_000 * rest));
     }
 }

@@ -1,6 +1,6 @@
-//! The values of labels that are a fixed set, each an enum. `docs/metrics.md` tells what they mean; a test compares.
+//! The values of labels with a fixed set of values, an enum each. `docs/metrics.md` explains them; a test compares.
 
-/// An enum whose values have names, and a list of them all.
+/// Defines an enum whose values have names, and a list of all values.
 macro_rules! names {
     ($(#[$doc:meta])* $name:ident { $($(#[$why:meta])* $value:ident = $text:literal,)+ }) => {
         $(#[$doc])*
@@ -11,7 +11,7 @@ macro_rules! names {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$value,)+];
 
-            /// As a label's value.
+            /// The value of the label.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$value => $text,)+ }
             }
@@ -28,25 +28,27 @@ macro_rules! names {
 names! {
     /// Where a verdict came from.
     Source {
-        /// The store, or its failing to answer.
+        /// The store, also when it failed to answer.
         Store = "store",
         /// This sidecar's share of the limit, while the store is down.
         Share = "share",
-        /// A denial certificate of this sidecar.
+        /// A denial cached by this sidecar.
         Certificate = "certificate",
-        /// A denial certificate of the filter, inside Envoy.
+        /// A denial cached by the filter, inside Envoy.
         Filter = "filter",
-        /// The request itself: it cannot be decided.
+        /// An override that makes a key unlimited or blocks it.
+        Override = "override",
+        /// The request itself, which is invalid.
         Request = "request",
     }
 }
 
 names! {
-    /// What a decision came to.
+    /// The outcome of a decision.
     Outcome {
-        /// There was room.
+        /// Every limit had room for it.
         Admitted = "admitted",
-        /// There was none.
+        /// A limit had no room for it.
         Denied = "denied",
         /// A shadow decision that would have been admitted.
         ShadowAdmitted = "shadow_admitted",
@@ -66,36 +68,36 @@ names! {
         Timeout = "timeout",
         /// It could not be reached, or the connection broke.
         Connection = "connection",
-        /// It refused the user or the password.
+        /// It rejected the user name or the password.
         Auth = "auth",
         /// It answered with an error.
         Refused = "refused",
         /// Its answer could not be read.
         Reply = "reply",
-        /// A key in it holds what the script did not write.
+        /// A key holds data that the script did not write.
         State = "state",
-        /// Time ran out in the queue, or on the way: nothing was taken.
+        /// The deadline passed in the queue or on the way: no unit was consumed.
         Late = "late",
-        /// More callers waited than the queue holds.
+        /// The queue was full.
         Overloaded = "overloaded",
-        /// The embedded store holds as many keys as it may.
+        /// The embedded store has reached `memory_limit`.
         Full = "full",
     }
 }
 
 names! {
-    /// What reading the policy file again came to.
-    Reloaded {
+    /// The outcome of a policy reload.
+    ReloadOutcome {
         /// The new policy is in force.
         Loaded = "loaded",
-        /// The policy before stays in force.
+        /// The new policy was refused; the previous one stays in force.
         Refused = "refused",
     }
 }
 
 impl Outcome {
-    /// The same of a decision that a shadow rule asked for: it is counted apart.
-    pub const fn in_shadow(self) -> Self {
+    /// The same outcome of a shadow decision, which is counted separately.
+    pub const fn as_shadow(self) -> Self {
         match self {
             Self::Admitted => Self::ShadowAdmitted,
             Self::Denied => Self::ShadowDenied,
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_metrics_has_every_value_and_no_other() {
+    fn docs_metrics_lists_exactly_the_values_of_each_label() {
         let page = include_str!("../../../docs/metrics.md");
         assert_eq!(documented(page, "source"), names(Source::ALL, Source::name));
         assert_eq!(
@@ -147,20 +149,20 @@ mod tests {
         );
         assert_eq!(
             documented(page, "outcome"),
-            names(Reloaded::ALL, Reloaded::name)
+            names(ReloadOutcome::ALL, ReloadOutcome::name)
         );
     }
 
     #[test]
-    fn the_runbook_tells_what_to_do_about_every_kind_of_failure() {
+    fn the_runbook_covers_every_kind_of_store_failure() {
         let page = include_str!("../../../docs/runbook.md");
         let (_, table) = page.split_once("| kind | means |").unwrap();
         let rows = table.lines().skip(1).take_while(|row| row.starts_with('|'));
         let cells = rows.filter_map(|row| row.split('|').nth(1));
-        let told: BTreeSet<_> = cells
+        let covered: BTreeSet<_> = cells
             .flat_map(|cell| cell.split('`').skip(1).step_by(2))
             .map(str::to_owned)
             .collect();
-        assert_eq!(told, names(FailureKind::ALL, FailureKind::name));
+        assert_eq!(covered, names(FailureKind::ALL, FailureKind::name));
     }
 }

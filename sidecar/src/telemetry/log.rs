@@ -11,21 +11,21 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// The environment variable that says what is logged, as all programs with `tracing` read it.
+/// The environment variable that selects what is logged, in the syntax of `tracing`.
 pub const FILTER: &str = "RUST_LOG";
 
-/// Lines that wait for a standard error that is slow; later ones are lost. Deciding never waits for it.
-const MOST_LINES: usize = 1_024;
+/// Lines that may wait for a slow standard error; further lines are dropped. Decisions never wait for the log.
+const MAX_QUEUED_LINES: usize = 1_024;
 
-/// Crates that log what they send or receive: a secret may be in it. We tell errors ourselves.
-const SILENT: [&str; 1] = ["redis"];
+/// Crates that log what they send or receive, which may hold a secret. Our own code logs their errors.
+const SILENCED_CRATES: [&str; 1] = ["redis"];
 
-/// How lines look.
+/// The format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people.
     Text,
-    /// An object a line, for collectors.
+    /// One JSON object per line, for collectors.
     Json,
 }
 
@@ -41,50 +41,49 @@ impl FromStr for Format {
     }
 }
 
-/// Why there is no log.
+/// Why the log cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter cannot be read.
+    /// `RUST_LOG` is not a valid filter.
     #[error("{FILTER} is not a filter such as `warn` or `info,sluicegate::store=debug`: {0}")]
     Filter(#[from] ParseError),
-    /// There is one already.
-    #[error("the log: {0}")]
-    Twice(#[from] TryInitError),
+    /// The log has been started already.
+    #[error("the log was started twice: {0}")]
+    AlreadyStarted(#[from] TryInitError),
 }
 
-/// Begins to log what `filter` lets through, from `info` up if it says nothing. Lines that wait are written when what it
-/// gives is dropped.
+/// Starts the log with `filter`; an empty filter means `info`. Dropping the guard writes the lines that still wait.
 ///
 /// # Errors
-/// The filter cannot be read, or there is a log already.
+/// The filter is invalid, or the log has been started already.
 pub fn start(format: Format, filter: &str) -> Result<WorkerGuard, LogError> {
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .parse(filter)?;
     let (writer, guard) = NonBlockingBuilder::default()
         .lossy(true)
-        .buffered_lines_limit(MOST_LINES)
+        .buffered_lines_limit(MAX_QUEUED_LINES)
         .thread_name("log")
         .finish(stderr());
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .with_ansi(format == Format::Text && stderr().is_terminal())
-        // It would tell on standard error that it cannot write there, and panic.
+        // Otherwise it reports a failed write on standard error itself, and panics there.
         .log_internal_errors(false);
     let layer = match format {
         Format::Text => layer.boxed(),
         Format::Json => layer.json().flatten_event(true).boxed(),
     };
-    let layer = layer.with_filter(filter.and(filter_fn(may_be_told)));
+    let layer = layer.with_filter(filter.and(filter_fn(is_allowed)));
     tracing_subscriber::registry().with(layer).try_init()?;
     Ok(guard)
 }
 
-/// Whatever the filter says.
-fn may_be_told(metadata: &Metadata<'_>) -> bool {
+/// Whether a crate may log at all, whatever `RUST_LOG` says.
+fn is_allowed(metadata: &Metadata<'_>) -> bool {
     let (name, _) = metadata
         .target()
         .split_once("::")
         .unwrap_or((metadata.target(), ""));
-    !SILENT.contains(&name)
+    !SILENCED_CRATES.contains(&name)
 }

@@ -1,14 +1,16 @@
-//! What Prometheus is told, and who is denied. No label ever holds a key.
+//! The Prometheus metrics and the most denied subjects. No label ever holds a key.
 //!
 //! | file | for |
 //! |---|---|
 //! | `metrics/families.rs` | every metric's name, help and buckets |
-//! | `metrics/meter.rs` | what is counted of one limit |
-//! | `metrics/totals.rs` | what was decided so far, for the live page |
+//! | `metrics/limit.rs` | the metrics of one limit |
+//! | `metrics/windows.rs` | quotas and lengths of the limits' windows |
+//! | `metrics/totals.rs` | counts of decisions so far, for the live page |
 
 mod families;
-mod meter;
+mod limit;
 mod totals;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,75 +18,91 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{Encoder, TextEncoder};
-use sluicegate_protocol::{Check, Decision, DeniedHere, Standing, Top, Verdict};
+use sluicegate_protocol::{CachedDenials, Check, Decision, LimitStatus, Top, Verdict};
 
 use crate::clock;
 use crate::policy::Policy;
 use crate::telemetry::history::Counts;
 use crate::telemetry::labels::{FailureKind, Outcome, Source};
-use crate::telemetry::verdict::Told;
-pub use families::Failed;
+use crate::telemetry::verdict::Decided;
 use families::Families;
-use meter::Meter;
+pub use families::MetricsError;
+use limit::LimitMetrics;
+pub use limit::Sample;
+use windows::WindowMetrics;
 
 /// The sidecar's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     families: Arc<Families>,
-    /// Of every limit that the policy in force has.
-    meters: Mutex<BTreeMap<String, Arc<Meter>>>,
+    /// The metrics of every limit in the policy in force.
+    limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
+    windows: WindowMetrics,
 }
 
-/// What is not counted but looked at when somebody asks.
+/// Gauges that are not kept up to date but read at each scrape.
 #[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// Denials held.
+pub struct GaugeReadings {
+    /// Cached denials.
     pub certificates: usize,
-    /// That share the store; 0 if that is not known.
+    /// Sidecars that share the store; 0 if unknown.
     pub sidecars: usize,
-    /// Buckets that the store has yet to be told of.
+    /// Buckets whose units have not been written back to the store yet.
     pub unwritten: usize,
+    /// Overrides in force.
+    pub overrides: OverrideCounts,
 }
 
-/// What is counted of the limits of one policy. Who decides by a policy counts by its meters, which need no lock to be
-/// found.
+/// How many overrides are in force, by what they allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OverrideCounts {
+    /// Other quotas.
+    pub quota: usize,
+    /// Everything.
+    pub unlimited: usize,
+    /// Nothing.
+    pub blocked: usize,
+}
+
+/// The metrics of the limits of one policy. Each policy carries its own, so that a decision finds them without a lock.
 #[derive(Debug)]
-pub struct Meters {
+pub struct PolicyMetrics {
     families: Arc<Families>,
-    limits: BTreeMap<String, Arc<Meter>>,
+    limits: BTreeMap<String, Arc<LimitMetrics>>,
 }
 
 impl Metrics {
-    /// Registers them all.
+    /// Registers all metrics.
     ///
     /// # Errors
-    /// Two metrics have the same name, which is a defect of this file.
-    pub fn new() -> Result<Self, Failed> {
+    /// Two metrics have the same name, which would be a bug in `families.rs`.
+    pub fn new() -> Result<Self, MetricsError> {
         Ok(Self {
             families: Arc::new(Families::new()?),
-            meters: Mutex::default(),
+            limits: Mutex::default(),
+            windows: WindowMetrics::default(),
         })
     }
 
-    /// Notes how long a call to the store took, whether or not it succeeded.
-    pub fn store_took(&self, duration: Duration) {
+    /// Records how long a call to the store took, whether or not it succeeded.
+    pub fn observe_store_call(&self, duration: Duration) {
         self.families.store_seconds.observe(duration.as_secs_f64());
     }
 
-    /// Notes how many decisions go to the store together.
-    pub fn batch_goes(&self, decisions: usize) {
+    /// Records how many decisions one store call carries.
+    pub fn observe_batch(&self, decisions: usize) {
         self.families
             .batch_decisions
             .observe(u32::try_from(decisions).unwrap_or(u32::MAX).into());
     }
 
-    /// Notes how long a caller waited before its first decision went to the store.
-    pub fn queued_for(&self, duration: Duration) {
+    /// Records how long a caller waited before its first decision went to the store.
+    pub fn observe_queue_wait(&self, duration: Duration) {
         self.families.queue_seconds.observe(duration.as_secs_f64());
     }
 
-    /// Notes how long a caller waited for its decisions, and whether the store had to be asked for any.
-    pub fn decided_within(&self, duration: Duration, store_asked: bool) {
+    /// Records how long a caller waited for its verdicts, and whether any of them needed the store.
+    pub fn observe_decision(&self, duration: Duration, store_asked: bool) {
         let seconds = if store_asked {
             &self.families.decision_seconds_store
         } else {
@@ -93,51 +111,53 @@ impl Metrics {
         seconds.observe(duration.as_secs_f64());
     }
 
-    /// Counts a failed call to the store, or decisions that did not get as far.
-    pub fn store_failed(&self, kind: FailureKind) {
+    /// Counts a failed call to the store, or decisions that never reached the store.
+    pub fn count_store_failure(&self, kind: FailureKind) {
         let errors = &self.families.store_errors;
         errors.with_label_values(&[kind.name()]).inc();
     }
 
-    /// Says whether the store answered when it was last asked.
-    pub fn store_is_up(&self, up: bool) {
+    /// Records whether the store is up.
+    pub fn set_store_up(&self, up: bool) {
         self.families.store_up.set(up.into());
     }
 
-    /// Says which policy is in force from now on, and gives what to count by while it is. A limit that it does not have
-    /// any more keeps its counters, so that what was counted last is scraped too; its gauges go, as they would stand
-    /// still, and so does what was known of its subjects.
-    pub fn policy_loaded(&self, epoch: u64, policy: &Policy) -> Meters {
+    /// Records which policy is in force from now on, and returns its metrics. A limit that was removed keeps its
+    /// counters, so that the last counts are still scraped. Its gauges, which would never change again, and its
+    /// subjects are dropped.
+    pub fn policy_loaded(&self, epoch: u64, policy: &Policy) -> PolicyMetrics {
         self.families
             .epoch
             .set(i64::try_from(epoch).unwrap_or(i64::MAX));
         self.families.reload_successful.set(1);
-        let now = Duration::from_millis(clock::unix_ms());
+        let unix_ms = clock::unix_ms();
+        let now = Duration::from_millis(unix_ms);
         self.families.reload_time.set(now.as_secs_f64());
+        self.windows.policy_loaded(&self.families, policy, unix_ms);
         if epoch > 1 {
             self.families.reloads_loaded.inc();
         }
-        let mut known = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let mut limits = BTreeMap::new();
         for limit in policy.limits() {
-            let meter = known
+            let limit_metrics = known
                 .remove(&limit.name)
-                .unwrap_or_else(|| Arc::new(Meter::new(&self.families, &limit.name)));
-            limits.insert(limit.name.clone(), meter);
+                .unwrap_or_else(|| Arc::new(LimitMetrics::new(&self.families, &limit.name)));
+            limits.insert(limit.name.clone(), limit_metrics);
         }
         for gone in known.keys() {
-            // They are there, or the limit would not be known; and if not, all the better.
+            // An error means that the series does not exist, which is the goal.
             let _ = self.families.nearest_ratio.remove_label_values(&[gone]);
             let _ = self.families.top_denied_ratio.remove_label_values(&[gone]);
         }
         known.clone_from(&limits);
-        Meters {
+        PolicyMetrics {
             families: Arc::clone(&self.families),
             limits,
         }
     }
 
-    /// Says that the policy file cannot be used.
+    /// Records that the policy file was refused.
     pub fn policy_refused(&self) {
         self.families.reload_successful.set(0);
         self.families.reloads_refused.inc();
@@ -148,114 +168,150 @@ impl Metrics {
         totals::by_limit(&self.families.decisions.collect())
     }
 
-    /// Who is denied and who is near a limit, for every limit in force.
+    /// The most denied and the nearest subjects of every limit in force.
     pub fn top(&self) -> Top {
         let now_us = clock::now_us();
         Top {
-            limits: self.known().iter().map(|meter| meter.top(now_us)).collect(),
+            limits: self
+                .known()
+                .iter()
+                .map(|limit_metrics| limit_metrics.top(now_us))
+                .collect(),
         }
     }
 
-    /// All of them in Prometheus's text format.
+    /// All metrics in Prometheus's text format.
     ///
     /// # Errors
     /// A metric cannot be written as text.
-    pub fn text(&self, now: Now) -> Result<Vec<u8>, prometheus::Error> {
+    pub fn text(&self, readings: GaugeReadings) -> Result<Vec<u8>, prometheus::Error> {
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.families.certificates.set(gauge(now.certificates));
-        self.families.sidecars.set(gauge(now.sidecars));
-        self.families.unwritten.set(gauge(now.unwritten));
-        let now_us = clock::now_us();
-        for meter in self.known() {
-            meter.refresh(now_us);
+        self.families.certificates.set(gauge(readings.certificates));
+        self.families.sidecars.set(gauge(readings.sidecars));
+        self.families.unwritten.set(gauge(readings.unwritten));
+        let OverrideCounts {
+            quota,
+            unlimited,
+            blocked,
+        } = readings.overrides;
+        for (allowance, count) in [
+            ("quota", quota),
+            ("unlimited", unlimited),
+            ("blocked", blocked),
+        ] {
+            let overrides = self.families.overrides.with_label_values(&[allowance]);
+            overrides.set(gauge(count));
         }
+        let now_us = clock::now_us();
+        for limit_metrics in self.known() {
+            limit_metrics.refresh(now_us);
+        }
+        self.windows.refresh(&self.families, clock::unix_ms());
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.families.registry.gather(), &mut text)?;
         Ok(text)
     }
 
-    fn known(&self) -> Vec<Arc<Meter>> {
-        let known = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+    fn known(&self) -> Vec<Arc<LimitMetrics>> {
+        let known = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         known.values().map(Arc::clone).collect()
     }
 }
 
-impl Meters {
-    /// Counts one verdict, of a decision if it could be read.
-    pub fn count(&self, told: &Told<'_>, decision: Option<&Decision<'_>>, now_us: u64) {
+impl PolicyMetrics {
+    /// Counts one verdict; `decision` is `None` if the request could not be parsed.
+    pub fn count(&self, decided: &Decided<'_>, decision: Option<&Decision<'_>>, now_us: u64) {
         let shadow = decision.and_then(|decision| decision.shadow.as_deref());
-        let Some(meter) = self.limits.get(told.limit) else {
-            self.count_nameless(told, shadow);
+        let Some(limit_metrics) = self.limits.get(decided.limit) else {
+            self.count_verdict_without_limit(decided, shadow);
             return;
         };
         match shadow {
-            Some(rule) => meter.count_shadow(&self.families, rule, &told.verdict, told.source),
+            Some(rule) => {
+                limit_metrics.count_shadow(&self.families, rule, &decided.verdict, decided.source)
+            }
             None => {
                 let checks = decision.map_or(&[][..], |decision| &decision.checks);
-                let key = standing(&told.verdict).and_then(|standing| checks.get(standing.check));
+                let key =
+                    limit_status(&decided.verdict).and_then(|status| checks.get(status.check));
                 let key = key.map_or("", |check| check.key.as_ref());
-                meter.count(&told.verdict, told.source, key, now_us);
-                if told.source == Source::Store {
-                    self.sample(checks, told.limit);
+                limit_metrics.count(&decided.verdict, decided.source, key, now_us);
+                if decided.source == Source::Store {
+                    self.sample(checks, decided.limit);
                 }
             }
         }
     }
 
-    /// A verdict tells of one limit only, that which decided. Of the others, which may be about to bind, a key each is
-    /// kept, to be asked for later.
+    /// A verdict has the state of one limit only, the one that decided. Of each other limit, which may be almost used
+    /// up, one key is kept and peeked at later.
     fn sample(&self, checks: &[Check<'_>], decided_by: &str) {
         for check in checks.iter().filter(|check| check.limit != decided_by) {
-            if let Some(meter) = self.limits.get(check.limit.as_ref()) {
-                meter.keep_sample(&check.key);
+            if let Some(limit_metrics) = self.limits.get(check.limit.as_ref()) {
+                limit_metrics.keep_sample(check);
             }
         }
     }
 
-    /// Limits, with a key each, of which it is not known how they stand: looked at every second or so, and the answers
-    /// given to [`Meters::note`].
-    pub fn samples(&self) -> Vec<(&str, String)> {
+    /// Limits whose state no recent verdict reported, with a key each. The caller peeks at them about once a second
+    /// and hands the answers to [`PolicyMetrics::note`].
+    pub fn samples(&self) -> Vec<(&str, Sample)> {
         let known = self.limits.iter();
         known
-            .filter_map(|(limit, meter)| Some((limit.as_str(), meter.take_sample()?)))
+            .filter_map(|(limit, limit_metrics)| {
+                Some((limit.as_str(), limit_metrics.take_sample()?))
+            })
             .collect()
     }
 
     /// Notes how a limit stands for a key; a look, and so not counted among the decisions.
     pub fn note(&self, verdict: &Verdict<'_>, key: &str, now_us: u64) {
-        if let Some(standing) = standing(verdict)
-            && let Some(meter) = self.limits.get(standing.limit.as_ref())
+        if let Some(status) = limit_status(verdict)
+            && let Some(limit_metrics) = self.limits.get(status.limit.as_ref())
         {
-            meter.note(standing, key, now_us);
+            limit_metrics.note(status, key, now_us);
         }
     }
 
-    /// Counts what a filter has denied by its own certificates. A limit that the policy does not have, which a reload
-    /// may have taken away, is counted without its name: labels are bounded by what operators write.
-    pub fn count_denied_here(&self, denied: &DeniedHere<'_>, now_us: u64) {
-        let meter = self.limits.get(denied.limit.as_ref());
-        match (meter, denied.shadow.as_deref()) {
-            (Some(meter), None) => {
-                meter.count_denied_here(denied.key.as_deref(), denied.count, now_us);
+    /// Counts a quota that a request asked for and the limit's policy does not accept.
+    pub fn count_refused_quota(&self, limit: &str) {
+        if let Some(limit_metrics) = self.limits.get(limit) {
+            limit_metrics.count_refused_quota();
+        }
+    }
+
+    /// Counts denials that a filter answered from its cache. A limit that the policy does not have, for example because
+    /// a reload removed it, is counted without its name: only the policy's names become labels.
+    pub fn count_filter_denials(&self, denied: &CachedDenials<'_>, now_us: u64) {
+        let limit_metrics = self.limits.get(denied.limit.as_ref());
+        match (limit_metrics, denied.shadow.as_deref()) {
+            (Some(limit_metrics), None) => {
+                limit_metrics.count_filter_denials(denied.key.as_deref(), denied.count, now_us);
             }
-            (Some(meter), Some(rule)) => {
-                meter.count_shadow_denied_here(&self.families, rule, denied.count);
+            (Some(limit_metrics), Some(rule)) => {
+                limit_metrics.count_shadow_filter_denials(&self.families, rule, denied.count);
             }
             (None, shadow) => {
-                self.nameless(shadow, Outcome::Denied, Source::Filter, denied.count);
+                self.count_without_limit(shadow, Outcome::Denied, Source::Filter, denied.count);
             }
         }
     }
 
-    /// Nearly always an error: only those have no limit.
-    fn count_nameless(&self, told: &Told<'_>, shadow: Option<&str>) {
-        self.nameless(shadow, (&told.verdict).into(), told.source, 1);
+    /// Nearly always an error: other verdicts have a limit.
+    fn count_verdict_without_limit(&self, decided: &Decided<'_>, shadow: Option<&str>) {
+        self.count_without_limit(shadow, (&decided.verdict).into(), decided.source, 1);
     }
 
-    fn nameless(&self, shadow: Option<&str>, outcome: Outcome, source: Source, count: u64) {
+    fn count_without_limit(
+        &self,
+        shadow: Option<&str>,
+        outcome: Outcome,
+        source: Source,
+        count: u64,
+    ) {
         let mut counted = outcome;
         if let Some(rule) = shadow {
-            counted = outcome.in_shadow();
+            counted = outcome.as_shadow();
             let rule = self.families.shadow_rule(rule);
             self.families
                 .shadow_decisions
@@ -270,9 +326,9 @@ impl Meters {
 }
 
 /// How the window that decided stands.
-const fn standing<'a, 'b>(verdict: &'a Verdict<'b>) -> Option<&'a Standing<'b>> {
+const fn limit_status<'a, 'b>(verdict: &'a Verdict<'b>) -> Option<&'a LimitStatus<'b>> {
     match verdict {
-        Verdict::Admitted(standing) | Verdict::Denied(standing) => Some(standing),
+        Verdict::Admitted(status) | Verdict::Denied(status) => Some(status),
         Verdict::Unavailable { .. } | Verdict::Error { .. } => None,
     }
 }

@@ -1,11 +1,11 @@
-//! Whom a key is about, without the key: how subjects are shown to operators.
+//! How subjects are shown to operators: by a hash of the key, never by the key.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// The first 48 bits of a key's SHA-256; shown as 12 hexadecimal digits. `sluicegate explain` and `/v1/top` show the
-/// same for the same key, and neither says what the key is. (Not salted: else no two processes would agree.)
+/// The first 48 bits of a key's SHA-256, shown as 12 hexadecimal digits. `sluicegate explain` and `/v1/top` show the
+/// same digits for the same key and never the key itself. Not salted: all processes must show the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject(u64);
 
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_what_sha256sum_says_of_its_key() {
+    fn a_subject_is_the_start_of_its_keys_sha256sum() {
         // printf %s worker-7 | sha256sum | cut -c1-12
         assert_eq!(Subject::of("worker-7").to_string(), "8aca0dd300d2");
     }

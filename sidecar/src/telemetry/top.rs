@@ -1,11 +1,10 @@
-//! Who is denied most and who is nearest to a limit, in bounded memory. Pure: time comes as an argument.
+//! The most denied subjects and those nearest to a limit, in bounded memory. Pure: time comes as an argument.
 //!
-//! It has to forget, since whoever was denied an hour ago is not denied now. So it counts in halves: what is told is
-//! of the half under way and the one before it, and covers between one and two halves' time.
+//! Old denials must not count for ever, so counts are kept in halves of a time span: the results cover the current
+//! half and the previous one, that is between one and two halves.
 //!
-//! Denials are counted by Apache DataSketches' sketch of frequent items, which never says less than the truth and
-//! tells by how much it may say more. What is nearest needs no estimate: of the highest ratio of each subject, the
-//! few highest are known exactly.
+//! Denials are counted by the frequent-items sketch of Apache DataSketches, which never counts too low and states by
+//! how much it may count too high. The nearest subjects need no estimate: the few highest ratios are known exactly.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,25 +13,25 @@ use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 
 use crate::telemetry::subject::Subject;
 
-/// Half of the time that denials are remembered for.
+/// Half of the time span that denials are counted over.
 const DENIED_HALF_US: u64 = 150_000_000;
-/// Half of the time that a subject near its limit is remembered for.
+/// Half of the time span that ratios are kept for.
 const NEAREST_HALF_US: u64 = 30_000_000;
-/// Places of a sketch, a power of two; 26 bytes each. Whoever has more than one in [`SURE`] of the denials is
-/// in it for sure.
-const PLACES: usize = 512;
-/// By the sketch's own bound: 3.5 denials in `PLACES` are the largest error.
-pub const SURE: u64 = 146;
+/// Slots of a sketch, a power of two; 26 bytes each. A subject with more than one in [`CERTAIN_ONE_IN`] of the denials
+/// is certain to be in it.
+const SKETCH_SLOTS: usize = 512;
+/// From the sketch's own bound: the largest error is 3.5 denials in `SKETCH_SLOTS`.
+pub const CERTAIN_ONE_IN: u64 = 146;
 /// Subjects that are shown.
-pub const SHOWN: usize = 10;
+pub const MAX_SHOWN: usize = 10;
 
-/// Something that is counted anew in each half of a span of time.
+/// Counts that start again in each half of a time span.
 #[derive(Clone, Debug)]
 struct Halves<T> {
     length_us: u64,
     since_us: u64,
-    now: T,
-    before: Option<T>,
+    current: T,
+    previous: Option<T>,
 }
 
 impl<T> Halves<T> {
@@ -40,66 +39,66 @@ impl<T> Halves<T> {
         Self {
             length_us,
             since_us: 0,
-            now: empty,
-            before: None,
+            current: empty,
+            previous: None,
         }
     }
 
-    /// Goes on to the half that is under way at `now_us`.
-    fn turn(&mut self, now_us: u64, empty: impl Fn() -> T) {
+    /// Moves on to the half that contains `now_us`.
+    fn rotate(&mut self, now_us: u64, empty: impl Fn() -> T) {
         match now_us.saturating_sub(self.since_us) / self.length_us {
             0 => {}
             1 => {
-                self.before = Some(std::mem::replace(&mut self.now, empty()));
+                self.previous = Some(std::mem::replace(&mut self.current, empty()));
                 self.since_us += self.length_us;
             }
             _ => {
-                // Nothing was counted in the half before this one.
-                self.before = None;
-                self.now = empty();
+                // Nothing was counted in the previous half.
+                self.previous = None;
+                self.current = empty();
                 self.since_us = now_us;
             }
         }
     }
 
-    /// What is not forgotten, the older first.
+    /// Both halves, the older first.
     fn iter(&self) -> impl Iterator<Item = &T> {
-        self.before.iter().chain([&self.now])
+        self.previous.iter().chain([&self.current])
     }
 }
 
 /// How often a subject was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Denials {
-    /// Who.
+pub struct DeniedSubject {
+    /// The subject.
     pub subject: Subject,
-    /// Not less than the truth.
+    /// An upper bound of its denials.
     pub count: u64,
-    /// By how much it may be more.
+    /// By how much `count` may be too high.
     pub error: u64,
 }
 
 /// The denials of a limit, by subject.
 #[derive(Clone, Debug)]
-pub struct Denied {
+pub struct DenialCounts {
     empty: FrequentItemsSketch<Subject>,
     halves: Halves<Sketch>,
 }
 
 #[derive(Clone, Debug)]
 struct Sketch {
-    /// All denials, those included whose subject is not known.
+    /// All denials, including those of unknown subjects.
     total: u64,
     items: FrequentItemsSketch<Subject>,
 }
 
-impl Denied {
-    /// Nobody.
+impl DenialCounts {
+    /// No denials.
     ///
     /// # Errors
-    /// [`PLACES`] is not a size that a sketch can have, which is a defect of this file.
+    /// [`SKETCH_SLOTS`] is not a valid size of a sketch, which would be a bug in this file.
     pub fn new() -> Result<Self, datasketches::error::Error> {
-        let empty = FrequentItemsSketch::new(PLACES)?;
+        let empty = FrequentItemsSketch::new(SKETCH_SLOTS)?;
         let sketch = Sketch {
             total: 0,
             items: empty.clone(),
@@ -110,11 +109,11 @@ impl Denied {
         })
     }
 
-    /// Counts denials; of nobody in particular where the subject is not known.
+    /// Counts denials; without a subject they count only in the total.
     pub fn count(&mut self, subject: Option<Subject>, count: u64, now_us: u64) {
-        self.turn(now_us);
-        let sketch = &mut self.halves.now;
-        // The count may come over the wire, and the sketch panics when its sum overflows.
+        self.rotate(now_us);
+        let sketch = &mut self.halves.current;
+        // The count may come over the wire, and the sketch panics on overflow.
         let count = count.min(u64::MAX - sketch.total);
         sketch.total += count;
         if let Some(subject) = subject {
@@ -122,22 +121,22 @@ impl Denied {
         }
     }
 
-    /// All denials that are remembered.
+    /// All denials in both halves.
     pub fn total(&mut self, now_us: u64) -> u64 {
-        self.turn(now_us);
+        self.rotate(now_us);
         let totals = self.halves.iter().map(|half| half.total);
         totals.fold(0, u64::saturating_add)
     }
 
-    /// For how long denials have been remembered, in microseconds.
+    /// The time that the counts cover, microseconds.
     pub fn span_us(&self, now_us: u64) -> u64 {
-        let before = self.halves.before.as_ref().map_or(0, |_| DENIED_HALF_US);
+        let before = self.halves.previous.as_ref().map_or(0, |_| DENIED_HALF_US);
         now_us.saturating_sub(self.halves.since_us) + before
     }
 
-    /// The most denied, the most denied first.
-    pub fn most(&mut self, now_us: u64) -> Vec<Denials> {
-        self.turn(now_us);
+    /// The most denied subjects, the most denied first.
+    pub fn top(&mut self, now_us: u64) -> Vec<DeniedSubject> {
+        self.rotate(now_us);
         let mut known = BTreeMap::new();
         for half in self.halves.iter() {
             for row in half.items.frequent_items(ErrorType::NoFalseNegatives) {
@@ -150,50 +149,50 @@ impl Denied {
                 *most = most.saturating_add(half.items.upper_bound(subject));
             }
         }
-        let denials = |(subject, (least, most)): (Subject, (u64, u64))| Denials {
+        let denials = |(subject, (least, most)): (Subject, (u64, u64))| DeniedSubject {
             subject,
             count: most,
             error: most - least,
         };
         let mut denials: Vec<_> = known.into_iter().map(denials).collect();
         denials.sort_by_key(|one| (std::cmp::Reverse(one.count), one.subject));
-        denials.truncate(SHOWN);
+        denials.truncate(MAX_SHOWN);
         denials
     }
 
-    fn turn(&mut self, now_us: u64) {
+    fn rotate(&mut self, now_us: u64) {
         let empty = &self.empty;
-        self.halves.turn(now_us, || Sketch {
+        self.halves.rotate(now_us, || Sketch {
             total: 0,
             items: empty.clone(),
         });
     }
 }
 
-/// The subjects that have used most of a limit.
+/// The subjects that have used the largest share of a limit.
 #[derive(Debug)]
 pub struct Nearest {
     hashes: RandomState,
-    halves: Halves<Vec<Near>>,
+    halves: Halves<Vec<NearSubject>>,
 }
 
 /// How near a subject was to its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Near {
-    // Of its key, to find it again: much cheaper than its subject.
+pub struct NearSubject {
+    // Of its key, for lookup: much cheaper than the subject's SHA-256.
     hash: u64,
-    /// Who.
+    /// The subject.
     pub subject: Subject,
-    /// The highest share of its limit that was used, 0 to 1.
+    /// The highest share of its quota that it had used, 0 to 1.
     pub used_ratio: f64,
 }
 
-/// What has to be known to see, without looking, that a subject is not among the nearest.
+/// Lets a caller skip subjects that cannot be among the nearest.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
-    /// A ratio that is not higher changes nothing, ...
+    /// A ratio up to this one changes nothing ...
     pub ratio: f64,
-    /// ... up to this time.
+    /// ... before this time.
     pub until_us: u64,
 }
 
@@ -207,22 +206,22 @@ impl Default for Nearest {
 }
 
 impl Nearest {
-    /// Notes the share that a key's subject has used.
+    /// Records the share of the quota that a key's subject has used.
     pub fn note(&mut self, key: &str, used_ratio: f64, now_us: u64) -> Gate {
-        self.halves.turn(now_us, Vec::new);
+        self.halves.rotate(now_us, Vec::new);
         let hash = self.hashes.hash_one(key);
-        let near = &mut self.halves.now;
+        let near = &mut self.halves.current;
         if let Some(known) = near.iter_mut().find(|known| known.hash == hash) {
             known.used_ratio = known.used_ratio.max(used_ratio);
         } else {
             let lowest = lowest(near);
-            if near.len() < SHOWN || used_ratio > lowest {
-                if near.len() >= SHOWN
-                    && let Some(place) = near.iter().position(|one| one.used_ratio <= lowest)
+            if near.len() < MAX_SHOWN || used_ratio > lowest {
+                if near.len() >= MAX_SHOWN
+                    && let Some(index) = near.iter().position(|one| one.used_ratio <= lowest)
                 {
-                    near.swap_remove(place);
+                    near.swap_remove(index);
                 }
-                near.push(Near {
+                near.push(NearSubject {
                     hash,
                     subject: Subject::of(key),
                     used_ratio,
@@ -230,8 +229,8 @@ impl Nearest {
             }
         }
         Gate {
-            // Where there is room anyone comes in.
-            ratio: if near.len() < SHOWN {
+            // While there is room, every ratio counts.
+            ratio: if near.len() < MAX_SHOWN {
                 -1.0
             } else {
                 lowest(near)
@@ -240,10 +239,10 @@ impl Nearest {
         }
     }
 
-    /// The nearest, the nearest first.
-    pub fn most(&mut self, now_us: u64) -> Vec<Near> {
-        self.halves.turn(now_us, Vec::new);
-        let mut all: Vec<Near> = Vec::with_capacity(2 * SHOWN);
+    /// The nearest subjects, the nearest first.
+    pub fn top(&mut self, now_us: u64) -> Vec<NearSubject> {
+        self.halves.rotate(now_us, Vec::new);
+        let mut all: Vec<NearSubject> = Vec::with_capacity(2 * MAX_SHOWN);
         for near in self.halves.iter().flatten() {
             match all.iter_mut().find(|known| known.hash == near.hash) {
                 Some(known) => known.used_ratio = known.used_ratio.max(near.used_ratio),
@@ -254,12 +253,12 @@ impl Nearest {
             let higher = b.used_ratio.total_cmp(&a.used_ratio);
             higher.then(a.subject.cmp(&b.subject))
         });
-        all.truncate(SHOWN);
+        all.truncate(MAX_SHOWN);
         all
     }
 }
 
-fn lowest(near: &[Near]) -> f64 {
+fn lowest(near: &[NearSubject]) -> f64 {
     near.iter().map(|one| one.used_ratio).fold(1.0, f64::min)
 }
 

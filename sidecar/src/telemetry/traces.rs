@@ -1,13 +1,13 @@
-//! Traces: a decision's way through the queue and the store as OpenTelemetry spans. `docs/tracing.md` shows them.
+//! Traces: the path of a decision through the queue and the store, as OpenTelemetry spans. `docs/tracing.md` shows them.
 //!
-//! Off, which is the default, each request costs one branch: there is no [`Trace`], and nothing below makes a span.
+//! Off by default, at the cost of one branch per request: without a [`Trace`], no span is created.
 //! No attribute holds a key.
 //!
 //! | span | parent | for |
 //! |---|---|---|
-//! | `decision` | the request that the filter asks for | one decision that names its trace |
+//! | `decision` | the request that the filter decides | one decision with a `traceparent` |
 //! | `decide` | the `traceparent` of the call, else the first `decision` | one `POST /v1/decide` |
-//! | `queue` | `decide` | the wait for the store call under way |
+//! | `queue` | `decide` | the wait for the running store call |
 //! | `store` | the `decide` of the first caller | one store call; linked to the `decide` of the other callers |
 
 mod otlp;
@@ -26,15 +26,15 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span as SdkSpan};
 use sluicegate_engine::Batch;
 
 use super::labels::{FailureKind, Outcome};
-use super::verdict::Told;
+use super::verdict::Decided;
 pub use otlp::TracesError;
 
-/// Name of what makes the spans.
+/// The instrumentation scope.
 const SCOPE: &str = "sluicegate";
-/// The W3C's name of the field that names a trace and a span in it.
+/// The W3C header that names a trace and the parent span.
 const TRACEPARENT: &str = "traceparent";
 
-/// Whether spans are made, and by what.
+/// Creates spans, if tracing is on.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
     provider: Option<SdkTracerProvider>,
@@ -44,35 +44,35 @@ pub struct Traces {
 #[derive(Debug)]
 pub struct Trace {
     decide: SdkSpan,
-    /// Those of the decisions that name a trace, by their places.
+    /// Spans of the decisions with a `traceparent`, by the decision's index.
     decisions: Vec<(usize, SdkSpan)>,
     tracer: SdkTracer,
 }
 
-/// What the queue and the store add their spans to.
+/// The parent of the spans of the queue and the store.
 #[derive(Clone, Debug)]
 pub struct Parent {
     decide: SpanContext,
     tracer: Arc<SdkTracer>,
 }
 
-/// A store call under way.
+/// The span of a running store call.
 #[derive(Debug)]
 pub struct StoreSpan(SdkSpan);
 
 impl Traces {
-    /// On if the environment names where spans go, as OpenTelemetry wants it: `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    /// On if `OTEL_EXPORTER_OTLP_ENDPOINT`, OpenTelemetry's own variable, names a collector.
     ///
     /// # Errors
-    /// What the environment says cannot be done.
+    /// The environment asks for something that is not supported.
     pub fn from_environment() -> Result<Self, TracesError> {
         Ok(Self {
             provider: otlp::provider()?,
         })
     }
 
-    /// Begins the spans of a call: `header` gives its headers, `traceparents` those that its decisions name. Nothing
-    /// when traces are off, or its sampler does not want this one.
+    /// Starts the spans of a call: `header` looks up its headers, `traceparents` has one entry per decision. `None` if
+    /// tracing is off or the sampler drops this call.
     pub fn decide<'h, 'd>(
         &self,
         header: impl Fn(&str) -> Option<&'h str>,
@@ -84,25 +84,25 @@ impl Traces {
             tracer.build_with_context(span, parent)
         };
         let mut decisions = Vec::new();
-        for (place, traceparent) in traceparents.enumerate() {
+        for (index, traceparent) in traceparents.enumerate() {
             if let Some(traceparent) = traceparent {
-                let parent = named(&|name| (name == TRACEPARENT).then_some(traceparent));
-                // What names no trace has no trace to be seen in.
+                let parent = remote_parent(&|name| (name == TRACEPARENT).then_some(traceparent));
+                // An invalid `traceparent` names no trace to join.
                 if parent.span().span_context().is_valid() {
                     let span = start("decision", SpanKind::Server, &parent);
                     if span.is_recording() {
-                        decisions.push((place, span));
+                        decisions.push((index, span));
                     }
                 }
             }
         }
-        let mut parent = named(&header);
+        let mut parent = remote_parent(&header);
         let mut links = decisions.as_slice();
         if let (false, Some(((_, first), others))) = (
             parent.span().span_context().is_valid(),
             decisions.split_first(),
         ) {
-            parent = within(first.span_context());
+            parent = child_of(first.span_context());
             links = others;
         }
         let mut decide = start("decide", SpanKind::Server, &parent);
@@ -122,17 +122,17 @@ impl Traces {
         })
     }
 
-    /// Sends what has not been sent, for a second at most; blocks.
+    /// Sends the remaining spans; blocks for a second at most.
     pub fn shutdown(&self) {
         if let Some(provider) = &self.provider {
-            // Whoever wants the spans knows that they are missing.
+            // The process ends: there is nobody to report a failure to.
             let _ = provider.shutdown_with_timeout(Duration::from_secs(1));
         }
     }
 }
 
 impl Trace {
-    /// What the queue and the store add to.
+    /// The parent for the spans of the queue and the store.
     pub fn parent(&self) -> Option<Parent> {
         self.decide.is_recording().then(|| Parent {
             decide: self.decide.span_context().clone(),
@@ -140,21 +140,26 @@ impl Trace {
         })
     }
 
-    /// Ends its spans, with what was decided.
-    pub fn end(mut self, told: &[Told<'_>]) {
-        for (place, mut span) in self.decisions {
-            if let Some(told) = told.get(place) {
+    /// Ends the spans, with the verdicts as attributes.
+    pub fn end(mut self, decided: &[Decided<'_>]) {
+        for (index, mut span) in self.decisions {
+            if let Some(decided) = decided.get(index) {
                 span.set_attributes([
-                    KeyValue::new("sluicegate.limit", told.limit.to_owned()),
-                    KeyValue::new("sluicegate.verdict", outcome(told).name()),
-                    KeyValue::new("sluicegate.source", told.source.name()),
+                    KeyValue::new("sluicegate.limit", decided.limit.to_owned()),
+                    KeyValue::new("sluicegate.verdict", outcome(decided).name()),
+                    KeyValue::new("sluicegate.source", decided.source.name()),
                 ]);
             }
             span.end();
         }
-        let count = |wanted| told.iter().filter(|told| outcome(told) == wanted).count();
+        let count = |wanted| {
+            decided
+                .iter()
+                .filter(|decided| outcome(decided) == wanted)
+                .count()
+        };
         self.decide.set_attributes([
-            number("sluicegate.decisions", told.len()),
+            number("sluicegate.decisions", decided.len()),
             number("sluicegate.admitted", count(Outcome::Admitted)),
             number("sluicegate.denied", count(Outcome::Denied)),
             number("sluicegate.unavailable", count(Outcome::Unavailable)),
@@ -165,31 +170,33 @@ impl Trace {
 }
 
 impl Parent {
-    /// A caller's first decisions have waited, and go now with a store call.
-    pub fn waited(&self, duration: Duration, call: Option<&StoreSpan>) {
+    /// Records how long the caller's first decisions waited for the store call that takes them now.
+    pub fn record_queue_wait(&self, duration: Duration, call: Option<&StoreSpan>) {
         let now = SystemTime::now();
         let links = call.map(|call| Link::with_context(call.0.span_context().clone()));
         let span = SpanBuilder::from_name("queue")
             .with_start_time(now.checked_sub(duration).unwrap_or(now))
             .with_links(links.into_iter().collect());
-        let mut span = self.tracer.build_with_context(span, &within(&self.decide));
+        let mut span = self
+            .tracer
+            .build_with_context(span, &child_of(&self.decide));
         span.end_with_timestamp(now);
     }
 
-    /// The store has decided at once, for this caller alone.
-    pub fn stored(&self, duration: Duration, batch: &Batch) {
+    /// Records a store call without a queue, for this caller alone.
+    pub fn record_store_call(&self, duration: Duration, batch: &Batch) {
         let now = SystemTime::now();
         let began = now.checked_sub(duration).unwrap_or(now);
         let span = SpanBuilder::from_name("store").with_start_time(began);
         let mut span = self
             .tracer
-            .build_with_context(span.with_attributes(sizes(batch)), &within(&self.decide));
+            .build_with_context(span.with_attributes(sizes(batch)), &child_of(&self.decide));
         span.end_with_timestamp(now);
     }
 }
 
 impl StoreSpan {
-    /// Begins the span of a store call, if any of its callers is traced.
+    /// Starts the span of a store call, if any of its callers is traced.
     pub fn start<'a>(
         mut callers: impl Iterator<Item = Option<&'a Parent>>,
         batch: &Batch,
@@ -201,11 +208,11 @@ impl StoreSpan {
             .with_kind(SpanKind::Client)
             .with_attributes(sizes(batch))
             .with_links(links.collect());
-        let parent = within(&first.decide);
+        let parent = child_of(&first.decide);
         Some(Self(first.tracer.build_with_context(span, &parent)))
     }
 
-    /// It has come back, with why it failed if it did.
+    /// Ends the span; `failed` is why the call failed, if it did.
     pub fn end(mut self, failed: Option<FailureKind>) {
         if let Some(kind) = failed {
             self.0
@@ -216,7 +223,7 @@ impl StoreSpan {
     }
 }
 
-/// How large a call is.
+/// The size of a call, as attributes.
 fn sizes(batch: &Batch) -> [KeyValue; 2] {
     [
         number("sluicegate.decisions", batch.decisions.len()),
@@ -228,16 +235,16 @@ fn number(name: &'static str, number: usize) -> KeyValue {
     KeyValue::new(name, i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-fn outcome(told: &Told<'_>) -> Outcome {
-    (&told.verdict).into()
+fn outcome(decided: &Decided<'_>) -> Outcome {
+    (&decided.verdict).into()
 }
 
-fn within(span: &SpanContext) -> Context {
+fn child_of(span: &SpanContext) -> Context {
     Context::new().with_remote_span_context(span.clone())
 }
 
-/// The span that headers name; none where they name none.
-fn named<'a>(header: &dyn Fn(&str) -> Option<&'a str>) -> Context {
+/// The context of the span that the headers name; an empty one if they name none.
+fn remote_parent<'a>(header: &dyn Fn(&str) -> Option<&'a str>) -> Context {
     struct Headers<'h, 'a>(&'h dyn Fn(&str) -> Option<&'a str>);
     impl Extractor for Headers<'_, '_> {
         fn get(&self, name: &str) -> Option<&str> {
@@ -250,8 +257,8 @@ fn named<'a>(header: &dyn Fn(&str) -> Option<&'a str>) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(header))
 }
 
-/// A `traceparent` that a decision carries.
-pub fn of_decision<'a>(decision: &'a sluicegate_protocol::Decision<'_>) -> Option<&'a str> {
+/// The `traceparent` of a decision, if it has one.
+pub fn traceparent_of<'a>(decision: &'a sluicegate_protocol::Decision<'_>) -> Option<&'a str> {
     decision.traceparent.as_ref().map(Cow::as_ref)
 }
 
@@ -260,21 +267,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn off_no_header_and_no_decision_is_looked_at() {
+    fn with_tracing_off_no_header_and_no_decision_is_read() {
         let traces = Traces::default();
-        let header = |_: &str| -> Option<&str> { panic!("a header was looked at") };
-        let decisions = std::iter::from_fn(|| -> Option<Option<&str>> { panic!("a decision") });
+        let header = |_: &str| -> Option<&str> { panic!("a header was read") };
+        let decisions =
+            std::iter::from_fn(|| -> Option<Option<&str>> { panic!("a decision was read") });
         assert!(traces.decide(header, decisions).is_none());
         traces.shutdown();
-        // What each caller in the queue carries, and what each call looks for.
+        // Each caller in the queue carries `None`, and each store call checks for it.
         let callers = std::iter::repeat_n(None, 3);
         assert!(StoreSpan::start(callers, &Batch::default()).is_none());
     }
 
     #[test]
-    fn what_names_no_trace_is_passed_over() {
+    fn an_invalid_traceparent_is_ignored() {
         for bad in ["", "00", "00-0-0-01", "\u{fffd}", &"0".repeat(1_000)] {
-            let context = named(&|_| Some(bad));
+            let context = remote_parent(&|_| Some(bad));
             assert!(!context.span().span_context().is_valid(), "{bad}");
         }
     }

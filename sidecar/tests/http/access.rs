@@ -1,24 +1,24 @@
-//! Which requests are answered at all: S17 and the token of S27.
+//! Which requests are accepted at all: S17, and the token of S27.
 
 use std::net::SocketAddr;
 
 use sluicegate::server::listen::Address;
 use sluicegate::server::{Access, Settings, Token};
 
-use super::{BODY, decide, say, start, start_with};
+use super::{BODY, decide, send, start, start_with};
 
 const RESET: &str = r#"{"resets":[{"limit":"per-key","key":"k"}]}"#;
 
 fn get(port: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let head = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n");
-    say(port, &format!("{head}{headers}\r\n"))
+    send(port, &format!("{head}{headers}\r\n"))
 }
 
 fn reset(port: SocketAddr, headers: &str) -> (u16, String) {
     let length = RESET.len();
     let head =
         format!("POST /v1/reset HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n");
-    say(port, &format!("{head}{headers}\r\n{RESET}"))
+    send(port, &format!("{head}{headers}\r\n{RESET}"))
 }
 
 fn access_to(address: &str, names: &[&str]) -> Access {
@@ -48,7 +48,7 @@ async fn s17_a_web_page_cannot_reset_a_limit() {
         (JSON, 200),
         ("content-type: Application/JSON; charset=utf-8\r\n", 200),
         (&format!("{JSON}{ours}sec-fetch-site: same-origin\r\n"), 200),
-        // What a page can send without being asked to prove anything.
+        // What a page can send without a preflight request.
         ("", 415),
         ("content-type: text/plain\r\n", 415),
         ("content-type: application/x-www-form-urlencoded\r\n", 415),
@@ -56,7 +56,7 @@ async fn s17_a_web_page_cannot_reset_a_limit() {
         (&format!("{JSON}origin: null\r\n"), 403),
         (&format!("{JSON}origin: http://127.0.0.1:80\r\n"), 403),
         (&format!("{JSON}sec-fetch-site: cross-site\r\n"), 403),
-        // A form that opens a page.
+        // A form that navigates to a page.
         (
             &format!(
                 "{JSON}sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n"
@@ -73,7 +73,7 @@ async fn s17_a_web_page_cannot_reset_a_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s17_another_hosts_page_reads_nothing_and_a_link_still_opens_ours() {
+async fn s17_a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works() {
     let admin = admin_with(access_to("127.0.0.1:9181", &["limits.internal"])).await;
     for (path, headers, status) in [
         ("/v1/top", "host: 127.0.0.1:9181\r\n", 200),
@@ -82,7 +82,7 @@ async fn s17_another_hosts_page_reads_nothing_and_a_link_still_opens_ours() {
         ("/v1/top", "host: LocalHost\r\n", 200),
         ("/v1/top", "host: [::1]:9181\r\n", 200),
         ("/v1/top", "host: limits.internal:80\r\n", 200),
-        // The name of a page's own, that resolves to 127.0.0.1 by now.
+        // DNS rebinding: an attacker's name that now resolves to 127.0.0.1.
         ("/v1/top", "host: evil.example:9181\r\n", 421),
         ("/v1/top", "host: 0.0.0.0:9181\r\n", 421),
         ("/v1/top", "host: 127.0.0.1.evil.example\r\n", 421),
@@ -106,17 +106,17 @@ async fn s17_another_hosts_page_reads_nothing_and_a_link_still_opens_ours() {
             "host: localhost\r\nsec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: iframe\r\n",
             403,
         ),
-        // A kubelet asks by whatever address it knows.
+        // A kubelet may probe by any address of the pod.
         ("/readyz", "host: 10.1.2.3:9181\r\n", 200),
     ] {
         let (given, body) = get(admin, path, headers);
         assert_eq!(given, status, "{path} {headers:?}: {body}");
         assert!(status != 421 || body.contains("--allow-host"), "{body}");
     }
-    // RFC 9112, 3.2.2: the request's target goes before Host.
+    // RFC 9112, 3.2.2: the request's target takes precedence over Host.
     let head =
         "GET http://evil.example/v1/top HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    assert_eq!(say(admin, head).0, 421);
+    assert_eq!(send(admin, head).0, 421);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,7 +157,7 @@ async fn s27_a_token_protects_all_but_the_probes() {
     let bearer = "authorization: Bearer t0ken\r\n";
     // `anyone:t0ken`, as a browser sends it once its user was asked.
     let basic = "authorization: Basic YW55b25lOnQwa2Vu\r\n";
-    for path in ["/", "/page/page.js", "/metrics", "/v1/top"] {
+    for path in ["/", "/page/page.js", "/metrics", "/v1/top", "/v1/overrides"] {
         let (status, body) = get(admin, path, host);
         assert_eq!(status, 401, "{path}: {body}");
         for wrong in [
@@ -180,7 +180,7 @@ async fn s27_a_token_protects_all_but_the_probes() {
     assert_eq!(reset(admin, &format!("{host}{JSON}")).0, 401);
     assert_eq!(reset(admin, &format!("{host}{JSON}{bearer}")).0, 200);
     let head = format!("GET /metrics HTTP/1.1\r\nconnection: close\r\n{host}\r\n");
-    assert!(!say(admin, &head).1.contains("t0ken"));
+    assert!(!send(admin, &head).1.contains("t0ken"));
 
     access.open_metrics = true;
     let admin = admin_with(access).await;
@@ -195,4 +195,5 @@ async fn s27_without_a_token_nothing_can_be_changed_from_elsewhere() {
     assert_eq!(status, 403);
     assert!(body.contains("SLUICEGATE_ADMIN_TOKEN"), "{body}");
     assert_eq!(get(admin, "/v1/top", "host: sidecar\r\n").0, 200);
+    assert_eq!(get(admin, "/v1/overrides", "host: sidecar\r\n").0, 403);
 }

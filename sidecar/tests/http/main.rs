@@ -1,4 +1,4 @@
-//! Both ports as they are spoken to byte by byte.
+//! Both ports over raw HTTP, byte by byte.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
@@ -6,6 +6,7 @@
 )]
 
 mod access;
+mod errors;
 mod shutdown;
 mod status;
 
@@ -14,7 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::decide::Live;
+use sluicegate::decide::PolicyHandle;
 use sluicegate::decide::Service;
 use sluicegate::policy::StoreAddress;
 use sluicegate::server::listen::Listener;
@@ -29,7 +30,7 @@ const POLICY: &str =
     "limits:\n  per-key: { algorithm: sliding_log, windows: [{ quota: 1, per: 1h }] }\n";
 const BODY: &str = r#"{"decisions":[{"checks":[{"limit":"per-key","key":"k"}]}]}"#;
 
-/// A sidecar in this process; where it decides, and its admin port.
+/// Starts a sidecar in this process; returns the address for decisions and the admin address.
 async fn start() -> (SocketAddr, SocketAddr) {
     start_with(Settings::default()).await
 }
@@ -39,7 +40,7 @@ async fn start_with(settings: Settings) -> (SocketAddr, SocketAddr) {
     ports
 }
 
-/// One that is told to stop; and what it ends as.
+/// Starts a sidecar that stops with `stop`; returns its addresses and its task.
 async fn start_until(
     settings: Settings,
     stop: impl Future<Output = Stop> + Send + 'static,
@@ -48,9 +49,9 @@ async fn start_until(
     let path = folder.path().join("policy.yaml");
     std::fs::write(&path, POLICY).unwrap();
     let metrics = Metrics::new().unwrap();
-    let live = Live::load(&path, &metrics).unwrap();
+    let handle = PolicyHandle::load(&path, &metrics).unwrap();
     let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
-    let service = Arc::new(Service::new(live, store, metrics));
+    let service = Arc::new(Service::new(handle, store, metrics));
     let [decisions, admin] = [
         TcpListener::bind("127.0.0.1:0").await.unwrap(),
         TcpListener::bind("127.0.0.1:0").await.unwrap(),
@@ -70,7 +71,7 @@ async fn start_until(
     (ports, running)
 }
 
-/// Sends these bytes; all that is answered.
+/// Sends these bytes; returns the whole answer.
 fn exchange(port: SocketAddr, bytes: &str) -> String {
     let mut stream = TcpStream::connect(port).unwrap();
     stream
@@ -82,8 +83,8 @@ fn exchange(port: SocketAddr, bytes: &str) -> String {
     answer
 }
 
-/// Sends these bytes; status and body of the answer.
-fn say(port: SocketAddr, bytes: &str) -> (u16, String) {
+/// Sends these bytes; returns the status and the body of the answer.
+fn send(port: SocketAddr, bytes: &str) -> (u16, String) {
     let answer = exchange(port, bytes);
     let status = answer.get(9..12).unwrap().parse().unwrap();
     let body = answer.split("\r\n\r\n").nth(1).unwrap_or_default();
@@ -92,11 +93,11 @@ fn say(port: SocketAddr, bytes: &str) -> (u16, String) {
 
 fn decide(port: SocketAddr, headers: &str, body: &str) -> (u16, String) {
     let head = "POST /v1/decide HTTP/1.1\r\nconnection: close\r\n";
-    say(port, &format!("{head}{headers}\r\n{body}"))
+    send(port, &format!("{head}{headers}\r\n{body}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f20_a_malformed_chunked_body_is_a_bad_request_and_not_too_large() {
+async fn f20_a_malformed_chunked_body_gets_400_and_not_413() {
     let (port, _) = start().await;
     let chunked = "host: s\r\ntransfer-encoding: chunked\r\n";
     for broken in ["zz\r\nx\r\n0\r\n\r\n", "5\r\nabcdefgh\r\n0\r\n\r\n"] {
@@ -126,14 +127,14 @@ async fn f20_a_request_without_a_host_or_with_two_is_refused() {
         let (status, body) = decide(port, &format!("{hosts}{length}"), BODY);
         assert_eq!(status, expected, "{hosts:?}: {body}");
         let probe = format!("GET /healthz HTTP/1.1\r\nconnection: close\r\n{hosts}\r\n");
-        assert_eq!(say(admin, &probe).0, expected, "{hosts:?}");
+        assert_eq!(send(admin, &probe).0, expected, "{hosts:?}");
     }
     let old = "GET /healthz HTTP/1.0\r\n\r\n";
-    assert_eq!(say(admin, old).0, 200, "HTTP/1.0 has no Host");
+    assert_eq!(send(admin, old).0, 200, "HTTP/1.0 has no Host");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f15_an_answer_names_its_instance_which_stays_and_is_another_after_a_restart() {
+async fn f15_an_answer_names_the_sidecars_instance_which_changes_with_a_restart() {
     let instance = |port| {
         let headers = format!("host: a\r\ncontent-length: {}\r\n", BODY.len());
         let (_, body) = decide(port, &headers, BODY);

@@ -1,4 +1,4 @@
-//! S12: how a sidecar ends, whatever its clients do.
+//! S12: the sidecar's shutdown, whatever its clients do.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sluicegate::server::{Settings, Stop};
 use tokio::sync::oneshot;
 
-use super::{BODY, decide, exchange, say, start_until};
+use super::{BODY, decide, exchange, send, start_until};
 
 fn settings(drain: Duration) -> Settings {
     Settings {
@@ -35,7 +35,7 @@ fn question(connection: &str) -> String {
     )
 }
 
-/// Reads an answer that has a body, and whether it says that the connection is closed.
+/// Reads an answer with a body; returns whether it closes the connection.
 fn answered(stream: &mut TcpStream) -> bool {
     let mut answer = Vec::new();
     let mut bytes = [0; 4096];
@@ -50,26 +50,26 @@ fn answered(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s12_a_drain_is_told_at_once_and_serves_until_it_is_over() {
+async fn s12_readyz_reports_a_drain_at_once_and_requests_are_served_until_its_end() {
     let (stop, stopped) = oneshot::channel();
     let stopped = async { stopped.await.unwrap() };
     let drain = Duration::from_secs(3);
     let ((port, admin), running) = start_until(settings(drain), stopped).await;
     let mut kept = connect(port, &question(""));
     assert!(!answered(&mut kept));
-    assert_eq!(say(admin, READY).0, 200);
+    assert_eq!(send(admin, READY).0, 200);
     let began = Instant::now();
     stop.send(Stop::AfterDrain).unwrap();
-    let said = loop {
-        let (status, said) = say(admin, READY);
+    let printed = loop {
+        let (status, printed) = send(admin, READY);
         if status == 503 {
-            break said;
+            break printed;
         }
-        assert!(began.elapsed() < drain, "{said}");
+        assert!(began.elapsed() < drain, "{printed}");
     };
-    assert!(said.contains("draining"), "{said}");
-    // An old connection is given up by its next answer, so that its client can go elsewhere; a new one is kept, as its
-    // client has nowhere else to go.
+    assert!(printed.contains("draining"), "{printed}");
+    // The next answer on an old connection closes it, so that its client can go to another sidecar. A new connection
+    // is kept, because its client has no other sidecar.
     kept.write_all(question("").as_bytes()).unwrap();
     assert!(answered(&mut kept));
     let mut new = connect(port, &question(""));
@@ -82,10 +82,10 @@ async fn s12_a_drain_is_told_at_once_and_serves_until_it_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s12_half_sent_requests_and_open_pages_do_not_put_the_end_off() {
+async fn s12_half_sent_requests_and_open_pages_do_not_delay_the_shutdown() {
     let (stop, stopped) = oneshot::channel();
     let stopped = async { stopped.await.unwrap() };
-    // So long a drain would be noticed: it is skipped.
+    // A drain this long would be noticed; WithoutDrain skips it.
     let ((port, admin), running) = start_until(settings(Duration::from_mins(5)), stopped).await;
     let half = question("");
     let _held = [
@@ -104,6 +104,6 @@ async fn s12_half_sent_requests_and_open_pages_do_not_put_the_end_off() {
     stop.send(Stop::WithoutDrain).unwrap();
     tokio::time::timeout(Duration::from_secs(20), running)
         .await
-        .expect("it ends")
+        .expect("it ends in time")
         .unwrap();
 }

@@ -1,4 +1,4 @@
-//! S27: a verdict as a status, for whoever looks at nothing else.
+//! S27: a verdict as an HTTP status, for clients that check nothing else.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ fn ask(port: SocketAddr, query: &str, body: &str) -> (u16, Option<u64>, String) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s27_a_denial_can_be_a_status_that_curl_fails_on() {
+async fn s27_a_denial_can_be_a_429_which_makes_curl_fail() {
     let (port, _) = start().await;
     let (status, retry_after, body) = ask(port, "?denied=429", BODY);
     assert_eq!((status, retry_after), (200, None), "{body}");
@@ -32,16 +32,16 @@ async fn s27_a_denial_can_be_a_status_that_curl_fails_on() {
     );
     assert!(
         body.contains("\"outcome\":\"denied\""),
-        "the verdicts stand in the body all the same: {body}"
+        "the body still has the verdicts: {body}"
     );
-    // Without it, a list of verdicts is a success.
+    // Without the parameter, the status is 200.
     assert_eq!(ask(port, "", BODY).0, 200);
     let unknown = BODY.replace("per-key", "nope");
     assert_eq!(ask(port, "?x=1&denied=429", &unknown).0, 400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s27_an_answer_has_one_status_so_there_is_one_decision() {
+async fn s27_denied_429_requires_a_single_decision() {
     let (port, _) = start().await;
     let one = r#"{"checks":[{"limit":"per-key","key":"k"}]}"#;
     let two = format!(r#"{{"decisions":[{one},{one}]}}"#);
@@ -52,5 +52,5 @@ async fn s27_an_answer_has_one_status_so_there_is_one_decision() {
     );
     assert_eq!(ask(port, "?denied=418", BODY).0, 400);
     let (status, ..) = ask(port, "?denied=429", BODY);
-    assert_eq!(status, 200, "nothing was taken");
+    assert_eq!(status, 200, "no unit was consumed");
 }

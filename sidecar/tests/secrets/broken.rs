@@ -1,9 +1,9 @@
-//! Policies with a secret in them, broken in about ninety ways.
+//! Policies that contain a secret, broken in more than a hundred ways.
 
-/// What must never be seen. Not a word of any message, and of letters only: it may stand where a name may.
+/// The secret that no output may contain. Letters only, so that it is valid wherever a name is.
 pub const SECRET: &str = "HunterTwosPassword";
 
-/// Nothing listens there, so a sidecar that starts on it finds its store away.
+/// Nothing listens on these addresses, so the sidecar's store is down.
 pub const STORES: [&str; 4] = [
     "redis://:HunterTwosPassword@127.0.0.1:1",
     "redis://app:HunterTwosPassword@127.0.0.1:1/2",
@@ -11,19 +11,19 @@ pub const STORES: [&str; 4] = [
     "redis+unix:///nowhere/redis.sock?pass=HunterTwosPassword",
 ];
 
-/// Everything stands within two lines of `store`: that is what the parser used to quote.
+/// Every field is within two lines of `store`, which is the range that the parser used to quote.
 pub const GOOD: &str = "denial_ttl: 1s
 store: STORE
 limits: { per-key: { algorithm: sliding_log, windows: [{ quota: 10, per: 1s }] } }
 store_timeout: 20ms
 ";
 
-/// What to replace in `GOOD`, with what (`STORE` becomes the URL), and what the message must name.
+/// What to replace in `GOOD`, its replacement (`STORE` becomes the URL), and what the message must contain.
 pub type Broken = (&'static str, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip] // A table: a line each.
 pub const BROKEN: &[Broken] = &[
-    // Fields that are misspelt, above and below.
+    // Misspelt fields, above and below `store`.
     ("limits:", "limts:", &["line 3", "`limts`", "`limits`"]),
     ("store:", "stroe:", &["line 2", "`stroe`", "`store`"]),
     ("denial_ttl:", "denail_ttl:", &["line 1", "`denial_ttl`"]),
@@ -32,7 +32,7 @@ pub const BROKEN: &[Broken] = &[
     ("algorithm:", "algorythm:", &["line 3", "`algorithm`"]),
     ("store: STORE", "HunterTwosPassword: STORE", &["line 2", "`store`"]),
     ("store_timeout: 20ms", "password: HunterTwosPassword", &["line 4", "`store`"]),
-    // Fields that are missing or stand twice.
+    // Fields that are missing or given twice.
     ("limits:", "store_timeout:", &["line"]),
     (", per: 1s", "", &["line 3", "`per`"]),
     ("store_timeout: 20ms", "store: STORE", &["line 4", "`store`", "twice"]),
@@ -72,7 +72,7 @@ pub const BROKEN: &[Broken] = &[
     ("denial_ttl: 1s", "? STORE", &["line 1"]),
     ("denial_ttl: 1s", "? [STORE]\n: 1", &["line 1"]),
     ("denial_ttl: 1s", "<<: STORE", &["line 1"]),
-    // YAML that is broken.
+    // Broken YAML.
     ("store: STORE", "\tstore: STORE", &["line"]),
     ("store: STORE", "store:\tSTORE\n\tx", &["line"]),
     ("store: STORE", " store: STORE", &["line"]),
@@ -106,13 +106,13 @@ pub const BROKEN: &[Broken] = &[
     ("store: STORE\n", "store: &HunterTwosPassword STORE\nlimts: *HunterTwosPassword\n", &["line 3", "`limits`"]),
     ("store: STORE\nlimits: { per-key: {", "store: &s STORE\nlimits: { per-key: *s, x: {", &["line 3"]),
     ("store_timeout: 20ms", "store_timeout: &s { a: STORE }\nx: *s", &["line"]),
-    // The URL over several lines, whole and cut.
+    // The URL over several lines, whole and in part.
     ("store: STORE\nlimits:", "store: |\n  memory\n  STORE\nlimts:", &["`limits`"]),
     ("store: STORE", "store: >\n  x\n  STORE", &["`store`"]),
     ("store: STORE", "store:\n  rediss//:\n  HunterTwosPassword@h", &["line 3", "`url`"]),
     ("store: STORE", "store: |\nSTORE", &["line"]),
     ("store: STORE", "store: >\n    a\n  STORE\n x", &["line"]),
-    // URLs that are none.
+    // Invalid URLs.
     ("store: STORE", "store: rediss//:HunterTwosPassword@h", &["line 2", "`store`", "redis://"]),
     ("store: STORE", "store: http://:HunterTwosPassword@h", &["line 2", "`store`", "redis://"]),
     ("store: STORE", "store: :HunterTwosPassword@h:6379", &["line 2", "`store`", "redis://"]),

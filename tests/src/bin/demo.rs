@@ -56,7 +56,7 @@ async fn main() {
     }
 
     let denied = denied.expect("alice asked for more than her limit, so one request was denied");
-    println!("\nWhat alice was told with her last 429:\n");
+    println!("\nThe headers of the last 429 for alice:\n");
     println!("    HTTP/1.1 {}", denied.status());
     for (name, value) in denied.headers() {
         println!("    {name}: {}", value.to_str().unwrap_or("(not text)"));

@@ -1,4 +1,4 @@
-//! `make picture`: README's first picture, docs/edge.svg, drawn from a run around the edge of a window.
+//! `make picture`: README's first picture, docs/edge.svg, drawn from a run around a window's boundary.
 
 use plotters::prelude::*;
 use sluicegate_tests::edge::{ALGORITHMS, PER_SECONDS, QUOTA, Run, bursts_around_an_edge};

@@ -1,4 +1,4 @@
-//! Claims, of metadata that a client has had a part in.
+//! Claims from metadata that a client has influenced.
 
 use super::*;
 use crate::request::Headers;
@@ -7,9 +7,9 @@ use prost::Message;
 use prost_types::{Struct, Value, value::Kind};
 use serde_json::json;
 
-struct With(Vec<u8>, Headers);
+struct FakeRequest(Vec<u8>, Headers);
 
-impl Request for With {
+impl Request for FakeRequest {
     fn headers(&self) -> &Headers {
         &self.1
     }
@@ -18,16 +18,20 @@ impl Request for With {
     }
 }
 
-/// `None` for a claim that is missing, the kind `400` for one that is unreadable.
+/// `None` if the claim is missing, the type `400` if it is unreadable.
 fn read(metadata: Vec<u8>, path: &[&str]) -> Option<(&'static str, String)> {
     let claim = Claim {
-        payload: "payload".to_owned(),
-        path: path.iter().map(|name| (*name).to_owned()).collect(),
+        namespace: JWT_AUTHN.to_owned(),
+        path: ["payload"]
+            .iter()
+            .chain(path)
+            .map(|name| (*name).to_owned())
+            .collect(),
     };
-    match claim.read(&With(metadata, Headers::default())) {
-        Found::Value(kind, value) => Some((kind, String::from_utf8_lossy(&value).into_owned())),
-        Found::Missing => None,
-        Found::Unreadable | Found::Ambiguous => Some(("400", String::new())),
+    match claim.read(&FakeRequest(metadata, Headers::default())) {
+        Lookup::Value(kind, value) => Some((kind, String::from_utf8_lossy(&value).into_owned())),
+        Lookup::Missing => None,
+        Lookup::Unreadable | Lookup::Ambiguous => Some(("400", String::new())),
     }
 }
 
@@ -36,7 +40,7 @@ fn alice(kind: &'static str, text: &str) -> Option<(&'static str, String)> {
 }
 
 #[test]
-fn a_claim_is_read_with_its_kind_and_wrong_kinds_name_nobody() {
+fn a_claim_is_read_with_its_type_and_unusable_types_count_as_missing() {
     let claims = json!({ "sub": "alice", "number": 7, "negative": -1.5, "zero": -0.0, "flag": true, "empty": "",
         "null": null, "list": [1], "tenant": { "id": "t1" }, "": "unnamed" });
     assert_eq!(read(metadata("other", &claims), &["sub"]), None);
@@ -61,7 +65,7 @@ fn a_claim_is_read_with_its_kind_and_wrong_kinds_name_nobody() {
 }
 
 #[test]
-fn f7_bytes_that_are_no_metadata_are_unreadable_and_none_hold_no_claim() {
+fn f7_invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
     for bytes in [&b"\xff"[..], b"\n\x01", b"\n\x03\n\x05a", b"\x0b"] {
         let found = read(bytes.to_vec(), &["sub"]);
         assert!(matches!(found, Some(("400", _))), "{bytes:?}");
@@ -69,11 +73,11 @@ fn f7_bytes_that_are_no_metadata_are_unreadable_and_none_hold_no_claim() {
     for bytes in [&b""[..], b"\n\x00", b"\x10\x01", b"\n\x03\n\x01a"] {
         assert_eq!(read(bytes.to_vec(), &["sub"]), None, "{bytes:?}");
     }
-    // Where a claim should be, but is cut off or of a wire type that is not its own.
+    // A claim that is truncated or has the wrong wire type.
     for claim in [&b"\x1a\x05al"[..], b"\x18\x01", b"\x12\x01a", b"\x19\x00"] {
         let payload = bytes(5, &map_entry("sub", claim));
         let found = read(
-            map_entry(NAMESPACE, &map_entry("payload", &payload)),
+            map_entry(JWT_AUTHN, &map_entry("payload", &payload)),
             &["sub"],
         );
         assert!(matches!(found, Some(("400", _))), "{claim:?}");
@@ -81,7 +85,7 @@ fn f7_bytes_that_are_no_metadata_are_unreadable_and_none_hold_no_claim() {
 }
 
 #[test]
-fn f15_a_number_that_others_collapse_into_is_unreadable() {
+fn f15_a_number_beyond_double_precision_is_unreadable() {
     for (number, expected) in [
         (json!(9_007_199_254_740_991_i64), ":number"),
         (json!(9_007_199_254_740_992_i64), "400"),
@@ -95,7 +99,7 @@ fn f15_a_number_that_others_collapse_into_is_unreadable() {
 }
 
 #[test]
-fn f18_neither_a_deep_claim_nor_a_byte_of_the_clients_hides_another_claim() {
+fn f18_neither_deep_nesting_nor_client_bytes_hide_another_claim() {
     for depth in [32, 200] {
         let mut deep = json!(1);
         for _ in 0..depth {
@@ -113,12 +117,12 @@ fn f18_neither_a_deep_claim_nor_a_byte_of_the_clients_hides_another_claim() {
     for metadata in [[&*copied, &ours].concat(), [&*ours, &copied].concat()] {
         assert_eq!(read(metadata, &["sub"]), alice("", "alice"));
     }
-    // Of two entries of one name the last counts.
+    // Of two entries with one name the last counts.
     let twice = [ours, metadata("payload", &json!({ "sub": "bob" }))].concat();
     assert_eq!(read(twice, &["sub"]), alice("", "bob"));
 }
 
-/// `envoy.config.core.v3.Metadata`, as another decoder reads it.
+/// `envoy.config.core.v3.Metadata`, for another decoder.
 #[derive(Clone, PartialEq, Message)]
 struct Metadata {
     #[prost(btree_map = "string, message", tag = "1")]
@@ -127,14 +131,14 @@ struct Metadata {
 
 fn as_prost_reads(bytes: &[u8]) -> Option<Value> {
     let mut metadata = Metadata::decode(bytes).ok()?;
-    let mut verified = metadata.filter_metadata.remove(NAMESPACE)?;
+    let mut verified = metadata.filter_metadata.remove(JWT_AUTHN)?;
     match verified.fields.remove("payload")?.kind? {
         Kind::StructValue(mut payload) => payload.fields.remove("sub"),
         _ => None,
     }
 }
 
-/// A value of JSON with others in it.
+/// A nested JSON value.
 fn json_value() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(json!(null)),
@@ -155,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn f18_what_another_decoder_reads_is_read(one in json_value(), other in json_value()) {
+    fn f18_claims_agree_with_another_decoder(one in json_value(), other in json_value()) {
         let claims = [json!({ "sub": one, "a": other }), json!({ "sub": other, "a": one }), one];
         let bytes: Vec<u8> = claims.iter().flat_map(|claims| metadata("payload", claims)).collect();
         let expected = match as_prost_reads(&bytes).and_then(|value| value.kind) {
@@ -168,17 +172,82 @@ proptest! {
     }
 
     #[test]
-    fn f18_no_bytes_make_the_walk_panic(
+    fn f18_arbitrary_metadata_does_not_panic(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        (place, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
+        (start, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
     ) {
         let mut whole = metadata("payload", &json!({ "a": { "b": [1] }, "sub": "alice" }));
         let _ = read(bytes.clone(), &["sub"]);
-        // Some of them in the place of others.
+        // Overwrite some of them.
         whole.truncate(cut.index(whole.len()) + 1);
         bytes.truncate(3);
-        let place = place.index(whole.len());
-        whole.splice(place..whole.len().min(place + bytes.len()), bytes);
+        let start = start.index(whole.len());
+        whole.splice(start..whole.len().min(start + bytes.len()), bytes);
         let _ = read(whole, &["sub"]);
     }
+}
+
+#[test]
+fn a_quota_is_a_whole_number_from_one_and_anything_else_is_none() {
+    let units = |value: serde_json::Value| {
+        let claim = Claim {
+            namespace: JWT_AUTHN.to_owned(),
+            path: ["payload", "plan", "quota"].map(str::to_owned).to_vec(),
+        };
+        let metadata = metadata("payload", &json!({ "plan": { "quota": value } }));
+        claim.units(&FakeRequest(metadata, Headers::default()))
+    };
+    for (value, expected) in [
+        (json!(1), 1),
+        (json!(5_000), 5_000),
+        (json!("5000"), 5_000),
+        (json!(2_147_483_647_u64), 2_147_483_647),
+    ] {
+        assert_eq!(units(value), Some(expected));
+    }
+    for value in [
+        json!(0),
+        json!(-5),
+        json!(0.5),
+        json!(5_000.5),
+        json!(2_147_483_648_u64),
+        json!(1e300),
+        json!(f64::MIN_POSITIVE),
+        json!(null),
+        json!(true),
+        json!(""),
+        json!("0"),
+        json!("-1"),
+        json!("+5"),
+        json!("05"),
+        json!("5 "),
+        json!("5.0"),
+        json!("5e3"),
+        json!("99999999999999999999"),
+        json!([5]),
+        json!({ "quota": 5 }),
+    ] {
+        assert_eq!(units(value.clone()), None, "{value}");
+    }
+}
+
+#[test]
+fn a_value_of_another_filter_is_read_from_its_own_namespace() {
+    let of = |namespace: &str, path: &[&str]| Claim {
+        namespace: namespace.to_owned(),
+        path: path.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let ext_authz = map_entry(
+        "envoy.filters.http.ext_authz",
+        &map_entry("quota", &value(&json!(70))),
+    );
+    let both = [ext_authz, metadata("payload", &json!({ "quota": 9 }))].concat();
+    let units = |claim: Claim| claim.units(&FakeRequest(both.clone(), Headers::default()));
+    assert_eq!(
+        units(of("envoy.filters.http.ext_authz", &["quota"])),
+        Some(70)
+    );
+    assert_eq!(units(of(JWT_AUTHN, &["payload", "quota"])), Some(9));
+    assert_eq!(units(of(JWT_AUTHN, &["quota"])), None);
+    assert_eq!(units(of("other", &["quota"])), None);
 }

@@ -1,42 +1,45 @@
-//! Whether one request can have more checks than a decision may have.
+//! Whether one request can have more checks than a decision allows.
 //!
-//! Requests are made up that each rule asks for, and the rules are evaluated for them: so what is refused here is
-//! refused for a request that exists. What no made-up request shows is found when a real one comes: it gets no verdict.
+//! The validation builds synthetic requests from what the rules match and evaluates the rules for them, so a refusal
+//! here always has an example. A combination that no synthetic request reveals shows when a real request comes: that
+//! gets no verdict.
 
 use sluicegate_protocol::MAX_CHECKS;
 
-use super::fault::{ConfigError, fault};
-use super::written::{Claim, Condition, Configuration, Match, Part, Rule};
-use crate::claims::{claim_of_x, verified};
+use super::error::{ConfigError, invalid};
+use super::schema::{ClaimPath, Condition, Configuration, KeyComponent, Match, Rule};
+use crate::claims::{claim_entry, verified_metadata};
+use crate::evaluate::Evaluation;
 use crate::request::{Headers, Request};
-use crate::rule::{Evaluation, Rules};
-use crate::wire::Unusable;
+use crate::rule::Rules;
+use crate::verdict_error::VerdictError;
 
-/// A start must not take long: with more than these, the rest is left to the requests themselves.
+/// Startup must be quick: combinations beyond this number are not tried.
 const MAX_REQUESTS: usize = 1_000;
-/// Headers of a request, entries of its X-Forwarded-For: by default Envoy refuses a request with more than 100 headers.
-const MOST: usize = 64;
+/// Headers, query parameters and X-Forwarded-For entries of a synthetic request. By default Envoy refuses a request
+/// with more than 100 headers.
+const MAX_FIELDS: usize = 64;
 
-pub(super) fn check(file: &Configuration, rules: &Rules) -> Result<(), ConfigError> {
+pub(super) fn validate(file: &Configuration, rules: &Rules) -> Result<(), ConfigError> {
     let enforced: Vec<&Rule> = file.rules.iter().filter(|rule| !rule.shadow).collect();
     if enforced.iter().map(|rule| rule.checks.len()).sum::<usize>() <= MAX_CHECKS {
         return Ok(());
     }
-    let mut asked_for = AskedFor::default();
+    let mut requirements = Requirements::default();
     for rule in enforced {
-        asked_for.by_match(&rule.matcher);
-        asked_for
+        requirements.add_match(&rule.matcher);
+        requirements
             .keys
             .extend(rule.checks.iter().flat_map(|check| &check.key));
     }
-    let Some((request, why)) = asked_for.too_much(rules) else {
+    let Some((request, why)) = requirements.request_with_too_many_checks(rules) else {
         return Ok(());
     };
     let line = |name| String::from_utf8_lossy(request.headers.first(name)).into_owned();
-    fault(
+    invalid(
         "rules",
         format_args!(
-            "{why}, as for `{} {}` of host `{}`: let fewer rules match the same request, or say `stop` in one",
+            "{why}, for example `{} {}` of host `{}`: let fewer rules match the same request, or set `stop` in one of them",
             line(":method"),
             line(":path"),
             line(":authority"),
@@ -44,47 +47,56 @@ pub(super) fn check(file: &Configuration, rules: &Rules) -> Result<(), ConfigErr
     )
 }
 
-/// What rules ask of a request. Lists without order: sorting and maps made the VM's code 20 KB longer.
+/// What the rules require of a request. Unsorted lists: sorting and maps made the VM's code 20 KB larger.
 #[derive(Default)]
-struct AskedFor<'a> {
+struct Requirements<'a> {
     paths: Vec<String>,
     methods: Vec<String>,
     hosts: Vec<String>,
-    conditions: Vec<(Place, &'a Condition)>,
-    keys: Vec<&'a Part>,
+    conditions: Vec<(ConditionTarget, &'a Condition)>,
+    keys: Vec<&'a KeyComponent>,
 }
 
 /// What a condition is about.
 #[derive(Clone, Copy)]
-enum Place {
+enum ConditionTarget {
     Header,
     Query,
 }
 
-impl<'a> AskedFor<'a> {
-    fn by_match(&mut self, matcher: &'a Match) {
+impl<'a> Requirements<'a> {
+    fn add_match(&mut self, matcher: &'a Match) {
         for path in matcher.path.iter().chain(&matcher.path_prefix) {
-            also(&mut self.paths, path.clone());
+            push_unique(&mut self.paths, path.clone());
         }
-        if let Some(template) = &matcher.path_template {
-            also(&mut self.paths, filled(template));
+        if let Some(path_template) = &matcher.path_template {
+            push_unique(&mut self.paths, example_path(path_template));
         }
         for method in &matcher.methods {
-            also(&mut self.methods, method.clone());
+            push_unique(&mut self.methods, method.clone());
         }
         for host in &matcher.hosts {
-            also(&mut self.hosts, host.replace('*', "x"));
+            push_unique(&mut self.hosts, host.replace('*', "x"));
         }
-        let headers = matcher.headers.iter().map(|one| (Place::Header, one));
-        let query = matcher.query.iter().map(|one| (Place::Query, one));
+        let headers = matcher
+            .headers
+            .iter()
+            .map(|one| (ConditionTarget::Header, one));
+        let query = matcher
+            .query
+            .iter()
+            .map(|one| (ConditionTarget::Query, one));
         self.conditions.extend(headers.chain(query));
-        // What is under `not` is not asked for.
+        // A request need not have what is under `not`.
         let inner = matcher.all.iter().chain(&matcher.any);
-        inner.for_each(|inner| self.by_match(inner));
+        inner.for_each(|inner| self.add_match(inner));
     }
 
-    /// A request that has too many checks, and what is said of it.
-    fn too_much(mut self, rules: &Rules) -> Option<(MadeUp, Unusable)> {
+    /// A request that has too many checks, and why it has no verdict.
+    fn request_with_too_many_checks(
+        mut self,
+        rules: &Rules,
+    ) -> Option<(SyntheticRequest, VerdictError)> {
         for (list, default) in [
             (&mut self.paths, "/"),
             (&mut self.methods, "GET"),
@@ -95,14 +107,14 @@ impl<'a> AskedFor<'a> {
             }
         }
         let mut left = MAX_REQUESTS;
-        // With what conditions and keys ask for, and without: a rule may be for requests that lack it.
+        // With and without what conditions and keys require: a rule may apply to requests that lack it.
         for (by_match, by_key) in [(true, true), (false, true), (true, false), (false, false)] {
-            let base = self.base(by_match, by_key);
+            let template = self.template(by_match, by_key);
             for host in &self.hosts {
                 for method in &self.methods {
                     for path in &self.paths {
                         left = left.checked_sub(1)?;
-                        let request = base.at(host, method, path);
+                        let request = template.at(host, method, path);
                         if let Evaluation::NoVerdict(_, why) = rules.evaluate(&request, &mut |_| {})
                         {
                             return Some((request, why));
@@ -114,61 +126,62 @@ impl<'a> AskedFor<'a> {
         None
     }
 
-    fn base(&self, by_match: bool, by_key: bool) -> Base {
-        let mut base = Base::default();
+    fn template(&self, by_match: bool, by_key: bool) -> RequestTemplate {
+        let mut template = RequestTemplate::default();
         let (mut cookies, mut hops, mut claims) = (String::new(), 0, None);
-        for (place, condition) in self.conditions.iter().filter(|_| by_match) {
+        for (target, condition) in self.conditions.iter().filter(|_| by_match) {
             let text = condition.equals.as_ref().or(condition.prefix.as_ref());
             let present = condition.present == Some(true);
-            // One value of each name, or two rules that cannot match together would seem to.
+            // Only one value for each name: otherwise rules that exclude each other would both match.
             let value = text.map_or(if present { "x" } else { "" }, String::as_str);
-            match place {
-                Place::Header => base.header(&condition.name, value),
-                Place::Query => base.parameter(&condition.name, value),
+            match target {
+                ConditionTarget::Header => template.header(&condition.name, value),
+                ConditionTarget::Query => template.parameter(&condition.name, value),
             }
         }
-        for part in self.keys.iter().filter(|_| by_key) {
-            if let Some(name) = &part.header {
-                base.header(name, "x");
+        for component in self.keys.iter().filter(|_| by_key) {
+            if let Some(name) = &component.header {
+                template.header(name, "x");
             }
-            if let Some(name) = &part.query {
-                base.parameter(name, "x");
+            if let Some(name) = &component.query {
+                template.parameter(name, "x");
             }
-            if let Some(name) = &part.cookie {
+            if let Some(name) = &component.cookie {
                 cookies.push_str(name);
                 cookies.push_str("=x;");
             }
-            if let Some(address) = &part.address {
-                hops = address.trusted_hops.unwrap_or(0).min(MOST).max(hops);
+            if let Some(address) = &component.address {
+                hops = address.trusted_hops.unwrap_or(0).min(MAX_FIELDS).max(hops);
             }
-            if let Some(jwt) = &part.jwt {
+            if let Some(jwt) = &component.jwt {
                 let (_, fields) = claims.get_or_insert((jwt.payload.as_str(), Vec::new()));
                 let path = match &jwt.claim {
-                    Claim::Name(name) => std::slice::from_ref(name),
-                    Claim::List(names) => names,
+                    ClaimPath::Name(name) => std::slice::from_ref(name),
+                    ClaimPath::List(names) => names,
                 };
-                fields.extend(claim_of_x(path));
+                fields.extend(claim_entry(path));
             }
         }
         let mut forwarded = "192.0.2.1,".repeat(hops);
         forwarded.pop();
-        base.header("cookie", &cookies);
-        base.header("x-forwarded-for", &forwarded);
-        base.metadata =
-            claims.map_or_else(Vec::new, |(payload, fields)| verified(payload, &fields));
-        base
+        template.header("cookie", &cookies);
+        template.header("x-forwarded-for", &forwarded);
+        template.metadata = claims.map_or_else(Vec::new, |(payload, fields)| {
+            verified_metadata(payload, &fields)
+        });
+        template
     }
 }
 
-/// All of a made-up request but its first line.
+/// A synthetic request without its host, method and path.
 #[derive(Default)]
-struct Base {
+struct RequestTemplate {
     headers: Vec<(String, String)>,
     query: Vec<(String, String)>,
     metadata: Vec<u8>,
 }
 
-impl Base {
+impl RequestTemplate {
     fn header(&mut self, name: &str, value: &str) {
         add(&mut self.headers, name.to_ascii_lowercase(), value);
     }
@@ -177,7 +190,7 @@ impl Base {
         add(&mut self.query, name.to_owned(), value);
     }
 
-    fn at(&self, host: &str, method: &str, path: &str) -> MadeUp {
+    fn at(&self, host: &str, method: &str, path: &str) -> SyntheticRequest {
         let mut target = path.to_owned();
         let mut before = "?";
         for (name, value) in &self.query {
@@ -193,29 +206,29 @@ impl Base {
         ];
         let others = self.headers.iter();
         let others = others.map(|(name, value)| (name.as_str(), value.as_str()));
-        MadeUp {
+        SyntheticRequest {
             headers: line.into_iter().chain(others).collect(),
             metadata: self.metadata.clone(),
         }
     }
 }
 
-/// Adds a value, unless there is one of this name, or nothing to say, or more than Envoy would let a client send.
+/// Adds a value, unless it is empty, the name has a value already, or there are more than Envoy would accept.
 fn add(values: &mut Vec<(String, String)>, name: String, value: &str) {
     let is_there = values.iter().any(|(other, _)| *other == name);
-    if !is_there && !value.is_empty() && values.len() < MOST {
+    if !is_there && !value.is_empty() && values.len() < MAX_FIELDS {
         values.push((name, value.to_owned()));
     }
 }
 
-fn also(list: &mut Vec<String>, text: String) {
+fn push_unique(list: &mut Vec<String>, text: String) {
     if !list.contains(&text) {
         list.push(text);
     }
 }
 
-/// A path of this template.
-fn filled(template: &str) -> String {
+/// A path that matches this template.
+fn example_path(template: &str) -> String {
     let mut path = String::new();
     for segment in template
         .split('/')
@@ -235,13 +248,13 @@ fn filled(template: &str) -> String {
     path
 }
 
-/// A request that has whatever is asked of its connection.
-struct MadeUp {
+/// A request whose connection has every attribute that a rule may require.
+struct SyntheticRequest {
     headers: Headers,
     metadata: Vec<u8>,
 }
 
-impl Request for MadeUp {
+impl Request for SyntheticRequest {
     fn headers(&self) -> &Headers {
         &self.headers
     }

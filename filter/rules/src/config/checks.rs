@@ -1,27 +1,27 @@
-//! Checks of what a rule's `checks` say.
+//! Validates a rule's `checks`.
 
 use sluicegate_protocol::MAX_COST;
 
-use super::fault::{ConfigError, fault};
+use super::error::{ConfigError, invalid};
+use super::key_components::{self, header_name};
 use super::matching::{methods, template};
-use super::parts::{self, header_name};
-use super::{name, not_empty, written};
+use super::{name, not_empty, schema};
 use crate::cost::{Cost, Entry};
 use crate::rule::{CheckRule, LimitName, WhenMissing};
 
-/// A rule's checks travel together; the wire has a bound on them too.
+/// All checks of a rule are made in one decision, which the protocol bounds too.
 const MAX_CHECKS: usize = 8;
-/// Parts of one key.
-const MAX_PARTS: usize = 8;
+/// Components of one key.
+const MAX_COMPONENTS: usize = 8;
 
-/// The checks, and the limits that they may name, each once.
-pub(super) fn check(
+/// The checks, and the names of all limits that they can select, each once.
+pub(super) fn validate(
     at: &str,
-    file: &[written::Check],
+    file: &[schema::Check],
     variables: &[String],
 ) -> Result<(Vec<CheckRule>, Vec<String>), ConfigError> {
     if file.is_empty() || file.len() > MAX_CHECKS {
-        return fault(
+        return invalid(
             at,
             format_args!("has {} entries: give 1 to {MAX_CHECKS}", file.len()),
         );
@@ -29,7 +29,7 @@ pub(super) fn check(
     let mut limits = Vec::new();
     let mut checks = Vec::with_capacity(file.len());
     for (index, check) in file.iter().enumerate() {
-        checks.push(check_one(
+        checks.push(validate_check(
             &format!("{at}[{index}]"),
             check,
             variables,
@@ -39,37 +39,44 @@ pub(super) fn check(
     Ok((checks, limits))
 }
 
-fn check_one(
+fn validate_check(
     at: &str,
-    file: &written::Check,
+    file: &schema::Check,
     variables: &[String],
     limits: &mut Vec<String>,
 ) -> Result<CheckRule, ConfigError> {
-    if file.key.is_empty() || file.key.len() > MAX_PARTS {
-        return fault(
+    if file.key.is_empty() || file.key.len() > MAX_COMPONENTS {
+        return invalid(
             &format!("{at}.key"),
             format_args!(
-                "has {} parts: give 1 to {MAX_PARTS}; one allowance for everyone is `[{{constant: everyone}}]`",
+                "has {} components: give 1 to {MAX_COMPONENTS}; one allowance for everyone is `[{{constant: everyone}}]`",
                 file.key.len()
             ),
         );
     }
     let mut key = Vec::with_capacity(file.key.len());
-    for (index, part) in file.key.iter().enumerate() {
-        key.push(parts::check(
+    for (index, component) in file.key.iter().enumerate() {
+        key.push(key_components::validate(
             &format!("{at}.key[{index}]"),
-            part,
+            component,
             variables,
         )?);
     }
     Ok(CheckRule {
         limit: limit(&format!("{at}.limit"), &file.limit, variables, limits)?,
-        parts: key,
+        key,
         cost: cost(&format!("{at}.cost"), &file.cost)?,
+        quota: match &file.quota {
+            None => None,
+            Some(file) => Some(key_components::trusted_source(
+                &format!("{at}.quota"),
+                file,
+            )?),
+        },
         when_missing: match &file.when_missing {
-            None | Some(written::WhenMissing::Skip) => WhenMissing::Skip,
-            Some(written::WhenMissing::Deny) => WhenMissing::Deny,
-            Some(written::WhenMissing::Use(text)) => {
+            None | Some(schema::WhenMissing::Skip) => WhenMissing::Skip,
+            Some(schema::WhenMissing::Deny) => WhenMissing::Deny,
+            Some(schema::WhenMissing::Use(text)) => {
                 WhenMissing::Use(not_empty(&format!("{at}.when_missing.use"), text)?.to_owned())
             }
         },
@@ -78,42 +85,42 @@ fn check_one(
 
 fn limit(
     at: &str,
-    file: &written::Limit,
+    file: &schema::Limit,
     variables: &[String],
     limits: &mut Vec<String>,
 ) -> Result<LimitName, ConfigError> {
-    let mut place = |at: &str, limit: &str| {
+    let mut index = |at: &str, limit: &str| {
         let limit = name(at, limit)?;
-        if let Some(place) = limits.iter().position(|earlier| earlier == limit) {
-            return Ok(place);
+        if let Some(index) = limits.iter().position(|earlier| earlier == limit) {
+            return Ok(index);
         }
         limits.push(limit.to_owned());
         Ok(limits.len() - 1)
     };
     let tiers = match file {
-        written::Limit::Name(name) => return Ok(LimitName::Fixed(place(at, name)?)),
-        written::Limit::Tiers(tiers) => tiers,
+        schema::Limit::Name(name) => return Ok(LimitName::Fixed(index(at, name)?)),
+        schema::Limit::Tiers(tiers) => tiers,
     };
     let mut map = Vec::with_capacity(tiers.map.len());
     let mut default = None;
     for (tier, limit) in &tiers.map {
-        let place = place(&format!("{at}.map.{tier}"), limit)?;
+        let index = index(&format!("{at}.map.{tier}"), limit)?;
         if tier == "default" {
-            default = Some(place);
+            default = Some(index);
         }
-        map.push((tier.clone(), place));
+        map.push((tier.clone(), index));
     }
     let Some(default) = default else {
-        return fault(
+        return invalid(
             &format!("{at}.map"),
-            "has no `default`: say which limit is for a request that names no tier, or an unknown one",
+            "has no `default`: add the limit for requests that name no tier, or an unknown one",
         );
     };
-    let by = parts::check(&format!("{at}.by"), &tiers.by, variables)?;
+    let by = key_components::validate(&format!("{at}.by"), &tiers.by, variables)?;
     if tiers.by.plain {
-        return fault(
+        return invalid(
             &format!("{at}.by.plain"),
-            "a tier's name is compared, never sent: remove it",
+            "the name of a tier is compared and never sent: remove it",
         );
     }
     Ok(LimitName::Tiers { by, map, default })
@@ -123,20 +130,20 @@ fn units(at: &str, units: u64) -> Result<u64, ConfigError> {
     if (1..=MAX_COST).contains(&units) {
         Ok(units)
     } else {
-        fault(at, format_args!("{units} is not between 1 and {MAX_COST}"))
+        invalid(at, format_args!("{units} is not between 1 and {MAX_COST}"))
     }
 }
 
-fn cost(at: &str, file: &written::Cost) -> Result<Cost, ConfigError> {
+fn cost(at: &str, file: &schema::Cost) -> Result<Cost, ConfigError> {
     let varying = match file {
-        written::Cost::Constant(cost) => return Ok(Cost::Constant(units(at, *cost)?)),
-        written::Cost::Varying(varying) => varying,
+        schema::Cost::Constant(cost) => return Ok(Cost::Constant(units(at, *cost)?)),
+        schema::Cost::Varying(varying) => varying,
     };
     let default = units(&format!("{at}.default"), varying.default)?;
     match (&varying.table, &varying.header) {
         (Some(table), None) if varying.max.is_none() && !varying.trusted => {
             if table.is_empty() {
-                return fault(&format!("{at}.table"), "is empty: say `cost: N` instead");
+                return invalid(&format!("{at}.table"), "is empty: use `cost: N` instead");
             }
             let entries = table.iter().enumerate();
             let entries = entries.map(|(index, line)| entry(&format!("{at}.table[{index}]"), line));
@@ -147,20 +154,20 @@ fn cost(at: &str, file: &written::Cost) -> Result<Cost, ConfigError> {
         }
         (None, Some(header)) => {
             let Some(most) = varying.max else {
-                return fault(
+                return invalid(
                     &format!("{at}.max"),
-                    "is missing: say the most that the header can make a request cost",
+                    "is missing: set the largest cost that the header can set",
                 );
             };
             if !varying.trusted {
-                return fault(
+                return invalid(
                     &format!("{at}.trusted"),
-                    "is not `true`: a header that clients write would let them choose what they pay; say `trusted: true` if something in front of this filter writes it",
+                    "is not `true`: clients that write this header could choose their own cost; set `trusted: true` if something in front of this filter sets the header",
                 );
             }
             let most = units(&format!("{at}.max"), most)?;
             if default > most {
-                return fault(
+                return invalid(
                     &format!("{at}.default"),
                     format_args!("{default} is more than `max` ({most})"),
                 );
@@ -171,14 +178,14 @@ fn cost(at: &str, file: &written::Cost) -> Result<Cost, ConfigError> {
                 default,
             })
         }
-        _ => fault(
+        _ => invalid(
             at,
             "is neither a number, nor `{table: [...]}`, nor `{header: NAME, max: N, trusted: true}`",
         ),
     }
 }
 
-fn entry(at: &str, file: &written::CostEntry) -> Result<Entry, ConfigError> {
+fn entry(at: &str, file: &schema::CostEntry) -> Result<Entry, ConfigError> {
     Ok(Entry {
         template: match &file.template {
             Some(text) => Some(template(&format!("{at}.template"), text)?),

@@ -1,12 +1,12 @@
-//! Fields that may be written in two ways. Read by hand: serde's own way to do it would answer any mistake inside
-//! with *did not match any variant*, without the field's name.
+//! Fields that accept two forms. Deserialized by hand: serde's untagged enums report every mistake inside as *did not
+//! match any variant*, without the field's name.
 
 use std::fmt;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::written::{Claim, Cost, Limit, Names, UpstreamPaths};
+use super::schema::{AttributePath, ClaimPath, Cost, Limit, UpstreamPaths};
 
 macro_rules! visit {
     ($type:ident, $expecting:literal, { $($visits:tt)* }) => {
@@ -26,14 +26,18 @@ macro_rules! visit {
     };
 }
 
-visit!(Limit, "a limit's name, or `{by: PART, map: {...}}`", {
-    fn visit_str<E: Error>(self, name: &str) -> Result<Limit, E> {
-        Ok(Limit::Name(name.to_owned()))
+visit!(
+    Limit,
+    "the name of a limit, or `{by: COMPONENT, map: {...}}`",
+    {
+        fn visit_str<E: Error>(self, name: &str) -> Result<Limit, E> {
+            Ok(Limit::Name(name.to_owned()))
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
+            Deserialize::deserialize(MapAccessDeserializer::new(map)).map(Limit::Tiers)
+        }
     }
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
-        Deserialize::deserialize(MapAccessDeserializer::new(map)).map(Limit::Tiers)
-    }
-});
+);
 
 visit!(
     Cost,
@@ -53,33 +57,33 @@ visit!(
     }
 );
 
-visit!(Names, "a dotted name, or a list of names", {
-    fn visit_str<E: Error>(self, name: &str) -> Result<Names, E> {
-        Ok(Names::Dotted(name.to_owned()))
+visit!(AttributePath, "a dotted name, or a list of names", {
+    fn visit_str<E: Error>(self, name: &str) -> Result<AttributePath, E> {
+        Ok(AttributePath::Dotted(name.to_owned()))
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Names, A::Error> {
-        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Names::List)
-    }
-});
-
-visit!(UpstreamPaths, "a name such as `go`, or every choice", {
-    fn visit_str<E: Error>(self, name: &str) -> Result<UpstreamPaths, E> {
-        Deserialize::deserialize(StrDeserializer::new(name)).map(UpstreamPaths::Name)
-    }
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<UpstreamPaths, A::Error> {
-        Deserialize::deserialize(MapAccessDeserializer::new(map)).map(UpstreamPaths::Choices)
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<AttributePath, A::Error> {
+        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(AttributePath::List)
     }
 });
 
 visit!(
-    Claim,
-    "a claim's name, or a list of names that lead to it",
+    UpstreamPaths,
+    "a name such as `go`, or an object with every choice",
     {
-        fn visit_str<E: Error>(self, name: &str) -> Result<Claim, E> {
-            Ok(Claim::Name(name.to_owned()))
+        fn visit_str<E: Error>(self, name: &str) -> Result<UpstreamPaths, E> {
+            Deserialize::deserialize(StrDeserializer::new(name)).map(UpstreamPaths::Name)
         }
-        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Claim, A::Error> {
-            Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Claim::List)
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<UpstreamPaths, A::Error> {
+            Deserialize::deserialize(MapAccessDeserializer::new(map)).map(UpstreamPaths::Choices)
         }
     }
 );
+
+visit!(ClaimPath, "the name of a claim, or a list of names", {
+    fn visit_str<E: Error>(self, name: &str) -> Result<ClaimPath, E> {
+        Ok(ClaimPath::Name(name.to_owned()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<ClaimPath, A::Error> {
+        Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(ClaimPath::List)
+    }
+});

@@ -1,37 +1,37 @@
-//! Checks of what a rule's `match` says.
+//! Validates a rule's `match`.
 
 use regex_lite::{Regex, RegexBuilder};
 
-use super::fault::{ConfigError, fault};
-use super::parts::header_name;
-use super::{not_empty, written};
+use super::error::{ConfigError, invalid};
+use super::key_components::header_name;
+use super::{not_empty, schema};
 use crate::matcher::{Condition, Host, Matcher, OnPath};
 use crate::template::{Template, unambiguous};
 
-/// Bytes of a compiled expression. Matching takes time in proportion to this and to the length of what is matched,
-/// and clients choose the latter.
+/// Largest compiled expression, in bytes. Matching takes time in proportion to this and to the length of the input,
+/// which clients choose.
 const MAX_REGEX_BYTES: usize = 64 * 1024;
-/// `not` in `any` in `all`: deeper than anyone can read.
+/// Nesting of `all`, `any` and `not`.
 const MAX_DEPTH: usize = 8;
 
-/// The matcher, and the names that it gives to path segments.
-pub(super) fn check(
+/// The matcher, and the names of its template variables.
+pub(super) fn validate(
     at: &str,
-    file: &written::Match,
+    file: &schema::Match,
 ) -> Result<(Matcher, Vec<String>), ConfigError> {
     let mut variables = Vec::new();
-    let matcher = check_match(at, file, MAX_DEPTH, &mut variables)?;
+    let matcher = validate_match(at, file, MAX_DEPTH, &mut variables)?;
     Ok((matcher, variables))
 }
 
-fn check_match(
+fn validate_match(
     at: &str,
-    file: &written::Match,
+    file: &schema::Match,
     depth: usize,
     variables: &mut Vec<String>,
 ) -> Result<Matcher, ConfigError> {
     let Some(depth) = depth.checked_sub(1) else {
-        return fault(at, format_args!("is more than {MAX_DEPTH} levels deep"));
+        return invalid(at, format_args!("is more than {MAX_DEPTH} levels deep"));
     };
     let mut all = Vec::new();
     if let Some(path) = &file.path {
@@ -62,35 +62,35 @@ fn check_match(
         let hosts = hosts.map(|(index, text)| host(&format!("{at}.hosts[{index}]"), text));
         all.push(Matcher::Hosts(hosts.collect::<Result<_, _>>()?));
     }
-    for (index, written) in file.headers.iter().enumerate() {
+    for (index, entry) in file.headers.iter().enumerate() {
         let at = format!("{at}.headers[{index}]");
-        let name = header_name(&format!("{at}.name"), &written.name)?;
-        all.push(Matcher::Header(name, condition(&at, written)?));
+        let name = header_name(&format!("{at}.name"), &entry.name)?;
+        all.push(Matcher::Header(name, condition(&at, entry)?));
     }
-    for (index, written) in file.query.iter().enumerate() {
+    for (index, entry) in file.query.iter().enumerate() {
         let at = format!("{at}.query[{index}]");
-        let name = not_empty(&format!("{at}.name"), &written.name)?.to_owned();
-        all.push(Matcher::Query(name, condition(&at, written)?));
+        let name = not_empty(&format!("{at}.name"), &entry.name)?.to_owned();
+        all.push(Matcher::Query(name, condition(&at, entry)?));
     }
     for (index, inner) in file.all.iter().enumerate() {
         let at = format!("{at}.all[{index}]");
-        all.push(check_match(&at, inner, depth, variables)?);
+        all.push(validate_match(&at, inner, depth, variables)?);
     }
     if !file.any.is_empty() {
         let mut any = Vec::with_capacity(file.any.len());
         for (index, inner) in file.any.iter().enumerate() {
             let at = format!("{at}.any[{index}]");
-            any.push(check_match(&at, inner, depth, variables)?);
+            any.push(validate_match(&at, inner, depth, variables)?);
         }
         all.push(Matcher::Any(any));
     }
     if let Some(inner) = &file.not {
-        // What is not matched names nothing.
-        let inner = check_match(&format!("{at}.not"), inner, depth, &mut Vec::new())?;
+        // Variables under `not` have no value.
+        let inner = validate_match(&format!("{at}.not"), inner, depth, &mut Vec::new())?;
         if matches!(&inner, Matcher::All(all) if all.is_empty()) {
-            return fault(
+            return invalid(
                 &format!("{at}.not"),
-                "is empty, which is every request, so this matches none",
+                "is empty, which matches every request, so the rule would match none",
             );
         }
         all.push(Matcher::Not(Box::new(inner)));
@@ -100,19 +100,19 @@ fn check_match(
 
 fn literal(at: &str, path: &str) -> Result<String, ConfigError> {
     if !path.starts_with('/') {
-        return fault(at, format_args!("`{path}` does not begin with `/`"));
+        return invalid(at, format_args!("`{path}` does not begin with `/`"));
     }
-    unambiguous(path).or_else(|why| fault(at, format_args!("`{path}`: {why}")))?;
+    unambiguous(path).or_else(|why| invalid(at, format_args!("`{path}`: {why}")))?;
     Ok(path.to_owned())
 }
 
 pub(super) fn template(at: &str, text: &str) -> Result<Template, ConfigError> {
-    Template::parse(text).or_else(|why| fault(at, why))
+    Template::parse(text).or_else(|why| invalid(at, why))
 }
 
-/// The whole value must match, as with Envoy's own expressions: half a match is a hole.
+/// The whole value must match, as with Envoy's own expressions: a partial match would leave a gap.
 fn regex(at: &str, text: &str) -> Result<Regex, ConfigError> {
-    // Compiled alone too, so that a bracket too many cannot end the group that it is put in.
+    // Compiled by itself first, so that a surplus `)` cannot close the group around it.
     let compiled = RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
     compiled
         .and_then(|_| {
@@ -120,27 +120,27 @@ fn regex(at: &str, text: &str) -> Result<Regex, ConfigError> {
                 .size_limit(MAX_REGEX_BYTES)
                 .build()
         })
-        .or_else(|error| fault(at, format_args!("`{text}`: {error}")))
+        .or_else(|error| invalid(at, format_args!("`{text}`: {error}")))
 }
 
-pub(super) fn methods(at: &str, written: &[String]) -> Result<Vec<String>, ConfigError> {
-    for (index, method) in written.iter().enumerate() {
+pub(super) fn methods(at: &str, names: &[String]) -> Result<Vec<String>, ConfigError> {
+    for (index, method) in names.iter().enumerate() {
         let capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
         if method.is_empty() || !method.bytes().all(capital) {
-            return fault(
+            return invalid(
                 &format!("{at}[{index}]"),
                 format_args!("`{method}` is not a method in capitals such as `GET`"),
             );
         }
     }
-    Ok(written.to_vec())
+    Ok(names.to_vec())
 }
 
 fn host(at: &str, text: &str) -> Result<Host, ConfigError> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let port = !name.starts_with('[') && name.contains(':');
     if name.is_empty() || port || name.contains(['/', '*', ' ', '@']) || name.ends_with('.') {
-        return fault(
+        return invalid(
             at,
             format_args!(
                 "`{text}` is not a host such as `api.example.com` or `*.example.com`, without port or scheme"
@@ -149,22 +149,22 @@ fn host(at: &str, text: &str) -> Result<Host, ConfigError> {
     }
     let name = name.to_ascii_lowercase();
     Ok(if text.starts_with("*.") {
-        Host::Under(format!(".{name}"))
+        Host::SubdomainOf(format!(".{name}"))
     } else {
         Host::Exact(name)
     })
 }
 
-fn condition(at: &str, file: &written::Condition) -> Result<Condition, ConfigError> {
+fn condition(at: &str, file: &schema::Condition) -> Result<Condition, ConfigError> {
     match (&file.present, &file.equals, &file.prefix, &file.regex) {
         (Some(true), None, None, None) => Ok(Condition::Present),
         (Some(false), None, None, None) => Ok(Condition::Absent),
         (None, Some(text), None, None) => Ok(Condition::Equals(text.clone())),
         (None, None, Some(text), None) => Ok(Condition::Prefix(text.clone())),
         (None, None, None, Some(text)) => regex(&format!("{at}.regex"), text).map(Condition::Regex),
-        _ => fault(
+        _ => invalid(
             at,
-            "says not exactly one of `present`, `equals`, `prefix` and `regex`",
+            "needs exactly one of `present`, `equals`, `prefix` and `regex`",
         ),
     }
 }

@@ -1,7 +1,6 @@
-//! Reads a value of JSON into the types of `written.rs` and knows, at every mistake, which field it is in.
+//! Deserializes a JSON value into the types of `schema.rs` and reports the field of every mistake.
 //!
-//! `serde_path_to_error` does the same around any deserializer; around this one value it took 108 KB of the VM's
-//! code, a fifth of the whole.
+//! `serde_path_to_error` does the same for any deserializer, but took 108 KB of the VM's code, a fifth of the whole.
 
 use std::fmt;
 
@@ -12,22 +11,22 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
 
-/// What is wrong, and where: known once the mistake has passed a reader on its way out.
+/// What is wrong, and in which field; the first reader that the error passes through adds the field.
 #[derive(Debug)]
-pub struct Misread {
+pub struct ReadError {
     pub field: Option<String>,
     pub why: String,
 }
 
-impl fmt::Display for Misread {
+impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl std::error::Error for Misread {}
+impl std::error::Error for ReadError {}
 
-impl Error for Misread {
+impl Error for ReadError {
     fn custom<T: fmt::Display>(why: T) -> Self {
         Self {
             field: None,
@@ -36,14 +35,14 @@ impl Error for Misread {
     }
 }
 
-impl Misread {
+impl ReadError {
     fn within(mut self, path: &Path<'_>) -> Self {
         self.field.get_or_insert_with(|| path.to_string());
         self
     }
 }
 
-/// The way to a value, from it to the root.
+/// The path of a value, as a list from the value to the root.
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root,
@@ -62,8 +61,8 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Reads a whole value.
-pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Misread> {
+/// Deserializes a whole value.
+pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ReadError> {
     T::deserialize(Reader {
         value,
         path: Path::Root,
@@ -76,7 +75,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn unexpected<'de, V: Visitor<'de>>(&self, visitor: &V) -> Misread {
+    fn unexpected<'de, V: Visitor<'de>>(&self, visitor: &V) -> ReadError {
         let found = match self.value {
             Value::Null => Unexpected::Other("null"),
             Value::Bool(flag) => Unexpected::Bool(*flag),
@@ -85,10 +84,10 @@ impl Reader<'_> {
             Value::Array(_) => Unexpected::Other("a list"),
             Value::Object(_) => Unexpected::Other("an object"),
         };
-        Misread::invalid_type(found, visitor).within(&self.path)
+        ReadError::invalid_type(found, visitor).within(&self.path)
     }
 
-    fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+    fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         let Value::Number(number) = self.value else {
             return Err(self.unexpected(&visitor));
         };
@@ -99,39 +98,39 @@ impl Reader<'_> {
         } else {
             visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN))
         };
-        read.map_err(|error: Misread| error.within(&self.path))
+        read.map_err(|error: ReadError| error.within(&self.path))
     }
 
-    fn text<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+    fn text<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.value {
             Value::String(text) => visitor
                 .visit_str(text)
-                .map_err(|error: Misread| error.within(&self.path)),
+                .map_err(|error: ReadError| error.within(&self.path)),
             _ => Err(self.unexpected(&visitor)),
         }
     }
 
-    fn list<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+    fn list<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.value {
             Value::Array(values) => visitor
-                .visit_seq(List {
+                .visit_seq(ListReader {
                     values: values.iter().enumerate(),
                     path: &self.path,
                 })
-                .map_err(|error: Misread| error.within(&self.path)),
+                .map_err(|error: ReadError| error.within(&self.path)),
             _ => Err(self.unexpected(&visitor)),
         }
     }
 
-    fn object<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+    fn object<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.value {
             Value::Object(fields) => visitor
-                .visit_map(Fields {
+                .visit_map(ObjectReader {
                     fields: fields.iter(),
                     current: None,
                     path: &self.path,
                 })
-                .map_err(|error: Misread| error.within(&self.path)),
+                .map_err(|error: ReadError| error.within(&self.path)),
             _ => Err(self.unexpected(&visitor)),
         }
     }
@@ -139,21 +138,21 @@ impl Reader<'_> {
 
 macro_rules! read_as {
     ($($method:ident => $reader:ident),*) => {
-        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
             self.$reader(visitor)
         })*
     };
 }
 
 impl<'de> Deserializer<'de> for Reader<'_> {
-    type Error = Misread;
+    type Error = ReadError;
 
     read_as! {
         deserialize_u8 => number, deserialize_u64 => number, deserialize_str => text, deserialize_string => text,
         deserialize_identifier => text, deserialize_seq => list, deserialize_map => object
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.value {
             Value::Null | Value::Bool(_) => Err(self.unexpected(&visitor)),
             Value::Number(_) => self.number(visitor),
@@ -163,14 +162,14 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.value {
             Value::Bool(flag) => visitor.visit_bool(*flag),
             _ => Err(self.unexpected(&visitor)),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misread> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.value {
             Value::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -181,7 +180,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Misread> {
+    ) -> Result<V::Value, ReadError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -190,7 +189,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misread> {
+    ) -> Result<V::Value, ReadError> {
         self.object(visitor)
     }
 
@@ -199,7 +198,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misread> {
+    ) -> Result<V::Value, ReadError> {
         let (name, content) = match self.value {
             Value::String(name) => (name, None),
             Value::Object(fields) if fields.len() == 1 => match fields.iter().next() {
@@ -209,12 +208,12 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             _ => return Err(self.unexpected(&visitor)),
         };
         visitor
-            .visit_enum(Variant {
+            .visit_enum(EnumReader {
                 name,
                 content,
                 path: &self.path,
             })
-            .map_err(|error: Misread| error.within(&self.path))
+            .map_err(|error: ReadError| error.within(&self.path))
     }
 
     forward_to_deserialize_any! {
@@ -222,18 +221,18 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     }
 }
 
-struct List<'a, I> {
+struct ListReader<'a, I> {
     values: I,
     path: &'a Path<'a>,
 }
 
-impl<'a, 'de, I: Iterator<Item = (usize, &'a Value)>> SeqAccess<'de> for List<'a, I> {
-    type Error = Misread;
+impl<'a, 'de, I: Iterator<Item = (usize, &'a Value)>> SeqAccess<'de> for ListReader<'a, I> {
+    type Error = ReadError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Misread> {
+    ) -> Result<Option<T::Value>, ReadError> {
         let Some((index, value)) = self.values.next() else {
             return Ok(None);
         };
@@ -242,95 +241,97 @@ impl<'a, 'de, I: Iterator<Item = (usize, &'a Value)>> SeqAccess<'de> for List<'a
     }
 }
 
-struct Fields<'a> {
+struct ObjectReader<'a> {
     fields: serde_json::map::Iter<'a>,
     current: Option<(&'a str, &'a Value)>,
     path: &'a Path<'a>,
 }
 
-impl<'de> MapAccess<'de> for Fields<'_> {
-    type Error = Misread;
+impl<'de> MapAccess<'de> for ObjectReader<'_> {
+    type Error = ReadError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, Misread> {
+    ) -> Result<Option<K::Value>, ReadError> {
         let Some((name, value)) = self.fields.next() else {
             return Ok(None);
         };
         self.current = Some((name, value));
-        // A field that nobody knows is a mistake in that field.
-        let key: serde::de::value::StrDeserializer<'_, Misread> =
+        // Report an unknown field as a mistake in that field.
+        let key: serde::de::value::StrDeserializer<'_, ReadError> =
             serde::de::IntoDeserializer::into_deserializer(name.as_str());
         seed.deserialize(key)
             .map(Some)
-            .map_err(|error: Misread| error.within(&Path::Field(self.path, name)))
+            .map_err(|error: ReadError| error.within(&Path::Field(self.path, name)))
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Misread> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ReadError> {
         let Some((name, value)) = self.current.take() else {
-            return Err(Misread::custom("a value without a name"));
+            return Err(ReadError::custom("a value without a name"));
         };
         let path = Path::Field(self.path, name);
         seed.deserialize(Reader { value, path })
     }
 }
 
-struct Variant<'a> {
+struct EnumReader<'a> {
     name: &'a str,
     content: Option<&'a Value>,
     path: &'a Path<'a>,
 }
 
-impl<'a, 'de> EnumAccess<'de> for Variant<'a> {
-    type Error = Misread;
+impl<'a, 'de> EnumAccess<'de> for EnumReader<'a> {
+    type Error = ReadError;
     type Variant = Self;
 
     fn variant_seed<V: DeserializeSeed<'de>>(
         self,
         seed: V,
-    ) -> Result<(V::Value, Variant<'a>), Misread> {
-        let name: serde::de::value::StrDeserializer<'_, Misread> =
+    ) -> Result<(V::Value, EnumReader<'a>), ReadError> {
+        let name: serde::de::value::StrDeserializer<'_, ReadError> =
             serde::de::IntoDeserializer::into_deserializer(self.name);
         seed.deserialize(name).map(|variant| (variant, self))
     }
 }
 
-impl<'de> VariantAccess<'de> for Variant<'_> {
-    type Error = Misread;
+impl<'de> VariantAccess<'de> for EnumReader<'_> {
+    type Error = ReadError;
 
-    fn unit_variant(self) -> Result<(), Misread> {
+    fn unit_variant(self) -> Result<(), ReadError> {
         match self.content {
             None => Ok(()),
-            Some(_) => Err(Misread::custom(format_args!(
-                "`{}` has no value: write it alone",
+            Some(_) => Err(ReadError::custom(format_args!(
+                "`{}` takes no value: write it alone",
                 self.name
             ))),
         }
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Misread> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, ReadError> {
         match self.content {
             Some(value) => seed.deserialize(Reader {
                 value,
                 path: Path::Field(self.path, self.name),
             }),
-            None => Err(Misread::custom(format_args!(
+            None => Err(ReadError::custom(format_args!(
                 "`{0}` needs a value: `{{{0}: ...}}`",
                 self.name
             ))),
         }
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Misread> {
-        Err(Misread::custom("lists of values are not read here"))
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, ReadError> {
+        Err(ReadError::custom(
+            "variants with several values are not supported",
+        ))
     }
 
     fn struct_variant<V: Visitor<'de>>(
         self,
         _: &'static [&'static str],
         _: V,
-    ) -> Result<V::Value, Misread> {
-        Err(Misread::custom("variants with fields are not read here"))
+    ) -> Result<V::Value, ReadError> {
+        Err(ReadError::custom("variants with fields are not supported"))
     }
 }

@@ -1,13 +1,13 @@
-//! Checks of what clients are told.
+//! Validates `reply`.
 
-use super::fault::{ConfigError, fault};
-use super::written::{self, Headers};
+use super::error::{ConfigError, invalid};
+use super::schema::{self, Headers};
 use crate::reply::{HeaderStyle, ReplyStyle};
 
-/// A body travels with every denial, and denials are many.
+/// The body is sent with every denial, and denials are many.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-pub(super) fn check(at: &str, file: Option<&written::Reply>) -> Result<ReplyStyle, ConfigError> {
+pub(super) fn validate(at: &str, file: Option<&schema::Reply>) -> Result<ReplyStyle, ConfigError> {
     let Some(file) = file else {
         return Ok(ReplyStyle::default());
     };
@@ -18,21 +18,21 @@ pub(super) fn check(at: &str, file: Option<&written::Reply>) -> Result<ReplyStyl
         Headers::Both => HeaderStyle::Both,
     };
     if file.on_admitted && headers == HeaderStyle::None {
-        return fault(
+        return invalid(
             &format!("{at}.on_admitted"),
-            "has nothing to tell with `headers: none`",
+            "has no effect with `headers: none`",
         );
     }
     let body = match (&file.body, &file.content_type) {
         (None, None) => None,
         (None, Some(_)) => {
-            return fault(&format!("{at}.content_type"), "belongs to `body`: give one");
+            return invalid(&format!("{at}.content_type"), "needs a `body`: add one");
         }
         (Some(body), _) if body.len() > MAX_BODY_BYTES => {
-            return fault(
+            return invalid(
                 &format!("{at}.body"),
                 format_args!(
-                    "has {} bytes and may have {MAX_BODY_BYTES}: it travels with every denial",
+                    "has {} bytes and may have {MAX_BODY_BYTES}, since it is sent with every denial",
                     body.len()
                 ),
             );
@@ -41,7 +41,7 @@ pub(super) fn check(at: &str, file: Option<&written::Reply>) -> Result<ReplyStyl
         (Some(body), Some(media)) => {
             let visible = |byte: u8| matches!(byte, b' '..=b'~');
             if !media.contains('/') || !media.bytes().all(visible) {
-                return fault(
+                return invalid(
                     &format!("{at}.content_type"),
                     format_args!("`{media}` is not a media type such as `text/html`"),
                 );

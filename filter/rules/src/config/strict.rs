@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for Strict {
                 let mut values = Map::new();
                 while let Some((name, Strict(value))) = map.next_entry::<String, _>()? {
                     if values.contains_key(&name) {
-                        return Err(Error::custom(format_args!("`{name}` stands twice")));
+                        return Err(Error::custom(format_args!("duplicate field `{name}`")));
                     }
                     values.insert(name, value);
                 }
@@ -66,11 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_read_as_it_is_and_a_field_that_stands_twice_is_refused() {
+    fn json_is_read_unchanged_and_duplicate_fields_are_refused() {
         let text = r#"{"a":[1,-2,0.5,null,true,"x"],"b":{}}"#;
         assert_eq!(read(text.as_bytes()).unwrap().to_string(), text);
         let error = read(br#"{"a":{"b":1,"b":2}}"#).unwrap_err().to_string();
-        assert!(error.contains("`b` stands twice"), "{error}");
+        assert!(error.contains("duplicate field `b`"), "{error}");
         assert!(read(b"{} {}").is_err());
     }
 }

@@ -1,13 +1,14 @@
-//! YAML inside Envoy's own file reaches a plugin as a serialized `google.protobuf.Struct` (seen with Envoy 1.40;
-//! Istio and Envoy Gateway send JSON). This turns it into the JSON value that it stands for.
+//! YAML in Envoy's own configuration file reaches a plugin as a serialized `google.protobuf.Struct` (observed with
+//! Envoy
+//! 1.40; Istio and Envoy Gateway send JSON). This module converts it to the JSON value that it represents.
 
 use prost::Message;
 use prost_types::{Struct, Value, value::Kind};
 use serde_json::{Map, Number};
 
-/// The value, or `None` when these bytes are something else.
+/// The value, or `None` if these bytes are something else.
 pub fn read(bytes: &[u8]) -> Option<serde_json::Value> {
-    // The tag of `fields`, a struct's only field, is also a line feed: JSON may begin with one, and then is no struct.
+    // The tag of `fields`, a struct's only field, is a line feed. JSON may begin with one too; it then fails to decode.
     bytes
         .starts_with(b"\n")
         .then(|| Struct::decode(bytes).ok().map(object))?
@@ -32,7 +33,7 @@ fn value(value: Value) -> serde_json::Value {
     }
 }
 
-/// A struct's numbers are doubles; a configuration's are nearly all whole.
+/// Numbers of a struct are doubles; those of a configuration are nearly all integers.
 fn number(number: f64) -> serde_json::Value {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
     if number.fract() == 0.0 && number.abs() < EXACT {
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_struct_becomes_the_json_that_it_was_written_as() {
+    fn a_struct_becomes_the_json_that_it_stands_for() {
         let number = |number| Value {
             kind: Some(Kind::NumberValue(number)),
         };
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn json_and_noise_are_no_struct() {
+    fn json_and_noise_are_not_read_as_a_struct() {
         for bytes in [
             &b"{}"[..],
             b"\n{}",

@@ -1,21 +1,21 @@
-//! From how the upstream's way to read paths is written to the steps that it takes.
+//! Turns `upstream_paths` into the steps that the upstream takes to parse a path.
 
-use super::written::{
+use super::schema::{
     Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Parameters, PathChoices,
     QuerySemicolon, UpstreamName, UpstreamPaths,
 };
 use crate::path::{DOTS, Step, Upstream};
 use crate::query::Semicolon;
 
-/// The steps, and what a `;` in the query does.
-pub(super) fn check(file: &UpstreamPaths) -> (Upstream, Option<Semicolon>) {
+/// The steps, and what a `;` in the query means.
+pub(super) fn validate(file: &UpstreamPaths) -> (Upstream, Option<Semicolon>) {
     match file {
         UpstreamPaths::Choices(choices) => known(*choices),
         UpstreamPaths::Name(name) => choices(*name).map_or((Upstream::Unknown, None), known),
     }
 }
 
-/// What a name stands for. `filter/rules/tests/upstreams` compares each with a model of the server.
+/// The choices that a name stands for. `filter/rules/tests/upstreams` compares each with a model of the server.
 const fn choices(name: UpstreamName) -> Option<PathChoices> {
     let decoded = PathChoices {
         parameters: Parameters::Keep,

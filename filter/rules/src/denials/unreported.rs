@@ -1,15 +1,14 @@
-//! What the filter has denied by certificates and the sidecar does not know of yet.
+//! Cached denials that the sidecar has not been told about.
 
 use std::collections::BTreeMap;
 
-use sluicegate_protocol::DeniedHere;
+use sluicegate_protocol::CachedDenials;
 
-/// Keys told apart in one report; denials of others are reported without theirs. Reports go with nearly every callout,
-/// so that there are few in each; and a key is at most half a kilobyte.
+/// Most keys in one report; denials of further keys are reported without a key. Nearly every callout carries a report,
+/// so there are few in each. A key has at most half a kilobyte.
 const REPORTED_KEYS: usize = 128;
 
-/// Denied here and not reported yet, by key. Denials for shadows and of too many keys are under the empty key, which
-/// no check has.
+/// Unreported denials by key. Shadow denials, and those of too many keys, are under the empty key, which no check has.
 #[derive(Debug, Default)]
 pub(super) struct Unreported(BTreeMap<String, Vec<Count>>);
 
@@ -17,13 +16,13 @@ pub(super) struct Unreported(BTreeMap<String, Vec<Count>>);
 #[derive(Debug)]
 struct Count {
     limit: String,
-    /// The rule, where nobody heeded them.
+    /// The rule, if these are shadow denials (evaluated, not enforced).
     shadow: Option<String>,
     count: u64,
 }
 
 impl Unreported {
-    /// Counts for the next report; without an allocation where the same was counted before.
+    /// Counts for the next report, without an allocation if the same was counted before.
     pub fn count(&mut self, key: &str, limit: &str, shadow: Option<&str>, count: u64) {
         if let Some(counts) = self.0.get_mut(key) {
             return add(counts, limit, shadow, count);
@@ -37,11 +36,11 @@ impl Unreported {
         add(counts, limit, shadow, count);
     }
 
-    /// All of it, to be sent along.
-    pub fn report(&mut self) -> Vec<DeniedHere<'static>> {
+    /// Takes the whole report.
+    pub fn report(&mut self) -> Vec<CachedDenials<'static>> {
         let mut report = Vec::new();
         for (key, counts) in std::mem::take(&mut self.0) {
-            let denied = |count: Count| DeniedHere {
+            let denied = |count: Count| CachedDenials {
                 limit: count.limit.into(),
                 shadow: count.shadow.map(Into::into),
                 key: (!key.is_empty()).then(|| key.clone().into()),
@@ -52,8 +51,8 @@ impl Unreported {
         report
     }
 
-    /// What did not arrive is counted again.
-    pub fn put_back(&mut self, report: Vec<DeniedHere<'static>>) {
+    /// Restores a report that failed.
+    pub fn put_back(&mut self, report: Vec<CachedDenials<'static>>) {
         for denied in report {
             self.count(
                 denied.key.as_deref().unwrap_or_default(),
@@ -64,7 +63,7 @@ impl Unreported {
         }
     }
 
-    /// There is nothing to report.
+    /// Whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_tells_a_bounded_number_of_keys_apart_and_counts_all_denials() {
+    fn a_report_names_a_bounded_number_of_keys_and_counts_all_denials() {
         let mut unreported = Unreported::default();
         for name in 0..300 {
             for _ in 0..2 {

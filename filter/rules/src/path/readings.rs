@@ -1,40 +1,40 @@
-//! How upstreams read a path: the steps that they take, in the order in which they take them.
+//! How upstreams parse a path: the steps that they take, in order.
 //!
-//! A *reading* is what is left of a path after some of the steps in [`ORDER`]. One upstream decodes escapes and does
-//! nothing else, another cuts `;params` first and resolves dot segments afterwards. By default we do not know which
-//! steps the upstream takes, so every selection of them is a reading ([`all`]). An operator who knows says which
-//! ([`Upstream::Known`]), and there is one.
+//! A *reading* is the result of applying some of the steps in [`ORDER`] to a path. One upstream only decodes escapes,
+//! another removes `;params` first and resolves dot segments afterwards. By default the upstream's steps are unknown,
+//! so every selection of them is a reading ([`all`]). If the operator configures them ([`Upstream::Known`]), there is
+//! one reading.
 //!
-//! Merging `//` is a step like the others. For `path`, `path_prefix` and `path_template` a merged path would do, because
-//! none of these holds `//` and so each matches the merged path whenever it matches the other. Under `not` and behind
-//! `stop` it is the other way round: an upstream that does not merge serves `//public/x` outside `/public/`.
+//! Merging `//` is a step like the others. For `path`, `path_prefix` and `path_template` the merged path alone would
+//! do: none of them contains `//`, so each matches the merged path whenever it matches the other. For `not` and `stop`
+//! the unmerged path matters: an upstream that does not merge serves `//public/x` outside `/public/`.
 
-/// One thing that an upstream may do to a path.
+/// One transformation that an upstream may apply to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// `\` becomes `/`.
     Backslashes,
-    /// What stands between a `;` and the next `/` is cut, with the `;`.
+    /// A `;` and everything up to the next `/` is removed.
     Parameters,
-    /// Percent-escapes become the bytes that they stand for. What is not a whole escape stays as it is.
+    /// Percent-escapes are decoded. Incomplete escapes stay unchanged.
     Decode {
-        /// Until none is left, as by a chain of servers that each decode once.
+        /// Until no escape is left, as in a chain of servers that each decode once.
         repeatedly: bool,
-        /// `%2F` becomes `/`; else it stays `%2F`, a byte of its segment.
+        /// Whether `%2F` becomes `/`; otherwise it stays `%2F`, part of its segment.
         slashes: bool,
     },
     /// `//` becomes `/`.
     Merge,
     /// `.` and `..` are resolved.
     Dots {
-        /// `%2e` is such a dot too, as in the URL standard of browsers and Node.js, which decodes nothing else.
+        /// Whether `%2e` counts as a dot, as in the URL standard of browsers and Node.js, which decodes nothing else.
         escaped: bool,
     },
 }
 
 pub(crate) const DOTS: Step = Step::Dots { escaped: false };
 
-/// The order of the steps. An upstream takes at most one of each line. Some may come before and after decoding.
+/// The order of the steps. An upstream takes at most one step of each line; some occur both before and after decoding.
 const ORDER: [&[Step]; 8] = [
     &[Step::Backslashes],
     &[Step::Parameters],
@@ -63,7 +63,7 @@ const ORDER: [&[Step]; 8] = [
     &[DOTS],
 ];
 
-/// The steps of the coarsest reading. It makes keys: see [`super::Target::canonical`].
+/// The steps of the coarsest reading, which keys use: see [`super::Target::canonical`].
 const COARSEST: [Step; 5] = [
     Step::Decode {
         repeatedly: true,
@@ -75,21 +75,21 @@ const COARSEST: [Step; 5] = [
     DOTS,
 ];
 
-/// What is known of the upstream's way to read a path.
+/// What is known about how the upstream parses a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Upstream {
-    /// Nothing: every reading counts.
+    /// Nothing: every reading is possible.
     Unknown,
     /// It takes these steps.
     Known(Vec<Step>),
 }
 
-/// How many readings a path may have. Ordinary paths have at most four; more than 64 take an attacker.
+/// Most readings of a path. Ordinary paths have at most four; only an attacker's have more than 64.
 const MAX_READINGS: usize = 64;
-/// Bytes that all readings of a path may have together. 32 KiB take about 0.3 ms, natively.
+/// Most bytes of all readings of a path together. 32 KiB take about 0.3 ms, natively.
 const MAX_BYTES: usize = 32 * 1024;
 
-/// Every reading of a path, each once, the path as written first. `None` when they are more than we care to compare.
+/// Every reading of a path, each once, beginning with the unchanged path. `None` if they exceed the bounds.
 pub(crate) fn all(path: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut readings = vec![path.to_vec()];
     let mut bytes = path.len();
@@ -123,8 +123,8 @@ pub(crate) fn coarsest(path: &[u8]) -> Vec<u8> {
     after(&COARSEST, path)
 }
 
-/// The coarsest form of one segment: decoded until no escape is left, without `;params`. A segment that has nothing
-/// else keeps them, or a client could make the segment empty and so its key missing.
+/// The coarsest form of one segment: decoded until no escape is left, without `;params`. A segment that consists of
+/// `;params` only keeps them; otherwise a client could make the segment empty and its key missing.
 pub(crate) fn coarsest_segment(segment: &[u8]) -> Vec<u8> {
     let decoded = decode(segment, true, true);
     match decoded.iter().position(|byte| *byte == b';') {
@@ -134,7 +134,7 @@ pub(crate) fn coarsest_segment(segment: &[u8]) -> Vec<u8> {
 }
 
 impl Step {
-    /// The path after this step; `None` when it stays the same.
+    /// The path after this step; `None` if it stays the same.
     fn apply(self, path: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Backslashes => path.contains(&b'\\').then(|| {
@@ -166,7 +166,7 @@ impl Step {
     }
 }
 
-/// Resolves dot segments as RFC 3986 (5.2.4) does: a `..` takes the segment before it away, even an empty one.
+/// Resolves dot segments as in RFC 3986 (5.2.4): a `..` removes the segment before it, even an empty one.
 fn resolve(path: &[u8], escaped: bool) -> Option<Vec<u8>> {
     let dots = |segment: &[u8]| dots(segment, escaped);
     let rest = path.strip_prefix(b"/").unwrap_or(path);
@@ -177,7 +177,7 @@ fn resolve(path: &[u8], escaped: bool) -> Option<Vec<u8>> {
     let mut folder = false;
     for segment in rest.split(|byte| *byte == b'/') {
         let dots = dots(segment);
-        // A path that ends with a dot segment is a folder's: `/a/.` is `/a/`.
+        // A path that ends with a dot segment is that of a directory: `/a/.` is `/a/`.
         folder = dots > 0;
         match dots {
             0 => {
@@ -197,7 +197,7 @@ fn resolve(path: &[u8], escaped: bool) -> Option<Vec<u8>> {
     Some(resolved)
 }
 
-/// How many dots a segment consists of, if they are all that it has and one or two.
+/// The number of dots, if the segment consists of one or two dots; otherwise 0.
 fn dots(segment: &[u8], escaped: bool) -> usize {
     let mut rest = segment;
     let mut dots = 0;
@@ -214,12 +214,12 @@ fn dots(segment: &[u8], escaped: bool) -> usize {
 
 fn decode(path: &[u8], repeatedly: bool, slashes: bool) -> Vec<u8> {
     let mut decoded: Vec<u8> = Vec::with_capacity(path.len());
-    // What stands before this is settled and is no part of a later escape.
+    // What precedes this offset is final and cannot become part of an escape.
     let mut settled = 0;
     for byte in path {
         decoded.push(*byte);
-        // An escape may be made of bytes that were escaped themselves (`%2541`), so the end of what has been decoded
-        // is looked at again. Each turn takes two bytes away, so all turns together are linear.
+        // An escape may consist of bytes that were escaped themselves (`%2541`), so the end of the decoded text is
+        // checked again. Each iteration removes two bytes, so the total time is linear.
         while let Some(escaped) = escape_at_end(&decoded, settled) {
             decoded.truncate(decoded.len() - 3);
             if escaped == b'/' && !slashes {
@@ -243,7 +243,7 @@ fn escape_at_end(text: &[u8], settled: usize) -> Option<u8> {
     byte_of(*high, *low)
 }
 
-/// The byte that two hexadecimal digits stand for.
+/// The byte that two hexadecimal digits encode.
 pub(crate) fn byte_of(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()

@@ -1,4 +1,4 @@
-//! The queue, in whatever order things happen.
+//! The queue, with events in any order.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn nobody(_: &usize) -> bool {
 }
 
 #[test]
-fn all_that_arrive_before_the_wake_up_leave_together() {
+fn requests_submitted_before_the_wake_up_share_a_callout() {
     let mut queue = queue();
     assert_eq!(
         queue.submit(0, Load::default(), 0),
@@ -39,7 +39,7 @@ fn all_that_arrive_before_the_wake_up_leave_together() {
 }
 
 #[test]
-fn behind_a_callout_requests_wait_until_it_is_over() {
+fn requests_wait_while_a_callout_is_in_flight() {
     let mut queue = queue();
     queue.submit(0, Load::default(), 0);
     queue.woken();
@@ -55,30 +55,30 @@ fn behind_a_callout_requests_wait_until_it_is_over() {
     assert_eq!(queue.next_batch(310, nobody).unwrap().waiters, [1]);
 }
 
-/// F9: arrivals at 0 and 1 ms, the first callout lost: the second is asked for although nobody else arrives.
+/// F9: requests at 0 and 1 ms, and the first callout is lost: the second is sent although no further request comes.
 #[test]
-fn behind_a_slow_callout_another_leaves_without_further_arrivals() {
+fn another_callout_follows_a_slow_one_without_new_requests() {
     let mut queue = queue();
     queue.submit(0, Load::default(), 0);
     queue.woken();
     assert_eq!(queue.next_batch(0, nobody).unwrap().waiters, [0]);
     queue.submit(1_000, Load::default(), 1);
-    let look_again_us = queue.look_again_us().unwrap();
-    assert!(look_again_us <= TIMEOUT_US / 4);
+    let poll_interval_us = queue.poll_interval_us().unwrap();
+    assert!(poll_interval_us <= TIMEOUT_US / 4);
     let batch = queue.next_batch(TIMEOUT_US / 4, nobody).unwrap();
     assert_eq!(batch.waiters, [1]);
     assert_eq!(batch.timeout_us, 1_000 + TIMEOUT_US - TIMEOUT_US / 4);
-    // F9: each fails by its own deadline and not by its callout's.
+    // F9: each request fails at its own deadline and not at that of its callout.
     assert_eq!(queue.expired(TIMEOUT_US), [0]);
     assert_eq!(queue.expired(TIMEOUT_US + 1_000), [0, 1]);
 }
 
-/// F9: a wake-up that nobody hears is made up for by the timer.
+/// F9: the timer makes up for a lost wake-up.
 #[test]
-fn a_lost_wake_up_is_made_up_for() {
+fn the_timer_recovers_a_lost_wake_up() {
     let mut queue = queue();
     queue.submit(0, Load::default(), 0);
-    assert!(queue.look_again_us().is_some());
+    assert!(queue.poll_interval_us().is_some());
     queue.woken();
     assert!(queue.next_batch(12_500, nobody).is_some());
 }
@@ -100,7 +100,7 @@ fn a_full_batch_does_not_wait_for_the_callout_before_it() {
     assert_eq!(queue.next_batch(1, nobody).unwrap().waiters.len(), 256);
 }
 
-/// F5: what would exceed the wire's bounds goes in several callouts.
+/// F5: what exceeds the protocol's bounds is split into several callouts.
 #[test]
 fn a_batch_is_bounded_by_decisions_checks_and_bytes() {
     let load = |decisions, checks, bytes| Load {
@@ -125,7 +125,7 @@ fn a_batch_is_bounded_by_decisions_checks_and_bytes() {
 }
 
 #[test]
-fn a_callout_for_each_request_can_be_had() {
+fn single_batch_limits_send_a_callout_for_each_request() {
     let mut queue = CalloutQueue::new(TIMEOUT_US, BatchLimits::SINGLE);
     for who in 0..10 {
         queue.submit(0, Load::default(), who);
@@ -137,7 +137,7 @@ fn a_callout_for_each_request_can_be_had() {
 }
 
 #[test]
-fn past_the_bound_there_is_no_room() {
+fn a_full_queue_refuses_requests() {
     let mut queue = queue();
     for who in 0..MAX_WAITING {
         assert!(matches!(
@@ -150,7 +150,7 @@ fn past_the_bound_there_is_no_room() {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Arrive,
+    Submit,
     /// The n-th callout in flight is answered.
     Answer(prop::sample::Index),
     /// The n-th request that has no verdict yet hangs up.
@@ -164,7 +164,7 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        6 => Just(Event::Arrive),
+        6 => Just(Event::Submit),
         3 => any::<prop::sample::Index>().prop_map(Event::Answer),
         1 => any::<prop::sample::Index>().prop_map(Event::HangUp),
         3 => Just(Event::Wake),
@@ -177,11 +177,11 @@ fn event() -> impl Strategy<Value = Event> {
 struct Host {
     queue: CalloutQueue<usize>,
     now_us: u64,
-    arrived_us: Vec<u64>,
-    /// Who has been answered, and when; those that hung up count as answered.
+    submitted_us: Vec<u64>,
+    /// When each request was answered; requests that hung up count as answered.
     answered: RefCell<BTreeMap<usize, u64>>,
     hung_up: BTreeSet<usize>,
-    /// Callouts in flight and when Envoy gives them up.
+    /// Callouts in flight, and when Envoy times them out.
     in_flight: BTreeMap<CalloutId, u64>,
     wakeup: bool,
     timer_us: Option<u64>,
@@ -213,7 +213,7 @@ impl Host {
         self.wakeup |= self.queue.wants_wakeup(self.now_us);
     }
 
-    /// Lets time pass, with callouts given up and the timer firing when they are due.
+    /// Advances the clock, and lets callouts time out and the timer fire when due.
     fn pass(&mut self, us: u64) {
         let end_us = self.now_us + us;
         loop {
@@ -233,7 +233,7 @@ impl Host {
                         self.answer(who);
                     }
                     self.send();
-                    self.timer_us = self.queue.look_again_us().map(|us| at + us);
+                    self.timer_us = self.queue.poll_interval_us().map(|us| at + us);
                 }
             }
         }
@@ -242,19 +242,19 @@ impl Host {
 }
 
 proptest! {
-    /// In whatever order things happen, wake-ups lost included: every request is answered by its deadline and a look
-    /// of the timer, and in the end nothing is left.
+    /// Whatever the order of events, lost wake-ups included: every request is answered by its deadline plus one period
+    /// of the timer, and nothing is left in the end.
     #[test]
     fn every_waiter_is_answered_in_time(events in prop::collection::vec(event(), 1..200)) {
         let mut host = Host {
-            queue: queue(), now_us: 0, arrived_us: Vec::new(), answered: RefCell::default(), hung_up: BTreeSet::new(),
+            queue: queue(), now_us: 0, submitted_us: Vec::new(), answered: RefCell::default(), hung_up: BTreeSet::new(),
             in_flight: BTreeMap::new(), wakeup: false, timer_us: None,
         };
         for event in events.into_iter().chain([Event::Pass(3 * TIMEOUT_US)]) {
             match event {
-                Event::Arrive => {
-                    let who = host.arrived_us.len();
-                    host.arrived_us.push(host.now_us);
+                Event::Submit => {
+                    let who = host.submitted_us.len();
+                    host.submitted_us.push(host.now_us);
                     match host.queue.submit(host.now_us, Load::default(), who) {
                         Submitted::Waits { wake } => host.wakeup |= wake,
                         Submitted::Full(who) => host.answer(who),
@@ -266,7 +266,7 @@ proptest! {
                 }
                 Event::Answer(_) => {}
                 Event::HangUp(index) => {
-                    let open: Vec<_> = (0..host.arrived_us.len())
+                    let open: Vec<_> = (0..host.submitted_us.len())
                         .filter(|who| !host.answered.borrow().contains_key(who)).collect();
                     if !open.is_empty() {
                         let who = *index.get(&open);
@@ -279,16 +279,16 @@ proptest! {
                 Event::Pass(us) => host.pass(us),
             }
             if host.timer_us.is_none() {
-                host.timer_us = host.queue.look_again_us().map(|us| host.now_us + us);
+                host.timer_us = host.queue.poll_interval_us().map(|us| host.now_us + us);
             }
         }
         prop_assert!(host.queue.is_idle(), "{:?}", host.queue);
         let answered = host.answered.borrow();
-        for (who, arrived_us) in host.arrived_us.iter().enumerate() {
+        for (who, submitted_us) in host.submitted_us.iter().enumerate() {
             let Some(at) = answered.get(&who) else {
                 return Err(TestCaseError::fail(format!("{who} was forgotten")));
             };
-            prop_assert!(at - arrived_us <= TIMEOUT_US + TIMEOUT_US / 4, "{who} waited for {} us", at - arrived_us);
+            prop_assert!(at - submitted_us <= TIMEOUT_US + TIMEOUT_US / 4, "{who} waited for {} us", at - submitted_us);
         }
     }
 }

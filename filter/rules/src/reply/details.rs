@@ -1,19 +1,19 @@
-//! Response code details: what Envoy's access log says of a reply of ours (`%RESPONSE_CODE_DETAILS%`), and of a request
-//! that was let through unmetered. Only names from the configuration stand in them, so they have no whitespace (which
-//! Envoy does not want there), and nothing of a key or of an answer.
+//! Response code details: text in Envoy's access log for our replies (`%RESPONSE_CODE_DETAILS%`) and for requests that
+//! were let through unmetered. They consist of names from the configuration, so they contain no whitespace (which Envoy
+//! does not allow there) and nothing from a key or an answer.
 
 use std::fmt::Write;
 
-/// What all of ours begin with.
+/// The prefix of all our response code details.
 pub const DETAILS_PREFIX: &str = "sluicegate_";
 
-/// Whether a response with these details (Envoy's attribute `response.code_details`) is the reply of a Sluicegate filter:
-/// of this one, or of another in the same chain.
-pub fn is_reply_of_ours(code_details: &[u8]) -> bool {
+/// Whether a response with these details (Envoy's attribute `response.code_details`) is the reply of a Sluicegate
+/// filter, either this one or another in the same chain.
+pub fn is_sluicegate_reply(code_details: &[u8]) -> bool {
     code_details.starts_with(DETAILS_PREFIX.as_bytes())
 }
 
-/// `sluicegate_denied{rule=per-key,limit=per-key}`. What is not known is left out.
+/// `sluicegate_denied{rule=per-key,limit=per-key}`. Unknown labels are left out.
 pub(crate) fn details(what: &str, labels: &[(&str, Option<&str>)]) -> String {
     let mut text = String::with_capacity(96);
     text.push_str(DETAILS_PREFIX);
@@ -38,15 +38,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f20_a_reply_of_another_sluicegate_filter_is_told_by_its_details() {
-        assert!(is_reply_of_ours(b"sluicegate_denied{rule=r,limit=l}"));
+    fn f20_a_reply_of_another_sluicegate_filter_is_recognized_by_its_details() {
+        assert!(is_sluicegate_reply(b"sluicegate_denied{rule=r,limit=l}"));
         for other in ["", "via_upstream", "sluicegate", "local_rate_limited"] {
-            assert!(!is_reply_of_ours(other.as_bytes()), "{other}");
+            assert!(!is_sluicegate_reply(other.as_bytes()), "{other}");
         }
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_labels_are_left_out() {
         let (a, b) = (("a", Some("1")), ("b", Some("2")));
         assert_eq!(details("x", &[a, b]), "sluicegate_x{a=1,b=2}");
         assert_eq!(details("x", &[("a", None), b]), "sluicegate_x{b=2}");

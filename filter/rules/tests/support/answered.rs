@@ -1,26 +1,26 @@
-//! Answers of a sidecar that a test makes up, and what becomes of a request.
+//! Made-up answers of the sidecar, and the conclusions from them.
 
-use sluicegate_rules::{Conclusion, Question, Reply, Rules, Unusable, read_answer};
+use sluicegate_rules::{Conclusion, Question, Reply, Rules, VerdictError, read_answer};
 
 use super::rules;
 
-/// One rule for all, with a limit `per-key`.
+/// One rule for all requests, with a limit `per-key`.
 pub fn rule(more: &str) -> Rules {
     rules(&format!(
         r#"{{"name":"r","checks":[{{"limit":"per-key","key":[{{"constant":"c"}}]}}]{more}}}"#
     ))
 }
 
-/// Asks, is answered with this body, and tells what was counted.
+/// The conclusion from an answer with this body, and the names of the counters that it increments.
 pub fn answered(rules: &Rules, question: &Question, body: &str) -> (Conclusion, Vec<String>) {
     let verdicts = read_answer(body.as_bytes(), question.decisions());
     let verdicts = verdicts
         .as_ref()
         .map(|answer| answer.verdicts.as_slice())
-        .map_err(Unusable::clone);
+        .map_err(VerdictError::clone);
     let mut counted = Vec::new();
-    let (conclusion, _) = rules.conclude(question, verdicts, &mut |place| {
-        counted.push(rules.counters().names()[place].clone());
+    let (conclusion, _) = rules.conclude(question, verdicts, &mut |index| {
+        counted.push(rules.counters().names()[index].clone());
     });
     (conclusion, counted)
 }

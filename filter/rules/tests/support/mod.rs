@@ -1,20 +1,20 @@
-//! A request that a test makes up, and what rules ask for it.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+//! Made-up requests, and the questions that rules derive for them.
+#![allow(dead_code, reason = "each test file uses some of it")]
 
 pub mod answered;
 
 use std::collections::BTreeMap;
 
-use sluicegate_rules::{Check, Evaluation, Headers, Question, Request, Rules, parse};
+use sluicegate_rules::{Evaluation, Headers, Question, Request, ResolvedCheck, Rules, parse};
 
-/// A request of headers and attributes.
+/// A request with headers and attributes.
 #[derive(Debug, Default)]
-pub struct Fake {
+pub struct FakeRequest {
     pub headers: Headers,
     pub attributes: BTreeMap<String, Vec<u8>>,
 }
 
-impl Request for Fake {
+impl Request for FakeRequest {
     fn headers(&self) -> &Headers {
         &self.headers
     }
@@ -23,27 +23,27 @@ impl Request for Fake {
     }
 }
 
-impl Fake {
+impl FakeRequest {
     pub fn with(mut self, attribute: &str, value: &[u8]) -> Self {
         self.attributes.insert(attribute.to_owned(), value.to_vec());
         self
     }
 }
 
-pub fn request(method: &str, path: &str, headers: &[(&str, &[u8])]) -> Fake {
+pub fn request(method: &str, path: &str, headers: &[(&str, &[u8])]) -> FakeRequest {
     let pseudo = [(":method", method.as_bytes()), (":path", path.as_bytes())];
-    Fake {
+    FakeRequest {
         headers: pseudo.iter().chain(headers).copied().collect(),
-        ..Fake::default()
+        ..FakeRequest::default()
     }
     .with("source.address", b"192.0.2.1:1234")
 }
 
-pub fn get(path: &str, headers: &[(&str, &[u8])]) -> Fake {
+pub fn get(path: &str, headers: &[(&str, &[u8])]) -> FakeRequest {
     request("GET", path, headers)
 }
 
-/// A configuration of these rules, JSON without the brackets around them.
+/// A configuration with these rules, given as JSON without brackets around them.
 pub fn configuration(rules: &str) -> String {
     format!(r#"{{"sidecar":{{"cluster":"sluicegate"}},"rules":[{rules}]}}"#)
 }
@@ -59,22 +59,22 @@ pub fn matching(matcher: &str) -> Rules {
     ))
 }
 
-/// One rule for all, with this check.
+/// One rule for all requests, with this check.
 pub fn checking(check: &str) -> Rules {
     rules(&format!(
         r#"{{"name":"r","match":{{"path_template":"/**"}},"checks":[{check}],"when_unavailable":"allow"}}"#
     ))
 }
 
-pub fn question(rules: &Rules, request: &Fake) -> Question {
+pub fn question(rules: &Rules, request: &FakeRequest) -> Question {
     match rules.evaluate(request, &mut |_| {}) {
         Evaluation::Ask(question) => question,
         other => panic!("{other:?}"),
     }
 }
 
-/// What is asked, spelt `limit key cost`; the status, where the request is refused; why nobody is asked.
-pub fn asked(rules: &Rules, request: &Fake) -> Vec<String> {
+/// The checks of the question as `limit key cost`, the status if the request is refused, or why there is no verdict.
+pub fn asked(rules: &Rules, request: &FakeRequest) -> Vec<String> {
     match rules.evaluate(request, &mut |_| {}) {
         Evaluation::Pass => Vec::new(),
         Evaluation::Refuse(reply) => vec![reply.status.to_string()],
@@ -83,8 +83,8 @@ pub fn asked(rules: &Rules, request: &Fake) -> Vec<String> {
     }
 }
 
-pub fn spelt(rules: &Rules, checks: &[Check]) -> Vec<String> {
-    let spell = |check: &Check| {
+pub fn spelt(rules: &Rules, checks: &[ResolvedCheck]) -> Vec<String> {
+    let spell = |check: &ResolvedCheck| {
         let limit = rules.limit_name(check.rule, check.limit);
         format!("{limit} {} {}", check.key, check.cost)
     };

@@ -1,8 +1,8 @@
-//! Whatever way an upstream reads a path, the rules that are for what it serves apply: small models of upstreams, each
-//! written apart from `path.rs` after the source that it names, and hostile paths.
+//! However an upstream parses a path, the rules for what it serves apply. Tested with hostile paths on small models of
+//! upstreams, each written independently of `path.rs` after the source that it names.
 //!
-//! What a model returns is what the server looks at when it chooses what to serve; `None` is a request that the server
-//! refuses or redirects. A request that the filter refuses (400, 414) is never served past a rule.
+//! A model returns what the server uses to choose the resource to serve; `None` is a request that the server refuses or
+//! redirects. A request that the filter refuses (400, 414) never bypasses a rule.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,12 +22,12 @@ use support::{asked, get};
 
 const STRICT: &str = r#""strict""#;
 
-/// What a rule's `match` is about, in words of the tests' own.
+/// A rule's `match`, independent of the filter's own types.
 #[derive(Clone, Copy)]
 enum Match {
     Path(&'static str),
     Prefix(&'static str),
-    /// Segments; `None` is a variable. Whether `**` ends it.
+    /// Segments (`None` is a variable), and whether the template ends with `**`.
     Template(&'static [Option<&'static str>], bool),
     NotPrefix(&'static str),
 }
@@ -64,9 +64,9 @@ impl Match {
         format!("/{}{end}", segments.collect::<Vec<_>>().join("/"))
     }
 
-    /// Whether it is for what a server serves. A trailing slash makes no difference, except to a prefix.
+    /// Whether it matches what a server serves. A trailing slash makes no difference, except for a prefix.
     fn is_for(self, served: &Served) -> bool {
-        // A `/` inside a segment is no separator for anyone who compares segments.
+        // For matchers that compare segments, a `/` inside a segment is not a separator.
         let is_text = !served.has_inner_slash();
         let text = served.text();
         let trimmed = |text: &[u8]| match text {
@@ -115,13 +115,13 @@ fn constant(limit: &str) -> String {
     format!(r#"{{"limit":"{limit}","key":[{{"constant":"c"}}]}}"#)
 }
 
-/// Every piece that some server reads in a way of its own.
+/// Pieces of paths that servers read in different ways.
 const PIECES: [&str; 28] = [
     "/", "/", "/", "/a", "/b", "a", "b", "a", "b", "//", "/..", "/../", "/.", "..", "%2F", "%2f..",
     "%2e", "%2E%2e", "%5C", "\\", "\\..", ";", ";x", "/..;", "%3B", "%252F", "%61", "%",
 ];
 
-/// Hostile paths, the same in each run.
+/// A generator of hostile paths, the same in each run.
 struct Paths(TestRunner);
 
 impl Paths {
@@ -141,7 +141,7 @@ impl Paths {
         path
     }
 
-    /// Another spelling of a path; whether it is the same resource depends on the server.
+    /// Another spelling of a path; whether it names the same resource depends on the server.
     fn respelt(&mut self, path: &str) -> String {
         const SPELLINGS: [(&str, &str); 12] = [
             ("/", "//"),
@@ -160,9 +160,9 @@ impl Paths {
         let mut path = path.to_owned();
         for _ in 0..=self.number(2) {
             let (from, to) = SPELLINGS[self.number(SPELLINGS.len())];
-            let places: Vec<usize> = path.match_indices(from).map(|(at, _)| at).collect();
-            if !places.is_empty() {
-                let at = places[self.number(places.len())];
+            let offsets: Vec<usize> = path.match_indices(from).map(|(at, _)| at).collect();
+            if !offsets.is_empty() {
+                let at = offsets[self.number(offsets.len())];
                 path.replace_range(at..at + from.len(), to);
             }
             if !path.starts_with('/') {
@@ -177,9 +177,9 @@ fn is_refused(asked: &[String]) -> bool {
     matches!(asked, [one] if one == "400" || one == "414")
 }
 
-/// The first promise: a rule that is for what the server serves applies.
+/// First promise: a rule for what the server serves applies.
 #[test]
-fn a_rule_that_is_for_what_any_model_serves_applies() {
+fn a_rule_for_what_any_model_serves_applies() {
     let rules = MATCHES.map(|one| configuration(STRICT, &rule("r", one, false, &constant("l"))));
     let mut paths = Paths::new();
     let (mut served, mut refused) = (0, 0);
@@ -208,13 +208,13 @@ fn a_rule_that_is_for_what_any_model_serves_applies() {
         }
     }
     assert!(served > 20_000, "{served}");
-    // Refusing everything would keep the promise too.
+    // Refusing everything would keep the promise too: it must not happen.
     assert!(refused * 100 < served, "{refused} of {served}");
 }
 
-/// The second promise: with the server's name, or its choices, there is one reading, the server's.
+/// Second promise: with the server's name or choices configured, the only reading is the server's.
 #[test]
-fn a_named_upstream_has_the_one_reading_of_its_model() {
+fn a_named_upstream_has_exactly_the_reading_of_its_model() {
     let mut paths = Paths::new();
     for model in &MODELS {
         let Some(name) = model.named else { continue };
@@ -235,7 +235,7 @@ fn a_named_upstream_has_the_one_reading_of_its_model() {
     }
 }
 
-/// The third promise (F2, F17): what a server serves as one resource is counted under one key, or refused.
+/// Third promise (F2, F17): requests for one resource are counted under one key, or refused.
 #[test]
 fn one_resource_of_any_model_has_one_key() {
     let keys = [
@@ -292,9 +292,9 @@ fn one_resource_of_any_model_has_one_key() {
     assert!(pairs > 1_500 && refused * 2 < pairs, "{refused} of {pairs}");
 }
 
-/// The fourth promise (F3): no request costs less than what the server serves.
+/// Fourth promise (F3): no request costs less than the resource that the server serves.
 #[test]
-fn nothing_costs_less_than_what_any_model_serves() {
+fn no_request_costs_less_than_what_any_model_serves() {
     let table = [(MATCHES[6], 7), (MATCHES[5], 3), (MATCHES[7], 1)];
     let entries =
         table.map(|(one, cost)| format!(r#"{{"template":"{}","cost":{cost}}}"#, one.template()));
@@ -329,7 +329,7 @@ fn nothing_costs_less_than_what_any_model_serves() {
     }
 }
 
-/// The fifth promise (F16): the rules that the list asks for what the server serves are asked.
+/// Fifth promise (F16): all rules that the list has for the served resource are evaluated, despite `stop`.
 #[test]
 fn stop_hides_no_rule_from_any_model() {
     let mut paths = Paths::new();
@@ -358,7 +358,7 @@ fn stop_hides_no_rule_from_any_model() {
                     continue;
                 };
                 if resource.has_inner_slash() {
-                    // Only templates compare segments that hold a `/`: the other matchers have no meaning here.
+                    // Only templates compare segments that contain a `/`; other matchers have no meaning here.
                     continue;
                 }
                 for (index, (one, stop)) in list.iter().enumerate() {

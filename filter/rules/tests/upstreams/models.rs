@@ -1,17 +1,17 @@
-//! Small models of upstreams, each written apart from `path.rs` after the source that it names.
+//! Small models of upstreams, each written independently of `path.rs` after the source that it names.
 //!
-//! What a model returns is what the server looks at when it chooses what to serve; `None` is a request that the server
-//! refuses or redirects.
+//! A model returns what the server uses to choose the resource to serve; `None` is a request that the server refuses or
+//! redirects.
 
-/// A server: its name and what it makes of a path.
+/// A server: its name, and how it parses a path.
 pub struct Model {
     pub name: &'static str,
-    /// What to write as `upstream_paths`, if it can be said.
+    /// The matching `upstream_paths`, if there is one.
     pub named: Option<&'static str>,
     pub serve: fn(&str) -> Option<Served>,
 }
 
-/// The segments of the path that is served. In most servers they are those of a text, and none holds a `/`.
+/// The segments of the served path. In most servers they come from splitting a text, so that none contains a `/`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Served(pub Vec<Vec<u8>>);
 
@@ -91,7 +91,7 @@ pub const MODELS: [Model; 8] = [
     },
 ];
 
-/// Decodes once; `Err` has the text with broken escapes left as they are.
+/// Decodes once; `Err` has the text with broken escapes unchanged.
 fn unescape(text: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
     let mut out = Vec::new();
     let mut broken = false;
@@ -178,8 +178,8 @@ fn tomcat(path: &str) -> Option<Served> {
     normalized(&text)
 }
 
-/// src/http/ngx_http_parse.c, `ngx_http_parse_complex_uri` with `merge_slashes on`: decodes once and treats what comes
-/// out like the characters themselves; broken escapes, zero bytes and `..` above the root: 400.
+/// src/http/ngx_http_parse.c, `ngx_http_parse_complex_uri` with `merge_slashes on`: decodes once and treats the
+/// result like literal characters; broken escapes, zero bytes and `..` above the root: 400.
 fn nginx(path: &str) -> Option<Served> {
     let text = unescape(path.as_bytes()).ok()?;
     if text.contains(&0) {
@@ -207,13 +207,13 @@ fn normalized(text: &[u8]) -> Option<Served> {
     Some(Served(segments))
 }
 
-/// Node's `req.url` and Express's router, Rust's hyper and axum: nothing is read.
+/// Node's `req.url` and Express's router, Rust's hyper and axum: the path stays unchanged.
 fn raw(path: &str) -> Option<Served> {
     Some(Served::of_text(path.as_bytes()))
 }
 
 /// url.spec.whatwg.org, "path state", of `new URL("http://host" + req.url).pathname`: `\` separates, `.` and `%2e` are
-/// dots, a `..` takes an empty segment away too, nothing else is decoded.
+/// dots, a `..` removes even an empty segment, nothing else is decoded.
 fn pathname(path: &str) -> Option<Served> {
     let path = path.replace('\\', "/");
     let given: Vec<&str> = path.strip_prefix('/')?.split('/').collect();

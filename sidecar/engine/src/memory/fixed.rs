@@ -1,4 +1,4 @@
-//! `fixed_window`: one counter for each window aligned to the store's clock.
+//! `fixed_window`: one counter for each window, aligned to the store's clock or to a calendar.
 
 use super::order::in_order;
 use crate::batch::{BucketSpec, Record};
@@ -7,8 +7,8 @@ use crate::verdict::Look;
 
 #[derive(Clone, Debug)]
 pub(super) struct Fixed {
-    /// Which window the count is of: `now / window`.
-    window: u64,
+    /// When the window began that the count is of.
+    start_us: u64,
     count: u64,
     /// When what is counted began to be taken; nothing taken earlier can be given back.
     born_us: u64,
@@ -17,7 +17,7 @@ pub(super) struct Fixed {
 impl Fixed {
     pub(super) fn empty() -> Self {
         Fixed {
-            window: 0,
+            start_us: 0,
             count: 0,
             born_us: 0,
         }
@@ -27,21 +27,21 @@ impl Fixed {
     /// so it counts as full. Never over, and locked for one window at most. Over one edge, the count of the
     /// window that follows is kept beside that, or the clock could pass the edge once more and find it empty.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
-        let window = now_us / spec.window_us;
-        if self.count > 0 && self.window > window + 1 {
-            self.window = window;
-            self.count = self.count.max(spec.limit);
+        let (start_us, end_us) = spec.window_at(now_us);
+        if self.count > 0 && self.start_us > end_us {
+            self.start_us = start_us;
+            self.count = self.count.max(spec.quota);
             self.born_us = now_us + 1;
         }
     }
 
     /// The clock stepped back over one edge: the count is of the window that follows.
-    fn is_of_following(&self, spec: &BucketSpec, now_us: u64) -> bool {
-        self.count > 0 && self.window == now_us / spec.window_us + 1
+    fn is_of_following(&self, end_us: u64) -> bool {
+        self.count > 0 && self.start_us == end_us
     }
 
-    fn used(&self, spec: &BucketSpec, now_us: u64) -> u64 {
-        if self.window == now_us / spec.window_us {
+    fn used(&self, start_us: u64) -> u64 {
+        if self.start_us == start_us {
             self.count
         } else {
             0
@@ -49,11 +49,11 @@ impl Fixed {
     }
 
     pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
-        let used = self.used(spec, now_us);
-        let to_edge = spec.window_us - now_us % spec.window_us;
-        if self.is_of_following(spec, now_us) {
-            let room_after_edge = self.count + cost <= spec.limit;
-            let after_that = to_edge + spec.window_us;
+        let (start_us, end_us) = spec.window_at(now_us);
+        let to_edge = end_us - now_us;
+        if self.is_of_following(end_us) {
+            let room_after_edge = self.count + cost <= spec.quota;
+            let after_that = spec.window_at(end_us).1 - now_us;
             return Look {
                 retry_us: match (cost, room_after_edge) {
                     (0, _) => 0,
@@ -62,22 +62,24 @@ impl Fixed {
                 },
                 remaining: 0,
                 reset_us: after_that,
-                quota: spec.limit,
+                quota: spec.quota,
             };
         }
-        let room = cost == 0 || used + cost <= spec.limit;
+        let used = self.used(start_us);
+        let room = cost == 0 || used + cost <= spec.quota;
         Look {
             retry_us: if room { 0 } else { to_edge },
-            remaining: spec.limit.saturating_sub(used),
+            remaining: spec.quota.saturating_sub(used),
             reset_us: if used == 0 { 0 } else { to_edge },
-            quota: spec.limit,
+            quota: spec.quota,
         }
     }
 
     pub(super) fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
-        let used = self.used(spec, now_us);
+        let (start_us, _) = spec.window_at(now_us);
+        let used = self.used(start_us);
         if used == 0 {
-            self.window = now_us / spec.window_us;
+            self.start_us = start_us;
             self.born_us = now_us;
         }
         self.count = used + cost;
@@ -90,21 +92,22 @@ impl Fixed {
         cost: u64,
         at_us: u64,
     ) -> u64 {
-        if at_us < self.born_us || at_us > now_us || at_us / spec.window_us != self.window {
+        if at_us < self.born_us || at_us > now_us || at_us < self.start_us {
             return 0;
         }
-        let returned = self.used(spec, now_us).min(cost);
+        let returned = self.used(spec.window_at(now_us).0).min(cost);
         self.count -= returned;
         returned
     }
 
     /// Adds what was taken elsewhere in the window that is counted; how many units.
     pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
-        let following = self.is_of_following(spec, now_us);
-        let (window, held) = if following {
-            (self.window, self.count)
+        let current = spec.window_at(now_us);
+        let following = self.is_of_following(current.1);
+        let ((start_us, end_us), held) = if following {
+            (spec.window_at(current.1), self.count)
         } else {
-            (now_us / spec.window_us, self.used(spec, now_us))
+            (current, self.used(current.0))
         };
         let at_us = |record: &Record| match following {
             true => record.at_us,
@@ -112,7 +115,7 @@ impl Fixed {
         };
         let mut recorded = 0;
         for record in in_order(records, at_us) {
-            if record.at_us / spec.window_us == window {
+            if (start_us..end_us).contains(&record.at_us) {
                 recorded += record.units.min(MAX_HELD - held - recorded);
             }
         }
@@ -126,12 +129,13 @@ impl Fixed {
 
     /// What it holds. In the middle of its window, so that a clock that differs a little finds the same window.
     pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
-        let units = if self.is_of_following(spec, now_us) {
+        let (start_us, end_us) = spec.window_at(now_us);
+        let units = if self.is_of_following(end_us) {
             self.count
         } else {
-            self.used(spec, now_us)
+            self.used(start_us)
         };
-        let at_us = self.window * spec.window_us + spec.window_us / 2;
+        let at_us = self.start_us.midpoint(spec.window_at(self.start_us).1);
         let record = Record { at_us, units };
         Vec::from_iter((units > 0).then_some(record))
     }
@@ -140,7 +144,7 @@ impl Fixed {
         if self.count == 0 {
             0
         } else {
-            (self.window + 1) * spec.window_us
+            spec.window_at(self.start_us).1
         }
     }
 }

@@ -16,7 +16,7 @@ const SMALL: usize = 64;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     stamp_us: u64,
-    /// Units ever taken up to and with this entry.
+    /// Total units taken, up to and including this entry.
     total: u64,
 }
 
@@ -46,8 +46,8 @@ impl Log {
         }
     }
 
-    /// If the clock stepped back, entries stamped later than now become of now: they can lock the bucket
-    /// for no more than a window, and none is let go early.
+    /// If the clock stepped back, entries with later stamps are restamped to now: they can lock the bucket for at most
+    /// one window, and none expires early.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
         let stamp_us = stamp(spec, now_us);
         if self.entries.back().is_none_or(|e| e.stamp_us <= stamp_us) {
@@ -93,32 +93,32 @@ impl Log {
             let entry = self.entries.get(index);
             entry.map_or(0, |e| e.stamp_us + spec.window_us - now_us)
         };
-        let room = cost == 0 || used + cost <= spec.limit;
+        let room = cost == 0 || used + cost <= spec.quota;
         Look {
             // Not when the oldest expires, but when enough have to make room for this cost.
             retry_us: if room {
                 0
             } else {
-                until(expired + used + cost - spec.limit)
+                until(expired + used + cost - spec.quota)
             },
-            remaining: spec.limit.saturating_sub(used),
+            remaining: spec.quota.saturating_sub(used),
             reset_us: if used == 0 { 0 } else { until(expired + used) },
-            quota: spec.limit,
+            quota: spec.quota,
         }
     }
 
-    /// What has expired is gone for good once something is written, wherever the clock goes then.
+    /// A write drops expired entries for good, even if the clock steps back later.
     fn drop_expired(&mut self, spec: &BucketSpec, now_us: u64) {
         let head = self.head(spec, now_us);
         self.base = self.total_before(head);
         self.entries.drain(..head);
-        // Few entries must not keep the memory of many.
+        // Shrink, so that few entries do not keep the memory of many.
         if self.entries.capacity() > SMALL && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(2 * self.entries.len());
         }
     }
 
-    /// Bytes that to take at `now_us` would add: a queue that is full doubles.
+    /// Bytes that a take at `now_us` would allocate: a full queue doubles.
     pub(super) fn growth(&self, spec: &BucketSpec, now_us: u64) -> usize {
         let grows = self.entries.len() == self.entries.capacity()
             && self.head(spec, now_us) == 0
@@ -165,7 +165,7 @@ impl Log {
                 later.total -= returned;
             }
             self.drop_expired(spec, now_us);
-            // So that the last entry is always one that holds units.
+            // So that the last entry always has units.
             let total = self.last_total();
             let keep = self.entries.partition_point(|e| e.total < total) + 1;
             self.entries.truncate(keep);

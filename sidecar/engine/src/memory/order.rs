@@ -1,4 +1,4 @@
-//! Records of what was taken elsewhere, in the order in which they are recorded.
+//! The order in which units taken elsewhere are recorded.
 
 use crate::batch::Record;
 

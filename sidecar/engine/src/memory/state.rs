@@ -29,7 +29,7 @@ impl State {
     pub(super) fn empty(spec: &BucketSpec) -> Self {
         match spec.algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => State::Log(Log::empty()),
-            Algorithm::FixedWindow => State::Fixed(Fixed::empty()),
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => State::Fixed(Fixed::empty()),
             Algorithm::TokenBucket { .. } => State::Token(Token::empty()),
         }
     }
@@ -38,7 +38,7 @@ impl State {
         match self {
             State::Log(state) => state.heal(spec, now_us),
             State::Fixed(state) => state.heal(spec, now_us),
-            State::Token(state) => state.heal(now_us),
+            State::Token(state) => state.heal(spec, now_us),
         }
     }
 

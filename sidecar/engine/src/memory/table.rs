@@ -1,7 +1,7 @@
-//! What the embedded store holds, by key: each entry is dropped once it has ended, and the bytes are counted.
+//! The embedded store's entries, by key. Drops entries after they have expired, and counts the allocated bytes.
 //!
-//! A hash table doubles and halves as a whole. So the entries are spread over shards, each small enough that nobody
-//! waits long for it, and one long-lived entry keeps the memory of its own shard at most.
+//! A hash table grows and shrinks as a whole. So the entries are spread over shards that are small enough to be resized
+//! without a noticeable pause, and one long-lived entry keeps the memory of its own shard only.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,36 +11,36 @@ use hashbrown::HashTable;
 
 /// A thousand entries in each are a quarter of a million, and 0.1 ms to move.
 const SHARDS: usize = 256;
-/// What an allocation takes besides what is asked for.
+/// Overhead of an allocation in bytes.
 const ALLOCATION: usize = 16;
 /// Tables with room for fewer entries are not worth shrinking.
 const SMALL: usize = 64;
 
-/// What a table can hold.
+/// A value in a table.
 pub(super) trait Ends {
-    /// The time from which on it holds nothing.
+    /// When the value becomes empty.
     fn ends_us(&self) -> u64;
     /// Bytes that it has allocated.
     fn heap_bytes(&self) -> usize;
 }
 
-/// What came of a sweep.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Entries that were dropped.
     pub dropped: usize,
-    /// Nothing else is to be dropped now. If false, call again.
+    /// Nothing else is due. If false, call again.
     pub done: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Table<T> {
     shards: Box<[Shard<T>]>,
-    /// Keys come from outside: whoever chooses them must not be able to choose their places.
+    /// Randomly seeded: clients influence keys, and must not be able to provoke collisions.
     seed: RandomState,
     entries: usize,
     bytes: usize,
-    /// Where the next sweep goes on.
+    /// Where the next sweep continues.
     next: usize,
 }
 

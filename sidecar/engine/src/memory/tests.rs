@@ -5,12 +5,12 @@ use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take
 
 const SECOND: u64 = 1_000_000;
 
-fn bucket(algorithm: Algorithm, limit: u64) -> Bucket {
+fn bucket(algorithm: Algorithm, quota: u64) -> Bucket {
     Bucket {
         key: format!("{algorithm:?}"),
         spec: BucketSpec {
             algorithm,
-            limit,
+            quota,
             window_us: 10 * SECOND,
         },
     }

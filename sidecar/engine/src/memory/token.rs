@@ -2,7 +2,11 @@
 
 use super::order::in_order;
 use crate::batch::{BucketSpec, Record};
+use crate::check::TokenRate;
 use crate::verdict::Look;
+
+/// Where a backlog ends that is counted by another rate: the script's numbers are exact up to here.
+const MAX_RESCALED: u64 = (1 << 53) - 1;
 
 #[derive(Clone, Debug)]
 pub(super) struct Token {
@@ -11,6 +15,8 @@ pub(super) struct Token {
     as_of_us: u64,
     /// When the backlog was last empty; nothing taken earlier can be given back.
     born_us: u64,
+    /// The rate that the backlog is counted by.
+    rate: TokenRate,
 }
 
 impl Token {
@@ -19,21 +25,46 @@ impl Token {
             backlog: 0,
             as_of_us: 0,
             born_us: 0,
+            rate: TokenRate {
+                per_us: 1,
+                per_unit: 1,
+            },
         }
     }
 
     /// If the clock stepped back, the backlog drains from the new now on, not from the old one.
-    pub(super) fn heal(&mut self, now_us: u64) {
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
         if self.as_of_us > now_us {
-            self.as_of_us = now_us;
+            // Nothing has passed by the new clock, so nothing drains here.
+            self.set(spec, self.backlog(spec, now_us), now_us);
             self.born_us = now_us + 1;
         }
     }
 
+    fn set(&mut self, spec: &BucketSpec, backlog: u64, now_us: u64) {
+        (self.backlog, self.as_of_us, self.rate) = (backlog, now_us, spec.token_rate());
+    }
+
+    /// As it was stored, counted by the rate of `spec`; rounded up.
+    fn stored(&self, spec: &BucketSpec) -> u64 {
+        let (from, to) = (self.rate.per_unit, spec.token_rate().per_unit);
+        if from == to {
+            return self.backlog;
+        }
+        let scaled = (u128::from(self.backlog) * u128::from(to)).div_ceil(u128::from(from.max(1)));
+        u64::try_from(scaled).map_or(MAX_RESCALED, |scaled| scaled.min(MAX_RESCALED))
+    }
+
     fn backlog(&self, spec: &BucketSpec, now_us: u64) -> u64 {
         let passed = now_us.saturating_sub(self.as_of_us);
-        let drained = passed.saturating_mul(spec.token_rate().per_us);
-        self.backlog.saturating_sub(drained)
+        let rate = spec.token_rate();
+        let drained = passed.saturating_mul(rate.per_us);
+        let backlog = self.stored(spec).saturating_sub(drained);
+        if rate == self.rate {
+            return backlog;
+        }
+        // What another rate has let in must not take hours to drain by this one: the bucket is full at most.
+        backlog.min(spec.most_at_once() * rate.per_unit)
     }
 
     pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
@@ -58,8 +89,7 @@ impl Token {
         if backlog == 0 {
             self.born_us = now_us;
         }
-        self.backlog = backlog + cost * spec.token_rate().per_unit;
-        self.as_of_us = now_us;
+        self.set(spec, backlog + cost * spec.token_rate().per_unit, now_us);
     }
 
     /// What has drained since was as if returned already. A part of a unit is reported as one.
@@ -80,8 +110,7 @@ impl Token {
         let undrained = (left * rate.per_unit).saturating_sub(drained);
         let fine = (cost * rate.per_unit).min(undrained).min(backlog);
         if fine > 0 {
-            self.backlog = backlog - fine;
-            self.as_of_us = now_us;
+            self.set(spec, backlog - fine, now_us);
         }
         fine.div_ceil(rate.per_unit)
     }
@@ -119,7 +148,8 @@ impl Token {
             recorded += gain.div_ceil(rate.per_unit);
         }
         if recorded > 0 {
-            (self.backlog, self.as_of_us, self.born_us) = (backlog, now_us, born_us);
+            self.set(spec, backlog, now_us);
+            self.born_us = born_us;
         }
         recorded
     }
@@ -135,7 +165,7 @@ impl Token {
     }
 
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
-        let drains_in = self.backlog.div_ceil(spec.token_rate().per_us);
+        let drains_in = self.stored(spec).div_ceil(spec.token_rate().per_us);
         self.as_of_us.saturating_add(drains_in)
     }
 }

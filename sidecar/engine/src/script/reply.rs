@@ -114,11 +114,11 @@ pub fn written(
     reply: &[u8],
 ) -> Result<Reply<u64>, ReplyError> {
     let rows = writes.iter().map(|_| 1).chain(once.map(|_| 1));
-    let mut told = read(reply, rows, |_, row| Ok(row.remaining))?;
-    if let Reply::Done { each, .. } = &mut told {
+    let mut units = read(reply, rows, |_, row| Ok(row.remaining))?;
+    if let Reply::Done { each, .. } = &mut units {
         each.truncate(writes.len());
     }
-    Ok(told)
+    Ok(units)
 }
 
 /// Units that each return gave back, from the script's reply: to the window that most were given back to.

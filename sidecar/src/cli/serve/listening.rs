@@ -1,4 +1,4 @@
-//! Arguments of `serve` that are about its listeners, and what follows from them.
+//! Arguments of `serve` for its listeners, and the settings derived from them.
 
 use std::time::Duration;
 
@@ -9,30 +9,33 @@ use sluicegate::server::{Access, Listeners, MAX_ADMIN_CONNECTIONS, Settings, Tok
 use tracing::warn;
 
 use crate::cli::Failure;
+use crate::cli::endpoint::{ADMIN, DECISIONS};
 
-/// File descriptors that are not for connections of clients: the store's, the policy's, the log, the runtime's.
+/// File descriptors reserved for the store, the policy, the log and the runtime.
 const RESERVED_FILES: u64 = 128;
-/// Fewer connections than this are no service.
+/// Lower bound of `--max-connections`.
 const FEWEST_CONNECTIONS: usize = 16;
 
-/// Where and how to listen.
+/// Addresses and options of the listeners.
 #[derive(clap::Args)]
 pub struct Listening {
-    /// Where decisions are asked for: an address and port, or `unix:` and a path.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9180")]
+    /// Address of the decision port: an IP address and port, or `unix:` followed by a path.
+    #[arg(long, value_name = "ADDRESS", default_value = DECISIONS)]
     pub listen: Address,
-    /// Where the live page, /metrics, /healthz, /readyz, /v1/top and /v1/reset are.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9181")]
+    /// Address of the admin port, which serves the live page, /metrics, /healthz, /readyz, /v1/top, /v1/reset and
+    /// /v1/overrides.
+    #[arg(long, value_name = "ADDRESS", default_value = ADMIN)]
     pub admin_listen: Address,
-    /// Permissions of a Unix socket: whoever may write to it may connect.
+    /// Permissions of a Unix socket; write permission allows a process to connect.
     #[arg(long, value_name = "OCTAL", default_value = "0660", value_parser = mode)]
     socket_mode: u32,
-    /// Connections for decisions at once; fewer where the limit on open files is lower. Over it, the longest unused one
-    /// is closed, first those that never got an answer. The admin port has 128 of its own.
+    /// Maximum number of connections to the decision port; lower if the limit on open files does not allow it. A new
+    /// connection above the maximum closes an old one: first one that never got an answer, else the one that has been
+    /// idle longest. The admin port has its own maximum of 128.
     #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = connections)]
     max_connections: usize,
-    /// Bearer token that all of the admin port but /healthz and /readyz requires. Without it, /v1/reset is refused where
-    /// the admin address is not loopback, and the rest is open.
+    /// Bearer token required on the admin port, except for /healthz and /readyz. Without it, /v1/reset and
+    /// /v1/overrides are refused unless the admin address is loopback or a Unix socket, and the other paths are open.
     #[arg(
         long,
         value_name = "TOKEN",
@@ -40,28 +43,28 @@ pub struct Listening {
         hide_env_values = true
     )]
     admin_token: Option<String>,
-    /// Leave /metrics open beside an admin token.
+    /// Serve /metrics without the admin token.
     #[arg(long, env = "SLUICEGATE_OPEN_METRICS", value_parser = FalseyValueParser::new())]
     open_metrics: bool,
-    /// A name by which the admin port may be called, besides localhost and addresses of loopback: any other Host is
-    /// refused where the admin address is loopback, and where such a name is given. Can be given several times.
+    /// An additional host name for requests to the admin port, besides localhost and loopback addresses. Requests with
+    /// any other Host are refused if the admin address is loopback or this option is given. Can be given several times.
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Let /readyz say 503 while the store does not answer. With one store behind all sidecars they all become unready
-    /// at once.
+    /// Answer /readyz with 503 while the store does not answer. Sidecars that share a store then become unready at the
+    /// same time.
     #[arg(long)]
     ready_needs_store: bool,
-    /// How long requests are still served after SIGTERM, while /readyz says 503. SIGINT (Ctrl-C) skips it; a second
-    /// signal ends at once.
+    /// How long to keep serving requests after SIGTERM, while /readyz answers 503. SIGINT (Ctrl-C) skips the drain; a
+    /// second signal stops the sidecar at once.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
     drain: Duration,
-    /// How long requests under way may take to finish after the drain.
+    /// How long requests in progress may take to finish after the drain.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
     shutdown_timeout: Duration,
 }
 
 impl Listening {
-    /// Begins to listen.
+    /// Binds both listeners.
     pub async fn bind(&self) -> Result<Listeners, Failure> {
         Ok(Listeners {
             decisions: self.bind_to("--listen", &self.listen).await?,
@@ -77,7 +80,7 @@ impl Listening {
         })
     }
 
-    /// How to serve.
+    /// The settings of the server.
     pub fn settings(self) -> Result<Settings, Failure> {
         let mut access = Access::to(&self.admin_listen, self.allow_host);
         if let Some(token) = self.admin_token {
@@ -88,7 +91,7 @@ impl Listening {
         let max_connections = self.max_connections.min(room_for_connections());
         if max_connections < self.max_connections {
             warn!(
-                "{max_connections} connections at once instead of {}: the limit on open files (ulimit -n) leaves no more",
+                "the limit on open files (ulimit -n) allows only {max_connections} connections instead of {}",
                 self.max_connections
             );
         }
@@ -102,8 +105,8 @@ impl Listening {
     }
 }
 
-/// How many connections for decisions the limit on open files leaves, after it was raised as far as it may be. The
-/// lower of its two values is there for programs that keep descriptors in a bit set of 1,024.
+/// How many connections to the decision port the limit on open files allows, after raising the soft limit to the hard
+/// limit. The soft limit is only for programs that use select(), which is limited to 1,024 descriptors.
 fn room_for_connections() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -117,7 +120,7 @@ fn room_for_connections() -> usize {
     room(files)
 }
 
-/// Of so many descriptors; without a limit, any number.
+/// The same for a given number of descriptors; without a limit, any number.
 fn room(files: Option<u64>) -> usize {
     let Some(files) = files else {
         return usize::MAX;
@@ -132,14 +135,16 @@ fn room(files: Option<u64>) -> usize {
 fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("permissions are three octal digits, such as 0660".to_owned()),
+        _ => Err("expected three octal digits, such as 0660".to_owned()),
     }
 }
 
 fn connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number >= FEWEST_CONNECTIONS => Ok(number),
-        _ => Err(format!("a number from {FEWEST_CONNECTIONS} on")),
+        _ => Err(format!(
+            "expected a number of at least {FEWEST_CONNECTIONS}"
+        )),
     }
 }
 

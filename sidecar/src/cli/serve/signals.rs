@@ -1,4 +1,4 @@
-//! Signals that end a sidecar.
+//! Signals that stop a sidecar.
 
 use std::io;
 
@@ -7,17 +7,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::info;
 
-/// SIGTERM and SIGINT, heard from now on.
+/// Handlers of SIGTERM and SIGINT.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    /// Hears them.
+    /// Installs the handlers.
     ///
     /// # Errors
-    /// The system does not allow it.
+    /// The system refuses them.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -32,16 +32,20 @@ impl Signals {
         }
     }
 
-    /// Sends what the first one asks for; returns with the second.
+    /// Sends the kind of stop that the first signal requests; returns on the second signal.
     pub async fn twice(mut self, first: oneshot::Sender<Stop>) {
         let stop = self.next().await;
         match stop {
-            Stop::AfterDrain => info!("draining, then stopping; another signal ends at once"),
+            Stop::AfterDrain => {
+                info!("draining, then stopping; a second signal stops the sidecar at once")
+            }
             Stop::WithoutDrain => {
-                info!("stopping: requests under way are finished; another signal ends at once");
+                info!(
+                    "stopping: finishing requests in progress; a second signal stops the sidecar at once"
+                );
             }
         }
-        // If nobody waits for it any more, the sidecar is ending.
+        // If the receiver is gone, the sidecar is already stopping.
         let _ = first.send(stop);
         self.next().await;
     }

@@ -1,4 +1,4 @@
-//! `store` as it is written in YAML: a text, or a mapping with a `url`.
+//! `store` in YAML: a text, or a mapping with a `url`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    CredentialFiles, DEFAULT_CONNECTIONS, Fault, RedisOptions, RedisStore, StoreAddress, TlsFiles,
+    CredentialFiles, DEFAULT_CONNECTIONS, OptionError, RedisOptions, RedisStore, StoreAddress,
+    TlsFiles,
 };
 
 /// The field's value.
@@ -16,7 +17,7 @@ pub enum StoreFile {
     Text(String),
     /// A URL with options.
     Options(Box<OptionsFile>),
-    /// What it cannot be, in a word.
+    /// The kind of a value that is not allowed.
     Other(&'static str),
 }
 
@@ -84,7 +85,7 @@ impl<'de> Deserialize<'de> for StoreFile {
                     .map(|options| StoreFile::Options(Box::new(options)))
             }
 
-            // The library's own errors for the rest would have the place of what is around.
+            // The library's own errors for other kinds would have the location of the enclosing value.
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<StoreFile, A::Error> {
                 while list.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(StoreFile::Other("a list"))
@@ -115,7 +116,7 @@ impl<'de> Deserialize<'de> for StoreFile {
 }
 
 impl TryFrom<&StoreFile> for StoreAddress {
-    /// What `store` is instead of what it should be.
+    /// What `store` is, and what it should be.
     type Error = String;
 
     fn try_from(file: &StoreFile) -> Result<Self, String> {
@@ -133,7 +134,7 @@ impl TryFrom<&StoreFile> for StoreAddress {
         };
         if options.url == "memory" {
             return Err(
-                "`store` is `memory` with options, which are Redis's: write `store: memory`"
+                "`store` is `memory` with options, which only Redis has: write `store: memory`"
                     .to_owned(),
             );
         }
@@ -162,6 +163,6 @@ impl TryFrom<&StoreFile> for StoreAddress {
         };
         RedisStore::new(url, read)
             .map(|store| Self::Redis(Box::new(store)))
-            .map_err(|Fault { field, why }| format!("`{field}` of `store`: {why}"))
+            .map_err(|OptionError { field, why }| format!("`{field}` of `store`: {why}"))
     }
 }

@@ -1,42 +1,42 @@
-//! The URL of a Redis: read strictly, and never repeated in an error, since it may hold a password.
+//! The URL of a Redis: parsed strictly, and never quoted in an error, since it may hold a password.
 
 use std::path::PathBuf;
 
 /// Where a Redis or a sentinel listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Endpoint {
-    /// A name or an address, without brackets, and a port.
+    /// A host name or address, without brackets, and a port.
     Tcp(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// How the Redis is run.
+/// How Redis is deployed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Topology {
-    /// One, at one place.
+    /// A single Redis.
     Single(Endpoint),
-    /// A primary with replicas, which is found by asking sentinels for its name.
+    /// A primary with replicas; sentinels know its address.
     Sentinel {
         /// The sentinels.
         sentinels: Vec<Endpoint>,
-        /// What they call the primary.
+        /// The name of the primary in the sentinels' configuration.
         name: String,
     },
-    /// A Redis Cluster; some of its nodes.
+    /// Some of the nodes of a Redis Cluster.
     Cluster(Vec<Endpoint>),
 }
 
-/// What a URL says.
+/// The contents of a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// Where it is.
+    /// How Redis is deployed, and where.
     pub topology: Topology,
     /// Whether connections are encrypted.
     pub tls: bool,
     /// The number of the database.
     pub database: u32,
-    /// The user, if named.
+    /// The user name, if given.
     pub username: Option<String>,
     /// The password, if given.
     pub password: Option<String>,
@@ -48,16 +48,16 @@ const FORMS: &str = "`redis://HOST:PORT`, `rediss://HOST:PORT` (with TLS), `redi
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// Why it cannot be used. Nothing of the URL is in it.
-type Fault = String;
+/// Why a URL is invalid; quotes nothing of it.
+type UrlError = String;
 
 impl std::str::FromStr for RedisUrl {
-    type Err = Fault;
+    type Err = UrlError;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text
             .split_once("://")
-            .ok_or_else(|| format!("neither `memory` nor a URL: {FORMS}"))?;
+            .ok_or_else(|| format!("neither `memory` nor a URL: use {FORMS}"))?;
         if scheme == "redis+unix" {
             return unix(rest);
         }
@@ -67,7 +67,7 @@ impl std::str::FromStr for RedisUrl {
         };
         if rest.contains(['?', '#']) {
             return Err(
-                "a URL with `?` or `#`: what it would say are fields beside `url`; in a user or password write `%3F` and `%23`"
+                "a URL with `?` or `#`: options are fields beside `url`; in a user or password write `%3F` and `%23`"
                     .to_owned(),
             );
         }
@@ -75,21 +75,23 @@ impl std::str::FromStr for RedisUrl {
         let tls = scheme.starts_with("rediss");
         let (topology, database) = match scheme {
             "redis" | "rediss" => (
-                Topology::Single(one(hosts)?),
-                number(path.unwrap_or_default())?,
+                Topology::Single(single_host(hosts)?),
+                database_number(path.unwrap_or_default())?,
             ),
             "redis+sentinel" | "rediss+sentinel" => {
                 let (name, database) = sentinel_path(path.unwrap_or_default())?;
-                let sentinels = several(hosts, SENTINEL_PORT)?;
+                let sentinels = host_list(hosts, SENTINEL_PORT)?;
                 (Topology::Sentinel { sentinels, name }, database)
             }
             "redis+cluster" | "rediss+cluster" => {
                 if !matches!(path.unwrap_or_default(), "" | "0") {
-                    return Err("a Redis Cluster with a path: it has database 0 only".to_owned());
+                    return Err(
+                        "a Redis Cluster with a path: a Cluster has only database 0".to_owned()
+                    );
                 }
-                (Topology::Cluster(several(hosts, REDIS_PORT)?), 0)
+                (Topology::Cluster(host_list(hosts, REDIS_PORT)?), 0)
             }
-            _ => return Err(format!("a URL of a scheme that does not exist: {FORMS}")),
+            _ => return Err(format!("a URL with an unknown scheme: use {FORMS}")),
         };
         Ok(Self {
             topology,
@@ -101,14 +103,14 @@ impl std::str::FromStr for RedisUrl {
     }
 }
 
-/// `/PATH?db=N&user=U&pass=P`, as the redis crate has it.
-fn unix(rest: &str) -> Result<RedisUrl, Fault> {
+/// `/PATH?db=N&user=U&pass=P`, the same form as in the redis crate.
+fn unix(rest: &str) -> Result<RedisUrl, UrlError> {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     if !path.starts_with('/') {
         return Err("a Unix socket without an absolute path: `redis+unix:///PATH`".to_owned());
     }
     let mut url = RedisUrl {
-        topology: Topology::Single(Endpoint::Unix(decoded(path)?.into())),
+        topology: Topology::Single(Endpoint::Unix(percent_decoded(path)?.into())),
         tls: false,
         database: 0,
         username: None,
@@ -117,12 +119,12 @@ fn unix(rest: &str) -> Result<RedisUrl, Fault> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match name {
-            "db" => url.database = number(value)?,
-            "user" => url.username = Some(decoded(value)?),
-            "pass" => url.password = Some(decoded(value)?),
+            "db" => url.database = database_number(value)?,
+            "user" => url.username = Some(percent_decoded(value)?),
+            "pass" => url.password = Some(percent_decoded(value)?),
             _ => {
                 return Err(
-                    "a Unix socket with a parameter that does not exist: use `db`, `user` and `pass`"
+                    "a Unix socket with an unknown parameter: valid are `db`, `user` and `pass`"
                         .to_owned(),
                 );
             }
@@ -137,31 +139,31 @@ fn unix(rest: &str) -> Result<RedisUrl, Fault> {
 type Credentials<'a> = (Option<String>, Option<String>, &'a str);
 
 /// User, password, and the hosts after them.
-fn credentials(authority: &str) -> Result<Credentials<'_>, Fault> {
-    let Some((said, hosts)) = authority.rsplit_once('@') else {
+fn credentials(authority: &str) -> Result<Credentials<'_>, UrlError> {
+    let Some((userinfo, hosts)) = authority.rsplit_once('@') else {
         return Ok((None, None, authority));
     };
-    if said.contains('@') {
+    if userinfo.contains('@') {
         return Err(
-            "a URL with more than one `@`: user and password stand once, before the first host, and an `@` in them is written `%40`"
+            "a URL with more than one `@`: give user and password once, before the first host, and write an `@` in them as `%40`"
                 .to_owned(),
         );
     }
-    let Some((user, password)) = said.split_once(':') else {
+    let Some((user, password)) = userinfo.split_once(':') else {
         return Err("a URL with a user and no password: `USER:PASSWORD@`".to_owned());
     };
     let user = match user {
         "" => None,
-        user => Some(decoded(user)?),
+        user => Some(percent_decoded(user)?),
     };
     let password = match password {
         "" if user.is_none() => None,
-        password => Some(decoded(password)?),
+        password => Some(percent_decoded(password)?),
     };
     Ok((user, password, hosts))
 }
 
-fn one(host: &str) -> Result<Endpoint, Fault> {
+fn single_host(host: &str) -> Result<Endpoint, UrlError> {
     if host.contains(',') {
         return Err(
             "a single Redis with several hosts: use `redis+cluster://` or `redis+sentinel://`"
@@ -171,18 +173,18 @@ fn one(host: &str) -> Result<Endpoint, Fault> {
     endpoint(host, REDIS_PORT)
 }
 
-fn several(hosts: &str, port: u16) -> Result<Vec<Endpoint>, Fault> {
+fn host_list(hosts: &str, port: u16) -> Result<Vec<Endpoint>, UrlError> {
     hosts.split(',').map(|host| endpoint(host, port)).collect()
 }
 
-fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, Fault> {
+fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest
                 .split_once(']')
                 .ok_or("a URL whose IPv6 address has no `]`")?;
             if host.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err("a URL with something else than an IPv6 address in `[ ]`".to_owned());
+                return Err("a URL whose `[ ]` does not hold an IPv6 address".to_owned());
             }
             (
                 host,
@@ -196,7 +198,7 @@ fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, Fault> {
     };
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     if host.is_empty() || !host.chars().all(allowed) {
-        return Err("a URL without a host, or with one that is no name and no address".to_owned());
+        return Err("a URL without a host, or with an invalid one".to_owned());
     }
     let port = match port {
         Some("") => default_port,
@@ -208,8 +210,8 @@ fn endpoint(text: &str, default_port: u16) -> Result<Endpoint, Fault> {
     Ok(Endpoint::Tcp(host.to_owned(), port))
 }
 
-/// The number of a database; nothing is 0.
-fn number(text: &str) -> Result<u32, Fault> {
+/// The number of a database; empty means 0.
+fn database_number(text: &str) -> Result<u32, UrlError> {
     if text.is_empty() {
         return Ok(0);
     }
@@ -218,21 +220,24 @@ fn number(text: &str) -> Result<u32, Fault> {
 }
 
 /// `NAME` or `NAME/DATABASE`.
-fn sentinel_path(path: &str) -> Result<(String, u32), Fault> {
+fn sentinel_path(path: &str) -> Result<(String, u32), UrlError> {
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
-    let name = decoded(name)?;
+    let name = percent_decoded(name)?;
     if name.is_empty() {
         return Err(
-            "a URL of sentinels without the primary's name: `redis+sentinel://HOST:PORT/NAME`"
+            "a sentinel URL without the primary's name: `redis+sentinel://HOST:PORT/NAME`"
                 .to_owned(),
         );
     }
-    Ok((name, number(database)?))
+    Ok((name, database_number(database)?))
 }
 
-/// Without percent-encoding.
-fn decoded(text: &str) -> Result<String, Fault> {
-    let fault = || "a URL with `%` and not two hexadecimal digits after it: write `%25`".to_owned();
+/// Decodes percent-encoding.
+fn percent_decoded(text: &str) -> Result<String, UrlError> {
+    let fault = || {
+        "a URL with a `%` without two hexadecimal digits after it: write `%25` for a literal `%`"
+            .to_owned()
+    };
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn each_form_is_read() {
+    fn each_form_is_parsed() {
         let url = read("rediss://us%40er:p%2Fw%3Ax@[::1]:6380/7");
         assert!(url.topology == Topology::Single(tcp("::1", 6380)));
         assert_eq!((url.tls, url.database), (true, 7));
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_without_the_value() {
+    fn every_mistake_is_described_without_the_value() {
         let mistakes = [
             ("hunter2", "neither `memory` nor a URL"),
             ("rediss//:hunter2@h", "neither `memory` nor a URL"),
@@ -323,7 +328,7 @@ mod tests {
         ];
         for (text, named) in mistakes {
             let why = text.parse::<RedisUrl>().err();
-            let why = why.unwrap_or_else(|| panic!("{text} is taken"));
+            let why = why.unwrap_or_else(|| panic!("{text} is accepted"));
             assert!(why.contains(named), "{text}: {why}");
             assert!(!why.contains("hunt"), "{text}: {why}");
         }

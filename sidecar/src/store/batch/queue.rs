@@ -1,20 +1,19 @@
-//! Group commit: what waits while a store call is under way goes together in the next one. Pure; `worker.rs` makes the calls.
+//! Group commit: decisions that wait while a store call is in flight share the next one. Pure; `worker.rs` makes the calls.
 //!
 //! A call is bounded by the buckets that it visits, since that is what it costs Redis; a caller with more is spread over
-//! several calls. Callers take turns. Each gets a bounded share of a call before the next one's turn comes, so a caller
-//! with a thousand decisions does not hold up one with a single decision; and within a caller the order stays.
+//! several calls. Callers take turns of a bounded weight, so a caller with a thousand decisions does not delay one with a
+//! single decision. A caller's decisions keep their order.
 
 use std::collections::VecDeque;
 
-use sluicegate_engine::{Batch, BatchBuilder, Decision, MAX_CALL_WEIGHT};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, MAX_CALL_WEIGHT, Outcome};
 
-use crate::store::portion::Portion;
-use crate::store::settled::Settled;
+use crate::store::batch_slice::BatchSlice;
 
-/// Bucket visits of one caller before the next caller's turn; its last decision may go over it.
-const SHARE: usize = MAX_CALL_WEIGHT / 8;
+/// Bucket visits of one caller before the next caller's turn; its last decision may exceed this.
+const TURN_WEIGHT: usize = MAX_CALL_WEIGHT / 8;
 
-/// Callers that wait, in the order of their arrival. `A` is how a caller is answered.
+/// Waiting callers, in the order of their arrival. `A` is how a caller is answered.
 #[derive(Debug)]
 pub struct Queue<A> {
     callers: VecDeque<Caller<A>>,
@@ -22,25 +21,25 @@ pub struct Queue<A> {
 
 #[derive(Debug)]
 struct Caller<A> {
-    portion: Portion,
-    /// One for each decision that has gone.
-    settled: Vec<Option<Settled>>,
+    slice: BatchSlice,
+    /// One for each decision that was sent.
+    outcomes: Vec<Option<Outcome>>,
     answer: A,
 }
 
 impl<A> Caller<A> {
     fn done(&self) -> bool {
-        self.settled.len() == self.portion.len()
+        self.outcomes.len() == self.slice.len()
     }
 }
 
-/// What goes to the store in one call.
+/// One call to the store.
 #[derive(Debug, Default)]
 pub struct Call {
     builder: BatchBuilder,
-    /// Whose decisions these are, in their order: a caller's place in the queue, once for each decision.
+    /// For each decision, in order, the index of its caller in the queue.
     owners: Vec<usize>,
-    /// For each caller in the queue how many of them are its own.
+    /// For each caller in the queue, the number of its decisions.
     added: Vec<usize>,
 }
 
@@ -54,40 +53,40 @@ impl<A> Default for Queue<A> {
 
 impl<A> Queue<A> {
     /// Adds a caller at the end.
-    pub fn push(&mut self, portion: impl Into<Portion>, answer: A) {
-        let portion = portion.into();
+    pub fn push(&mut self, slice: impl Into<BatchSlice>, answer: A) {
+        let slice = slice.into();
         self.callers.push_back(Caller {
-            settled: Vec::with_capacity(portion.len()),
-            portion,
+            outcomes: Vec::with_capacity(slice.len()),
+            slice,
             answer,
         });
     }
 
-    /// Nobody waits.
+    /// Whether no caller waits.
     pub fn is_empty(&self) -> bool {
         self.callers.is_empty()
     }
 
-    /// Lets go of callers that have left; not while a call is under way.
+    /// Removes callers that have left; not while a call is in flight.
     pub fn retain(&mut self, stays: impl Fn(&A) -> bool) {
         self.callers.retain(|caller| stays(&caller.answer));
     }
 
-    /// Makes up the next call.
+    /// Selects the next call.
     pub fn next_call(&self) -> Call {
         let mut call = Call::default();
         let mut added = vec![0_usize; self.callers.len()];
         let mut before = usize::MAX;
-        // Round after round, until the call is full or nobody has added anything in one.
+        // Round after round, until the call is full or a round adds nothing.
         while call.weight() < MAX_CALL_WEIGHT && call.owners.len() != before {
             before = call.owners.len();
-            for (place, (caller, added)) in self.callers.iter().zip(&mut added).enumerate() {
-                let first = caller.settled.len() + *added;
-                let turn_ends = call.weight() + SHARE;
-                for decision in (first..).map_while(|number| caller.portion.get(number)) {
+            for (index, (caller, added)) in self.callers.iter().zip(&mut added).enumerate() {
+                let first = caller.outcomes.len() + *added;
+                let turn_ends = call.weight() + TURN_WEIGHT;
+                for decision in (first..).map_while(|number| caller.slice.get(number)) {
                     if call.weight() >= turn_ends
                         || !call.has_room(decision)
-                        || !call.add(caller.portion.batch(), decision, place)
+                        || !call.add(caller.slice.batch(), decision, index)
                     {
                         break;
                     }
@@ -103,7 +102,7 @@ impl<A> Queue<A> {
     pub fn first_in<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = &'a A> {
         let callers = self.callers.iter().zip(&call.added);
         callers
-            .filter(|(caller, added)| caller.settled.is_empty() && **added > 0)
+            .filter(|(caller, added)| caller.outcomes.is_empty() && **added > 0)
             .map(|(caller, _)| &caller.answer)
     }
 
@@ -115,22 +114,22 @@ impl<A> Queue<A> {
             .map(|(caller, _)| &caller.answer)
     }
 
-    /// Hands out what a call came back with, and lets go of the callers that have all their decisions.
+    /// Distributes a call's outcomes; removes and returns the callers that are complete.
     pub fn answer(
         &mut self,
         call: &Call,
-        settled: Vec<Option<Settled>>,
-    ) -> Vec<(A, Vec<Option<Settled>>)> {
-        let mut settled = settled.into_iter();
+        outcomes: Vec<Option<Outcome>>,
+    ) -> Vec<(A, Vec<Option<Outcome>>)> {
+        let mut outcomes = outcomes.into_iter();
         for owner in &call.owners {
             if let Some(caller) = self.callers.get_mut(*owner) {
-                caller.settled.push(settled.next().flatten());
+                caller.outcomes.push(outcomes.next().flatten());
             }
         }
         let (mut done, mut waiting) = (Vec::new(), VecDeque::with_capacity(self.callers.len()));
         for caller in self.callers.drain(..) {
             if caller.done() {
-                done.push((caller.answer, caller.settled));
+                done.push((caller.answer, caller.outcomes));
             } else {
                 waiting.push_back(caller);
             }
@@ -141,7 +140,7 @@ impl<A> Queue<A> {
 }
 
 impl Call {
-    /// The decisions of several callers, each bucket once.
+    /// The decisions of all its callers, with each bucket once.
     pub fn batch(&self) -> &Batch {
         self.builder.batch()
     }
@@ -150,12 +149,12 @@ impl Call {
         self.builder.weight()
     }
 
-    /// A decision too large for any call goes alone.
+    /// Whether a decision fits; one too large for any call goes alone.
     fn has_room(&self, decision: &Decision) -> bool {
         self.owners.is_empty() || self.weight() + decision.weight() <= MAX_CALL_WEIGHT
     }
 
-    /// Adds a decision; false when it has to wait for the next call.
+    /// Adds a decision; false if it has to wait for the next call.
     fn add(&mut self, batch: &Batch, decision: &Decision, owner: usize) -> bool {
         let fits = self.builder.copy(batch, decision);
         if fits {
@@ -174,10 +173,10 @@ mod tests {
     use proptest::prelude::*;
     use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory};
 
-    fn spec(limit: u64) -> BucketSpec {
+    fn spec(quota: u64) -> BucketSpec {
         BucketSpec {
             algorithm: Algorithm::SlidingLog,
-            limit,
+            quota,
             window_us: 1_000_000,
         }
     }
@@ -192,15 +191,9 @@ mod tests {
     }
 
     /// Lets the engine decide a call.
-    fn work(engine: &mut Memory, call: &Call) -> Vec<Option<Settled>> {
+    fn work(engine: &mut Memory, call: &Call) -> Vec<Option<Outcome>> {
         let outcomes = engine.decide(1, call.batch()).into_iter();
-        outcomes
-            .map(|outcome| {
-                Some(Settled {
-                    outcome: outcome.unwrap(),
-                })
-            })
-            .collect()
+        outcomes.map(|outcome| Some(outcome.unwrap())).collect()
     }
 
     #[test]
@@ -213,7 +206,11 @@ mod tests {
         queue.push(Arc::new(batch(&[vec![1]])), "small");
         let call = queue.next_call();
         assert_eq!(call.batch().decisions.len(), MAX_CALL_WEIGHT);
-        assert_eq!(call.batch().buckets.len(), 2, "a hot bucket is in it once");
+        assert_eq!(
+            call.batch().buckets.len(),
+            2,
+            "a hot bucket is in the call once"
+        );
         let waited: Vec<_> = queue.first_in(&call).collect();
         assert_eq!(waited, [&"large", &"small"]);
         let done = queue.answer(&call, vec![None; MAX_CALL_WEIGHT]);
@@ -222,7 +219,11 @@ mod tests {
             ["small"]
         );
         let next = queue.next_call();
-        assert_eq!(queue.first_in(&next).count(), 0, "it has added before");
+        assert_eq!(
+            queue.first_in(&next).count(),
+            0,
+            "its first decisions were in an earlier call"
+        );
     }
 
     #[test]
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(queue.next_call().batch().decisions.len(), 1);
     }
 
-    /// One decision over so many buckets, of its own.
+    /// One decision over this many buckets, which no other caller uses.
     fn wide(name: &str, takes: usize) -> Arc<Batch> {
         wides(name, takes, 1)
     }
@@ -263,7 +264,7 @@ mod tests {
         Arc::new(test_batches::batch(buckets, &decisions))
     }
 
-    /// The weights of the calls until nobody waits, and who was answered by which of them.
+    /// The weights of the calls until the queue is empty, and the callers that each call answered.
     fn drain<'a>(queue: &mut Queue<&'a str>) -> (Vec<usize>, Vec<Vec<&'a str>>) {
         let (mut weights, mut answered) = (Vec::new(), Vec::new());
         while !queue.is_empty() {
@@ -326,8 +327,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever waits together, every caller gets one verdict for each decision, in order, and all of them are
-        /// what the engine says when it decides them one after the other as they flew.
+        /// Whatever is batched, every caller gets one verdict for each decision, in order, and the verdicts are those of an
+        /// engine that decides one by one in the order of the calls.
         #[test]
         fn every_caller_gets_its_own_verdicts(
             callers in prop::collection::vec(
@@ -350,10 +351,9 @@ mod tests {
                     let single = apart.decide(1, &batch(std::slice::from_ref(next)));
                     expected[number].push(single[0].ok());
                 }
-                let settled = work(&mut together, &call);
-                for (number, settled) in queue.answer(&call, settled) {
-                    let said: Vec<_> = settled.iter().map(|s| s.as_ref().map(|s| s.outcome)).collect();
-                    prop_assert_eq!(&said, &expected[number]);
+                let outcomes = work(&mut together, &call);
+                for (number, outcomes) in queue.answer(&call, outcomes) {
+                    prop_assert_eq!(&outcomes, &expected[number]);
                     waiting.retain(|w| *w != number);
                     answered += 1;
                 }

@@ -1,42 +1,42 @@
-//! Makes one store call at a time for all that wait, and answers each caller. What goes together is in `queue.rs`.
-//! On a Redis Cluster there are many queues, each with its own call under way; who waits in which is in `lanes.rs`.
+//! Runs one store call at a time, batches the decisions that queue up behind it, and answers each caller. `queue.rs`
+//! selects what goes together. On a Redis Cluster there are many queues, each with its own call; `lanes.rs` assigns them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sluicegate_engine::Batch;
+use sluicegate_engine::{Batch, Outcome};
 use tokio::sync::{mpsc, oneshot};
 
 use super::queue::Queue;
+use crate::store::batch_slice::BatchSlice;
 use crate::store::cluster::lanes::{LANES, split};
 use crate::store::error::StoreError;
 use crate::store::kinds::Store;
-use crate::store::portion::Portion;
-use crate::store::settled::{Settled, Settlement};
-use crate::telemetry::events::Incidents;
+use crate::store::reply::StoreReply;
+use crate::telemetry::events::EventLog;
 use crate::telemetry::labels::FailureKind;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::{Parent, StoreSpan};
 
-/// Callers that may wait in a lane. A filter asks for all its waiting requests at once, so this is a matter of Envoy
-/// workers and clients, not of requests. Not one bound over all lanes: those that wait for a dead node would use it up.
-const MOST_CALLERS: usize = 4_096;
+/// Bound on the callers that wait in a lane. A filter asks for all its waiting requests at once, so callers are Envoy
+/// workers and clients, not requests. Each lane has its own bound, or callers that wait for a dead node would use it up.
+const MAX_CALLERS: usize = 4_096;
 
-/// A caller that waits.
+/// A waiting caller.
 #[derive(Debug)]
-struct Waiting {
+struct Waiter {
     since: Instant,
     trace: Option<Parent>,
-    answer: oneshot::Sender<Vec<Option<Settled>>>,
+    answer: oneshot::Sender<Vec<Option<Outcome>>>,
 }
 
-/// The queues before a store: one, or as many as there are lanes.
+/// The queues in front of a store: one, or one per lane.
 #[derive(Debug)]
 pub struct Batcher {
-    lanes: Vec<mpsc::Sender<(Portion, Waiting)>>,
+    lanes: Vec<mpsc::Sender<(BatchSlice, Waiter)>>,
     shared: Arc<Shared>,
-    patience: Duration,
+    max_wait: Duration,
 }
 
 /// What all lanes share.
@@ -44,88 +44,88 @@ pub struct Batcher {
 struct Shared {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
-    incidents: Arc<Incidents>,
+    events: Arc<EventLog>,
 }
 
 impl Batcher {
-    /// Starts making calls, in the current runtime, until this is dropped.
-    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, incidents: Arc<Incidents>) -> Self {
+    /// Makes calls in the current runtime until this is dropped.
+    pub fn start(store: Arc<Store>, metrics: Arc<Metrics>, events: Arc<EventLog>) -> Self {
         let lanes = if store.has_parts() { LANES } else { 1 };
-        // At most: once for the call under way, once for its own.
-        let patience = store.timeout() * 2;
+        // At most the call in flight and the caller's own.
+        let max_wait = store.timeout() * 2;
         let shared = Arc::new(Shared {
             store,
             metrics,
-            incidents,
+            events,
         });
         let start = |_| {
-            let (callers, arrivals) = mpsc::channel(MOST_CALLERS);
-            tokio::spawn(work(Arc::clone(&shared), arrivals));
+            let (callers, arrivals) = mpsc::channel(MAX_CALLERS);
+            tokio::spawn(run_lane(Arc::clone(&shared), arrivals));
             callers
         };
         Self {
             lanes: (0..lanes).map(start).collect(),
             shared,
-            patience,
+            max_wait,
         }
     }
 
-    /// Decides a batch, together with whatever else waits.
-    pub async fn decide(&self, batch: Arc<Batch>, trace: Option<Parent>) -> Vec<Option<Settled>> {
+    /// Decides a batch, together with other waiting decisions.
+    pub async fn decide(&self, batch: Arc<Batch>, trace: Option<Parent>) -> Vec<Option<Outcome>> {
         let decisions = batch.decisions.len();
         if decisions == 0 {
             return Vec::new();
         }
         let started = trace.is_some().then(Instant::now);
-        if let Some(settlement) = self.shared.store.decide_at_once(&batch) {
+        if let Some(reply) = self.shared.store.decide_at_once(&batch) {
             if let (Some(trace), Some(started)) = (&trace, started) {
-                trace.stored(started.elapsed(), &batch);
+                trace.record_store_call(started.elapsed(), &batch);
             }
-            for error in &settlement.errors {
-                // Not in the log, nor an outage: it goes on with whom it knows.
-                self.shared.metrics.store_failed(error.kind());
+            for error in &reply.errors {
+                // Neither logged nor an outage: known keys are still decided.
+                self.shared.metrics.count_store_failure(error.kind());
             }
-            return settlement.decisions;
+            return reply.decisions;
         }
         if let [lane] = self.lanes.as_slice() {
             return self.decide_in(lane, batch.into(), trace).await;
         }
-        let portions = split(&batch);
-        let go = |(lane, portion): &(usize, Portion)| {
-            let (lane, portion) = (self.lanes.get(*lane), portion.clone());
+        let slices = split(&batch);
+        let decide_slice = |(lane, slice): &(usize, BatchSlice)| {
+            let (lane, slice) = (self.lanes.get(*lane), slice.clone());
             let trace = trace.clone();
-            async move { Some(self.decide_in(lane?, portion, trace).await) }
+            async move { Some(self.decide_in(lane?, slice, trace).await) }
         };
-        let answers = join_all(portions.iter().map(go)).await;
+        let answers = join_all(slices.iter().map(decide_slice)).await;
         let mut whole = vec![None; decisions];
-        for ((_, portion), settled) in portions.iter().zip(answers) {
-            portion.put_back(settled.unwrap_or_default(), &mut whole);
+        for ((_, slice), outcomes) in slices.iter().zip(answers) {
+            slice.put_back(outcomes.unwrap_or_default(), &mut whole);
         }
         whole
     }
 
     async fn decide_in(
         &self,
-        lane: &mpsc::Sender<(Portion, Waiting)>,
-        portion: Portion,
+        lane: &mpsc::Sender<(BatchSlice, Waiter)>,
+        slice: BatchSlice,
         trace: Option<Parent>,
-    ) -> Vec<Option<Settled>> {
-        let decisions = portion.len();
+    ) -> Vec<Option<Outcome>> {
+        let decisions = slice.len();
         let (answer, answered) = oneshot::channel();
-        let waiting = Waiting {
+        let waiter = Waiter {
             since: Instant::now(),
             trace,
             answer,
         };
-        if lane.try_send((portion, waiting)).is_err() {
-            self.shared.gave_up(FailureKind::Overloaded);
+        if lane.try_send((slice, waiter)).is_err() {
+            self.shared.record_dropped(FailureKind::Overloaded);
             return vec![None; decisions];
         }
-        match tokio::time::timeout(self.patience, answered).await {
-            Ok(Ok(settled)) => settled,
-            // Its place in the queue is given up by the answer's being dropped.
+        match tokio::time::timeout(self.max_wait, answered).await {
+            Ok(Ok(outcomes)) => outcomes,
+            // Dropping the receiver removes the caller from the queue.
             _ => {
-                self.shared.gave_up(FailureKind::Late);
+                self.shared.record_dropped(FailureKind::Late);
                 vec![None; decisions]
             }
         }
@@ -133,59 +133,59 @@ impl Batcher {
 }
 
 impl Shared {
-    /// Notes that a caller's decisions did not get as far as the store.
-    fn gave_up(&self, kind: FailureKind) {
-        self.metrics.store_failed(kind);
-        let why = "decisions waited too long for the calls before theirs";
-        self.incidents.log.failed(kind, why);
+    /// Records that a caller's decisions did not reach the store.
+    fn record_dropped(&self, kind: FailureKind) {
+        self.metrics.count_store_failure(kind);
+        let why = "decisions waited too long behind earlier calls";
+        self.events.log.failed(kind, why);
     }
 
-    /// Notes how a call ended. Whether the store is up its connections tell.
-    fn ended(&self, settlement: &Settlement) {
-        for error in &settlement.errors {
-            self.metrics.store_failed(error.kind());
-            self.incidents.log.failed(error.kind(), error);
+    /// Records a call's errors. The connections, not the calls, determine whether the store is up.
+    fn record_errors(&self, reply: &StoreReply) {
+        for error in &reply.errors {
+            self.metrics.count_store_failure(error.kind());
+            self.events.log.failed(error.kind(), error);
         }
     }
 }
 
-async fn work(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(Portion, Waiting)>) {
-    let mut queue: Queue<Waiting> = Queue::default();
+async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(BatchSlice, Waiter)>) {
+    let mut queue: Queue<Waiter> = Queue::default();
     loop {
         if queue.is_empty() {
-            let Some((portion, caller)) = arrivals.recv().await else {
+            let Some((slice, caller)) = arrivals.recv().await else {
                 return;
             };
-            queue.push(portion, caller);
+            queue.push(slice, caller);
         }
-        while let Ok((portion, caller)) = arrivals.try_recv() {
-            queue.push(portion, caller);
+        while let Ok((slice, caller)) = arrivals.try_recv() {
+            queue.push(slice, caller);
         }
         queue.retain(|caller| !caller.answer.is_closed());
         if queue.is_empty() {
             continue;
         }
         let call = queue.next_call();
-        shared.metrics.batch_goes(call.batch().decisions.len());
+        shared.metrics.observe_batch(call.batch().decisions.len());
         let started = Instant::now();
         let callers = queue.all_in(&call).map(|caller| caller.trace.as_ref());
         let span = StoreSpan::start(callers, call.batch());
         for caller in queue.first_in(&call) {
             let waited = started.saturating_duration_since(caller.since);
-            shared.metrics.queued_for(waited);
+            shared.metrics.observe_queue_wait(waited);
             if let Some(trace) = &caller.trace {
-                trace.waited(waited, span.as_ref());
+                trace.record_queue_wait(waited, span.as_ref());
             }
         }
-        let settlement = shared.store.decide(call.batch()).await;
-        shared.metrics.store_took(started.elapsed());
-        shared.ended(&settlement);
+        let reply = shared.store.decide(call.batch()).await;
+        shared.metrics.observe_store_call(started.elapsed());
+        shared.record_errors(&reply);
         if let Some(span) = span {
-            span.end(settlement.errors.first().map(StoreError::kind));
+            span.end(reply.errors.first().map(StoreError::kind));
         }
-        for (caller, settled) in queue.answer(&call, settlement.decisions) {
-            // Whoever has left in the meantime does not hear it.
-            let _ = caller.answer.send(settled);
+        for (caller, outcomes) in queue.answer(&call, reply.decisions) {
+            // The caller may have left in the meantime.
+            let _ = caller.answer.send(outcomes);
         }
     }
 }

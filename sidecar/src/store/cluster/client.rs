@@ -1,74 +1,74 @@
 //! The store that a fleet shares, in a Redis Cluster.
 //!
 //! All buckets of a subject are in one slot, and what is in one slot is decided atomically, by one call of the script.
-//! A decision over several subjects becomes a part in each of their slots. The parts are taken at the same time, and
-//! if one is denied (or its node does not answer), what the others took is given back: never over, but while the parts
-//! of such a decision are under way another may be denied for units that come back.
+//! A decision over several subjects is split into one sub-batch per slot. They run at the same time, and if one is denied
+//! (or its node does not answer), what the others took is given back. That never exceeds a limit; but meanwhile another
+//! decision may be denied for units that come back.
 //!
 //! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
-//! After a connection broke nobody knows, and nothing is sent again.
+//! After a connection broke, nobody knows whether the call ran, so it is not sent again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
 use sluicegate_engine::script::{
     GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, returned_units, written,
 };
 use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
 use tokio::time::sleep;
 
-use super::map::{Atlas, Primary, named};
-use super::parts::{Part, combine, split};
+use super::map::{Primary, SlotCache, endpoint_of};
 use super::slots::slot;
+use super::sub_batch::{SubBatch, combine, split};
 use crate::policy::{Endpoint, RedisStore};
-use crate::store::call::{Each, Request, SIDECARS_KEYS};
+use crate::store::call::{Each, OVERRIDES_KEY, Request, SIDECARS_KEYS, Script};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::Monitor;
-use crate::store::redis::live::Deadline;
+use crate::store::redis::connection::Deadline;
 use crate::store::redis::node::{Common, Node};
-use crate::store::settled::Settlement;
+use crate::store::reply::StoreReply;
 
-/// Pause before a call is sent to a node that may now have what it needs.
+/// Pause before a call is sent again after a redirection that could not be followed at once.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// A Redis Cluster.
 pub struct Cluster {
-    atlas: Atlas,
+    slots: SlotCache,
     common: Arc<Common>,
     timeout: Duration,
 }
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not where it is, and not who asks.
+        // Without the addresses and the credentials.
         f.debug_struct("Cluster").finish_non_exhaustive()
     }
 }
 
 /// Where a call goes.
-struct Way {
+struct Route {
     slot: u16,
     target: Arc<Primary>,
-    /// The target was named by the owner of the slot, for this time only.
+    /// The owner of the slot answered ASK: the target is for this call only.
     asking: bool,
     referrals: u32,
 }
 
-/// What a node's refusal says to do.
+/// A redirection.
 enum Referral {
-    /// Ask this one, from now on.
+    /// Use this node from now on.
     Moved(Option<Endpoint>),
-    /// Ask this one, this time only.
+    /// Use this node for this call only.
     Ask(Option<Endpoint>),
-    /// Ask again later.
+    /// Try again later.
     Later,
 }
 
 impl Cluster {
-    /// Begins to connect, in the current runtime.
+    /// Starts to connect, in the current runtime.
     pub fn open(
         store: &RedisStore,
         seeds: &[Endpoint],
@@ -77,16 +77,18 @@ impl Cluster {
     ) -> Self {
         let common = Arc::new(Common::new(store, timeout, monitor));
         Self {
-            atlas: Atlas::start(Arc::clone(&common), seeds.to_vec()),
+            slots: SlotCache::start(Arc::clone(&common), seeds.to_vec()),
             common,
             timeout,
         }
     }
 
-    pub(in crate::store) async fn decide(&self, batch: &Batch) -> Settlement {
-        let parts = split(batch);
+    pub(in crate::store) async fn decide(&self, batch: &Batch) -> StoreReply {
+        let sub_batches = split(batch);
         let deadline = Deadline::after(self.timeout);
-        let answers = parts.iter().map(|part| self.decide_part(part, deadline));
+        let answers = sub_batches
+            .iter()
+            .map(|sub_batch| self.decide_sub_batch(sub_batch, deadline));
         let mut errors = Vec::new();
         let answers: Vec<_> = join_all(answers)
             .await
@@ -94,26 +96,28 @@ impl Cluster {
             .map(|answer| answer.map_err(|error| errors.push(error)).ok())
             .collect();
         let broken = answers.iter().flatten().flatten();
-        let broken = broken.filter_map(|said| said.err()).take(1);
+        let broken = broken.filter_map(|result| result.err()).take(1);
         errors.extend(broken.map(StoreError::from));
-        let combined = combine(batch, &parts, &answers);
+        let combined = combine(batch, &sub_batches, &answers);
         if let Err(error) = self.give_back(&combined.to_give_back).await {
             errors.push(error);
         }
-        Settlement {
+        StoreReply {
             decisions: combined.decisions,
             errors,
         }
     }
 
-    async fn decide_part(
+    async fn decide_sub_batch(
         &self,
-        part: &Part,
+        sub_batch: &SubBatch,
         deadline: Deadline,
     ) -> Result<Each<Outcome>, StoreError> {
-        let request = Request::decide(part.batch());
-        self.invoke(&request, deadline, |reply| outcomes(part.batch(), reply))
-            .await
+        let request = Request::decide(sub_batch.batch());
+        self.invoke(&request, deadline, |reply| {
+            outcomes(sub_batch.batch(), reply)
+        })
+        .await
     }
 
     async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
@@ -137,25 +141,27 @@ impl Cluster {
         let read = |reply: &[u8]| returned_units(returns, reply);
         let deadline = Deadline::after(self.timeout);
         let each = self.invoke(&request, deadline, read).await?;
-        // What cannot be read holds nothing that could come back.
+        // A key that cannot be read holds no units to return.
         Ok(each.into_iter().map(Result::unwrap_or_default).collect())
     }
 
-    /// How often a node's clock was found to be set back.
+    /// How often a node's clock was found to have stepped back.
     pub(in crate::store) fn clock_steps(&self) -> u64 {
-        self.common.steps.load(Ordering::Relaxed)
+        self.common.clock_steps.load(Ordering::Relaxed)
     }
 
     pub(in crate::store) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
         let deadline = Deadline::after(self.timeout);
         let one = async |key: &String| {
             let command = self.common.script.reset([key.as_str()]);
-            let mut way = self.way(slot(key), deadline).await?;
+            let mut route = self.route(slot(key), deadline).await?;
             loop {
-                let live = way.target.node.live(deadline).await?;
-                let answer = live.query_asking(&command, way.asking, deadline).await;
+                let connection = route.target.node.connection(deadline).await?;
+                let answer = connection
+                    .query_asking(&command, route.asking, deadline)
+                    .await;
                 match &answer {
-                    Err(error) if self.referred(&mut way, error, deadline).await? => {}
+                    Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
                     _ => return answer,
                 }
             }
@@ -180,28 +186,42 @@ impl Cluster {
     pub(in crate::store) async fn announce(
         &self,
         name: &str,
-        lasts: Duration,
-        leaves: bool,
-    ) -> Result<(u64, u64, u64), StoreError> {
-        let command = self.common.script.sidecars(name, lasts, leaves);
+        ttl: Duration,
+        leaving: bool,
+    ) -> Result<(u64, u64), StoreError> {
+        let command = self.common.script.sidecars(name, ttl, leaving);
         let deadline = Deadline::after(self.timeout);
-        let way = self.way(slot(SIDECARS_KEYS[0]), deadline).await?;
-        way.target.node.ask(&command, deadline).await
+        let route = self.route(slot(SIDECARS_KEYS[0]), deadline).await?;
+        route.target.node.ask(&command, deadline).await
     }
 
-    /// Something of the node that owns a key; nothing where none is known.
-    pub(in crate::store) fn of_owner<T>(&self, key: &str, of: impl Fn(&Node) -> T) -> Option<T> {
-        let owner = self.atlas.map().owner(slot(key)).ok()?;
+    /// Asks about overrides, all of which are in one slot.
+    pub(in crate::store) async fn ask_of_overrides<T: FromRedisValue>(
+        &self,
+        command: impl FnOnce(&Script) -> Cmd,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let command = command(&self.common.script);
+        let deadline = Deadline::after(within);
+        let mut route = self.route(slot(OVERRIDES_KEY), deadline).await?;
+        loop {
+            let answer = if route.asking {
+                let connection = route.target.node.connection(deadline).await?;
+                connection.query_asking(&command, true, deadline).await
+            } else {
+                route.target.node.ask(&command, deadline).await
+            };
+            match &answer {
+                Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
+                _ => return answer,
+            }
+        }
+    }
+
+    /// Calls `of` with the node that owns a key; `None` where no owner is known.
+    pub(in crate::store) fn with_owner<T>(&self, key: &str, of: impl Fn(&Node) -> T) -> Option<T> {
+        let owner = self.slots.map().owner(slot(key)).ok()?;
         Some(of(&owner.node))
-    }
-
-    /// Waits for the first attempts to connect to come to something.
-    pub(in crate::store) async fn tried(&self) -> Result<(), StoreError> {
-        self.atlas
-            .known(Deadline::after(self.timeout))
-            .await
-            .owner(0)
-            .map(|_| ())
     }
 
     async fn invoke<T>(
@@ -210,65 +230,65 @@ impl Cluster {
         deadline: Deadline,
         read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
     ) -> Result<Each<T>, StoreError> {
-        let mut way = self.way(slot(request.first_key()), deadline).await?;
+        let mut route = self.route(slot(request.first_key()), deadline).await?;
         loop {
-            let node = &way.target.node;
-            let answer = node.invoke(request, way.asking, deadline, &read).await;
+            let node = &route.target.node;
+            let answer = node.invoke(request, route.asking, deadline, &read).await;
             match &answer {
-                Err(error) if self.referred(&mut way, error, deadline).await? => {}
+                Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
                 _ => return answer,
             }
         }
     }
 
-    async fn way(&self, slot: u16, deadline: Deadline) -> Result<Way, StoreError> {
-        Ok(Way {
+    async fn route(&self, slot: u16, deadline: Deadline) -> Result<Route, StoreError> {
+        Ok(Route {
             slot,
-            target: self.atlas.known(deadline).await.owner(slot)?,
+            target: self.slots.wait_until_known(deadline).await.owner(slot)?,
             asking: false,
             referrals: 0,
         })
     }
 
-    /// Whether a node has refused because another one, or it at another time, is to be asked; the way is changed then.
-    /// Fails when there is no time left for that: nothing was done.
-    async fn referred(
+    /// Whether an error is a redirection to another node or to a later time; changes the route accordingly. Fails when
+    /// there is no time left to follow it: nothing was done.
+    async fn follow_referral(
         &self,
-        way: &mut Way,
+        route: &mut Route,
         error: &StoreError,
         deadline: Deadline,
     ) -> Result<bool, StoreError> {
-        let Some(referral) = Referral::of(error, &way.target.endpoint) else {
+        let Some(referral) = Referral::of(error, &route.target.endpoint) else {
             return Ok(false);
         };
-        way.referrals = way.referrals.saturating_add(1);
-        way.asking = matches!(referral, Referral::Ask(_));
+        route.referrals = route.referrals.saturating_add(1);
+        route.asking = matches!(referral, Referral::Ask(_));
         let named = match &referral {
             Referral::Moved(to) => {
-                self.atlas.doubt();
+                self.slots.request_refresh();
                 to.as_ref()
             }
             Referral::Ask(to) => to.as_ref(),
             Referral::Later => None,
         };
-        let known = named.and_then(|named| self.atlas.map().at(named));
-        // Two nodes may refer to each other for a while.
-        if way.referrals > 1 || known.is_none() {
+        let known = named.and_then(|named| self.slots.map().at(named));
+        // Two nodes may redirect to each other for a while.
+        if route.referrals > 1 || known.is_none() {
             let left = deadline.at().saturating_duration_since(Instant::now());
             if left <= AGAIN_AFTER {
-                return Err(unfollowed(error.clone()));
+                return Err(no_time_to_follow(error.clone()));
             }
             match referral {
                 Referral::Later => sleep(AGAIN_AFTER).await,
                 _ if known.is_some() => sleep(AGAIN_AFTER).await,
-                _ => self.atlas.ask_again(left - AGAIN_AFTER).await,
+                _ => self.slots.refresh(left - AGAIN_AFTER).await,
             }
         }
-        way.target = match known {
+        route.target = match known {
             Some(known) => known,
             None => {
-                way.asking = false;
-                self.atlas.map().owner(way.slot)?
+                route.asking = false;
+                self.slots.map().owner(route.slot)?
             }
         };
         Ok(true)
@@ -282,7 +302,7 @@ impl Referral {
                 .redirect_node()
                 .map(|(place, _)| place)?
                 .rsplit_once(':')?;
-            named(host, port.parse().ok()?, asked)
+            endpoint_of(host, port.parse().ok()?, asked)
         };
         match error {
             StoreError::Refused(error) => match error.kind() {
@@ -301,8 +321,8 @@ impl Referral {
     }
 }
 
-/// The deadline came before the owner was found. Nothing was done.
-fn unfollowed(error: StoreError) -> StoreError {
+/// The error when the deadline comes before the owner is found. Nothing was done.
+fn no_time_to_follow(error: StoreError) -> StoreError {
     match error {
         StoreError::Refused(error) => ConnectionError::Redis(error).into(),
         error => error,

@@ -1,8 +1,8 @@
-//! Lanes: on a Redis Cluster a decision waits only for those of its own range of slots, so that a node that is slow or
-//! dead holds up nobody else. Which decision goes in which lane, and putting the answers back together. Pure.
+//! Lanes: on a Redis Cluster a decision queues only with those of its own range of slots, so that a slow or dead node
+//! delays no other decisions. Splits a batch over lanes. Pure.
 //!
-//! A decision over subjects of several ranges waits for several nodes. Such decisions have lanes of their own, or they
-//! would hold up those of one range. Decisions of a batch that share a bucket go in one lane, so that their order stays.
+//! A decision over subjects of several ranges waits for several nodes. Such decisions have separate lanes, or they would
+//! delay those of one range. Decisions of a batch that share a bucket go in one lane, which keeps their order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use std::sync::Arc;
 use sluicegate_engine::Batch;
 
 use super::slots::{SLOTS, slot};
-use crate::store::portion::Portion;
+use crate::store::batch_slice::BatchSlice;
 
-/// Ranges of slots. With 2, 3, 4, 6, 8, 12, 16, 24 or 48 nodes, as `redis-cli` shares out the slots, each is of one
-/// node; otherwise a few are of two neighbours.
+/// Ranges of slots. With 2, 3, 4, 6, 8, 12, 16, 24 or 48 nodes and the slots as `redis-cli` assigns them, each range
+/// belongs to one node; otherwise a few belong to two.
 const RANGES: usize = 48;
-/// Lanes: one for each range, and one for what starts in each range and does not stay there.
+/// One lane for each range, and one for the decisions that start in each range and do not stay there.
 pub const LANES: usize = 2 * RANGES;
 
 /// Splits a batch over lanes.
-pub fn split(batch: &Arc<Batch>) -> Vec<(usize, Portion)> {
+pub fn split(batch: &Arc<Batch>) -> Vec<(usize, BatchSlice)> {
     let ranges: Vec<_> = batch
         .buckets
         .iter()
         .map(|bucket| range(slot(&bucket.key)))
         .collect();
     let mut groups = Groups::of(batch);
-    // For each group of decisions that share buckets: where its first one starts, and whether all of it stays there.
+    // For each group of decisions that share buckets: the range of its first take, and whether all takes are in that range.
     let mut homes: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
     for decision in &batch.decisions {
         for take in &decision.takes {
@@ -40,35 +40,35 @@ pub fn split(batch: &Arc<Batch>) -> Vec<(usize, Portion)> {
         }
     }
     let mut lanes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (place, decision) in batch.decisions.iter().enumerate() {
+    for (index, decision) in batch.decisions.iter().enumerate() {
         let first = decision.takes.first().map(|take| groups.root(take.bucket));
         let lane = match first.and_then(|root| homes.get(&root)) {
             Some((home, true)) => *home,
             Some((home, false)) => RANGES + *home,
-            // It takes nothing, so it waits for nobody.
+            // It takes nothing, so any lane will do.
             None => 0,
         };
-        lanes.entry(lane).or_default().push(place);
+        lanes.entry(lane).or_default().push(index);
     }
     let together = lanes.len() == 1;
-    let portion = |(lane, members): (usize, Vec<usize>)| {
-        let portion = if together {
+    let slice = |(lane, members): (usize, Vec<usize>)| {
+        let slice = if together {
             Arc::clone(batch).into()
         } else {
-            Portion::of(Arc::clone(batch), members)
+            BatchSlice::of(Arc::clone(batch), members)
         };
-        (lane, portion)
+        (lane, slice)
     };
-    lanes.into_iter().map(portion).collect()
+    lanes.into_iter().map(slice).collect()
 }
 
-/// The range of a slot. Rounded as `redis-cli --cluster create` rounds, or the last slots of a range would be another
-/// node's.
+/// The range of a slot. Rounded as `redis-cli --cluster create` rounds, or the last slots of a range would belong to
+/// another node.
 const fn range(slot: u16) -> usize {
     (2 * slot as usize + 1) * RANGES / (2 * SLOTS as usize)
 }
 
-/// Buckets, grouped by the decisions that take from several: a forest in which each points towards its group's root.
+/// Buckets, grouped by the decisions that take from several: a disjoint-set forest, in which each points to its parent.
 struct Groups(Vec<usize>);
 
 impl Groups {
@@ -91,7 +91,7 @@ impl Groups {
         let mut at = bucket;
         while let Some(parent) = self.0.get(at).copied().filter(|parent| *parent != at) {
             let above = self.0.get(parent).copied().unwrap_or(parent);
-            // Halves the way for whoever goes it next.
+            // Path halving.
             if let Some(link) = self.0.get_mut(at) {
                 *link = above;
             }
@@ -104,42 +104,30 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::settled::Settled;
     use crate::store::test_batches;
+    use crate::store::test_batches::{SPEC, bucket};
     use proptest::prelude::*;
-    use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Outcome, bucket_key};
-
-    const SPEC: BucketSpec = BucketSpec {
-        algorithm: Algorithm::SlidingLog,
-        limit: 5,
-        window_us: 1_000_000,
-    };
+    use sluicegate_engine::{Outcome, bucket_key};
 
     /// Decisions, each over some of these subjects.
     fn batch(subjects: &[&str], decisions: &[Vec<usize>]) -> Arc<Batch> {
-        let bucket = |subject: &&str| Bucket {
-            key: bucket_key(subject, "l", &SPEC),
-            spec: SPEC,
-        };
-        Arc::new(test_batches::batch(
-            subjects.iter().map(bucket).collect(),
-            decisions,
-        ))
+        let keys = subjects.iter().map(|s| bucket_key(s, "l", &SPEC));
+        Arc::new(test_batches::batch(keys.map(bucket).collect(), decisions))
     }
 
     /// The lanes of a batch's decisions.
     fn lanes(batch: &Arc<Batch>) -> Vec<usize> {
         let mut lanes = vec![usize::MAX; batch.decisions.len()];
-        for (lane, portion) in split(batch) {
-            for number in 0..portion.len() {
-                lanes[portion.place(number).unwrap()] = lane;
+        for (lane, slice) in split(batch) {
+            for number in 0..slice.len() {
+                lanes[slice.index(number).unwrap()] = lane;
             }
         }
         lanes
     }
 
     #[test]
-    fn no_range_is_of_two_nodes_as_redis_cli_shares_out_the_slots() {
+    fn no_range_spans_two_nodes_when_redis_cli_assigns_the_slots() {
         for nodes in [2, 3, 4, 6, 8, 12, 16, 24, 48] {
             for node in 1..nodes {
                 // redis-cli: a node's first slot is the rounded product.
@@ -152,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_in_its_range_is_apart_from_what_does_not() {
+    fn decisions_in_one_range_and_over_several_ranges_have_different_lanes() {
         // alice, bob and carol are in different ranges.
         let subjects = ["alice", "bob", "carol"];
         let apart = lanes(&batch(&subjects, &[vec![0], vec![1], vec![2]]));
@@ -160,20 +148,20 @@ mod tests {
         assert!(apart[0] != apart[1] && apart[1] != apart[2] && apart[0] != apart[2]);
         let over_two = lanes(&batch(&subjects, &[vec![0, 1], vec![2]]));
         assert_eq!(over_two, [RANGES + apart[0], apart[2]]);
-        // They share bob, and bob's order stays.
+        // They share bob, whose decisions keep their order.
         let shared = lanes(&batch(&subjects, &[vec![0, 1], vec![1], vec![2]]));
         assert_eq!(shared, [RANGES + apart[0], RANGES + apart[0], apart[2]]);
     }
 
     #[test]
-    fn a_batch_of_one_lane_is_not_taken_apart() {
+    fn a_batch_of_one_lane_is_not_split() {
         let batch = batch(&["alice"], &vec![vec![0]; 3]);
-        let portions = split(&batch);
-        assert_eq!(portions.len(), 1);
-        assert!(portions[0].1.is_whole() && portions[0].1.len() == 3);
+        let slices = split(&batch);
+        assert_eq!(slices.len(), 1);
+        assert!(slices[0].1.is_whole() && slices[0].1.len() == 3);
     }
 
-    fn settled(number: usize) -> Option<Settled> {
+    fn outcome(number: usize) -> Option<Outcome> {
         let outcome = Outcome {
             admitted: true,
             decided_by: 0,
@@ -182,14 +170,14 @@ mod tests {
             retry_after_us: 0,
             at_us: u64::try_from(number).unwrap(),
         };
-        Some(Settled { outcome })
+        Some(outcome)
     }
 
     proptest! {
-        /// Every decision goes once; those of a key go in one lane, in order; and each caller's answers come back in
-        /// the caller's order.
+        /// Every decision goes once; those of a key go in one lane, in order; and each caller gets its answers in its own
+        /// order.
         #[test]
-        fn nothing_is_lost_and_order_stays(
+        fn every_decision_goes_once_and_in_order(
             decisions in prop::collection::vec(
                 prop::sample::subsequence((0..12).collect::<Vec<usize>>(), 0..4), 0..60),
         ) {
@@ -198,23 +186,23 @@ mod tests {
             let mut whole = vec![None; decisions.len()];
             let mut went = vec![0; decisions.len()];
             let mut lane_of_subject = [None; 12];
-            for (lane, portion) in split(&batch) {
-                prop_assert!(lane < LANES && portion.len() > 0);
-                let places: Vec<_> = (0..portion.len()).map(|n| portion.place(n).unwrap()).collect();
-                prop_assert!(places.is_sorted());
-                for (number, place) in places.iter().enumerate() {
-                    went[*place] += 1;
-                    prop_assert_eq!(portion.get(number), batch.decisions.get(*place));
-                    for subject in &decisions[*place] {
+            for (lane, slice) in split(&batch) {
+                prop_assert!(lane < LANES && slice.len() > 0);
+                let indices: Vec<_> = (0..slice.len()).map(|n| slice.index(n).unwrap()).collect();
+                prop_assert!(indices.is_sorted());
+                for (number, index) in indices.iter().enumerate() {
+                    went[*index] += 1;
+                    prop_assert_eq!(slice.get(number), batch.decisions.get(*index));
+                    for subject in &decisions[*index] {
                         prop_assert_eq!(*lane_of_subject[*subject].get_or_insert(lane), lane);
                     }
-                    let ranges = decisions[*place].iter().map(|s| range(slot(&batch.buckets[*s].key)));
+                    let ranges = decisions[*index].iter().map(|s| range(slot(&batch.buckets[*s].key)));
                     prop_assert!(lane >= RANGES || ranges.clone().all(|range| range == lane));
                 }
-                portion.put_back(places.into_iter().map(settled).collect(), &mut whole);
+                slice.put_back(indices.into_iter().map(outcome).collect(), &mut whole);
             }
             prop_assert!(went.iter().all(|times| *times == 1));
-            let expected: Vec<_> = (0..decisions.len()).map(settled).collect();
+            let expected: Vec<_> = (0..decisions.len()).map(outcome).collect();
             prop_assert_eq!(whole, expected);
         }
     }

@@ -1,4 +1,4 @@
-//! Which node has which slots: asked of the nodes every few seconds, and whenever one is lost or refers to another.
+//! The slot map: refreshed every few seconds, and whenever a connection is lost or a node redirects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use tokio::time::{sleep, timeout, timeout_at};
 use super::slots::{SLOTS, slot};
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
-use crate::store::redis::live::Deadline;
+use crate::store::redis::connection::Deadline;
 use crate::store::redis::node::{Common, Node};
 
-const ASK_EVERY: Duration = Duration::from_secs(5);
-/// The shortest pause between two questions, and how often they are asked while nobody answers.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// The shortest pause between two refreshes, and the interval while no node answers.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A primary.
 pub struct Primary {
-    /// Where it listens.
+    /// Its address.
     pub endpoint: Endpoint,
     /// Its connections.
     pub node: Node,
-    _keeper: watch::Sender<Result<Endpoint, StoreError>>,
+    _address_sender: watch::Sender<Result<Endpoint, StoreError>>,
 }
 
-/// What is known of the slots.
+/// Which primary owns which slots.
 #[derive(Default)]
-pub struct Map {
+pub struct SlotMap {
     primaries: Vec<Arc<Primary>>,
-    /// For each slot its primary's number; empty as long as nothing is known.
+    /// For each slot the index of its primary; empty while nothing is known.
     owners: Vec<Option<u16>>,
-    /// Why nothing is known.
+    /// Why nothing is known, where an attempt failed.
     why: Option<StoreError>,
 }
 
-/// Keeps the map.
-pub struct Atlas {
+/// Caches the slot map and refreshes it.
+pub struct SlotCache {
     shared: Arc<Shared>,
     _task: JoinSet<()>,
 }
@@ -47,13 +47,13 @@ pub struct Atlas {
 struct Shared {
     common: Arc<Common>,
     seeds: Vec<Endpoint>,
-    map: ArcSwap<Map>,
-    /// Counts the questions that came to something.
-    asked: watch::Sender<u64>,
-    doubted: Arc<Notify>,
+    map: ArcSwap<SlotMap>,
+    /// Counts completed refreshes, successful or not.
+    refreshes: watch::Sender<u64>,
+    recheck: Arc<Notify>,
 }
 
-impl Map {
+impl SlotMap {
     /// The primary of a slot.
     pub fn owner(&self, slot: u16) -> Result<Arc<Primary>, StoreError> {
         let number = self.owners.get(usize::from(slot)).copied().flatten();
@@ -65,7 +65,7 @@ impl Map {
         })
     }
 
-    /// The primary at this place.
+    /// The primary at this address.
     pub fn at(&self, endpoint: &Endpoint) -> Option<Arc<Primary>> {
         let mut primaries = self.primaries.iter();
         primaries
@@ -74,99 +74,99 @@ impl Map {
     }
 }
 
-impl Atlas {
-    /// Begins to ask, in the current runtime.
+impl SlotCache {
+    /// Starts to refresh, in the current runtime.
     pub fn start(common: Arc<Common>, seeds: Vec<Endpoint>) -> Self {
         let shared = Arc::new(Shared {
             common,
             seeds,
             map: ArcSwap::default(),
-            asked: watch::Sender::new(0),
-            doubted: Arc::default(),
+            refreshes: watch::Sender::new(0),
+            recheck: Arc::default(),
         });
         let mut task = JoinSet::new();
-        task.spawn(keep(Arc::clone(&shared)));
+        task.spawn(refresh_loop(Arc::clone(&shared)));
         Self {
             shared,
             _task: task,
         }
     }
 
-    /// What is known now.
-    pub fn map(&self) -> Arc<Map> {
+    /// The current map.
+    pub fn map(&self) -> Arc<SlotMap> {
         self.shared.map.load_full()
     }
 
-    /// What is known; at the very first, waits for it until the deadline.
-    pub async fn known(&self, deadline: Deadline) -> Arc<Map> {
-        let mut asked = self.shared.asked.subscribe();
-        // If nothing is known in time the map says so.
-        let _ = timeout_at(deadline.at().into(), asked.wait_for(|asked| *asked > 0)).await;
+    /// The current map; before the first refresh has completed, waits for it until the deadline.
+    pub async fn wait_until_known(&self, deadline: Deadline) -> Arc<SlotMap> {
+        let mut refreshes = self.shared.refreshes.subscribe();
+        // If it does not complete in time, the empty map gives the reason.
+        let _ = timeout_at(deadline.at().into(), refreshes.wait_for(|count| *count > 0)).await;
         self.map()
     }
 
-    /// Something does not agree with the map: waits until it was asked for anew, for so long at most.
-    pub async fn ask_again(&self, at_most: Duration) {
-        let mut asked = self.shared.asked.subscribe();
-        self.shared.doubted.notify_one();
-        let _ = timeout(at_most, asked.changed()).await;
+    /// Requests a refresh and waits until it has completed, at most for this time.
+    pub async fn refresh(&self, at_most: Duration) {
+        let mut refreshes = self.shared.refreshes.subscribe();
+        self.shared.recheck.notify_one();
+        let _ = timeout(at_most, refreshes.changed()).await;
     }
 
-    /// Something does not agree with the map.
-    pub fn doubt(&self) {
-        self.shared.doubted.notify_one();
+    /// Requests a refresh, because an answer contradicts the map.
+    pub fn request_refresh(&self) {
+        self.shared.recheck.notify_one();
     }
 }
 
-/// Slots and the primary that has them.
+/// A range of slots (first, last) and the primary that owns it.
 type Range = (u16, u16, Endpoint);
 
-async fn keep(shared: Arc<Shared>) {
-    let part = shared.common.monitor.add();
-    let mut turn = 0;
+async fn refresh_loop(shared: Arc<Shared>) {
+    let component = shared.common.monitor.add();
+    let mut rotation = 0;
     loop {
-        let answer = ask(&shared, &mut turn).await;
+        let answer = ask(&shared, &mut rotation).await;
         let pause = match answer {
             Ok(ranges) => {
-                let map = drawn(&shared, &ranges);
+                let map = build_map(&shared, &ranges);
                 shared.map.store(Arc::new(map));
-                shared.common.monitor.up(part);
-                ASK_EVERY
+                shared.common.monitor.up(component);
+                REFRESH_INTERVAL
             }
             Err(cause) => {
                 let cause: StoreError = ConnectionError::NoSlots(Arc::new(cause)).into();
-                // What was known is better than nothing: its nodes tell by themselves that they are away.
+                // Keep an older map: its nodes themselves report that they are down.
                 if shared.map.load().primaries.is_empty() {
-                    shared.common.monitor.down(part, cause.clone());
-                    shared.map.store(Arc::new(Map {
+                    shared.common.monitor.down(component, cause.clone());
+                    shared.map.store(Arc::new(SlotMap {
                         why: Some(cause),
-                        ..Map::default()
+                        ..SlotMap::default()
                     }));
                 }
-                ASK_AGAIN
+                MIN_REFRESH_INTERVAL
             }
         };
-        shared.asked.send_modify(|asked| *asked += 1);
-        sleep(ASK_AGAIN).await;
+        shared.refreshes.send_modify(|count| *count += 1);
+        sleep(MIN_REFRESH_INTERVAL).await;
         tokio::select! {
             () = sleep(pause) => {}
-            () = shared.doubted.notified() => {}
+            () = shared.recheck.notified() => {}
         }
     }
 }
 
-/// Asks a node that is connected, each in its turn, or else one that the policy names.
-async fn ask(shared: &Shared, turn: &mut usize) -> Result<Vec<Range>, StoreError> {
+/// Asks the connected primaries, beginning with another one each time, and then the policy's seeds.
+async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Vec<Range>, StoreError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let patience = shared.common.dialer.patience();
+    let answer_timeout = shared.common.dialer.answer_timeout();
     let map = shared.map.load_full();
     let mut last = ConnectionError::NoNode.into();
-    *turn = turn.wrapping_add(1);
-    let first = *turn % map.primaries.len().max(1);
+    *rotation = rotation.wrapping_add(1);
+    let first = *rotation % map.primaries.len().max(1);
     let (before, after) = map.primaries.split_at(first.min(map.primaries.len()));
     for primary in after.iter().chain(before) {
-        let deadline = Deadline::after(patience / 4);
+        let deadline = Deadline::after(answer_timeout / 4);
         match primary.node.ask::<Value>(&command, deadline).await {
             Ok(slots) => match ranges(&slots, &primary.endpoint) {
                 Some(ranges) => return Ok(ranges),
@@ -176,7 +176,7 @@ async fn ask(shared: &Shared, turn: &mut usize) -> Result<Vec<Range>, StoreError
         }
     }
     for seed in &shared.seeds {
-        match ask_seed(shared, seed, &command, patience).await {
+        match ask_seed(shared, seed, &command, answer_timeout).await {
             Ok(slots) => match ranges(&slots, seed) {
                 Some(ranges) => return Ok(ranges),
                 None => last = ConnectionError::NoNode.into(),
@@ -191,18 +191,18 @@ async fn ask_seed(
     shared: &Shared,
     seed: &Endpoint,
     command: &redis::Cmd,
-    patience: Duration,
+    answer_timeout: Duration,
 ) -> Result<Value, StoreError> {
     let (mut connection, driver) = shared.common.dialer.dial(seed).await?;
     let mut task = JoinSet::new();
     task.spawn(driver);
-    match timeout(patience, command.query_async(&mut connection)).await {
+    match timeout(answer_timeout, command.query_async(&mut connection)).await {
         Ok(answer) => answer.map_err(StoreError::from),
-        Err(_) => Err(ConnectionError::Silent(patience).into()),
+        Err(_) => Err(ConnectionError::Silent(answer_timeout).into()),
     }
 }
 
-/// Reads the answer to CLUSTER SLOTS; nothing if there is no slot in it.
+/// Parses the answer to CLUSTER SLOTS; `None` if it contains no slots.
 fn ranges(answer: &Value, asked: &Endpoint) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else {
         return None;
@@ -231,12 +231,12 @@ fn range(row: &Value, asked: &Endpoint) -> Option<Range> {
         _ => "",
     };
     let slot = |number: i64| u16::try_from(number).ok().filter(|slot| *slot < SLOTS);
-    let endpoint = named(host, u16::try_from(*port).ok()?, asked)?;
+    let endpoint = endpoint_of(host, u16::try_from(*port).ok()?, asked)?;
     Some((slot(*first)?, slot(*last)?, endpoint))
 }
 
-/// Where a node is that another node names. One that does not say its host has that of who was asked.
-pub fn named(host: &str, port: u16, asked: &Endpoint) -> Option<Endpoint> {
+/// The address of a node in another node's answer. A missing host means the host of the node that answered.
+pub fn endpoint_of(host: &str, port: u16, asked: &Endpoint) -> Option<Endpoint> {
     let host = match (host, asked) {
         ("" | "?", Endpoint::Tcp(asked, _)) => asked,
         ("" | "?", Endpoint::Unix(_)) => return None,
@@ -245,12 +245,12 @@ pub fn named(host: &str, port: u16, asked: &Endpoint) -> Option<Endpoint> {
     Some(Endpoint::Tcp(host.to_owned(), port))
 }
 
-/// A map of these ranges. Who was in the one before stays connected.
-fn drawn(shared: &Shared, ranges: &[Range]) -> Map {
+/// Builds a map from these ranges. Primaries of the previous map stay connected.
+fn build_map(shared: &Shared, ranges: &[Range]) -> SlotMap {
     let before = shared.map.load();
-    let mut map = Map {
+    let mut map = SlotMap {
         owners: vec![None; usize::from(SLOTS)],
-        ..Map::default()
+        ..SlotMap::default()
     };
     for (first, _, endpoint) in ranges {
         if map.at(endpoint).is_some() {
@@ -260,19 +260,19 @@ fn drawn(shared: &Shared, ranges: &[Range]) -> Map {
             let mut ranges = ranges.iter().filter(|range| range.2 == *endpoint);
             ranges.any(|(first, last, _)| (*first..=*last).contains(&slot))
         };
-        let tag = tag_in(has).unwrap_or_else(|| first.to_string());
+        let tag = find_tag(has).unwrap_or_else(|| first.to_string());
         let primary = match before.at(endpoint) {
             Some(primary) => {
                 primary.node.probe_in(&tag);
                 primary
             }
             None => {
-                let (keeper, place) = watch::channel(Ok(endpoint.clone()));
-                let (common, doubted) = (&shared.common, &shared.doubted);
+                let (sender, address) = watch::channel(Ok(endpoint.clone()));
+                let (common, recheck) = (&shared.common, &shared.recheck);
                 Arc::new(Primary {
                     endpoint: endpoint.clone(),
-                    node: Node::start(Arc::clone(common), place, Arc::clone(doubted), Some(&tag)),
-                    _keeper: keeper,
+                    node: Node::start(Arc::clone(common), address, Arc::clone(recheck), Some(&tag)),
+                    _address_sender: sender,
                 })
             }
         };
@@ -291,9 +291,9 @@ fn drawn(shared: &Shared, ranges: &[Range]) -> Map {
     map
 }
 
-/// A hash tag in a slot that a node has.
-fn tag_in(has: impl Fn(u16) -> bool) -> Option<String> {
-    // Sixteen for each slot: there is one of them in the narrowest range but for bad luck.
+/// A hash tag in a slot that a node owns.
+fn find_tag(has: impl Fn(u16) -> bool) -> Option<String> {
+    // Sixteen per slot on average, so that nearly every slot has one.
     let tags = (0..u32::from(SLOTS) * 16).map(|number| format!("probe-{number}"));
     tags.into_iter().find(|tag| has(slot(tag)))
 }
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slots_of_every_version_are_read() {
+    fn cluster_slots_replies_of_every_version_are_read() {
         let asked = Endpoint::Tcp("seed".to_owned(), 1);
         let bulk = |text: &str| Value::BulkString(text.into());
         let row = |first, last, host, port| {
@@ -337,8 +337,8 @@ mod tests {
     #[test]
     fn a_tag_is_found_in_the_narrowest_range() {
         for wanted in [0, 5_000, SLOTS - 1] {
-            assert_eq!(slot(&tag_in(|slot| slot == wanted).unwrap()), wanted);
+            assert_eq!(slot(&find_tag(|slot| slot == wanted).unwrap()), wanted);
         }
-        assert_eq!(tag_in(|_| false), None);
+        assert_eq!(find_tag(|_| false), None);
     }
 }

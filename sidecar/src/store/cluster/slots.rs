@@ -7,7 +7,7 @@ pub fn tag(key: &str) -> &str {
         .map_or(key, |(tag, _)| tag)
 }
 
-/// Slots of a Redis Cluster.
+/// Number of slots of a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
 
 /// The slot of a key.
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_what_redis_thinks_it_is() {
+    fn slots_are_those_that_redis_computes() {
         // What `CLUSTER KEYSLOT` of Redis 7.0 answers.
         for (key, is) in [
             ("123456789", 12_739),

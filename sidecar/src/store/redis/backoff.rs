@@ -1,4 +1,4 @@
-//! Pauses between attempts to connect: each up to twice the one before, and never two sidecars in step.
+//! Pauses between attempts to connect: exponential, with jitter so that sidecars do not retry in step.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long to wait now: between half of what the turn has and all of it.
+    /// The pause before the next attempt: between half of the current maximum and all of it.
     pub fn pause(&mut self) -> Duration {
         let most = self.next;
         self.next = most.saturating_mul(2).min(LONGEST);
@@ -37,7 +37,7 @@ impl Backoff {
         most.saturating_mul(thousandths) / 1_000
     }
 
-    /// It worked: begin again with short ones.
+    /// Starts again with short pauses, after a success.
     pub fn reset(&mut self) {
         self.next = SHORTEST;
     }

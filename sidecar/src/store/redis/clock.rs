@@ -1,15 +1,15 @@
-//! An estimate of Redis's clock by its replies, so that a call can say until when it may run. Pure.
+//! An estimate of Redis's clock from its replies, so that a call can carry its deadline in Redis's time. Pure.
 //!
-//! A reply that tells the time `t` and was asked for at `sent` and here at `received` proves that Redis's clock is ahead
-//! of ours by `t - received` at least and by `t - sent` at most. The largest of the former is used: a deadline that is
-//! told by it comes early, never late. Ours is the monotonic clock.
+//! A reply with the time `t`, requested at `sent` and here at `received`, proves that Redis's clock is ahead of ours by at
+//! least `t - received` and at most `t - sent`. The largest lower bound is used, so that a deadline in Redis's time comes
+//! early, never late. Ours is the monotonic clock.
 
 use std::time::{Duration, Instant};
 
-/// How long a reply is believed: clocks drift.
+/// How long a reply is used: clocks drift.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// Less is how clocks drift.
+/// A smaller difference is drift, not a step.
 const STEP_US: i128 = 10_000;
 
 /// What is known of one Redis's clock.
@@ -17,7 +17,7 @@ const STEP_US: i128 = 10_000;
 pub struct Clock {
     /// Our clock's zero.
     origin: Instant,
-    /// The least that Redis's clock is ahead of ours, microseconds: of this period and of the one before.
+    /// The lower bound of how far Redis's clock is ahead of ours, in microseconds: of this period and of the previous one.
     ahead: [Option<i128>; 2],
     period_began: Instant,
 }
@@ -32,8 +32,8 @@ impl Clock {
         }
     }
 
-    /// A reply told the time; whether this proves that the clock was set back, or that another one is read now.
-    pub fn told(&mut self, redis_us: u64, sent: Instant, received: Instant) -> bool {
+    /// Adds a reply's time; whether it proves that the clock stepped back, or that another Redis answers now.
+    pub fn observe(&mut self, redis_us: u64, sent: Instant, received: Instant) -> bool {
         if received.saturating_duration_since(self.period_began) >= BELIEVED / 2 {
             self.ahead = [None, self.ahead[0]];
             self.period_began = received;
@@ -42,7 +42,7 @@ impl Clock {
         let most = i128::from(redis_us) - self.ours(sent);
         let back_us = self.ahead().map_or(0, |ahead| ahead - most);
         if back_us > 0 {
-            // What was known contradicts this reply.
+            // The estimate contradicts this reply.
             self.ahead = [None; 2];
         }
         let so_far = &mut self.ahead[0];
@@ -50,7 +50,7 @@ impl Clock {
         back_us >= STEP_US
     }
 
-    /// A moment of ours by Redis's clock, microseconds, rather early than late; nothing before the first reply.
+    /// One of our instants in Redis's clock, in microseconds; never late. `None` before the first reply.
     pub fn at(&self, moment: Instant) -> Option<u64> {
         let at = self.ours(moment) + self.ahead()?;
         Some(u64::try_from(at).unwrap_or(0))
@@ -75,7 +75,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_moment_is_told_early_and_never_late() {
+    fn the_estimate_is_early_and_never_late() {
         let start = Instant::now();
         let mut clock = Clock::new(start);
         assert_eq!(clock.at(start), None);
@@ -84,22 +84,22 @@ mod tests {
             |moment: Instant| u64::try_from((moment - start).as_micros()).unwrap() + 5_000_000;
         let mut now = start;
         for back in [3, 1, 7] {
-            clock.told(redis_us(now + MS), now, now + (1 + back) * MS);
+            clock.observe(redis_us(now + MS), now, now + (1 + back) * MS);
             now += 20 * MS;
         }
         assert_eq!(clock.at(now), Some(redis_us(now) - 1_000));
     }
 
     #[test]
-    fn s24_a_clock_that_was_set_is_followed_at_once() {
+    fn s24_a_clock_step_is_followed_at_once() {
         let start = Instant::now();
         let mut clock = Clock::new(start);
-        clock.told(9_000_000, start, start + MS);
+        clock.observe(9_000_000, start, start + MS);
         // Forward.
-        assert!(!clock.told(90_000_000, start + 10 * MS, start + 11 * MS));
+        assert!(!clock.observe(90_000_000, start + 10 * MS, start + 11 * MS));
         assert_eq!(clock.at(start + 11 * MS), Some(90_000_000));
         // And back.
-        assert!(clock.told(1_000_000, start + 20 * MS, start + 21 * MS));
+        assert!(clock.observe(1_000_000, start + 20 * MS, start + 21 * MS));
         assert_eq!(clock.at(start + 21 * MS), Some(1_000_000));
     }
 
@@ -107,15 +107,15 @@ mod tests {
     fn an_old_reply_is_forgotten() {
         let start = Instant::now();
         let mut clock = Clock::new(start);
-        clock.told(1_000_000, start, start);
+        clock.observe(1_000_000, start, start);
         let mut now = start;
         for step in 1..=30_u64 {
             // Slow answers, and a clock that loses a tenth of a millisecond each second.
             now = start + Duration::from_secs(step);
-            clock.told(1_000_000 + step * 999_900, now - 50 * MS, now);
+            clock.observe(1_000_000 + step * 999_900, now - 50 * MS, now);
         }
         let true_us = 1_000_000 + 30 * 999_900;
-        let told = clock.at(now).unwrap();
-        assert!(told <= true_us + 1_000, "{told} {true_us}");
+        let estimate = clock.at(now).unwrap();
+        assert!(estimate <= true_us + 1_000, "{estimate} {true_us}");
     }
 }

@@ -13,16 +13,16 @@ use super::stream;
 use crate::policy::{CredentialFiles, Endpoint, RedisStore, TlsFiles, Topology};
 use crate::store::error::{ConnectionError, StoreError};
 
-/// The shortest time that a peer has for TLS and for its first answers.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// The lower bound of the timeout for TLS and for a peer's first answers.
+const MIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How to connect to every Redis of a store, or to every sentinel.
 pub struct Dialer {
     tls: Option<TlsFiles>,
     credentials: Credentials,
     database: u32,
-    /// How long a peer that is there may take.
-    within: Duration,
+    /// Timeout for a peer's answers while connecting.
+    answer_timeout: Duration,
     store_timeout: Duration,
 }
 
@@ -31,14 +31,14 @@ enum Credentials {
     Files(CredentialFiles),
 }
 
-/// A connection, and the future that moves its bytes.
+/// A connection, and the future that drives it.
 pub type Dialled = (
     MultiplexedConnection,
     std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
 );
 
 impl Dialer {
-    /// To Redis.
+    /// A dialer for Redis.
     pub fn new(store: &RedisStore, store_timeout: Duration) -> Self {
         let RedisStore { url, options } = store;
         let credentials = if options.credentials == CredentialFiles::default() {
@@ -53,12 +53,12 @@ impl Dialer {
                 Topology::Cluster(_) => 0,
                 _ => url.database,
             },
-            within: ANSWER_WITHIN.max(store_timeout),
+            answer_timeout: MIN_ANSWER_TIMEOUT.max(store_timeout),
             store_timeout,
         }
     }
 
-    /// To the sentinels, who have users of their own.
+    /// A dialer for the sentinels, which have their own users.
     pub fn to_sentinels(store: &RedisStore, store_timeout: Duration) -> Self {
         Self {
             credentials: Credentials::Files(store.options.sentinel.clone()),
@@ -67,9 +67,9 @@ impl Dialer {
         }
     }
 
-    /// How long a peer that is there may take for an answer.
-    pub const fn patience(&self) -> Duration {
-        self.within
+    /// Timeout for a peer's answers while connecting.
+    pub const fn answer_timeout(&self) -> Duration {
+        self.answer_timeout
     }
 
     /// The deadline of decisions.
@@ -80,14 +80,14 @@ impl Dialer {
     /// Connects. Every wait in it has a deadline.
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
         let identity = self.identity().await?;
-        let stream = stream::open(endpoint, self.tls.as_ref(), self.within).await?;
-        // The caller's deadline is the only one.
+        let stream = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
+        // The caller's deadline is the only timeout.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let setup = MultiplexedConnection::new_with_config(&identity, stream, config);
-        match timeout(self.within, setup).await {
-            Err(_) => Err(ConnectionError::Silent(self.within).into()),
+        match timeout(self.answer_timeout, setup).await {
+            Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
             Ok(Err(error)) => Err(error.into()),
             Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver))),
         }
@@ -114,7 +114,7 @@ impl Dialer {
     }
 }
 
-/// The text of a file, without the line's end that an editor leaves.
+/// The text of a file, without the trailing newline that an editor leaves.
 async fn read(
     field: &'static str,
     path: Option<&PathBuf>,

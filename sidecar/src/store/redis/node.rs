@@ -1,4 +1,4 @@
-//! A Redis: some connections to it, each of them watched, and the one that a call takes.
+//! A Redis: its supervised connections, and the one that a call uses.
 
 use std::sync::Arc;
 
@@ -7,56 +7,56 @@ use sluicegate_engine::script::{Reply, ReplyError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::links::Links;
-pub use super::links::{Common, Place};
-use super::live::{Deadline, Live};
+use super::connection::{Connection, Deadline};
+use super::pool::ConnectionPool;
+pub use super::pool::{AddressWatch, Common};
 use super::supervise::supervise;
 use crate::store::call::{Each, Request};
 use crate::store::error::StoreError;
 
-/// A Redis. Its connections end when it is dropped.
+/// A Redis. Its connections close when it is dropped.
 pub struct Node {
-    shared: Arc<Links>,
+    pool: Arc<ConnectionPool>,
     _tasks: JoinSet<()>,
 }
 
 impl Node {
-    /// Begins to connect, in the current runtime. Of a Cluster, `tag` is in a slot of this node.
+    /// Starts to connect, in the current runtime. In a Cluster, `tag` is in a slot of this node.
     pub fn start(
         common: Arc<Common>,
-        place: Place,
-        doubted: Arc<Notify>,
+        address: AddressWatch,
+        recheck: Arc<Notify>,
         tag: Option<&str>,
     ) -> Self {
-        let shared = Arc::new(Links::new(common, place, doubted, tag));
+        let pool = Arc::new(ConnectionPool::new(common, address, recheck, tag));
         let mut tasks = JoinSet::new();
-        for number in 0..shared.count() {
-            tasks.spawn(supervise(Arc::clone(&shared), number));
+        for number in 0..pool.count() {
+            tasks.spawn(supervise(Arc::clone(&pool), number));
         }
         Self {
-            shared,
+            pool,
             _tasks: tasks,
         }
     }
 
-    /// Another slot is this node's.
+    /// Probes in the slot of this tag from now on.
     pub fn probe_in(&self, tag: &str) {
-        self.shared.probe_in(tag);
+        self.pool.probe_in(tag);
     }
 
-    /// The connection for the next call; see [`Links::live`].
-    pub async fn live(&self, deadline: Deadline) -> Result<Arc<Live>, StoreError> {
-        self.shared.live(deadline).await
+    /// The connection for the next call; see [`ConnectionPool::connection`].
+    pub async fn connection(&self, deadline: Deadline) -> Result<Arc<Connection>, StoreError> {
+        self.pool.connection(deadline).await
     }
 
-    /// It has been known for a while not to decide: calls fail without being sent.
+    /// Whether it has been down for a while: calls fail without being sent.
     pub fn is_down(&self) -> bool {
-        self.shared.are_down()
+        self.pool.is_down()
     }
 
-    /// Its clock now, as far as it is known: microseconds.
+    /// Its clock now, in microseconds, if known.
     pub fn clock_us(&self) -> Option<u64> {
-        self.shared.clock_us()
+        self.pool.clock_us()
     }
 
     /// Calls the script.
@@ -67,9 +67,11 @@ impl Node {
         deadline: Deadline,
         read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
     ) -> Result<Each<T>, StoreError> {
-        let live = self.live(deadline).await?;
-        let script = &self.shared.common.script;
-        live.invoke(script, request, asking, deadline, read).await
+        let connection = self.connection(deadline).await?;
+        let script = &self.pool.common.script;
+        connection
+            .invoke(script, request, asking, deadline, read)
+            .await
     }
 
     /// Sends another command.
@@ -78,21 +80,27 @@ impl Node {
         command: &Cmd,
         deadline: Deadline,
     ) -> Result<T, StoreError> {
-        self.live(deadline).await?.query(command, deadline).await
+        self.connection(deadline)
+            .await?
+            .query(command, deadline)
+            .await
     }
 
-    /// Asks for something that has no part in decisions.
+    /// Sends a command whose result does not affect decisions.
     pub async fn ask<T: FromRedisValue>(
         &self,
         command: &Cmd,
         deadline: Deadline,
     ) -> Result<T, StoreError> {
-        self.live(deadline).await?.ask(command, deadline).await
+        self.connection(deadline)
+            .await?
+            .ask(command, deadline)
+            .await
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.shared.forget();
+        self.pool.unregister();
     }
 }

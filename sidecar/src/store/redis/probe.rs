@@ -1,41 +1,41 @@
-//! The look at a connection: a call of the script that writes. A Redis that is full, read-only or forbids a command of
-//! the script answers PING all the same.
+//! The probe of a connection: a call of the script that writes. A Redis that is full, is read-only or forbids a command
+//! of the script would still answer PING.
 
 use redis::{ErrorKind, ServerErrorKind};
 use sluicegate_engine::script::outcomes;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
 
-use super::live::{Deadline, Live};
+use super::connection::{Connection, Deadline};
 use crate::store::call::{Request, Script};
 use crate::store::error::{ConnectionError, StoreError};
 
-/// What a look found.
-pub enum Found {
-    /// It writes.
-    Fine,
-    /// It answers, and does not write.
-    Refuses(StoreError),
-    /// It is of no use.
-    Useless(StoreError),
+/// The result of a probe.
+pub enum ProbeResult {
+    /// Redis accepts writes.
+    Writable,
+    /// Redis answers, but refuses to write.
+    Refused(StoreError),
+    /// The connection is useless.
+    Unusable(StoreError),
 }
 
-/// A decision on buckets of nobody's: one of each kind of state, so that it needs the commands that decisions need.
+/// A decision over buckets of its own, one of each kind of state, so that it needs every command that decisions need.
 pub struct Probe {
     batch: Batch,
 }
 
-/// Both admit whoever looks.
+/// Large enough that both buckets admit every probe.
 const LIMIT: u64 = 1_000_000_000;
 const WINDOW_US: u64 = 1_000_000;
 
 impl Probe {
-    /// In the slot of this tag.
+    /// A probe in the slot of this tag.
     pub fn new(tag: &str) -> Self {
         let bucket = |name, algorithm| Bucket {
             key: format!("sg:{{{tag}}}:{name}:probe"),
             spec: BucketSpec {
                 algorithm,
-                limit: LIMIT,
+                quota: LIMIT,
                 window_us: WINDOW_US,
             },
         };
@@ -55,35 +55,40 @@ impl Probe {
         }
     }
 
-    /// Looks. The buckets are deleted again.
-    pub async fn look(&self, live: &Live, script: &Script, deadline: Deadline) -> Found {
+    /// Runs the probe, and deletes its buckets again.
+    pub async fn run(
+        &self,
+        connection: &Connection,
+        script: &Script,
+        deadline: Deadline,
+    ) -> ProbeResult {
         let request = Request::decide(&self.batch);
         let decide = || {
-            live.invoke(script, &request, false, deadline, |reply| {
+            connection.invoke(script, &request, false, deadline, |reply| {
                 outcomes(&self.batch, reply)
             })
         };
         let mut decided = decide().await;
         if matches!(decided, Err(StoreError::Late)) {
-            // Its clock is ahead of the one before. Now that is known.
+            // Its clock is ahead of the previous node's, which the late reply has shown.
             decided = decide().await;
         }
         let reset = script.reset(self.batch.buckets.iter().map(|bucket| bucket.key.as_str()));
-        let looked = match decided {
-            Ok(_) => live.query::<u64>(&reset, deadline).await.map(|_| ()),
+        let result = match decided {
+            Ok(_) => connection.query::<u64>(&reset, deadline).await.map(|_| ()),
             Err(error) => Err(error),
         };
-        match looked {
-            Ok(()) => Found::Fine,
-            Err(error) if is_elsewhere(&error) => Found::Fine,
-            Err(error @ StoreError::Timeout(_)) => Found::Useless(error),
-            Err(error) if error.ends_connection() => Found::Useless(error),
-            Err(error) => Found::Refuses(error),
+        match result {
+            Ok(()) => ProbeResult::Writable,
+            Err(error) if is_elsewhere(&error) => ProbeResult::Writable,
+            Err(error @ StoreError::Timeout(_)) => ProbeResult::Unusable(error),
+            Err(error) if error.ends_connection() => ProbeResult::Unusable(error),
+            Err(error) => ProbeResult::Refused(error),
         }
     }
 }
 
-/// The slot has moved: the node is fine.
+/// Whether the slot has moved, which is no fault of the node.
 fn is_elsewhere(error: &StoreError) -> bool {
     matches!(error, StoreError::Refused(error) if matches!(
         error.kind(),
@@ -91,9 +96,9 @@ fn is_elsewhere(error: &StoreError) -> bool {
     ))
 }
 
-/// Whether this is a Redis that takes writes, as far as it says. A user who may not ask is believed to be right.
-pub async fn role(live: &Live, deadline: Deadline) -> Result<(), StoreError> {
-    let answer: Result<Vec<redis::Value>, _> = live.ask(&redis::cmd("ROLE"), deadline).await;
+/// Fails if this Redis reports that it is a replica. Succeeds where the ACL does not permit the question.
+pub async fn role(connection: &Connection, deadline: Deadline) -> Result<(), StoreError> {
+    let answer: Result<Vec<redis::Value>, _> = connection.ask(&redis::cmd("ROLE"), deadline).await;
     match answer {
         Ok(role) => match role.first() {
             Some(redis::Value::BulkString(role)) if role == b"slave" => {

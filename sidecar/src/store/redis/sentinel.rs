@@ -1,4 +1,4 @@
-//! Who is primary, by the sentinels: asked every second and whenever a connection to the primary is lost.
+//! The current primary, as named by the sentinels: polled every second and whenever a connection to the primary is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,36 +9,36 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::dial::Dialer;
-use super::node::Place;
+use super::node::AddressWatch;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// The shortest pause between two questions, and how often they are asked while no sentinel has an answer.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest pause between two polls, and the poll interval while no sentinel has an answer.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the sentinels say. They are asked until this is dropped.
+/// Polls the sentinels until it is dropped.
 pub struct Sentinels {
-    primary: Place,
+    primary: AddressWatch,
     _task: JoinSet<()>,
 }
 
-struct Asker {
+struct SentinelClient {
     dialer: Dialer,
     sentinels: Vec<Endpoint>,
     name: String,
-    /// The one to ask next.
+    /// Index of the sentinel to ask next.
     next: usize,
-    /// To that one.
+    /// The connection to that sentinel.
     connection: Option<(MultiplexedConnection, JoinSet<()>)>,
 }
 
 impl Sentinels {
-    /// Begins to ask, in the current runtime; at once whenever somebody doubts the last answer.
-    pub fn ask(dialer: Dialer, sentinels: Vec<Endpoint>, name: &str, doubted: Arc<Notify>) -> Self {
-        let (told, primary) = watch::channel(Err(ConnectionError::NotYet.into()));
-        let mut asker = Asker {
+    /// Starts to poll, in the current runtime; also at once whenever `recheck` is notified.
+    pub fn ask(dialer: Dialer, sentinels: Vec<Endpoint>, name: &str, recheck: Arc<Notify>) -> Self {
+        let (sender, primary) = watch::channel(Err(ConnectionError::NotYet.into()));
+        let mut client = SentinelClient {
             dialer,
             sentinels,
             name: name.to_owned(),
@@ -48,26 +48,26 @@ impl Sentinels {
         let mut task = JoinSet::new();
         task.spawn(async move {
             loop {
-                let answer = asker.ask().await;
-                let known = answer.is_ok();
-                told.send_if_modified(|last| {
-                    let news = match (&*last, &answer) {
+                let answer = client.ask().await;
+                let succeeded = answer.is_ok();
+                sender.send_if_modified(|last| {
+                    let changed = match (&*last, &answer) {
                         (Ok(last), Ok(answer)) => last != answer,
-                        // While the sentinels are away the primary stays who it was.
+                        // While no sentinel answers, the last known primary stays.
                         (Ok(_), Err(_)) => false,
                         (Err(_), _) => true,
                     };
-                    if news {
+                    if changed {
                         *last = answer;
                     }
-                    news
+                    changed
                 });
-                sleep(ASK_AGAIN).await;
-                if known {
+                sleep(MIN_POLL_INTERVAL).await;
+                if succeeded {
                     tokio::select! {
-                        () = sleep(ASK_EVERY) => {}
+                        () = sleep(POLL_INTERVAL) => {}
                         // Another sentinel may know better.
-                        () = doubted.notified() => asker.turn(),
+                        () = recheck.notified() => client.next_sentinel(),
                     }
                 }
             }
@@ -78,14 +78,14 @@ impl Sentinels {
         }
     }
 
-    /// Where the primary is.
-    pub fn primary(&self) -> Place {
+    /// The primary's address.
+    pub fn primary(&self) -> AddressWatch {
         self.primary.clone()
     }
 }
 
-impl Asker {
-    /// One sentinel after the other, until one knows.
+impl SentinelClient {
+    /// Asks one sentinel after the other, until one knows the primary.
     async fn ask(&mut self) -> Result<Endpoint, StoreError> {
         let mut last = ConnectionError::NoPrimary.into();
         for _ in 0..self.sentinels.len() {
@@ -94,12 +94,12 @@ impl Asker {
                 Ok(None) => last = ConnectionError::NoPrimary.into(),
                 Err(error) => last = error,
             }
-            self.turn();
+            self.next_sentinel();
         }
         Err(last)
     }
 
-    fn turn(&mut self) {
+    fn next_sentinel(&mut self) {
         self.connection = None;
         self.next = (self.next + 1) % self.sentinels.len().max(1);
     }
@@ -119,9 +119,9 @@ impl Asker {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let answer = command.query_async::<Option<(String, u16)>>(connection);
-        let answer = timeout(ANSWER_WITHIN, answer)
+        let answer = timeout(ANSWER_TIMEOUT, answer)
             .await
-            .map_err(|_| ConnectionError::Silent(ANSWER_WITHIN))??;
+            .map_err(|_| ConnectionError::Silent(ANSWER_TIMEOUT))??;
         Ok(answer.map(|(host, port)| Endpoint::Tcp(host, port)))
     }
 }

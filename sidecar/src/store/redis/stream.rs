@@ -1,5 +1,5 @@
-//! The transport of a connection: a TCP or Unix socket, with TLS or without, with the options that let the kernel notice
-//! that nobody is there any more.
+//! The transport of a connection: a TCP or Unix socket, with or without TLS, with the options by which the kernel detects
+//! a dead peer.
 
 use std::io;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use crate::policy::{Endpoint, TlsFiles};
 use crate::store::error::ConnectionError;
 
 /// A resolver's own first retry comes after 5 s.
-const RESOLVE_WITHIN: Duration = Duration::from_secs(10);
-/// For one address. The kernel repeats its first packet after a second; a new attempt comes sooner.
-const TCP_WITHIN: Duration = Duration::from_millis(500);
-/// What was sent and not acknowledged for so long has nobody to acknowledge it.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
-/// For connections on which nothing is under way.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
-const KEEPALIVE_MISSES: u32 = 3;
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Per address. The kernel resends its SYN after a second; a new attempt comes sooner.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The kernel closes a connection whose sent data was not acknowledged for this long.
+const USER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Keepalive, for idle connections.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+const KEEPALIVE_PROBES: u32 = 3;
 
-/// What bytes go through.
+/// A byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Opens a transport. A name is resolved each time, so that it may move.
+/// Opens a transport. Resolves the host name each time, so that a changed address is followed.
 pub async fn open(
     endpoint: &Endpoint,
     tls: Option<&TlsFiles>,
-    within: Duration,
+    answer_timeout: Duration,
 ) -> Result<Box<dyn Stream>, ConnectionError> {
     match endpoint {
         Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(io)?)),
@@ -43,9 +43,9 @@ pub async fn open(
             let Some(files) = tls else {
                 return Ok(Box::new(socket));
             };
-            timeout(within, encrypt(socket, files, host))
+            timeout(answer_timeout, encrypt(socket, files, host))
                 .await
-                .unwrap_or(Err(ConnectionError::Silent(within)))
+                .unwrap_or(Err(ConnectionError::Silent(answer_timeout)))
         }
     }
 }
@@ -53,19 +53,19 @@ pub async fn open(
 async fn tcp(host: &str, port: u16) -> Result<TcpStream, ConnectionError> {
     let resolve =
         |error: io::Error| -> ConnectionError { ConnectionError::Resolve(Arc::new(error)) };
-    let addresses = timeout(RESOLVE_WITHIN, tokio::net::lookup_host((host, port)))
+    let addresses = timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port)))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         .map_err(resolve)?;
     let mut last = resolve(io::ErrorKind::NotFound.into());
     for address in addresses {
-        match timeout(TCP_WITHIN, TcpStream::connect(address)).await {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(socket)) => {
                 set_options(&socket).map_err(io)?;
                 return Ok(socket);
             }
             Ok(Err(error)) => last = io(error),
-            Err(_) => last = ConnectionError::Silent(TCP_WITHIN),
+            Err(_) => last = ConnectionError::Silent(CONNECT_TIMEOUT),
         }
     }
     Err(last)
@@ -74,12 +74,12 @@ async fn tcp(host: &str, port: u16) -> Result<TcpStream, ConnectionError> {
 fn set_options(socket: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
-            .with_time(KEEPALIVE)
-            .with_interval(KEEPALIVE_EVERY)
-            .with_retries(KEEPALIVE_MISSES),
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_PROBES),
     )
 }
 

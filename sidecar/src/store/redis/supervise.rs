@@ -1,4 +1,4 @@
-//! The owner of a connection: makes it, looks at it, replaces it. Decisions only ever take what it holds out.
+//! The owner of a connection: opens, probes and replaces it. Decisions only use connections that it offers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,148 +9,167 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::backoff::Backoff;
-use super::links::Links;
-use super::live::{Deadline, Live, Sign};
-use super::probe::{Found, role};
+use super::connection::{Connection, ConnectionHealth, Deadline};
+use super::pool::ConnectionPool;
+use super::probe::{ProbeResult, role};
 use crate::store::error::{ConnectionError, StoreError};
 
-/// How often a connection is looked at that tells nothing by itself.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The shortest pause between two looks, and how often a Redis is looked at that refuses.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// The shortest time after which a look at it is in vain.
-const LOOK_WITHIN: Duration = Duration::from_millis(50);
-/// A connection that lasted so long was a good one.
-const GOOD: Duration = Duration::from_secs(1);
+/// How often an idle connection is probed.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest pause between two probes, and the interval while Redis refuses them.
+const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(250);
+/// The lower bound of a probe's timeout.
+const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(50);
+/// A connection that lasted this long resets the backoff.
+const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Keeps one connection of a node, until it is aborted.
-pub async fn supervise(shared: Arc<Links>, number: usize) {
+/// Keeps one connection of a node open, until the task is aborted.
+pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
     let mut backoff = Backoff::default();
-    let mut place = shared.place.clone();
+    let mut address = pool.address.clone();
     loop {
-        let cause = match connect(&shared).await {
+        let cause = match connect(&pool).await {
             Err(cause) => cause,
-            Ok((live, mut driver)) => {
-                shared.found(number, &live);
+            Ok((connection, mut driver)) => {
+                pool.set_usable(number, &connection);
+                // After the connection is offered: no decision waits for this.
+                warn_of_eviction(&pool, &connection).await;
                 let since = Instant::now();
-                let cause = watch(&shared, number, &live, &mut driver).await;
-                if since.elapsed() >= GOOD {
+                let cause = watch(&pool, number, &connection, &mut driver).await;
+                if since.elapsed() >= STABLE_AFTER {
                     backoff.reset();
                 }
                 cause
             }
         };
-        shared.lost(number, cause);
-        shared.doubted.notify_one();
+        pool.set_unusable(number, cause);
+        pool.recheck.notify_one();
         tokio::select! {
             () = sleep(backoff.pause()) => {}
-            Ok(()) = place.changed() => {}
+            Ok(()) = address.changed() => {}
         }
     }
 }
 
-/// One attempt. A connection that is handed out runs the script and is one to a primary.
-async fn connect(shared: &Links) -> Result<(Arc<Live>, JoinSet<()>), StoreError> {
-    let common = &shared.common;
-    let mut place = shared.place.clone();
-    let endpoint = place
-        .wait_for(|place| !matches!(place, Err(StoreError::Connection(ConnectionError::NotYet))))
+/// One attempt to connect. A connection is offered only if it runs the script on a primary.
+async fn connect(pool: &ConnectionPool) -> Result<(Arc<Connection>, JoinSet<()>), StoreError> {
+    let common = &pool.common;
+    let mut address = pool.address.clone();
+    let endpoint = address
+        .wait_for(|address| {
+            !matches!(
+                address,
+                Err(StoreError::Connection(ConnectionError::NotYet))
+            )
+        })
         .await
         .map_err(|_| ConnectionError::NotYet)?
         .clone()?;
     let (connection, driver) = common.dialer.dial(&endpoint).await?;
-    // Aborted when it is dropped.
+    // Aborts the driver when it is dropped.
     let mut task = JoinSet::new();
     task.spawn(driver);
-    let before = shared.last();
-    let live = Live::new(connection, before.as_deref(), Arc::clone(&common.steps));
-    let live = Arc::new(live);
+    let before = pool.last_connection();
+    let connection = Connection::new(
+        connection,
+        before.as_deref(),
+        Arc::clone(&common.clock_steps),
+    );
+    let connection = Arc::new(connection);
     let silent = |error| match error {
         StoreError::Timeout(within) => ConnectionError::Silent(within).into(),
         error => error,
     };
-    let deadline = || Deadline::after(common.dialer.patience());
-    if !shared.clustered {
-        role(&live, deadline()).await.map_err(silent)?;
+    let deadline = || Deadline::after(common.dialer.answer_timeout());
+    if !pool.clustered {
+        role(&connection, deadline()).await.map_err(silent)?;
     }
-    // The first call brings the script; the second is what decisions will have to wait for. A Redis that is too slow for
-    // them is not handed out.
-    let first = shared.probe().look(&live, &common.script, deadline()).await;
-    let found = match first {
-        Found::Fine => {
+    // The first call loads the script; the second takes as long as decisions will. A Redis that is too slow for their
+    // deadline is not offered.
+    let first = pool
+        .probe()
+        .run(&connection, &common.script, deadline())
+        .await;
+    let result = match first {
+        ProbeResult::Writable => {
             let deadline = Deadline::after(common.dialer.store_timeout());
-            shared.probe().look(&live, &common.script, deadline).await
+            pool.probe()
+                .run(&connection, &common.script, deadline)
+                .await
         }
         other => other,
     };
-    match found {
-        Found::Fine => shared.writes(),
-        Found::Refuses(cause) => shared.refused(cause),
-        Found::Useless(cause) => return Err(silent(cause)),
+    match result {
+        ProbeResult::Writable => pool.probe_succeeded(),
+        ProbeResult::Refused(cause) => pool.probe_refused(cause),
+        ProbeResult::Unusable(cause) => return Err(silent(cause)),
     }
-    warn_of_eviction(shared, &live).await;
-    Ok((live, task))
+    Ok((connection, task))
 }
 
-/// Watches a connection until it is of no more use.
+/// Watches a connection until it is useless; returns why.
 async fn watch(
-    shared: &Links,
+    pool: &ConnectionPool,
     number: usize,
-    live: &Arc<Live>,
+    connection: &Arc<Connection>,
     driver: &mut JoinSet<()>,
 ) -> StoreError {
-    let mut place = shared.place.clone();
-    place.mark_unchanged();
-    let mut signs = live.signs();
+    let mut address = pool.address.clone();
+    address.mark_unchanged();
+    let mut changes = connection.health_changes();
     loop {
-        let pause = if shared.refuses() {
-            LOOK_AGAIN
+        let pause = if pool.is_refusing() {
+            MIN_PROBE_INTERVAL
         } else {
-            LOOK_EVERY.saturating_sub(live.silent_for()).max(LOOK_AGAIN)
+            PROBE_INTERVAL
+                .saturating_sub(connection.silent_for())
+                .max(MIN_PROBE_INTERVAL)
         };
-        let doubt = tokio::select! {
+        let suspected = tokio::select! {
             biased;
-            Ok(()) = signs.changed() => match signs.borrow_and_update().clone() {
-                Sign::Fine => continue,
-                Sign::Discard(cause) => return cause,
-                Sign::Look(cause) => Some(cause),
+            Ok(()) = changes.changed() => match changes.borrow_and_update().clone() {
+                ConnectionHealth::Healthy => continue,
+                ConnectionHealth::Broken(cause) => return cause,
+                ConnectionHealth::Suspect(cause) => Some(cause),
             },
             _ = driver.join_next() => return ConnectionError::Closed.into(),
-            Ok(()) = place.changed() => return ConnectionError::Moved.into(),
+            Ok(()) = address.changed() => return ConnectionError::Moved.into(),
             () = sleep(pause) => None,
         };
-        match &doubt {
-            Some(cause) => shared.lost(number, cause.clone()),
-            None if live.silent_for() < LOOK_EVERY && !shared.refuses() => continue,
+        match &suspected {
+            Some(cause) => pool.set_unusable(number, cause.clone()),
+            None if connection.silent_for() < PROBE_INTERVAL && !pool.is_refusing() => continue,
             None => {}
         }
-        let common = &shared.common;
-        let within = LOOK_WITHIN.max(common.dialer.store_timeout());
-        let look = shared.probe();
-        let look = look.look(live, &common.script, Deadline::after(within));
-        match look.await {
-            Found::Fine => shared.writes(),
-            Found::Refuses(cause) => shared.refused(cause),
-            Found::Useless(StoreError::Timeout(_)) => return ConnectionError::BecameSilent.into(),
-            Found::Useless(cause) => return cause,
+        let common = &pool.common;
+        let within = MIN_PROBE_TIMEOUT.max(common.dialer.store_timeout());
+        let probe = pool.probe();
+        let probe = probe.run(connection, &common.script, Deadline::after(within));
+        match probe.await {
+            ProbeResult::Writable => pool.probe_succeeded(),
+            ProbeResult::Refused(cause) => pool.probe_refused(cause),
+            ProbeResult::Unusable(StoreError::Timeout(_)) => {
+                return ConnectionError::BecameSilent.into();
+            }
+            ProbeResult::Unusable(cause) => return cause,
         }
-        if doubt.is_some() {
-            live.fine();
-            shared.found(number, live);
+        if suspected.is_some() {
+            connection.set_healthy();
+            pool.set_usable(number, connection);
         }
     }
 }
 
-/// A Redis that evicts forgets admissions. Says so once; a user who may not ask is not told.
-async fn warn_of_eviction(shared: &Links, live: &Live) {
-    let common = &shared.common;
+/// A Redis that evicts keys forgets admissions: warns once, if the ACL permits the question.
+async fn warn_of_eviction(pool: &ConnectionPool, connection: &Connection) {
+    let common = &pool.common;
     if common.warned.load(Ordering::Relaxed) {
         return;
     }
     let mut info = redis::cmd("INFO");
     info.arg("memory");
-    let deadline = Deadline::after(common.dialer.patience());
-    let Ok(info) = live.ask::<String>(&info, deadline).await else {
+    let deadline = Deadline::after(common.dialer.answer_timeout());
+    let Ok(info) = connection.ask::<String>(&info, deadline).await else {
         return;
     };
     let field = |name: &str| {

@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 use crate::policy::TlsFiles;
 use crate::store::error::ConnectionError;
 
-/// What to speak TLS with. Reads files: not for a thread that others wait for.
+/// The TLS configuration. Reads files, so it must not run on a runtime thread.
 pub fn configuration(files: &TlsFiles) -> Result<ClientConfig, ConnectionError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -28,7 +28,7 @@ pub fn configuration(files: &TlsFiles) -> Result<ClientConfig, ConnectionError> 
         .map_err(|error| unusable("tls.certificate", error))
 }
 
-/// The name that the peer's certificate must have.
+/// The name that the peer's certificate must contain.
 pub fn expected_name(files: &TlsFiles, host: &str) -> Result<ServerName<'static>, ConnectionError> {
     let name = files.server_name.as_deref().unwrap_or(host);
     ServerName::try_from(name.to_owned())
@@ -45,7 +45,7 @@ fn roots(files: &TlsFiles) -> Result<RootCertStore, ConnectionError> {
                     .map_err(|error| unusable("tls.ca", error))?;
             }
         }
-        // Some of a system's certificates may be broken; what is left has to do.
+        // Skips certificates of the system that cannot be parsed.
         None => {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }

@@ -1,3 +1,5 @@
+//! Shares: what they admit, what they owe, and how records are merged.
+
 use super::*;
 use crate::store::test_batches;
 use proptest::prelude::*;
@@ -5,10 +7,10 @@ use proptest::prelude::*;
 const MINUTE_US: u64 = 60_000_000;
 const START_US: u64 = 1_000 * MINUTE_US;
 
-fn bucket(key: &str, limit: u64) -> Bucket {
+fn bucket(key: &str, quota: u64) -> Bucket {
     let spec = BucketSpec {
         algorithm: Algorithm::SlidingLog,
-        limit,
+        quota,
         window_us: MINUTE_US,
     };
     Bucket {
@@ -24,15 +26,20 @@ fn at(after_us: u64, units: u64) -> Record {
     }
 }
 
-fn one_of(of: u64) -> Place {
-    Place { rank: 0, of }
+fn one_of(of: u64) -> FleetPosition {
+    FleetPosition { rank: 0, of }
 }
 
 /// Asks for a unit of each bucket.
-fn ask(share: &mut Share, now_us: u64, place: Place, buckets: &[Bucket]) -> Option<Outcome> {
+fn ask(
+    share: &mut Share,
+    now_us: u64,
+    position: FleetPosition,
+    buckets: &[Bucket],
+) -> Option<Outcome> {
     let all: Vec<_> = (0..buckets.len()).collect();
     let batch = test_batches::batch(buckets.to_vec(), std::slice::from_ref(&all));
-    share.decide(now_us, place, (&batch, &batch.decisions[0]), &all)
+    share.decide(now_us, position, (&batch, &batch.decisions[0]), &all)
 }
 
 #[test]
@@ -42,7 +49,7 @@ fn a_share_admits_its_part_and_owes_it_to_the_whole_bucket() {
     let admitted = (0..10).filter(|n| ask(&mut share, *n).unwrap().admitted);
     assert_eq!(admitted.count(), 4);
     assert!(share.is_pending(&whole[0]));
-    let debts = share.begin(9, |_| Some(START_US + 10));
+    let debts = share.start_write_back(9, |_| Some(START_US + 10));
     assert_eq!(debts[0].bucket, whole[0]);
     let owed: Vec<_> = (0..4).map(|n| at(n, 1)).collect();
     assert_eq!(debts[0].records, owed);
@@ -51,11 +58,11 @@ fn a_share_admits_its_part_and_owes_it_to_the_whole_bucket() {
         "until it is known to be written"
     );
     share.written(&debts);
-    assert!(share.is_settled());
+    assert!(share.nothing_pending());
 }
 
 #[test]
-fn a_denied_decision_owes_nothing_and_what_can_never_fit_has_no_answer() {
+fn a_denied_decision_owes_nothing_and_a_cost_above_the_share_has_no_answer() {
     let (mut share, buckets) = (Share::new(1 << 20), [bucket("a", 10), bucket("b", 1)]);
     assert!(
         ask(&mut share, START_US, one_of(1), &buckets)
@@ -65,21 +72,21 @@ fn a_denied_decision_owes_nothing_and_what_can_never_fit_has_no_answer() {
     let denied = ask(&mut share, START_US, one_of(1), &buckets).unwrap();
     assert!(!denied.admitted && denied.decided_by == 1);
     let owed: u64 = share
-        .begin(9, |_| Some(START_US))
+        .start_write_back(9, |_| Some(START_US))
         .iter()
         .flat_map(|debt| &debt.records)
         .map(|r| r.units)
         .sum();
     assert_eq!(owed, 2);
-    let (mut other, last_of_three) = (Share::new(1 << 20), Place { rank: 2, of: 3 });
+    let (mut other, last_of_three) = (Share::new(1 << 20), FleetPosition { rank: 2, of: 3 });
     assert_eq!(ask(&mut other, START_US, last_of_three, &buckets), None);
 }
 
 #[test]
-fn what_is_admitted_while_some_is_written_is_owed_by_itself() {
+fn admissions_during_a_write_back_are_owed_separately() {
     let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
     ask(&mut share, START_US, one_of(1), &whole);
-    let debts = share.begin(9, |_| Some(START_US));
+    let debts = share.start_write_back(9, |_| Some(START_US));
     ask(&mut share, START_US + 5, one_of(1), &whole);
     share.written(&debts);
     assert!(share.is_pending(&whole[0]));
@@ -89,24 +96,30 @@ fn what_is_admitted_while_some_is_written_is_owed_by_itself() {
             .admitted
     });
     assert_eq!(left.count(), 9);
-    let debts = share.begin(9, |_| Some(START_US + 7));
+    let debts = share.start_write_back(9, |_| Some(START_US + 7));
     assert_eq!(debts[0].records, [at(5, 1), at(6, 9)]);
-    assert!(!share.are_old(&debts, Some(START_US + 7)) && share.is_pending(&whole[0]));
-    assert!(share.are_old(&debts, Some(START_US + 7 + MINUTE_US)) && share.is_settled());
+    assert!(!share.forget_if_expired(&debts, Some(START_US + 7)) && share.is_pending(&whole[0]));
+    assert!(
+        share.forget_if_expired(&debts, Some(START_US + 7 + MINUTE_US)) && share.nothing_pending()
+    );
 }
 
 #[test]
-fn what_is_older_than_its_window_is_not_written_back() {
+fn records_older_than_their_window_are_not_written_back() {
     let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
     ask(&mut share, START_US, one_of(1), &whole);
-    assert!(share.begin(9, |_| Some(START_US + MINUTE_US)).is_empty());
-    assert!(share.is_settled());
+    assert!(
+        share
+            .start_write_back(9, |_| Some(START_US + MINUTE_US))
+            .is_empty()
+    );
+    assert!(share.nothing_pending());
 }
 
 proptest! {
     /// However many records: their units are all there, in order, none earlier than it was, and no more than fit.
     #[test]
-    fn records_are_put_together_as_of_the_later(
+    fn merged_records_keep_the_later_time(
         steps in prop::collection::vec((0_u64..1_000, 1_u64..5), 1..500),
     ) {
         let first = bucket("k", 10);

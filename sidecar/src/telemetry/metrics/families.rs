@@ -1,4 +1,4 @@
-//! Every metric of the sidecar by name. They stand here and nowhere else, and `docs/metrics.md` has them in a table.
+//! Every metric of the sidecar: name, help and buckets. `docs/metrics.md` lists them in a table.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,30 +10,30 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-use crate::telemetry::labels::{FailureKind, Outcome, Reloaded, Source};
-use crate::telemetry::top::Denied;
+use crate::telemetry::labels::{FailureKind, Outcome, ReloadOutcome, Source};
+use crate::telemetry::top::DenialCounts;
 
 /// Seconds: from well under a local round trip to past the longest sensible deadline.
 const SECONDS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0,
 ];
-/// Decisions in one call, up to the most that fly together.
+/// Decisions in one call of the store, up to the largest batch of counters that an ordinary request makes.
 const BATCH_DECISIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 /// Shares of a limit: finer where it is about to bind.
 const USED_RATIO: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
-/// Rules that are told apart by name; those that come later are `other`.
+/// Rules that get a label value of their own; those that come later share `other`.
 const MAX_SHADOW_RULES: usize = 256;
 /// Bytes of a rule's name.
 const MAX_RULE_BYTES: usize = 64;
 
-/// Why metrics cannot be kept: a defect of this file, or of `top.rs`.
+/// Why metrics cannot be registered: a defect of this file, or of `top.rs`.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum MetricsError {
     /// Two have the same name, or one has a name that Prometheus refuses.
     #[error("metrics: {0}")]
     Family(#[from] prometheus::Error),
-    /// A size that a sketch cannot have.
+    /// The sketch was given an invalid size.
     #[error("the sketch of denied subjects: {0}")]
     Sketch(#[from] datasketches::error::Error),
 }
@@ -44,10 +44,14 @@ pub struct Families {
     pub registry: Registry,
     pub decisions: IntCounterVec,
     pub shadow_decisions: IntCounterVec,
-    /// Rules that have asked in the shadow: their names come over the wire, and a label's values must be few.
+    /// Names of the rules that sent shadow decisions. They come over the wire, so the number of label values is bounded.
     shadow_rules: Mutex<BTreeSet<String>>,
     pub used: HistogramVec,
     pub nearest_ratio: GaugeVec,
+    pub quota: GaugeVec,
+    pub window_seconds: GaugeVec,
+    pub burst: GaugeVec,
+    pub refused_quotas: IntCounterVec,
     pub top_denied_ratio: GaugeVec,
     pub store_seconds: Histogram,
     pub store_errors: IntCounterVec,
@@ -59,18 +63,19 @@ pub struct Families {
     pub certificates: IntGauge,
     pub sidecars: IntGauge,
     pub unwritten: IntGauge,
+    pub overrides: IntGaugeVec,
     pub epoch: IntGauge,
     pub reloads_loaded: IntCounter,
     pub reloads_refused: IntCounter,
     pub reload_successful: IntGauge,
     pub reload_time: Gauge,
-    /// What a limit's sketch of the denied begins with.
-    pub nobody: Denied,
+    /// An empty sketch of denied subjects, for new limits.
+    pub no_denials: DenialCounts,
 }
 
 impl Families {
-    /// Registers them all, with the series that need no limit at 0.
-    pub fn new() -> Result<Self, Failed> {
+    /// Registers all metrics. Series without a `limit` label start at 0.
+    pub fn new() -> Result<Self, MetricsError> {
         let registry = Registry::new();
         let build = add(
             &registry,
@@ -96,23 +101,23 @@ impl Families {
         let decisions = counters(
             &registry,
             "sluicegate_decisions_total",
-            "Decisions, by the limit that decided, the verdict and where it came from.",
+            "Decisions by limit, verdict and source of the verdict.",
             &["limit", "verdict", "source"],
         )?;
-        // Decisions that cannot be made have no limit.
+        // Decisions that fail validation have no limit.
         decisions.with_label_values(&["", Outcome::Error.name(), Source::Request.name()]);
         let reloads = counters(
             &registry,
             "sluicegate_policy_reloads_total",
-            "Policies read after the first, by outcome.",
+            "Policy reloads by outcome.",
             &["outcome"],
         )?;
-        let [loaded, refused] = [Reloaded::Loaded, Reloaded::Refused]
+        let [loaded, refused] = [ReloadOutcome::Loaded, ReloadOutcome::Refused]
             .map(|outcome| reloads.with_label_values(&[outcome.name()]));
         let decision_seconds = histograms(
             &registry,
             "sluicegate_decision_duration_seconds",
-            "Time of a caller's decisions, waiting for a call under way included, by whether the store was asked.",
+            "Time to decide a request, including the wait in the queue, by whether the store was called.",
             &SECONDS,
             "source",
         )?;
@@ -121,31 +126,57 @@ impl Families {
             shadow_decisions: counters(
                 &registry,
                 "sluicegate_shadow_decisions_total",
-                "Decisions that nobody heeds, by the rule that asks, the limit that decided and the verdict.",
+                "Shadow decisions (evaluated, not enforced) by rule, limit and verdict.",
                 &["rule", "limit", "verdict"],
             )?,
             shadow_rules: Mutex::default(),
             used: histograms(
                 &registry,
                 "sluicegate_limit_used_ratio",
-                "How much of its limit a subject had used after a decision of the store, 0 to 1.",
+                "Share of its quota that a subject had used after a decision of the store, 0 to 1.",
                 &USED_RATIO,
                 "limit",
             )?,
             nearest_ratio: gauges(
                 &registry,
                 "sluicegate_limit_nearest_ratio",
-                "The most that any subject had used of its limit in the last minute, 0 to 1.",
+                "Largest share of the quota that any one subject had used in the last minute, 0 to 1.",
+                &["limit"],
+            )?,
+            quota: gauges(
+                &registry,
+                "sluicegate_limit_quota",
+                "Units that one subject may take in a window of the limit, by the policy in force.",
+                &["limit", "window"],
+            )?,
+            window_seconds: gauges(
+                &registry,
+                "sluicegate_limit_window_seconds",
+                "Length of a window of the limit; for a calendar window, of the current one.",
+                &["limit", "window"],
+            )?,
+            burst: gauges(
+                &registry,
+                "sluicegate_limit_burst",
+                "Units that a full token bucket of the limit holds.",
+                &["limit", "window"],
+            )?,
+            refused_quotas: counters(
+                &registry,
+                "sluicegate_quota_requests_refused_total",
+                "Quotas that requests asked for and the limit does not accept; its own quota counted instead.",
+                &["limit"],
             )?,
             top_denied_ratio: gauges(
                 &registry,
                 "sluicegate_top_denied_ratio",
-                "Share of a limit's denials in the last minutes that were the most denied subject's, 0 to 1; at least.",
+                "Lower bound of the share of a limit's recent denials that went to the most denied subject, 0 to 1.",
+                &["limit"],
             )?,
             store_seconds: histogram(
                 &registry,
                 "sluicegate_store_duration_seconds",
-                "Time of one call to the store, a batch each.",
+                "Time of one call to the store; each call carries one batch.",
                 &SECONDS,
             )?,
             store_errors,
@@ -153,19 +184,19 @@ impl Families {
                 &registry,
                 IntGauge::new(
                     "sluicegate_store_up",
-                    "1 while all of the store can be used, else 0.",
+                    "1 while every part of the store can be used, else 0.",
                 )?,
             )?,
             batch_decisions: histogram(
                 &registry,
                 "sluicegate_store_batch_decisions",
-                "Decisions that went to the store in one call.",
+                "Decisions sent to the store in one call.",
                 &BATCH_DECISIONS,
             )?,
             queue_seconds: histogram(
                 &registry,
                 "sluicegate_queue_wait_seconds",
-                "Time that a caller's decisions waited for the store call under way before they went.",
+                "Time that decisions waited in the queue for the running store call to finish.",
                 &SECONDS,
             )?,
             decision_seconds_store: decision_seconds.with_label_values(&[Source::Store.name()]),
@@ -175,28 +206,38 @@ impl Families {
                 &registry,
                 IntGauge::new(
                     "sluicegate_certificates",
-                    "Denials held that are given again without asking the store.",
+                    "Cached denials, which are answered without a call to the store.",
                 )?,
             )?,
             sidecars: add(
                 &registry,
                 IntGauge::new(
                     "sluicegate_sidecars",
-                    "Sidecars that shared the store when it last said so; 0 if it never did.",
+                    "Sidecars that share the store, as of the last successful announcement; 0 before the first.",
                 )?,
             )?,
             unwritten: add(
                 &registry,
                 IntGauge::new(
                     "sluicegate_unwritten_buckets",
-                    "Buckets from which units were admitted without the store that it does not know of yet.",
+                    "Buckets whose units were admitted without the store and have not been written back yet.",
+                )?,
+            )?,
+            overrides: add(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "sluicegate_overrides",
+                        "Overrides in force, by what they allow.",
+                    ),
+                    &["allowance"],
                 )?,
             )?,
             epoch: add(
                 &registry,
                 IntGauge::new(
                     "sluicegate_policy_epoch",
-                    "Version of the policy in force, counted from 1.",
+                    "Number of the policy in force; starts at 1 and grows with each reload.",
                 )?,
             )?,
             reloads_loaded: loaded,
@@ -205,7 +246,7 @@ impl Families {
                 &registry,
                 IntGauge::new(
                     "sluicegate_policy_last_reload_successful",
-                    "1 if the policy file as it stands is in force, 0 if it was refused.",
+                    "1 if the policy file's current content is in force, 0 if it was refused.",
                 )?,
             )?,
             reload_time: add(
@@ -215,12 +256,12 @@ impl Families {
                     "When the policy in force was loaded, seconds since 1970.",
                 )?,
             )?,
-            nobody: Denied::new()?,
+            no_denials: DenialCounts::new()?,
             registry,
         })
     }
 
-    /// What a rule that asks in the shadow is called in labels.
+    /// The label value for a rule that sends shadow decisions: its name, or `other` beyond the bound.
     pub fn shadow_rule<'a>(&self, rule: &'a str) -> &'a str {
         let mut rules = self
             .shadow_rules
@@ -252,8 +293,13 @@ fn counters(
 }
 
 /// Gauges of limits.
-fn gauges(registry: &Registry, name: &str, help: &str) -> prometheus::Result<GaugeVec> {
-    add(registry, GaugeVec::new(Opts::new(name, help), &["limit"])?)
+fn gauges(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> prometheus::Result<GaugeVec> {
+    add(registry, GaugeVec::new(Opts::new(name, help), labels)?)
 }
 
 fn histogram(

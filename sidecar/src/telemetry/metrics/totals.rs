@@ -1,4 +1,4 @@
-//! What was decided so far, read from the counters that Prometheus is told. Pure.
+//! Counts of decisions so far, read from the Prometheus counters. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use prometheus::proto::{Metric, MetricFamily};
 use crate::telemetry::history::Counts;
 use crate::telemetry::labels::Outcome;
 
-/// The counts of `sluicegate_decisions_total` by limit, whatever they came from.
+/// The counts of `sluicegate_decisions_total` by limit, summed over sources.
 pub fn by_limit(families: &[MetricFamily]) -> BTreeMap<String, Counts> {
     let mut totals = BTreeMap::<String, Counts>::new();
     for metric in families.iter().flat_map(MetricFamily::get_metric) {
@@ -16,7 +16,7 @@ pub fn by_limit(families: &[MetricFamily]) -> BTreeMap<String, Counts> {
             continue;
         };
         let counts = totals.entry(limit.to_owned()).or_default();
-        // Whole and growing by one: a double is exact for longer than a process lives.
+        // A whole number; a double is exact up to 2^53, more than a process ever counts.
         let value = metric.get_counter().get_value() as u64;
         let Some(outcome) = Outcome::ALL
             .iter()

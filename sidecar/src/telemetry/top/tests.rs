@@ -1,4 +1,4 @@
-//! The sketches against plain counting.
+//! The sketches, compared with exact counts.
 
 use super::*;
 use proptest::prelude::*;
@@ -13,48 +13,48 @@ fn subject(name: usize) -> Subject {
 proptest! {
     /// A few subjects with many denials each and a crowd with few, over up to three halves.
     #[test]
-    fn a_count_is_never_too_low_and_too_high_by_no_more_than_its_error_says(
+    fn a_count_is_never_too_low_and_at_most_its_error_too_high(
         heavy in prop::collection::vec((0..8_usize, 1..400_u64), 0..30),
         crowd in 0..3_000_usize,
         step_us in 0..200_000_u64,
     ) {
-        let mut denied = Denied::new().unwrap();
+        let mut denied = DenialCounts::new().unwrap();
         let mut all: Vec<(usize, u64)> = (100..100 + crowd).map(|name| (name, 1)).collect();
-        for (place, one) in heavy.into_iter().enumerate() {
+        for (index, one) in heavy.into_iter().enumerate() {
             // Spread among the crowd, so that the sketch has to choose while they come.
-            all.insert(place * 97 % (all.len() + 1), one);
+            all.insert(index * 97 % (all.len() + 1), one);
         }
         let mut now_us = 0;
         let mut halves: Vec<HashMap<Subject, u64>> = vec![HashMap::new()];
         for (name, count) in all {
             now_us += step_us;
-            denied.turn(now_us);
-            // The sketch says where its halves begin; what counts is that it forgets all that came before.
-            if denied.halves.now.total == 0 && halves.last().is_some_and(|half| !half.is_empty()) {
+            denied.rotate(now_us);
+            // The sketch decides where its halves begin; the test checks that it drops everything older.
+            if denied.halves.current.total == 0 && halves.last().is_some_and(|half| !half.is_empty()) {
                 halves.push(HashMap::new());
             }
             denied.count(Some(subject(name)), count, now_us);
             *halves.last_mut().unwrap().entry(subject(name)).or_default() += count;
         }
-        let kept = if denied.halves.before.is_some() { 2 } else { 1 };
+        let kept = if denied.halves.previous.is_some() { 2 } else { 1 };
         let mut truth: HashMap<Subject, u64> = HashMap::new();
         for (subject, count) in halves.iter().rev().take(kept).flatten() {
             *truth.entry(*subject).or_default() += count;
         }
         let total: u64 = truth.values().sum();
         prop_assert_eq!(denied.total(now_us), total);
-        let most = denied.most(now_us);
+        let most = denied.top(now_us);
         for one in &most {
             let true_count = truth.get(&one.subject).copied().unwrap_or(0);
             prop_assert!(one.count - one.error <= true_count && true_count <= one.count, "{one:?}, truly {true_count}");
-            prop_assert!(one.error <= total / SURE + 1, "{one:?} of {total}");
+            prop_assert!(one.error <= total / CERTAIN_ONE_IN + 1, "{one:?} of {total}");
         }
-        let mut sure: Vec<_> = truth.iter().filter(|(_, count)| **count > total / SURE).collect();
+        let mut sure: Vec<_> = truth.iter().filter(|(_, count)| **count > total / CERTAIN_ONE_IN).collect();
         sure.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         for (subject, count) in sure {
             // Among the ten that are shown, unless ten others may have more.
             let shown = most.iter().any(|one| one.subject == *subject);
-            prop_assert!(shown || most.iter().filter(|one| one.count >= *count).count() == SHOWN);
+            prop_assert!(shown || most.iter().filter(|one| one.count >= *count).count() == MAX_SHOWN);
         }
     }
 
@@ -67,7 +67,7 @@ proptest! {
         let mut gate = Gate { ratio: -1.0, until_us: 0 };
         for (name, percent) in notes {
             let ratio = f64::from(percent) / 100.0;
-            // As whoever uses it does.
+            // As its callers do.
             if ratio > gate.ratio {
                 gate = nearest.note(&format!("k{name}"), ratio, SECOND);
             }
@@ -76,11 +76,11 @@ proptest! {
         }
         let mut ratios: Vec<_> = highest.values().copied().collect();
         ratios.sort_by_key(|ratio| std::cmp::Reverse(*ratio));
-        ratios.truncate(SHOWN);
-        let told = nearest.most(SECOND);
+        ratios.truncate(MAX_SHOWN);
+        let shown = nearest.top(SECOND);
         let shares: Vec<_> = ratios.into_iter().map(|percent| f64::from(percent) / 100.0).collect();
-        prop_assert_eq!(told.iter().map(|near| near.used_ratio).collect::<Vec<_>>(), shares);
-        for near in told {
+        prop_assert_eq!(shown.iter().map(|near| near.used_ratio).collect::<Vec<_>>(), shares);
+        for near in shown {
             let truth = highest.iter().find(|(name, _)| Subject::of(&format!("k{name}")) == near.subject);
             prop_assert_eq!(truth.map(|(_, percent)| f64::from(*percent) / 100.0), Some(near.used_ratio));
         }
@@ -88,55 +88,59 @@ proptest! {
 }
 
 #[test]
-fn what_was_denied_two_halves_ago_is_forgotten() {
-    let mut denied = Denied::new().unwrap();
+fn denials_of_two_halves_ago_are_dropped() {
+    let mut denied = DenialCounts::new().unwrap();
     denied.count(Some(subject(1)), 5, SECOND);
     let half = DENIED_HALF_US;
-    assert_eq!(denied.most(half)[0].count, 5, "one half ago");
+    assert_eq!(denied.top(half)[0].count, 5, "one half ago");
     denied.count(Some(subject(1)), 2, half + SECOND);
-    let one = denied.most(half + SECOND)[0];
+    let one = denied.top(half + SECOND)[0];
     assert_eq!((one.count, one.error), (7, 0), "both halves");
     assert_eq!(denied.span_us(half + SECOND), half + SECOND);
-    assert_eq!(denied.most(2 * half)[0].count, 2, "the first is forgotten");
-    assert!(denied.most(4 * half).is_empty());
+    assert_eq!(
+        denied.top(2 * half)[0].count,
+        2,
+        "the first half is dropped"
+    );
+    assert!(denied.top(4 * half).is_empty());
     assert_eq!(denied.total(4 * half), 0);
-    assert_eq!(denied.span_us(4 * half), 0, "it begins anew");
+    assert_eq!(denied.span_us(4 * half), 0, "it starts again");
 }
 
 #[test]
-fn a_subject_that_was_near_a_minute_ago_is_forgotten() {
+fn a_ratio_of_a_minute_ago_is_dropped() {
     let mut nearest = Nearest::default();
     let gate = nearest.note("k", 0.9, SECOND);
     assert_eq!(gate.until_us, NEAREST_HALF_US);
-    assert_eq!(nearest.most(NEAREST_HALF_US + SECOND)[0].used_ratio, 0.9);
+    assert_eq!(nearest.top(NEAREST_HALF_US + SECOND)[0].used_ratio, 0.9);
     nearest.note("k", 0.2, NEAREST_HALF_US + SECOND);
-    assert_eq!(nearest.most(NEAREST_HALF_US + SECOND)[0].used_ratio, 0.9);
-    assert_eq!(nearest.most(2 * NEAREST_HALF_US)[0].used_ratio, 0.2);
-    assert!(nearest.most(4 * NEAREST_HALF_US).is_empty());
+    assert_eq!(nearest.top(NEAREST_HALF_US + SECOND)[0].used_ratio, 0.9);
+    assert_eq!(nearest.top(2 * NEAREST_HALF_US)[0].used_ratio, 0.2);
+    assert!(nearest.top(4 * NEAREST_HALF_US).is_empty());
 }
 
 #[test]
-fn memory_does_not_grow_with_the_subjects() {
-    let mut denied = Denied::new().unwrap();
+fn memory_does_not_grow_with_the_number_of_subjects() {
+    let mut denied = DenialCounts::new().unwrap();
     for name in 0..20_000 {
         let half = if name < 10_000 { 0 } else { DENIED_HALF_US };
         denied.count(Some(subject(name)), 1, half);
     }
     let bytes = denied.halves.iter().map(|half| half.items.estimated_size());
-    // docs/top.md says so.
+    // docs/top.md states this bound.
     let bytes: usize = bytes.sum();
     assert!(bytes <= 27_000, "{bytes}");
 }
 
 #[test]
-fn denials_of_nobody_in_particular_count_in_the_whole() {
-    let mut denied = Denied::new().unwrap();
+fn denials_of_unknown_subjects_count_in_the_total() {
+    let mut denied = DenialCounts::new().unwrap();
     denied.count(None, u64::MAX, 0);
     denied.count(Some(subject(1)), u64::MAX, 0);
     assert_eq!(
         denied.total(0),
         u64::MAX,
-        "no overflow, whatever a report says"
+        "no overflow, whatever count a filter reports"
     );
-    assert!(denied.most(0).is_empty());
+    assert!(denied.top(0).is_empty());
 }

@@ -1,4 +1,4 @@
-//! Where spans go: a collector, over HTTP, as the environment says in OpenTelemetry's own variables.
+//! Exports spans to a collector over HTTP, configured by OpenTelemetry's own environment variables.
 
 use std::env::var;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use tracing::{info, warn};
 
 use crate::clock;
 use crate::telemetry::labels::FailureKind;
-use crate::telemetry::repeats::Repeats;
+use crate::telemetry::throttle::FailureThrottle;
 
-/// Those that name the collector.
+/// The variables that name the collector; the first that is set counts.
 const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 ];
-/// Those that name how it is spoken to.
+/// The variables that name the protocol; the first that is set counts.
 const PROTOCOLS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
     "OTEL_EXPORTER_OTLP_PROTOCOL",
@@ -28,25 +28,25 @@ const PROTOCOLS: [&str; 2] = [
 const PROTOCOL: &str = "http/protobuf";
 const SERVICE: Key = Key::from_static_str("service.name");
 
-/// Why the environment's wish cannot be met. Says nothing of its values: they may hold a password.
+/// Why spans cannot be exported as the environment asks. Never has the values, which may hold a password.
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
-    /// Not the one protocol that there is.
-    #[error("{0} is not `{PROTOCOL}`, the only protocol that spans can be sent by")]
+    /// Another protocol than the one that is supported.
+    #[error("{0} is not `{PROTOCOL}`, the only supported protocol for spans")]
     Protocol(&'static str),
-    /// Not an address of HTTP.
+    /// Not an `http://` URL.
     #[error(
-        "{0} is not an http:// URL such as http://127.0.0.1:4318: use a collector beside the sidecar, which may go on with TLS"
+        "{0} is not an http:// URL such as http://127.0.0.1:4318: run a collector beside the sidecar, which can forward spans over TLS"
     )]
     Endpoint(&'static str),
-    /// The library refused.
-    #[error("spans cannot be sent: the OTEL_EXPORTER_OTLP_ variables are wrong")]
+    /// The library rejected the settings.
+    #[error("spans cannot be sent: the OTEL_EXPORTER_OTLP_ variables are invalid")]
     Exporter(#[source] ExporterBuildError),
 }
 
-/// What makes spans and sends them; nothing where the environment does not ask for it.
+/// Creates and sends spans; `None` if the environment does not turn tracing on.
 pub fn provider() -> Result<Option<SdkTracerProvider>, TracesError> {
-    let endpoint = first(ENDPOINTS);
+    let endpoint = first_set(ENDPOINTS);
     let disabled = var("OTEL_SDK_DISABLED").is_ok_and(|on| on.eq_ignore_ascii_case("true"));
     let none = var("OTEL_TRACES_EXPORTER").is_ok_and(|exporter| exporter == "none");
     let (Some((name, endpoint)), false) = (endpoint, disabled || none) else {
@@ -55,7 +55,7 @@ pub fn provider() -> Result<Option<SdkTracerProvider>, TracesError> {
     if !endpoint.starts_with("http://") {
         return Err(TracesError::Endpoint(name));
     }
-    if let Some((name, protocol)) = first(PROTOCOLS)
+    if let Some((name, protocol)) = first_set(PROTOCOLS)
         && protocol != PROTOCOL
     {
         return Err(TracesError::Protocol(name));
@@ -64,19 +64,19 @@ pub fn provider() -> Result<Option<SdkTracerProvider>, TracesError> {
         .with_http()
         .build()
         .map_err(TracesError::Exporter)?;
-    let exporter = Logged {
+    let exporter = LoggingExporter {
         exporter,
-        repeats: Arc::default(),
+        throttle: Arc::default(),
     };
-    // It sends from a thread of its own.
+    // The exporter sends from a thread of its own.
     let provider = SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
         .with_resource(resource());
     Ok(Some(provider.build()))
 }
 
-/// The first of some variables that is set, with its name.
-fn first(names: [&'static str; 2]) -> Option<(&'static str, String)> {
+/// The first of the variables that is set and not empty, with its name.
+fn first_set(names: [&'static str; 2]) -> Option<(&'static str, String)> {
     let set = |name| Some((name, var(name).ok().filter(|value| !value.is_empty())?));
     names.into_iter().find_map(set)
 }
@@ -94,25 +94,27 @@ fn resource() -> Resource {
     resource
 }
 
-/// Tells in the log when the collector does not take spans. Not with the library's words, which have its URL.
+/// Logs when the collector does not accept spans. Not with the library's message, which contains the URL.
 #[derive(Debug)]
-struct Logged {
+struct LoggingExporter {
     exporter: OtlpExporter,
-    repeats: Arc<Mutex<Repeats>>,
+    throttle: Arc<Mutex<FailureThrottle>>,
 }
 
-impl SpanExporter for Logged {
+impl SpanExporter for LoggingExporter {
     fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
         let (spans, sent) = (batch.len(), self.exporter.export(batch));
         async move {
             let sent = sent.await;
-            let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
             let now_us = clock::now_us();
             match &sent {
                 Ok(()) => {
-                    if let Some(over) = repeats.succeeded(now_us) {
+                    if let Some(over) = throttle.succeeded(now_us) {
                         let failed = over.failed;
-                        info!("the collector takes spans again; {failed} calls were lost");
+                        info!(
+                            "the collector accepts spans again; {failed} batches of spans were lost"
+                        );
                     }
                 }
                 Err(error) => {
@@ -120,8 +122,8 @@ impl SpanExporter for Logged {
                         OTelSdkError::Timeout(_) => FailureKind::Timeout,
                         _ => FailureKind::Connection,
                     };
-                    if let Some(repeated) = repeats.failed(now_us, kind) {
-                        warn!(%kind, repeated, spans, "the collector does not take spans");
+                    if let Some(repeated) = throttle.failed(now_us, kind) {
+                        warn!(%kind, repeated, spans, "the collector does not accept spans");
                     }
                 }
             }

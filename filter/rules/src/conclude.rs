@@ -1,0 +1,249 @@
+//! What a verdict, or its absence, means for the request that waits for it.
+
+use sluicegate_protocol::{Code, LimitStatus, Verdict};
+
+use crate::question::{Question, ResolvedCheck};
+use crate::reply::{self, HeaderFields, LimitTexts, Reply};
+use crate::rule::{Rules, WhenUnavailable};
+use crate::stats::Counters;
+use crate::verdict_error::VerdictError;
+
+/// What happens to a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Conclusion {
+    /// It continues to the upstream; add these headers to the response.
+    Continue(HeaderFields),
+    /// It continues to the upstream without a verdict, as its rules allow. The text names rule and reason, for Envoy's
+    /// filter state and thus its access log: `sluicegate_unmetered{rule=per-key,reason=timeout}`.
+    Unmetered(String),
+    /// The client gets this reply.
+    Answer(Reply),
+}
+
+impl Rules {
+    /// Turns the verdicts on a question, or the reason for their absence, into a conclusion. Also returns why a verdict
+    /// is missing, if one is. Calls `count` with the index of each counter to increment.
+    pub fn conclude(
+        &self,
+        question: &Question,
+        verdicts: Result<&[Verdict<'_>], VerdictError>,
+        count: &mut dyn FnMut(usize),
+    ) -> (Conclusion, Option<VerdictError>) {
+        let mut verdicts = match verdicts {
+            Ok(verdicts) => verdicts.iter(),
+            Err(why) => {
+                count(why.counter());
+                let when = question.when_unavailable;
+                return (self.without_verdict(question, when, &why, count), Some(why));
+            }
+        };
+        let (conclusion, mut why) = if question.checks.is_empty() {
+            (Conclusion::Continue(HeaderFields::default()), None)
+        } else {
+            self.enforce(question, verdicts.next(), count)
+        };
+        for (shadow, verdict) in question.shadows.iter().zip(verdicts) {
+            why = why.or(self.count_shadow(&shadow.checks, verdict, count));
+        }
+        (conclusion, why)
+    }
+
+    fn enforce(
+        &self,
+        question: &Question,
+        verdict: Option<&Verdict<'_>>,
+        count: &mut dyn FnMut(usize),
+    ) -> (Conclusion, Option<VerdictError>) {
+        let why = match verdict {
+            Some(Verdict::Admitted(limit_status)) => {
+                match decided_by(&question.checks, limit_status) {
+                    Ok(check) => {
+                        count(Counters::ADMITTED);
+                        return (self.admitted(question, check, limit_status), None);
+                    }
+                    Err(why) => why,
+                }
+            }
+            Some(Verdict::Denied(limit_status)) => match decided_by(&question.checks, limit_status)
+            {
+                Ok(check) => {
+                    count(Counters::DENIED);
+                    count(self.counters.denied(check.rule, check.limit));
+                    return (self.denied(question, check, limit_status), None);
+                }
+                Err(why) => why,
+            },
+            Some(Verdict::Error {
+                code: Code::CostOverLimit,
+                ..
+            }) => {
+                count(Counters::REFUSED_COST);
+                let reply = self.cost_over_limit(question);
+                return (Conclusion::Answer(reply), None);
+            }
+            Some(other) => no_verdict(other),
+            None => VerdictError::Body("it has no verdict".to_owned()),
+        };
+        // The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
+        let when = match verdict {
+            Some(Verdict::Unavailable { then: Some(then) }) => (*then).into(),
+            _ => question.when_unavailable,
+        };
+        count(why.counter());
+        (self.without_verdict(question, when, &why, count), Some(why))
+    }
+
+    fn admitted(
+        &self,
+        question: &Question,
+        check: &ResolvedCheck,
+        limit_status: &LimitStatus<'_>,
+    ) -> Conclusion {
+        // The first rule with `on_admitted` reports the tightest limit of all rules.
+        let telling = question.checks.iter().find_map(|check| {
+            let style = &self.rules.get(check.rule)?.reply;
+            style.on_admitted.then_some(style.headers)
+        });
+        let headers = telling.zip(self.texts_of(check));
+        let headers = headers.map(|(style, texts)| reply::admitted(texts, limit_status, style));
+        Conclusion::Continue(headers.unwrap_or_default())
+    }
+
+    fn denied(
+        &self,
+        question: &Question,
+        check: &ResolvedCheck,
+        limit_status: &LimitStatus<'_>,
+    ) -> Conclusion {
+        match self.rules.get(check.rule).zip(self.texts_of(check)) {
+            Some((rule, texts)) => Conclusion::Answer(Reply::too_many_requests(
+                texts,
+                limit_status,
+                &rule.reply,
+                question.grpc,
+            )),
+            // Cannot happen: every check of a question has a rule.
+            None => Conclusion::Answer(Reply::unavailable(None, "decision", question.grpc)),
+        }
+    }
+
+    fn texts_of(&self, check: &ResolvedCheck) -> Option<&LimitTexts> {
+        self.texts.get(check.rule)?.get(check.limit)
+    }
+
+    /// The answer does not say which check costs too much, so rule and limit are named only if all checks have the
+    /// same.
+    fn cost_over_limit(&self, question: &Question) -> Reply {
+        let checks = question.checks.as_slice();
+        let first = checks
+            .first()
+            .filter(|first| checks.iter().all(|check| check.rule == first.rule));
+        let limit = first
+            .filter(|first| checks.iter().all(|check| check.limit == first.limit))
+            .map(|check| self.limit_name(check.rule, check.limit));
+        let rule = first.map(|check| self.rule_name(check.rule));
+        Reply::cost_over_limit(rule, limit, question.grpc)
+    }
+
+    fn without_verdict(
+        &self,
+        question: &Question,
+        when: WhenUnavailable,
+        why: &VerdictError,
+        count: &mut dyn FnMut(usize),
+    ) -> Conclusion {
+        // The checks of one rule are adjacent.
+        let checks = question.checks.as_slice();
+        let rules = checks
+            .chunk_by(|a, b| a.rule == b.rule)
+            .filter_map(<[ResolvedCheck]>::first)
+            .map(|check| check.rule);
+        // The first rule with this `when_unavailable`; none if the policy overrides all of them.
+        let rule = rules
+            .clone()
+            .filter_map(|rule| self.rules.get(rule))
+            .find(|rule| rule.when_unavailable == when)
+            .map(|rule| rule.name.as_str());
+        match when {
+            // A request that only shadow rules match never depended on a verdict.
+            _ if question.checks.is_empty() => Conclusion::Continue(HeaderFields::default()),
+            WhenUnavailable::Allow => {
+                count(Counters::UNAVAILABLE_ALLOWED);
+                rules.for_each(|rule| count(self.counters.unavailable_allowed(rule)));
+                let labels = [("rule", rule), ("reason", Some(why.reason()))];
+                Conclusion::Unmetered(reply::details("unmetered", &labels))
+            }
+            WhenUnavailable::Deny => {
+                count(Counters::UNAVAILABLE_DENIED);
+                rules.for_each(|rule| count(self.counters.unavailable_denied(rule)));
+                Conclusion::Answer(Reply::unavailable(rule, why.reason(), question.grpc))
+            }
+        }
+    }
+
+    fn count_shadow(
+        &self,
+        checks: &[ResolvedCheck],
+        verdict: &Verdict<'_>,
+        count: &mut dyn FnMut(usize),
+    ) -> Option<VerdictError> {
+        let why = match verdict {
+            Verdict::Admitted(limit_status) => match decided_by(checks, limit_status) {
+                Ok(check) => {
+                    count(self.counters.shadow_admitted(check.rule, check.limit));
+                    return None;
+                }
+                Err(why) => why,
+            },
+            Verdict::Denied(limit_status) => match decided_by(checks, limit_status) {
+                Ok(check) => {
+                    count(self.counters.shadow_denied(check.rule, check.limit));
+                    return None;
+                }
+                Err(why) => why,
+            },
+            // The request would always be refused. Counted for the first check's limit, as the answer does not name it.
+            Verdict::Error {
+                code: Code::CostOverLimit,
+                ..
+            } => {
+                if let Some(check) = checks.first() {
+                    count(self.counters.shadow_denied(check.rule, check.limit));
+                }
+                return None;
+            }
+            other => no_verdict(other),
+        };
+        count(why.counter());
+        Some(why)
+    }
+}
+
+/// The check that a verdict refers to. The limit's name then comes from the configuration and not from the answer, so
+/// that clients only ever see names that the operator chose.
+fn decided_by<'a>(
+    checks: &'a [ResolvedCheck],
+    limit_status: &LimitStatus<'_>,
+) -> Result<&'a ResolvedCheck, VerdictError> {
+    checks.get(limit_status.check).ok_or_else(|| {
+        VerdictError::Body(format!(
+            "it names check {} of {}",
+            limit_status.check,
+            checks.len()
+        ))
+    })
+}
+
+fn no_verdict(verdict: &Verdict<'_>) -> VerdictError {
+    match verdict {
+        // Bounded and without control characters, because it goes to the log.
+        Verdict::Error { message, .. } => VerdictError::Refused(
+            message
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(300)
+                .collect(),
+        ),
+        _ => VerdictError::StoreUnavailable,
+    }
+}

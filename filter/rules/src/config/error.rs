@@ -1,0 +1,72 @@
+//! Configuration errors: field, value and remedy, with a suggestion for a misspelt name.
+
+use std::fmt;
+
+use super::reader::ReadError;
+
+/// Why a configuration is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The field, by its path: `rules[0].checks[1].cost`.
+    pub field: String,
+    /// Value and remedy.
+    pub why: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.field, self.why)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// An error for the field `at`.
+pub(super) fn invalid<T>(at: &str, why: impl fmt::Display) -> Result<T, ConfigError> {
+    Err(ConfigError {
+        field: at.to_owned(),
+        why: why.to_string(),
+    })
+}
+
+/// Turns serde's error into a [`ConfigError`], and suggests the nearest name for an unknown one.
+pub(super) fn read_error(error: ReadError) -> ConfigError {
+    let ReadError { field, mut why } = error;
+    if why.starts_with("unknown ") {
+        // For example: unknown field `cots`, expected one of `limit`, `key`, `cost`.
+        let mut names = why.split('`').skip(1).step_by(2);
+        let nearest = names.next().and_then(|given| nearest(given, names));
+        if let Some(name) = nearest {
+            why = format!("{why}; did you mean `{name}`?");
+        }
+    }
+    ConfigError {
+        field: field
+            .filter(|field| !field.is_empty())
+            .unwrap_or_else(|| "configuration".to_owned()),
+        why,
+    }
+}
+
+/// The most similar of some names, if it is similar at all.
+pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, name) = names
+        .map(|name| (strsim::osa_distance(given, name), name))
+        .min_by_key(|(distance, _)| *distance)?;
+    // If more than half of it differs, it is another word.
+    (distance * 2 <= given.len().max(name.len())).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_suggested_and_a_different_word_is_not() {
+        let names = || ["limit", "key", "cost"].into_iter();
+        assert_eq!(nearest("cots", names()), Some("cost"));
+        assert_eq!(nearest("limits", names()), Some("limit"));
+        assert_eq!(nearest("unrelated", names()), None);
+        assert_eq!(nearest("", names()), None);
+    }
+}

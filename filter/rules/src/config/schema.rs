@@ -1,0 +1,392 @@
+//! The types that a plugin configuration is read into. `envoy/sluicegate.schema.json` and the tables of
+//! `docs/filter.md` are generated from these types and their doc comments, so the doc comments address operators.
+
+mod key_component;
+mod upstream;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+pub use key_component::{
+    Address, AttributePath, ClaimPath, Jwt, KeyComponent, Metadata, Mtls, TrustedSource,
+};
+pub use upstream::{
+    Backslash, DotSegments, DoubleSlash, EncodedSlash, Escapes, Parameters, PathChoices,
+    QuerySemicolon, UpstreamName, UpstreamPaths,
+};
+
+/// The whole configuration of the plugin.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Configuration {
+    /// Version of the configuration format.
+    #[serde(default = "version")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
+    pub version: u64,
+    /// How the filter reaches the sidecar.
+    pub sidecar: Sidecar,
+    /// Secret mixed into every hash, so that somebody who can read Redis cannot recover keys with a dictionary. Use the
+    /// same pepper for the whole fleet.
+    #[serde(default)]
+    pub pepper: String,
+    /// What responses tell clients about limits; the default for rules without a `reply` of their own.
+    #[serde(default)]
+    pub reply: Option<Reply>,
+    /// How the upstream parses paths and queries: `strict` (the default), `go`, `wsgi`, `tomcat`, `nginx`, or every
+    /// choice by itself. `strict` means unknown: a rule applies if it matches in any possible reading.
+    #[serde(default)]
+    pub upstream_paths: UpstreamPaths,
+    /// Rules, evaluated in order. The checks of all rules that match a request are made in one decision; a matching
+    /// rule with `stop` ends the list.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 256)))]
+    pub rules: Vec<Rule>,
+}
+
+const fn version() -> u64 {
+    1
+}
+
+/// How the filter reaches the sidecar.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Sidecar {
+    /// Name of the Envoy cluster that contains the sidecar.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub cluster: String,
+    /// How long a request waits for its verdict, `1ms` to `10s`.
+    #[serde(default = "timeout")]
+    pub timeout: String,
+    /// Whether waiting requests share a callout; `false` makes one callout for each request, for comparison.
+    #[serde(default = "together")]
+    pub together: bool,
+    /// Whether the sidecar gets the `traceparent` of sampled requests, so that its spans join their traces
+    /// (docs/tracing.md). Older sidecars refuse decisions with a `traceparent`: upgrade the sidecars first.
+    #[serde(default)]
+    pub traces: bool,
+}
+
+const fn together() -> bool {
+    true
+}
+
+fn timeout() -> String {
+    "50ms".to_owned()
+}
+
+/// Which requests to limit, and the checks to make for them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("anyOf" = [
+    { "required": ["when_unavailable"] },
+    { "required": ["shadow"], "properties": { "shadow": { "const": true } } },
+])))]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Unique name of the rule, used in statistics. 1 to 64 of the characters a-z A-Z 0-9 - _ .
+    #[cfg_attr(
+        feature = "schema",
+        schemars(regex(pattern = "^[-A-Za-z0-9_.]{1,64}$"))
+    )]
+    pub name: String,
+    /// Which requests the rule applies to, by default all. All conditions that are present must match.
+    #[serde(default, rename = "match")]
+    pub matcher: Match,
+    /// The checks to make for a request that matches.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 8)))]
+    pub checks: Vec<Check>,
+    /// What to do without a verdict, when sidecar or store are down or too slow: let the request through, or answer
+    /// 503. A limit's own `when_store_is_down: allow` or `deny` in the policy overrides it while the store is down. Not
+    /// needed with `shadow: true`.
+    #[serde(default)]
+    pub when_unavailable: Option<WhenUnavailable>,
+    /// A request that matches skips all later rules. If its path can be read in several ways, a later rule is skipped
+    /// only if this rule matches in every reading in which the later one matches.
+    #[serde(default)]
+    pub stop: bool,
+    /// Shadow rule: evaluated and counted, not enforced. It consumes units under keys of its own, as if it were
+    /// enforced, and does not affect other rules.
+    #[serde(default)]
+    pub shadow: bool,
+    /// What responses tell clients about this rule's limits; overrides the configuration's `reply`.
+    #[serde(default)]
+    pub reply: Option<Reply>,
+}
+
+/// What to do with a request that has no verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WhenUnavailable {
+    /// Let it through, unmetered.
+    Allow,
+    /// Answer 503.
+    Deny,
+}
+
+/// Which requests a rule applies to. All conditions that are present must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Match {
+    /// The whole path, without its query. A trailing slash makes no difference.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    pub path: Option<String>,
+    /// The path begins with this. `/admin/` is also for `/admin`.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    pub path_prefix: Option<String>,
+    /// The path, segment by segment: `/v1/videos/{id}` captures a segment as `id`, `*` matches any one segment, `**` at
+    /// the end any number of them.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    pub path_template: Option<String>,
+    /// A regular expression that matches the whole path. If all readings of the path together exceed 4 KiB, the request
+    /// is answered with 414.
+    #[serde(default)]
+    pub path_regex: Option<String>,
+    /// One of these methods, in capitals. `GET` includes HEAD; `HEAD` alone matches HEAD only.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
+    pub methods: Vec<String>,
+    /// One of these hosts, without port: `api.example.com`, or `*.example.com` for all of its subdomains.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// Conditions on headers, all of which must hold.
+    #[serde(default)]
+    pub headers: Vec<Condition>,
+    /// Conditions on query parameters, all of which must hold.
+    #[serde(default)]
+    pub query: Vec<Condition>,
+    /// Every one of these must match.
+    #[serde(default)]
+    pub all: Vec<Match>,
+    /// At least one of these must match.
+    #[serde(default)]
+    pub any: Vec<Match>,
+    /// This must not match.
+    #[serde(default)]
+    pub not: Option<Box<Match>>,
+}
+
+/// A condition on a header or query parameter: its `name` and exactly one test. If it is sent several times, one value
+/// that passes is enough.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 2, "maxProperties" = 2)))]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// Name of the header (case-insensitive) or query parameter (case-sensitive).
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub name: String,
+    /// It must be present (`true`) or absent (`false`).
+    #[serde(default)]
+    pub present: Option<bool>,
+    /// Its value equals this text.
+    #[serde(default)]
+    pub equals: Option<String>,
+    /// Its value begins with this text.
+    #[serde(default)]
+    pub prefix: Option<String>,
+    /// A regular expression that matches its whole value. If all its values together exceed 4 KiB, the request is
+    /// answered with 431 (header) or 414 (query parameter).
+    #[serde(default)]
+    pub regex: Option<String>,
+}
+
+/// One check: a limit, a key and a cost.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// A limit in the policy, or tiers from which the request selects one.
+    pub limit: Limit,
+    /// Whom to count: 1 to 8 key components.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 8)))]
+    pub key: Vec<KeyComponent>,
+    /// Units to consume: a number from 1 (the default), a table, or the value of a trusted header.
+    #[serde(default)]
+    pub cost: Cost,
+    /// Quota of this key, replacing the limit's own, from a trusted source: a whole number from 1. If the source has no such
+    /// number, the limit's own quota applies. The policy must accept it with `quota_from_request`. Older sidecars refuse
+    /// checks with a quota: upgrade sidecars before filters.
+    #[serde(default)]
+    pub quota: Option<TrustedSource>,
+    /// What to do if the request lacks one of the key components: `skip` the check (the default), `deny` the request
+    /// (403), or `{use: TEXT}` in its place.
+    #[serde(default)]
+    pub when_missing: Option<WhenMissing>,
+}
+
+/// The limit of a check: a name, or tiers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+pub enum Limit {
+    /// Name of a limit in the policy.
+    Name(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))] String),
+    /// Tiers from which the request selects one.
+    Tiers(Box<Tiers>),
+}
+
+/// Limits from which a value in the request selects one.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Tiers {
+    /// Where the request names its tier. Never hashed.
+    pub by: KeyComponent,
+    /// A limit for each tier. `default` is required; it is used for unknown tiers and for requests that name none.
+    #[cfg_attr(feature = "schema", schemars(extend("required" = ["default"])))]
+    pub map: BTreeMap<String, String>,
+}
+
+/// What a request costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+pub enum Cost {
+    /// A fixed cost.
+    Constant(
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))] u64,
+    ),
+    /// A cost from a table or a header.
+    Varying(VaryingCost),
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::Constant(1)
+    }
+}
+
+/// A cost that depends on the request: `table` and `default`, or `header`, `max`, `trusted` and `default`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("oneOf" = [
+    { "required": ["table"], "properties": { "header": false, "max": false, "trusted": false } },
+    { "required": ["header", "max", "trusted"], "properties": { "table": false, "trusted": { "const": true } } },
+])))]
+#[serde(deny_unknown_fields)]
+pub struct VaryingCost {
+    /// The first entry that matches gives the cost. If the path can be read in several ways, the largest cost of them
+    /// counts.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub table: Option<Vec<CostEntry>>,
+    /// The header that contains the cost. Any value that is not a number from 1 to `max` costs `max`.
+    #[serde(default)]
+    pub header: Option<String>,
+    /// Largest cost that the header can set.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))]
+    pub max: Option<u64>,
+    /// Must be `true`, to confirm that something in front of this filter sets the header and removes what clients send.
+    /// Otherwise clients could set their own cost.
+    #[serde(default)]
+    pub trusted: bool,
+    /// Cost if no entry matches, or if the header is absent.
+    #[serde(default = "one")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))]
+    pub default: u64,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+/// An entry of a cost table.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CostEntry {
+    /// Path template that the entry applies to, by default any path.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/")))]
+    pub template: Option<String>,
+    /// Methods that the entry applies to, in capitals, by default any. `GET` includes HEAD.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(inner(regex(pattern = "^[A-Z-]+$"))))]
+    pub methods: Vec<String>,
+    /// Cost in units.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 2_147_483_648_u64)))]
+    pub cost: u64,
+}
+
+/// What to do with a request that lacks a key component.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WhenMissing {
+    /// Skip the check.
+    #[default]
+    Skip,
+    /// Answer the request with 403.
+    Deny,
+    /// Use this text as the component's value. The key differs from that of any client that sends the text itself.
+    Use(#[cfg_attr(feature = "schema", schemars(length(min = 1)))] String),
+}
+
+/// What responses tell clients about limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Reply {
+    /// Which rate limit header fields to send, by default `both`. Every denial has `Retry-After` in any case.
+    #[serde(default)]
+    pub headers: Headers,
+    /// Send the header fields with admitted responses too.
+    #[serde(default)]
+    pub on_admitted: bool,
+    /// Body of a 429, in place of a problem detail.
+    #[serde(default)]
+    pub body: Option<String>,
+    /// Media type of `body`, by default `text/plain`.
+    #[serde(default)]
+    pub content_type: Option<String>,
+}
+
+/// Header fields that report the status of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Headers {
+    /// No rate limit header fields.
+    None,
+    /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers.
+    Draft,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds from now).
+    Legacy,
+    /// All five header fields.
+    #[default]
+    Both,
+}
+
+/// The JSON Schema of the configuration, for editors and pipelines.
+#[cfg(feature = "schema")]
+pub fn json_schema() -> serde_json::Value {
+    let mut schema = schemars::schema_for!(Configuration).to_value();
+    if let Some(fields) = schema.as_object_mut() {
+        fields.insert("title".to_owned(), "Sluicegate's filter".into());
+    }
+    sorted(schema)
+}
+
+/// Sorts fields by name: whether `serde_json` sorts them or keeps their order depends on features that other crates of
+/// the build enable.
+#[cfg(feature = "schema")]
+pub fn sorted(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Object(fields) => {
+            let fields: BTreeMap<_, _> = fields.into_iter().collect();
+            let fields = fields
+                .into_iter()
+                .map(|(name, field)| (name, sorted(field)));
+            Value::Object(fields.collect())
+        }
+        Value::Array(list) => list.into_iter().map(sorted).collect(),
+        other => other,
+    }
+}

@@ -1,0 +1,176 @@
+//! Key components: what a configuration says of the parts of a key.
+
+use serde::Deserialize;
+
+/// One component of a key: exactly one source, and how the key contains its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("oneOf" = [
+    { "required": ["header"] }, { "required": ["cookie"] }, { "required": ["query"] }, { "required": ["path"] },
+    { "required": ["template"] }, { "required": ["method"] }, { "required": ["host"] }, { "required": ["address"] },
+    { "required": ["jwt"] }, { "required": ["metadata"] }, { "required": ["mtls"] }, { "required": ["attribute"] }, { "required": ["constant"] },
+])))]
+#[serde(deny_unknown_fields)]
+pub struct KeyComponent {
+    /// Name of a header. Hashed.
+    #[serde(default)]
+    pub header: Option<String>,
+    /// Name of a cookie. Hashed.
+    #[serde(default)]
+    pub cookie: Option<String>,
+    /// Name of a query parameter. Hashed.
+    #[serde(default)]
+    pub query: Option<String>,
+    /// `true`: the path, without its query, in its most lenient reading.
+    #[serde(default)]
+    pub path: Option<bool>,
+    /// Name of a variable in the rule's `path_template`.
+    #[serde(default)]
+    pub template: Option<String>,
+    /// `true`: the method.
+    #[serde(default)]
+    pub method: Option<bool>,
+    /// `true`: the host in lower case, without port.
+    #[serde(default)]
+    pub host: Option<bool>,
+    /// The client's address.
+    #[serde(default)]
+    pub address: Option<Address>,
+    /// A claim of a JWT that Envoy's `jwt_authn` filter, earlier in the chain, has verified. Hashed.
+    #[serde(default)]
+    pub jwt: Option<Jwt>,
+    /// A value that an earlier filter has set in the request's dynamic metadata. Hashed.
+    #[serde(default)]
+    pub metadata: Option<Metadata>,
+    /// An identity from the client's certificate, which the listener's TLS context must verify.
+    #[serde(default)]
+    pub mtls: Option<Mtls>,
+    /// Name of any Envoy attribute, such as `connection.requested_server_name`, or a list of names if one of them
+    /// contains a dot. Hashed.
+    #[serde(default)]
+    pub attribute: Option<AttributePath>,
+    /// A fixed text, the same for every request.
+    #[serde(default)]
+    pub constant: Option<String>,
+    /// Do not hash the value: anybody who can read Redis can read it.
+    #[serde(default)]
+    pub plain: bool,
+    /// Something in front of this filter verifies this header, cookie or query parameter, so that clients cannot choose
+    /// its value. Affects only the findings of `check-config`.
+    #[serde(default)]
+    pub trusted: bool,
+}
+
+/// The client's address, and how many of its bits identify a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Address {
+    /// Take the N-th entry of X-Forwarded-For from the right, 1 being the last. By default, the address that Envoy
+    /// considers the client's.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub trusted_hops: Option<usize>,
+    /// Number of leading bits to use of an IPv4 address.
+    #[serde(default = "ipv4_bits")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 32)))]
+    pub ipv4_bits: u8,
+    /// Number of leading bits to use of an IPv6 address.
+    #[serde(default = "ipv6_bits")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 128)))]
+    pub ipv6_bits: u8,
+}
+
+const fn ipv4_bits() -> u8 {
+    32
+}
+
+/// An IPv6 customer usually has a whole /64, and could otherwise use a new address for each request.
+const fn ipv6_bits() -> u8 {
+    64
+}
+
+/// A claim of a verified JWT.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Jwt {
+    /// The `payload_in_metadata` of the provider in `jwt_authn`.
+    pub payload: String,
+    /// The claim's name, or the list of names that lead to a nested claim. A dot is an ordinary character of a name.
+    pub claim: ClaimPath,
+}
+
+/// A value of the request's dynamic metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// The namespace that the filter writes to, usually its own name: `envoy.filters.http.ext_authz`.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub namespace: String,
+    /// The value's name, or a list of names that lead to it. Dots in a name are part of it.
+    pub name: ClaimPath,
+}
+
+/// The source of a quota, which no client can choose. Exactly one of the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("oneOf" = [{ "required": ["jwt"] }, { "required": ["metadata"] }])))]
+#[serde(deny_unknown_fields)]
+pub struct TrustedSource {
+    /// A claim of a JWT that Envoy's `jwt_authn` filter, earlier in the chain, has verified.
+    #[serde(default)]
+    pub jwt: Option<Jwt>,
+    /// A value that an earlier filter has set in the request's dynamic metadata.
+    #[serde(default)]
+    pub metadata: Option<Metadata>,
+    // Parsed only so that the error can give the reason.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    #[allow(missing_docs, reason = "it is refused")]
+    pub header: Option<String>,
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    #[allow(missing_docs, reason = "it is refused")]
+    pub cookie: Option<String>,
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    #[allow(missing_docs, reason = "it is refused")]
+    pub query: Option<String>,
+}
+
+/// Which identity from the client's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Mtls {
+    /// Its first URI SAN, if that is a SPIFFE ID.
+    Spiffe,
+    /// Its first URI SAN.
+    UriSan,
+    /// Its first DNS SAN.
+    DnsSan,
+    /// Its subject.
+    Subject,
+}
+
+/// The path of an attribute: a dotted name, or a list of its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+pub enum AttributePath {
+    /// Names separated by dots.
+    Dotted(String),
+    /// A list of names.
+    List(Vec<String>),
+}
+
+/// The path of a claim: its name, or the list of names that lead to a nested claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+pub enum ClaimPath {
+    /// The name of a claim at the top level.
+    Name(String),
+    /// The names that lead to a nested claim.
+    List(Vec<String>),
+}

@@ -1,0 +1,277 @@
+//! Evaluates the rules for a request: which of them match, and which checks the sidecar is asked for.
+
+use sluicegate_protocol::MAX_CHECKS;
+
+use crate::key::Key;
+use crate::lookup::Lookup;
+use crate::match_result::{MatchResult, TooLong};
+use crate::matching_readings::{MatchingReadings, Stopped};
+use crate::question::{Question, ResolvedCheck, Shadow};
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::request_view::{self, RequestView};
+use crate::rule::{CheckRule, LimitName, Rules, WhenMissing, WhenUnavailable};
+use crate::stats::Counters;
+use crate::trace;
+use crate::verdict_error::VerdictError;
+
+/// The result of evaluating the rules for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evaluation {
+    /// No rule has a check for the request.
+    Pass,
+    /// A rule refuses the request without asking the sidecar.
+    Refuse(Reply),
+    /// Ask the sidecar this question.
+    Ask(Question),
+    /// The request has more checks than a decision allows: conclude without asking the sidecar.
+    NoVerdict(Question, VerdictError),
+}
+
+/// Why a check cannot be made.
+enum Obstacle {
+    Skip,
+    Missing(usize),
+    Ambiguous(usize),
+    Unreadable(usize),
+    TooLong(TooLong),
+}
+
+/// One possible reading of a request's target, for `explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The path; `None` if it has too many readings.
+    pub path: Option<Vec<u8>>,
+    /// The query parameters that any rule reads.
+    pub parameters: Vec<(String, Vec<u8>)>,
+    /// Indices of the rules that match, regardless of `stop`.
+    pub matching: Vec<usize>,
+}
+
+impl Rules {
+    /// Matches a request against all rules and derives its keys. Calls `count` with the index of each counter to
+    /// increment.
+    pub fn evaluate(&self, request: &dyn Request, count: &mut dyn FnMut(usize)) -> Evaluation {
+        let view = RequestView::new(request, &self.view_options);
+        let mut question = Question {
+            checks: Vec::new(),
+            shadows: Vec::new(),
+            when_unavailable: WhenUnavailable::Allow,
+            grpc: false,
+            traceparent: None,
+        };
+        // A rule stops a later one only in the readings in which both match. So whichever reading is the upstream's,
+        // the rules that apply in it are evaluated.
+        let mut stopped = Stopped::default();
+        for (index, rule) in self.rules.iter().enumerate() {
+            let readings = match rule.matching_readings(&view, &mut stopped) {
+                Ok(readings) if readings.first.is_some() => readings,
+                Ok(_) => continue,
+                // A shadow rule that cannot be evaluated is skipped.
+                Err(_) if rule.shadow => continue,
+                Err(too_long) => {
+                    let obstacle = Obstacle::TooLong(too_long);
+                    return self.refuse(index, &obstacle, is_grpc(&view), count);
+                }
+            };
+            let mut checks = Vec::new();
+            for check in &rule.checks {
+                let mut key = Key::new(&self.hasher);
+                if rule.shadow {
+                    // Its own key, so that it does not consume units of enforced rules with the same limit.
+                    key.plain(&["@shadow"], rule.name.as_bytes());
+                }
+                match check.derive(index, key, &view, &readings) {
+                    Ok(check) => checks.push(check),
+                    Err(Obstacle::Skip) => {}
+                    Err(
+                        Obstacle::Missing(limit)
+                        | Obstacle::Ambiguous(limit)
+                        | Obstacle::Unreadable(limit),
+                    ) if rule.shadow => {
+                        count(self.counters.shadow_denied(index, limit));
+                        checks.clear();
+                        break;
+                    }
+                    Err(obstacle) => return self.refuse(index, &obstacle, is_grpc(&view), count),
+                }
+            }
+            if !checks.is_empty() {
+                count(self.counters.decisions(index));
+            }
+            if rule.shadow {
+                if !checks.is_empty() {
+                    let shadow = Shadow {
+                        rule: index,
+                        checks,
+                    };
+                    question.shadows.push(shadow);
+                }
+                continue;
+            }
+            if !checks.is_empty() && rule.when_unavailable == WhenUnavailable::Deny {
+                question.when_unavailable = WhenUnavailable::Deny;
+            }
+            question.checks.append(&mut checks);
+            if stopped.everywhere {
+                break;
+            }
+        }
+        if question.checks.is_empty() && question.shadows.is_empty() {
+            return Evaluation::Pass;
+        }
+        count(Counters::DECISIONS);
+        question.grpc = is_grpc(&view);
+        if self.sidecar.traces {
+            question.traceparent = trace::parent(request.headers());
+        }
+        if question.checks.len() > MAX_CHECKS {
+            let why = self.too_many_checks(&question);
+            return Evaluation::NoVerdict(question, why);
+        }
+        Evaluation::Ask(question)
+    }
+
+    fn refuse(
+        &self,
+        rule: usize,
+        obstacle: &Obstacle,
+        grpc: bool,
+        count: &mut dyn FnMut(usize),
+    ) -> Evaluation {
+        let reply = match obstacle {
+            Obstacle::Ambiguous(limit) => {
+                count(Counters::REFUSED_AMBIGUOUS);
+                Reply::ambiguous_component(
+                    self.rule_name(rule),
+                    self.limit_name(rule, *limit),
+                    grpc,
+                )
+            }
+            Obstacle::Missing(limit) => {
+                count(Counters::REFUSED_MISSING);
+                Reply::missing_component(self.rule_name(rule), self.limit_name(rule, *limit), grpc)
+            }
+            Obstacle::Unreadable(limit) => {
+                count(Counters::REFUSED_UNREADABLE);
+                Reply::unreadable_component(
+                    self.rule_name(rule),
+                    self.limit_name(rule, *limit),
+                    grpc,
+                )
+            }
+            Obstacle::TooLong(what) => {
+                count(Counters::REFUSED_TOO_LONG);
+                Reply::too_long(self.rule_name(rule), *what, grpc)
+            }
+            Obstacle::Skip => return Evaluation::Pass,
+        };
+        Evaluation::Refuse(reply)
+    }
+
+    fn too_many_checks(&self, question: &Question) -> VerdictError {
+        let rules = question.checks.chunk_by(|a, b| a.rule == b.rule);
+        let rules = rules.filter_map(|checks| Some(self.rule_name(checks.first()?.rule)));
+        VerdictError::TooManyChecks {
+            checks: question.checks.len(),
+            rules: rules.collect::<Vec<_>>().join("`, `"),
+        }
+    }
+
+    /// Every reading of a request's target, with the rules that match in it.
+    pub fn readings(&self, request: &dyn Request) -> Vec<Reading> {
+        let view = RequestView::new(request, &self.view_options);
+        let describe = |reading: request_view::Reading<'_, '_>| {
+            let parameter = |name: &str| {
+                let values = reading.parameter(name);
+                let pair = |value: &[u8]| (name.to_owned(), value.to_vec());
+                values.map(pair).collect::<Vec<_>>()
+            };
+            let rules = self.rules.iter().enumerate();
+            let matching = rules.filter(|(_, rule)| {
+                rule.matcher.matches(reading, &mut Vec::new()) == MatchResult::Yes
+            });
+            Reading {
+                path: reading.path().map(<[u8]>::to_vec),
+                parameters: self
+                    .view_options
+                    .parameters
+                    .iter()
+                    .flat_map(parameter)
+                    .collect(),
+                matching: matching.map(|(index, _)| index).collect(),
+            }
+        };
+        view.readings().map(describe).collect()
+    }
+}
+
+/// The same test as Envoy's `Grpc::Common::hasGrpcContentType`: this content type, alone or followed by `+`.
+fn is_grpc(view: &RequestView<'_>) -> bool {
+    let content_type = view.headers().first("content-type");
+    let rest = content_type.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
+}
+
+impl CheckRule {
+    fn derive<'a>(
+        &'a self,
+        rule: usize,
+        mut key: Key<'_>,
+        view: &'a RequestView<'_>,
+        readings: &'a MatchingReadings<'a, '_>,
+    ) -> Result<ResolvedCheck, Obstacle> {
+        let limit = self.limit.choose(view, readings)?;
+        for component in &self.key {
+            match readings.find(component, view) {
+                Lookup::Value(kind, value) => component.add(&mut key, kind, &value),
+                Lookup::Ambiguous => return Err(Obstacle::Ambiguous(limit)),
+                Lookup::Unreadable => return Err(Obstacle::Unreadable(limit)),
+                Lookup::Missing => match &self.when_missing {
+                    WhenMissing::Skip => return Err(Obstacle::Skip),
+                    WhenMissing::Deny => return Err(Obstacle::Missing(limit)),
+                    // Under a name that no source produces, so that no client can send the constant itself.
+                    WhenMissing::Use(constant) => {
+                        key.plain(&["@missing/", &component.name], constant.as_bytes());
+                    }
+                },
+            }
+        }
+        if self.cost.is_ambiguous(view) {
+            return Err(Obstacle::Ambiguous(limit));
+        }
+        Ok(ResolvedCheck {
+            rule,
+            limit,
+            key: key.finish(),
+            cost: self
+                .cost
+                .of(view, readings.iter().map(|(reading, _)| *reading)),
+            quota: self
+                .quota
+                .as_ref()
+                .and_then(|claim| claim.units(view.request)),
+        })
+    }
+}
+
+impl LimitName {
+    fn choose<'a>(
+        &'a self,
+        view: &'a RequestView<'_>,
+        readings: &'a MatchingReadings<'a, '_>,
+    ) -> Result<usize, Obstacle> {
+        match self {
+            Self::Fixed(limit) => Ok(*limit),
+            Self::Tiers { by, map, default } => match readings.find(by, view) {
+                Lookup::Ambiguous => Err(Obstacle::Ambiguous(*default)),
+                Lookup::Unreadable => Err(Obstacle::Unreadable(*default)),
+                Lookup::Missing => Ok(*default),
+                Lookup::Value(_, value) => Ok(map
+                    .iter()
+                    .find(|(tier, _)| tier.as_bytes() == &*value)
+                    .map_or(*default, |(_, limit)| *limit)),
+            },
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The question of a request to the sidecar: its checks, grouped into decisions.
+
+use crate::rule::WhenUnavailable;
+
+/// One check of a request, with its key and cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedCheck {
+    /// Index of its rule.
+    pub rule: usize,
+    /// Index of its limit in the rule's list: see [`crate::Rules::limit_name`].
+    pub limit: usize,
+    /// Whom to count.
+    pub key: String,
+    /// Units to consume.
+    pub cost: u64,
+    /// In place of the limit's own.
+    pub quota: Option<u64>,
+}
+
+/// The checks of a shadow rule: a decision of its own, which is not enforced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    /// Index of the rule.
+    pub rule: usize,
+    /// Admitted together or not at all, as if the rule were enforced by itself.
+    pub checks: Vec<ResolvedCheck>,
+}
+
+/// The question of a request to the sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The checks of all enforced rules that match, admitted together or not at all.
+    pub checks: Vec<ResolvedCheck>,
+    /// One for each shadow rule that matches.
+    pub shadows: Vec<Shadow>,
+    /// `Deny` if one of the enforced rules has `when_unavailable: deny`.
+    pub when_unavailable: WhenUnavailable,
+    /// The request is gRPC, so the reply must be too.
+    pub grpc: bool,
+    /// The request's `traceparent`, if it is sampled and the configuration has `traces`.
+    pub traceparent: Option<String>,
+}
+
+impl Question {
+    /// Number of decisions in this question, and so of verdicts in its answer.
+    pub fn decisions(&self) -> usize {
+        usize::from(!self.checks.is_empty()) + self.shadows.len()
+    }
+}

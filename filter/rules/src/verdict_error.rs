@@ -1,0 +1,95 @@
+//! Why a request has no verdict.
+
+use sluicegate_protocol::MAX_CHECKS;
+
+use crate::stats::Counters;
+
+/// Why a request has no verdict. For the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VerdictError {
+    /// The sidecar did not answer in time.
+    Timeout,
+    /// Envoy could not send the question to a sidecar.
+    Unreachable,
+    /// The queue of waiting requests is full.
+    Full,
+    /// The sidecar answered with a status other than 200.
+    Status(String),
+    /// The answer's body cannot be read, or does not match the question.
+    Body(String),
+    /// The sidecar's store did not answer.
+    StoreUnavailable,
+    /// The sidecar cannot make this decision: its policy and this configuration do not match.
+    Refused(String),
+    /// The sidecar was not asked: the rules together have more checks than a decision allows.
+    TooManyChecks {
+        /// How many.
+        checks: usize,
+        /// Names, joined by "`, `".
+        rules: String,
+    },
+}
+
+impl std::fmt::Display for VerdictError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Timeout => f.write_str("the sidecar did not answer in time"),
+            Self::Unreachable => f.write_str(
+                "Envoy cannot reach the sidecar: no such cluster, no healthy endpoint or connection refused",
+            ),
+            Self::Full => f.write_str("too many requests are waiting for the sidecar"),
+            Self::Status(status) => write!(f, "the sidecar answered with status {status}"),
+            Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
+            Self::StoreUnavailable => f.write_str("the sidecar's store did not answer in time"),
+            Self::Refused(why) => write!(f, "the sidecar refused the decision: {why}"),
+            Self::TooManyChecks { checks, rules } => write!(
+                f,
+                "one request has {checks} checks, of the rules `{rules}`, and a decision may have {MAX_CHECKS}"
+            ),
+        }
+    }
+}
+
+impl VerdictError {
+    pub(crate) const fn counter(&self) -> usize {
+        match self {
+            Self::Timeout => Counters::ERROR_NO_ANSWER,
+            Self::Unreachable => Counters::ERROR_UNREACHABLE,
+            Self::Full => Counters::ERROR_FULL,
+            Self::Status(_) => Counters::ERROR_STATUS,
+            Self::Body(_) => Counters::ERROR_BODY,
+            Self::StoreUnavailable => Counters::ERROR_STORE,
+            Self::Refused(_) | Self::TooManyChecks { .. } => Counters::ERROR_DECISION,
+        }
+    }
+
+    /// One word from a fixed set, for the access log: never text from an answer.
+    pub(crate) const fn reason(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unreachable => "unreachable",
+            Self::Full => "full",
+            Self::Status(_) => "status",
+            Self::Body(_) => "body",
+            Self::StoreUnavailable => "store",
+            Self::Refused(_) | Self::TooManyChecks { .. } => "decision",
+        }
+    }
+}
+
+/// Interprets the status of a callout's response. Envoy itself responds with 504 when the callout times out, and with
+/// 503 when the cluster has no healthy endpoint or the connection fails; the sidecar sends neither on this port.
+/// Without a status (`None`), the response ended before it was complete.
+///
+/// # Errors
+/// Why there is no body to read.
+pub fn callout_outcome(status: Option<&[u8]>) -> Result<(), VerdictError> {
+    match status {
+        Some(b"200") => Ok(()),
+        None | Some(b"504") => Err(VerdictError::Timeout),
+        Some(b"503") => Err(VerdictError::Unreachable),
+        Some(other) => Err(VerdictError::Status(
+            String::from_utf8_lossy(other).into_owned(),
+        )),
+    }
+}

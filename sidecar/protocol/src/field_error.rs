@@ -1,0 +1,140 @@
+//! Describes errors in a request's JSON by field. Runs only after reading has failed.
+
+use serde::Deserialize;
+use serde_json::error::Category;
+
+use crate::objects::Objects;
+
+/// The location and description of an error.
+#[derive(Debug)]
+pub(crate) struct FieldError {
+    /// `checks[1].cost`; empty for the whole.
+    path: String,
+    why: String,
+}
+
+impl FieldError {
+    /// An error of the whole body.
+    pub fn of_body(why: String) -> Self {
+        Self {
+            path: String::new(),
+            why,
+        }
+    }
+
+    /// An unknown field.
+    pub fn unknown(name: &str) -> Self {
+        Self {
+            path: name.to_owned(),
+            why: "unknown field".to_owned(),
+        }
+    }
+
+    /// A missing field.
+    pub fn missing(name: &str) -> Self {
+        Self::of_body(format!("missing field `{name}`"))
+    }
+
+    /// The field that is wrong; `None` for the whole.
+    pub fn field(&self) -> Option<String> {
+        let missing = self
+            .why
+            .strip_prefix("missing field `")
+            .and_then(|rest| rest.strip_suffix('`'));
+        match (self.path.as_str(), missing) {
+            ("", None) => None,
+            ("", Some(name)) => Some(name.to_owned()),
+            (path, None) => Some(path.to_owned()),
+            (path, Some(name)) => Some(format!("{path}.{name}")),
+        }
+    }
+
+    /// The message for people; `within` is the path of the value that was read.
+    pub fn within(&self, within: &str) -> String {
+        let between = match (within, self.path.as_str()) {
+            ("", "") => return self.why.clone(),
+            ("", _) | (_, "") => "",
+            (_, path) if path.starts_with('[') => "",
+            _ => ".",
+        };
+        format!("`{within}{between}{}`: {}", self.path, self.why)
+    }
+}
+
+/// Parses a whole text.
+pub(crate) fn read_quickly<'a, T: Deserialize<'a>>(json: &'a [u8]) -> serde_json::Result<T> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let value = T::deserialize(Objects(&mut reader))?;
+    reader.end()?;
+    Ok(value)
+}
+
+/// Reads all of a text, and says where it cannot be read.
+#[cfg(feature = "field-paths")]
+pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, FieldError> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let value = serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| {
+        let path = error.path().to_string();
+        // The library's names for the whole value and for an unknown location.
+        let path = path.trim_start_matches(['.', '?']);
+        FieldError {
+            path: path.to_owned(),
+            why: words(path, error.inner()),
+        }
+    })?;
+    reader
+        .end()
+        .map_err(|error| FieldError::of_body(error.to_string()))?;
+    Ok(value)
+}
+
+/// The same, without the field.
+#[cfg(not(feature = "field-paths"))]
+pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, FieldError> {
+    read_quickly(json).map_err(|error| FieldError::of_body(words("", &error)))
+}
+
+/// Rewrites serde's message. Of the given values, only numbers are shown, and none that is in place of a key: any text
+/// may be a misplaced key, and keys may be secrets.
+fn words(path: &str, error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    if error.classify() != Category::Data {
+        return text;
+    }
+    let message = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(message, _)| message);
+    if message.starts_with("invalid length") {
+        return "a list is not an object".to_owned();
+    }
+    let mismatch = ["invalid type: ", "invalid value: "]
+        .iter()
+        .find_map(|kind| message.strip_prefix(kind))
+        .and_then(|rest| rest.rsplit_once(", expected "));
+    let Some((given, expected)) = mismatch else {
+        return message.to_owned();
+    };
+    let number = ["integer `", "floating point `"]
+        .iter()
+        .find_map(|kind| given.strip_prefix(kind))
+        .map(|rest| rest.trim_end_matches('`'));
+    let given = match number {
+        Some(number) if !path.ends_with("key") => number,
+        Some(_) => "a number",
+        None if given.starts_with("string") => "a string",
+        None if given.starts_with("boolean") => "a boolean",
+        None if given.starts_with("map") => "an object",
+        None if given.starts_with("sequence") => "a list",
+        None if given.starts_with("null") => "null",
+        None => "this",
+    };
+    let expected = match expected {
+        "u64" => "an integer of at least 0",
+        "a sequence" => "a list",
+        "a boolean" => "`true` or `false`",
+        other if other.starts_with("struct") => "an object",
+        "a map" => "an object",
+        other => other,
+    };
+    format!("{given} is not {expected}")
+}

@@ -1,0 +1,299 @@
+//! Overrides: another quota, no limit or a block for one key of a limit. On the admin port.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::field_error::{self, FieldError};
+use crate::{BODY, Code, MAX_KEY_BYTES, Problem};
+
+/// Most bytes of an override's reason.
+pub const MAX_REASON_BYTES: usize = 256;
+/// Most bytes of the name of an override's author.
+pub const MAX_BY_BYTES: usize = 128;
+
+/// The terms of an override: what the key may take, until when and why. Exactly one of `quota`, `windows`, `unlimited` and
+/// `blocked` is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct OverrideTerms {
+    /// The new quota, for a limit with one window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub quota: Option<u64>,
+    /// With `quota`, the new burst of a token bucket. By default, the limit's burst is scaled with the quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub burst: Option<u64>,
+    /// The new quotas, for a limit with several windows; windows that are not listed keep their quota.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<OverrideWindow>,
+    /// Admit all checks of this limit and key without asking the store; they take nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unlimited: bool,
+    /// Deny all checks of this limit and key without asking the store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blocked: bool,
+    /// When the override ends, in RFC 3339 format, for example `2026-11-22T03:00:00Z`. By default it does not end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub until: Option<String>,
+    /// The reason, at most [`MAX_REASON_BYTES`] bytes. Clients that are limited never see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_REASON_BYTES)))]
+    pub reason: Option<String>,
+    /// The author, at most [`MAX_BY_BYTES`] bytes. Given by the caller and not verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_BY_BYTES)))]
+    pub by: Option<String>,
+}
+
+/// What the key may take, in short form: `unlimited`, `blocked`, `quota 500`, `quota 500/1m 9/1s burst 3`.
+impl fmt::Display for OverrideTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.unlimited {
+            return f.write_str("unlimited");
+        }
+        if self.blocked {
+            return f.write_str("blocked");
+        }
+        f.write_str("quota")?;
+        let burst = |f: &mut fmt::Formatter<'_>, burst: Option<u64>| match burst {
+            Some(burst) => write!(f, " burst {burst}"),
+            None => Ok(()),
+        };
+        if let Some(quota) = self.quota {
+            write!(f, " {quota}")?;
+            burst(f, self.burst)?;
+        }
+        for window in &self.windows {
+            write!(f, " {}/{}", window.quota, window.per)?;
+            burst(f, window.burst)?;
+        }
+        Ok(())
+    }
+}
+
+/// The quota of one window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct OverrideWindow {
+    /// Units per window.
+    pub quota: u64,
+    /// The window of the limit, by its length as in the policy, for example `1m`.
+    pub per: String,
+    /// The new burst of a token bucket. By default, the limit's burst is scaled with the quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+}
+
+/// The body of `PUT /v1/overrides`: sets an override and replaces an earlier one for the same limit and key.
+///
+/// Limit and key are in the body, not in the path: a key may contain any character and may be a secret, and proxies log
+/// paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("additionalProperties" = false)))]
+pub struct SetOverride {
+    /// The limit's name in the policy.
+    pub limit: String,
+    /// The key, exactly as in decisions.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))]
+    pub key: String,
+    /// What the key may take.
+    #[serde(flatten)]
+    pub terms: OverrideTerms,
+}
+
+/// The body of `DELETE /v1/overrides`: removes an override from the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RemoveOverride {
+    /// The limit's name in the policy.
+    pub limit: String,
+    /// The key, exactly as in decisions.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))]
+    pub key: String,
+    /// The reason, for the audit log; at most [`MAX_REASON_BYTES`] bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_REASON_BYTES)))]
+    pub reason: Option<String>,
+    /// The author of the removal, for the audit log; at most [`MAX_BY_BYTES`] bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_BY_BYTES)))]
+    pub by: Option<String>,
+}
+
+/// Where an override is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OverrideSource {
+    /// In the policy file.
+    Policy,
+    /// In the store. It takes precedence over one in the policy file.
+    Store,
+}
+
+/// Whether an override is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OverrideState {
+    /// It is in force.
+    InForce,
+    /// Its end has passed.
+    Ended,
+    /// It is in the policy file, and the store has another one for the same limit and key.
+    Hidden,
+    /// The policy has no such limit, or the limit has no such window.
+    Unfit,
+}
+
+/// An entry of the list of overrides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ListedOverride {
+    /// The limit's name in the policy.
+    pub limit: String,
+    /// The key, exactly as in decisions.
+    pub key: String,
+    /// The first 12 hexadecimal digits of the key's SHA-256, as in `sluicegate top`, `sluicegate explain` and the audit log.
+    pub subject: String,
+    /// What the key may take.
+    #[serde(flatten)]
+    pub terms: OverrideTerms,
+    /// Where it is stored.
+    pub source: OverrideSource,
+    /// Whether it is in force.
+    pub state: OverrideState,
+}
+
+/// The body that answers `GET /v1/overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OverrideList {
+    /// All overrides, sorted by limit and key.
+    pub overrides: Vec<ListedOverride>,
+}
+
+/// The body that answers `PUT /v1/overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OverrideWasSet {
+    /// The override that was set.
+    #[serde(rename = "override")]
+    pub now: ListedOverride,
+    /// Whether it replaced an earlier override in the store.
+    pub replaced: bool,
+}
+
+/// The body that answers `DELETE /v1/overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OverrideWasRemoved {
+    /// Whether the store had an override for the limit and key.
+    pub removed: bool,
+    /// The policy file's override for the same limit and key, which is in force now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_policy: Option<ListedOverride>,
+}
+
+/// Reads the body of `PUT /v1/overrides`. `serde` cannot deny unknown fields of a flattened type, and a misspelt `until`
+/// must not create an override without an end: so `limit` and `key` are removed and the rest is parsed strictly.
+///
+/// # Errors
+/// The body is not a [`SetOverride`].
+pub fn read_set_override(body: &[u8]) -> Result<SetOverride, Problem> {
+    let mut fields: serde_json::Map<String, serde_json::Value> = read(body)?;
+    let mut text = |field: &str| match fields.remove(field) {
+        Some(serde_json::Value::String(text)) => Ok(text),
+        Some(_) => Err(malformed(format_args!("`{field}` is not a string")).at(field)),
+        None => Err(malformed(format_args!("`{field}` is missing")).at(field)),
+    };
+    let (limit, key) = (text("limit")?, text("key")?);
+    let rest = serde_json::to_vec(&fields).unwrap_or_default();
+    let terms = field_error::read(&rest).map_err(|error: FieldError| invalid(&error))?;
+    check_key(&key)?;
+    Ok(SetOverride { limit, key, terms })
+}
+
+/// Reads the body of `DELETE /v1/overrides`.
+///
+/// # Errors
+/// The body is not a [`RemoveOverride`].
+pub fn read_remove_override(body: &[u8]) -> Result<RemoveOverride, Problem> {
+    let remove: RemoveOverride = read(body)?;
+    check_key(&remove.key)?;
+    Ok(remove)
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    field_error::read(body).map_err(|error: FieldError| invalid(&error))
+}
+
+fn invalid(error: &FieldError) -> Problem {
+    let problem = malformed(error.within(""));
+    problem.at(error.field().as_deref().unwrap_or(BODY))
+}
+
+fn malformed(why: impl fmt::Display) -> Problem {
+    Problem::new(Code::MalformedEntry, why)
+}
+
+/// Refuses a key that no decision can have.
+///
+/// # Errors
+/// The key is empty or too long.
+pub fn check_key(key: &str) -> Result<(), Problem> {
+    if key.is_empty() {
+        let why = "`key` is empty: use the key exactly as in decisions";
+        return Err(Problem::new(Code::EmptyKey, why).at("key"));
+    }
+    if key.len() > MAX_KEY_BYTES {
+        let why = format_args!(
+            "`key` has {} bytes; the maximum is {MAX_KEY_BYTES}",
+            key.len()
+        );
+        return Err(Problem::new(Code::KeyTooLong, why).at("key"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_field_is_refused_and_named() {
+        let good = br#"{"limit":"l","key":"k","quota":5,"until":"2026-11-22T03:00:00Z"}"#;
+        let set = read_set_override(good).unwrap();
+        assert_eq!((set.limit.as_str(), set.terms.quota), ("l", Some(5)));
+        let misspelt = br#"{"limit":"l","key":"k","quota":5,"untill":"2026-11-22T03:00:00Z"}"#;
+        let why = read_set_override(misspelt).unwrap_err().message;
+        assert!(why.contains("untill"), "{why}");
+        let why = read_set_override(br#"{"limit":"l","quota":5}"#).unwrap_err();
+        assert!(why.message.contains("`key`"), "{why}");
+        let why = read_set_override(br#"{"limit":"l","key":"","quota":5}"#).unwrap_err();
+        assert_eq!(why.code, Code::EmptyKey);
+        assert!(read_remove_override(br#"{"limit":"l","key":"k","quota":5}"#).is_err());
+    }
+
+    #[test]
+    fn terms_keep_only_what_is_said() {
+        let set = SetOverride {
+            limit: "l".to_owned(),
+            key: "k".to_owned(),
+            terms: OverrideTerms {
+                unlimited: true,
+                ..OverrideTerms::default()
+            },
+        };
+        let text = serde_json::to_string(&set).unwrap();
+        assert_eq!(text, r#"{"limit":"l","key":"k","unlimited":true}"#);
+        assert_eq!(read_set_override(text.as_bytes()), Ok(set));
+    }
+}

@@ -1,0 +1,124 @@
+//! The command line of `sluicegate`: `--help`, completions and manual pages are generated from it.
+
+use clap::{Parser, Subcommand};
+
+use super::exit::{self, Exit};
+use super::{
+    Failure, check_config, completions, decide, estimate, explain, give_back, man, overrides, peek,
+    reset, schema, serve, top,
+};
+
+/// Exact rate limits, for Envoy and for jobs.
+#[derive(Parser)]
+#[command(
+    name = "sluicegate",
+    version,
+    after_help = exit::after("sluicegate serve --policy policy.yaml")
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the sidecar, which makes decisions for Envoy and for any HTTP client.
+    Serve(serve::Serve),
+    /// Take units from a limit, and run a command if they are admitted.
+    Decide(decide::Decide),
+    /// Show how many units of a limit are left and when more become available, without taking any.
+    Peek(peek::Peek),
+    /// Return unused units that `decide` took.
+    GiveBack(give_back::GiveBack),
+    /// Restore the whole quota of a limit for a key.
+    Reset(reset::Reset),
+    /// Give single keys another quota, lift their limit or block them, on all running sidecars.
+    Override(overrides::Override),
+    /// Show which subjects are denied most and which are nearest to a limit.
+    Top(top::Watch),
+    /// Validate the filter's configuration and the policy.
+    CheckConfig(check_config::CheckConfig),
+    /// Show which rules match a request, and which limits and keys they check.
+    Explain(explain::Explain),
+    /// Estimate how much memory a policy needs in Redis.
+    Estimate(estimate::Estimate),
+    /// Print the JSON Schema of the filter's configuration, or the OpenAPI document of the sidecar.
+    Schema(schema::Schema),
+    /// Print a shell completion script.
+    Completions(completions::Completions),
+    /// Print a manual page.
+    Man(man::Manual),
+}
+
+impl Arguments {
+    /// Runs the command.
+    pub async fn run(self) -> Result<Exit, Failure> {
+        match self.command {
+            Command::Serve(serve) => serve.run().await,
+            Command::Decide(decide) => return decide.run().await,
+            Command::Peek(peek) => return peek.run().await,
+            Command::GiveBack(give_back) => return give_back.run().await,
+            Command::Reset(reset) => return reset.run().await,
+            Command::Override(command) => command.run().await,
+            Command::Top(top) => top.run().await,
+            Command::CheckConfig(check) => check.run(),
+            Command::Explain(explain) => explain.run(),
+            Command::Estimate(estimate) => estimate.run(),
+            Command::Schema(schema) => schema.run(),
+            Command::Completions(completions) => completions.run(),
+            Command::Man(man) => man.run(),
+        }
+        .map(|()| Exit::Success)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command as Process;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_an_example_that_is_one() {
+        let all = Arguments::command();
+        all.clone().debug_assert();
+        for command in [&all].into_iter().chain(all.get_subcommands()) {
+            let name = command.get_name();
+            let after = command.get_after_help().map(ToString::to_string);
+            let after = after.unwrap_or_else(|| panic!("{name} has no example"));
+            let mut lines = after.lines();
+            assert_eq!(lines.next(), Some("Example:"), "{name}");
+            let example = lines.next().unwrap().trim();
+            assert!(example.starts_with("sluicegate "), "{example}");
+            // Through a shell, as its reader's would be; a redirection is the shell's.
+            let command = example.split(" > ").next().unwrap();
+            let shell = format!("sluicegate() {{ printf '%s\\0' sluicegate \"$@\"; }}; {command}");
+            let words = Process::new("sh").args(["-c", &shell]).output().unwrap();
+            let words = String::from_utf8(words.stdout).unwrap();
+            let words: Vec<_> = words.split_terminator('\0').collect();
+            if let Err(error) = Arguments::try_parse_from(&words) {
+                panic!("{example}: {error}");
+            }
+            assert!(name == "sluicegate" || words[1] == name, "{example}");
+        }
+    }
+
+    #[test]
+    fn an_argument_of_the_same_name_has_the_same_values_in_every_command() {
+        let all = Arguments::command();
+        let mut seen = std::collections::BTreeMap::new();
+        for command in all.get_subcommands() {
+            for argument in command
+                .get_arguments()
+                .filter(|one| one.get_long().is_some())
+            {
+                let value = argument.get_value_names().map(|names| format!("{names:?}"));
+                let long = argument.get_long().unwrap().to_owned();
+                let before = seen.entry(long.clone()).or_insert_with(|| value.clone());
+                assert_eq!(*before, value, "--{long} of {}", command.get_name());
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Arguments for limits, keys and costs.
+
+use clap::builder::RangedU64ValueParser;
+use sluicegate_protocol::Check;
+
+/// One limit for one key.
+#[derive(clap::Args)]
+pub struct LimitKey {
+    /// The limit's name in the policy.
+    #[arg(long, value_name = "NAME")]
+    pub limit: String,
+    /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
+    #[arg(long, value_name = "KEY")]
+    pub key: String,
+}
+
+impl LimitKey {
+    /// A check of this limit and key.
+    pub fn check(&self, cost: u64) -> Check<'_> {
+        Check {
+            limit: self.limit.as_str().into(),
+            key: self.key.as_str().into(),
+            cost,
+            quota: None,
+        }
+    }
+}
+
+/// The checks of one decision.
+#[derive(clap::Args)]
+pub struct Checks {
+    /// The limit's name in the policy.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "key",
+        required_unless_present = "check"
+    )]
+    limit: Option<String>,
+    /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
+    #[arg(long, value_name = "KEY", requires = "limit")]
+    key: Option<String>,
+    /// Units to take.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "limit", value_parser = cost())]
+    cost: u64,
+    /// Another limit, key and cost. Either all checks are admitted, or nothing is taken. Can be given several times.
+    #[arg(long, value_name = "LIMIT=KEY:COST", value_parser = one)]
+    check: Vec<Check<'static>>,
+}
+
+impl Checks {
+    /// All checks; that of `--limit` comes first.
+    pub fn all(&self) -> Vec<Check<'_>> {
+        let first = self.limit.as_deref().zip(self.key.as_deref());
+        let first = first.map(|(limit, key)| Check {
+            limit: limit.into(),
+            key: key.into(),
+            cost: self.cost,
+            quota: None,
+        });
+        first
+            .into_iter()
+            .chain(self.check.iter().cloned())
+            .collect()
+    }
+}
+
+/// Parses a cost. A cost of 0 would always be admitted; `peek` is for that.
+pub fn cost() -> RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..)
+}
+
+/// Parses `LIMIT=KEY:COST`. A limit's name contains no `=`; a key may contain `=` and colons.
+fn one(text: &str) -> Result<Check<'static>, String> {
+    let parts = text.split_once('=').and_then(|(limit, rest)| {
+        let (key, cost) = rest.rsplit_once(':')?;
+        Some((limit, key, cost.parse().ok().filter(|cost| *cost > 0)?))
+    });
+    let (limit, key, cost) = parts
+        .ok_or("expected LIMIT=KEY:COST with a cost of at least 1, such as yt-quota=cred-1:100")?;
+    Ok(Check {
+        limit: limit.to_owned().into(),
+        key: key.to_owned().into(),
+        cost,
+        quota: None,
+    })
+}
+
+/// The message of a request error, with the field replaced by the argument that it came from.
+pub fn by_arguments(message: &str, checks: &Checks) -> String {
+    named(message, usize::from(checks.limit.is_some()))
+}
+
+/// The same, for a request made from `--limit` and `--key` only.
+pub fn by_argument(message: &str) -> String {
+    named(message, usize::MAX)
+}
+
+/// A message begins with the field that is wrong: `checks[1].cost`, `receipt`. Checks from index `others` on come from
+/// `--check`.
+fn named(message: &str, others: usize) -> String {
+    let parts = message
+        .strip_prefix('`')
+        .and_then(|rest| rest.split_once('`'));
+    let Some((path, rest)) = parts else {
+        return message.to_owned();
+    };
+    let (within, field) = path.rsplit_once('.').unwrap_or(("", path));
+    let index = within
+        .rsplit_once('[')
+        .and_then(|(_, index)| index.trim_end_matches(']').parse::<usize>().ok());
+    match (field, index) {
+        ("limit" | "key" | "cost", Some(index)) if index >= others => format!("`--check`{rest}"),
+        ("limit" | "key" | "cost" | "receipt" | "units", _) => format!("`--{field}`{rest}"),
+        _ => message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_told_of_the_argument_that_has_it() {
+        for (message, others, expected) in [
+            ("`checks[0].cost`: 7 is more", 1, "`--cost`: 7 is more"),
+            ("`checks[0].cost`: 7 is more", 0, "`--check`: 7 is more"),
+            ("`checks[1].limit`: no `x`", 1, "`--check`: no `x`"),
+            ("`receipt` is not one", 9, "`--receipt` is not one"),
+            ("`decisions`: too many", 1, "`decisions`: too many"),
+            ("nothing is named", 1, "nothing is named"),
+        ] {
+            assert_eq!(named(message, others), expected);
+        }
+    }
+
+    #[test]
+    fn a_check_is_read_from_both_ends_since_keys_may_have_colons_and_equals_signs() {
+        let read = |text: &str| {
+            one(text).map(|check| (check.limit.into_owned(), check.key.into_owned(), check.cost))
+        };
+        let owned = |limit: &str, key: &str, cost| Ok((limit.to_owned(), key.to_owned(), cost));
+        assert_eq!(
+            read("yt-quota=cred-1:100"),
+            owned("yt-quota", "cred-1", 100)
+        );
+        assert_eq!(read("l=a=b:c:1"), owned("l", "a=b:c", 1));
+        for wrong in ["", "l", "l=k", "l=k:", "l=k:x", "l=k:0", "l=k:-1", "k:1"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

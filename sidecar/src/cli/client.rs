@@ -1,0 +1,149 @@
+//! Calls to a running sidecar.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde::Deserialize;
+
+use super::Failure;
+use super::endpoint::Endpoint;
+
+/// Timeout for connecting, and for requests that do not need the store.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for requests that need the store: a sidecar waits for the store for up to twice the longest `store_timeout`.
+/// If the client gave up earlier, units could be taken without its knowledge.
+const STORE_PATIENCE: Duration = Duration::from_secs(25);
+
+/// A client of one port of one sidecar.
+pub struct Client {
+    http: reqwest::Client,
+    endpoint: Endpoint,
+    token: Option<String>,
+    /// Advice for connection errors: which arguments must agree.
+    remedy: &'static str,
+}
+
+/// The body of a sidecar's error.
+#[derive(Deserialize)]
+struct Refusal {
+    #[serde(alias = "detail")]
+    message: String,
+}
+
+impl Client {
+    /// A client for the decision port.
+    pub fn of_decisions(endpoint: Endpoint) -> Result<Self, Failure> {
+        let remedy = "`--sidecar` must name the same address as `--listen` of `sluicegate serve`";
+        Self::new(endpoint, None, remedy)
+    }
+
+    /// A client for the admin port.
+    pub fn of_admin(endpoint: Endpoint, token: Option<String>) -> Result<Self, Failure> {
+        let remedy =
+            "`--admin` must name the same address as `--admin-listen` of `sluicegate serve`";
+        Self::new(endpoint, token, remedy)
+    }
+
+    fn new(
+        endpoint: Endpoint,
+        token: Option<String>,
+        remedy: &'static str,
+    ) -> Result<Self, Failure> {
+        // No proxy: the sidecar is usually on this machine.
+        let http = reqwest::Client::builder().no_proxy();
+        let mut http = http.connect_timeout(PATIENCE).timeout(STORE_PATIENCE);
+        if let Endpoint::Unix(path) = &endpoint {
+            http = http.unix_socket(path.clone());
+        }
+        Ok(Self {
+            http: http.build().map_err(Failure::system)?,
+            endpoint,
+            token,
+            remedy,
+        })
+    }
+
+    /// Sends a GET and returns the response body.
+    pub async fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        let request = self.http.get(self.endpoint.url(path));
+        self.send(path, request.timeout(PATIENCE)).await
+    }
+
+    /// Sends a POST with a JSON body and returns the response body.
+    pub async fn post(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let request = self.http.post(self.endpoint.url(path));
+        let request = request.header("content-type", "application/json");
+        self.send(path, request.body(body)).await
+    }
+
+    /// Sends a PUT with a JSON body and returns the response body.
+    pub async fn put(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let request = self.http.put(self.endpoint.url(path));
+        let request = request.header("content-type", "application/json");
+        self.send(path, request.body(body)).await
+    }
+
+    /// Sends a DELETE with a JSON body and returns the response body.
+    pub async fn delete(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let request = self.http.delete(self.endpoint.url(path));
+        let request = request.header("content-type", "application/json");
+        self.send(path, request.body(body)).await
+    }
+
+    async fn send(&self, path: &str, request: reqwest::RequestBuilder) -> Result<Vec<u8>, Failure> {
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        let answered = request
+            .send()
+            .await
+            .map_err(|error| self.away(path, &error))?;
+        let status = answered.status();
+        let body = answered
+            .bytes()
+            .await
+            .map_err(|error| self.away(path, &error))?;
+        if status.is_success() {
+            return Ok(body.into());
+        }
+        let why = match serde_json::from_slice(&body) {
+            Ok(Refusal { message }) => message,
+            Err(_) => String::from_utf8_lossy(&body).trim().to_owned(),
+        };
+        let why = format!("{}{path} answered {status}: {why}", self.endpoint);
+        Err(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::not_permitted(why),
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::CONFLICT => {
+                Failure::usage(why)
+            }
+            _ => Failure::unavailable(format_args!("{why}; {}", self.remedy)),
+        })
+    }
+
+    fn away(&self, path: &str, error: &reqwest::Error) -> Failure {
+        Failure::unavailable(format_args!(
+            "no answer from {}{path}: {}. Is the sidecar running? {}",
+            self.endpoint,
+            innermost(error),
+            self.remedy
+        ))
+    }
+
+    /// The error for an answer that no sidecar gives.
+    pub fn not_a_sidecar(&self, error: impl std::fmt::Display) -> Failure {
+        Failure::unavailable(format_args!(
+            "the server at {} is not a Sluicegate sidecar: {error}; {}",
+            self.endpoint, self.remedy
+        ))
+    }
+}
+
+/// The innermost cause of an error: reqwest's own text does not say why a connection failed.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(inner) = innermost.source() {
+        innermost = inner;
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,29 @@
+//! `sluicegate completions`: prints a shell completion script.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::Failure;
+use super::arguments::Arguments;
+use super::stdout::print;
+
+/// Arguments of `completions`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate completions bash > /etc/bash_completion.d/sluicegate"
+)]
+pub struct Completions {
+    /// The shell to print a script for.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+impl Completions {
+    pub fn run(self) -> Result<(), Failure> {
+        // Into a buffer: the library panics when standard output is closed.
+        let mut script = Vec::new();
+        let mut command = Arguments::command();
+        clap_complete::generate(self.shell, &mut command, "sluicegate", &mut script);
+        print(&String::from_utf8_lossy(&script))
+    }
+}

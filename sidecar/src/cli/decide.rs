@@ -1,0 +1,178 @@
+//! `sluicegate decide`: takes units before a job spends them.
+
+mod command;
+mod wait;
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use sluicegate_protocol::{Decision, LimitStatus, Verdict, WithoutStore};
+
+use super::Failure;
+use super::checks::{Checks, by_arguments};
+use super::exit::{self, Exit};
+use super::output::{Output, Span, print_json};
+use super::stdout::print;
+use super::target::{Decider, Target};
+
+/// How long `--wait` sleeps after a sidecar or store did not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Arguments of `decide`.
+#[derive(clap::Args)]
+#[command(after_help = exit::after("sluicegate decide --limit yt-quota --key cred-1 --cost 100 --wait 5m -- ./fetch"))]
+pub struct Decide {
+    #[command(flatten)]
+    checks: Checks,
+    /// How long to wait for the units if they are denied. If they become available only later, the command fails at
+    /// once.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = humantime::parse_duration)]
+    wait: Duration,
+    #[command(flatten)]
+    target: Target,
+    /// Also print a receipt for each check, in order. `sluicegate give-back` needs it to return the units.
+    #[arg(long)]
+    receipt: bool,
+    /// Do not print the verdict; use the exit status.
+    #[arg(long, short, conflicts_with_all = ["receipt", "output"])]
+    quiet: bool,
+    /// Output format; `json` prints one object.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+    /// Command to run if the units are admitted. It replaces the `sluicegate` process, so it receives signals, and its
+    /// exit status is returned. If it cannot be started, the units are returned. Standard output belongs to the
+    /// command: an admission is not printed.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Decide {
+    pub async fn run(mut self) -> Result<Exit, Failure> {
+        let command = std::mem::take(&mut self.command);
+        let decision = Decision {
+            checks: self.checks.all(),
+            peek: false,
+            receipt: self.receipt || !command.is_empty(),
+            shadow: None,
+            traceparent: None,
+        };
+        let decider = self.target.open().await?;
+        let asked = verdict(&decider, &decision, self.wait).await;
+        let verdict = match asked {
+            // With `--output json` a program gets an object, whether the sidecar or the store did not answer.
+            Err(failure) if failure.is_unavailable() && self.output == Output::Json => {
+                print_json(&Verdict::Unavailable { then: None })?;
+                return Err(failure);
+            }
+            asked => asked?,
+        };
+        let admits = admits(&verdict);
+        let prints = !self.quiet && (command.is_empty() || !admits);
+        match self.output {
+            Output::Json if prints => print_json(&verdict)?,
+            Output::Text if prints && command.is_empty() => print(&text(&verdict))?,
+            // Standard output belongs to the command.
+            Output::Text if prints => eprint(&text(&verdict)),
+            _ => {}
+        }
+        match &verdict {
+            _ if admits => {}
+            Verdict::Denied(_) => return Ok(Exit::Denied),
+            Verdict::Error { message, .. } => {
+                return Err(Failure::usage(by_arguments(message, &self.checks)));
+            }
+            _ => return Err(Failure::unavailable(decider.why_unavailable())),
+        }
+        match command.split_first() {
+            None => Ok(Exit::Success),
+            Some((program, arguments)) => {
+                let receipts = match verdict {
+                    Verdict::Admitted(status) => status.receipt,
+                    _ => Vec::new(),
+                };
+                let taken = command::Taken {
+                    checks: &decision.checks,
+                    receipts: &receipts,
+                };
+                Err(command::replace(program, arguments, &decider, &taken).await)
+            }
+        }
+    }
+}
+
+/// Asks, and asks again when the units become available, until they are admitted or `wait` is over.
+async fn verdict(
+    decider: &Decider,
+    decision: &Decision<'_>,
+    wait: Duration,
+) -> Result<Verdict<'static>, Failure> {
+    let started = Instant::now();
+    loop {
+        let asked = decider.decide_one(decision).await;
+        let due = match &asked {
+            Ok(Verdict::Denied(status)) => Duration::from_millis(status.retry_after_ms),
+            Ok(verdict @ Verdict::Unavailable { .. }) if !admits(verdict) => ASK_AGAIN,
+            Err(failure) if failure.is_unavailable() => ASK_AGAIN,
+            _ => return asked,
+        };
+        let left = wait.saturating_sub(started.elapsed());
+        match wait::pause(due, left, wait::chance()) {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => return asked,
+        }
+    }
+}
+
+/// The same rule as a 200 of `/v1/decide?denied=429`: a policy may admit everything while the store is down.
+fn admits(verdict: &Verdict<'_>) -> bool {
+    matches!(
+        verdict,
+        Verdict::Admitted(_)
+            | Verdict::Unavailable {
+                then: Some(WithoutStore::Allow)
+            }
+    )
+}
+
+fn text(verdict: &Verdict<'_>) -> String {
+    match verdict {
+        Verdict::Admitted(status) => {
+            let receipts = status.receipt.iter();
+            let receipts = receipts.map(|receipt| format!("receipt {receipt}\n"));
+            format!(
+                "admitted: {}\n{}",
+                left(status),
+                receipts.collect::<String>()
+            )
+        }
+        Verdict::Denied(status) => format!(
+            "denied: {}; retry in {}\n",
+            left(status),
+            Span(status.retry_after_ms)
+        ),
+        Verdict::Unavailable {
+            then: Some(WithoutStore::Allow),
+        } => {
+            "admitted: the store does not answer, and the policy has `when_store_is_down: allow`\n"
+                .to_owned()
+        }
+        // The command's error message has the cause.
+        Verdict::Unavailable { .. } | Verdict::Error { .. } => String::new(),
+    }
+}
+
+/// The units left in the window that decided.
+fn left(status: &LimitStatus<'_>) -> String {
+    format!(
+        "limit `{}` has {} of {} left in a window of {}",
+        status.limit,
+        status.remaining,
+        status.quota,
+        Span(status.window_ms)
+    )
+}
+
+fn eprint(text: &str) {
+    // A closed standard error changes nothing.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+}

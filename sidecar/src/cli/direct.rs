@@ -1,0 +1,94 @@
+//! Makes decisions in this process, on the shared store, for jobs on machines without a sidecar.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sluicegate::decide::{PolicyHandle, Service};
+use sluicegate::policy::{Policy, StoreAddress};
+use sluicegate::store::{Health, Store};
+use sluicegate::telemetry::metrics::Metrics;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::Failure;
+
+/// Shortest deadline of a store call. A policy's default suits a sidecar near its Redis with requests waiting; a job
+/// may be a continent away from Redis and can wait.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout for connecting to the store.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A policy whose store is used without a sidecar.
+#[derive(clap::Args)]
+pub struct Direct {
+    /// Decide without a sidecar: apply this policy (YAML) in this process. Its store must be Redis.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Overrides the policy's `store`. Pass a password in the environment variable instead: other users of this machine
+    /// see arguments in the process list [env: SLUICEGATE_STORE].
+    // The variable is not declared to clap, which would require `--policy` wherever the variable is set.
+    #[arg(long, value_name = "STORE", requires = "policy")]
+    store: Option<String>,
+}
+
+/// A decision service in this process.
+pub struct OnStore {
+    pub service: Service,
+    health: watch::Receiver<Health>,
+}
+
+impl OnStore {
+    /// Why the store did not answer.
+    pub fn why_unavailable(&self) -> String {
+        match self.health.borrow().cause() {
+            Some(cause) => format!("the store does not answer: {cause}"),
+            None => "the store did not answer in time".to_owned(),
+        }
+    }
+}
+
+impl Direct {
+    /// Opens the store if `--policy` is given.
+    pub async fn open(&self) -> Result<Option<OnStore>, Failure> {
+        let Some(path) = &self.policy else {
+            return Ok(None);
+        };
+        let given = self.store.clone().or_else(|| {
+            let environment = std::env::var("SLUICEGATE_STORE").ok();
+            environment.filter(|store| !store.is_empty())
+        });
+        let metrics = Metrics::new().map_err(Failure::system)?;
+        let handle = PolicyHandle::load(path, &metrics).map_err(Failure::usage)?;
+        let policy = &handle.current().policy;
+        let address = store_address(policy, given.as_deref())?;
+        if matches!(address, StoreAddress::Memory) {
+            return Err(Failure::usage(format_args!(
+                "{}: the store is `memory`, which loses its counts when this command ends: set `store: redis://HOST` there, \
+                 or give `--store`, or ask a running sidecar (`--sidecar` instead of `--policy`)",
+                path.display()
+            )));
+        }
+        let store = Store::open(&address, policy.store_timeout.max(STORE_TIMEOUT));
+        let mut health = store.health_changes();
+        let service = Service::new(handle, store, metrics);
+        // If the store is down, the verdicts say so; part of a Cluster may still answer.
+        let up = timeout(PATIENCE, health.wait_for(Health::is_up))
+            .await
+            .is_ok();
+        if up {
+            service.wait_for_overrides(PATIENCE).await;
+        }
+        Ok(Some(OnStore { service, health }))
+    }
+}
+
+/// The address of the store: `given`, or else the policy's.
+pub fn store_address(policy: &Policy, given: Option<&str>) -> Result<StoreAddress, Failure> {
+    match given {
+        None => Ok(policy.store.clone()),
+        Some(text) => policy
+            .store
+            .with_url(text)
+            .map_err(|why| Failure::usage(format_args!("`--store` or SLUICEGATE_STORE is {why}"))),
+    }
+}

@@ -1,0 +1,68 @@
+//! `sluicegate give-back`: returns unused units.
+
+use sluicegate_protocol::{GiveBack as Entry, GivenBack};
+
+use super::Failure;
+use super::checks::{LimitKey, by_argument, cost};
+use super::exit::Exit;
+use super::output::{Output, print_json};
+use super::stdout::print;
+use super::target::Target;
+
+/// Arguments of `give-back`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate give-back --limit yt-quota --key cred-1 --receipt 6f1c0b5e8d2a4c7f9e3b1a5d7c0f2e4b"
+)]
+pub struct GiveBack {
+    #[command(flatten)]
+    of: LimitKey,
+    /// The receipt that `sluicegate decide --receipt` printed. Its units are returned only once.
+    #[arg(long, value_name = "RECEIPT")]
+    receipt: String,
+    /// Units to return; the default is all units that were taken.
+    #[arg(long, value_name = "N", value_parser = cost())]
+    units: Option<u64>,
+    #[command(flatten)]
+    target: Target,
+    /// Output format; `json` prints one object.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl GiveBack {
+    pub async fn run(self) -> Result<Exit, Failure> {
+        let decider = self.target.open().await?;
+        let entry = Entry {
+            limit: self.of.limit.as_str().into(),
+            key: self.of.key.as_str().into(),
+            receipt: self.receipt.as_str().into(),
+            units: self.units,
+        };
+        let outcomes = decider.give_back(&[entry]).await?;
+        let outcome = outcomes.into_iter().next();
+        let outcome = outcome.ok_or_else(|| Failure::unavailable("the answer has no outcome"))?;
+        if self.output == Output::Json {
+            print_json(&outcome)?;
+        }
+        match outcome {
+            GivenBack::Error { message, .. } => Err(Failure::usage(by_argument(&message))),
+            GivenBack::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
+            GivenBack::GivenBack { units } => {
+                if self.output == Output::Text {
+                    print(&text(units))?;
+                }
+                Ok(Exit::Success)
+            }
+        }
+    }
+}
+
+fn text(units: u64) -> String {
+    match units {
+        0 => "0 units returned: they were returned before, have expired, or belong to another limit or key\n"
+            .to_owned(),
+        1 => "1 unit returned\n".to_owned(),
+        units => format!("{units} units returned\n"),
+    }
+}

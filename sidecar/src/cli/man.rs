@@ -1,0 +1,73 @@
+//! `sluicegate man`: prints manual pages, generated from the same definitions as `--help`.
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+
+use super::Failure;
+use super::arguments::Arguments;
+use super::stdout::print;
+
+/// Arguments of `man`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  sluicegate man decide > sluicegate-decide.1")]
+pub struct Manual {
+    /// The command to print the page of; the default is `sluicegate` itself.
+    #[arg(value_name = "COMMAND")]
+    command: Option<String>,
+}
+
+impl Manual {
+    pub fn run(self) -> Result<(), Failure> {
+        let mut all = Arguments::command().disable_help_subcommand(true);
+        // Sets the full names of the commands.
+        all.build();
+        let wanted = match &self.command {
+            None => &all,
+            Some(name) => all.find_subcommand(name).ok_or_else(|| {
+                let names: Vec<_> = all.get_subcommands().map(Command::get_name).collect();
+                Failure::usage(format_args!(
+                    "unknown command `{name}`; the commands are {}",
+                    names.join(", ")
+                ))
+            })?,
+        };
+        let page = page(wanted).map_err(Failure::system)?;
+        print(&String::from_utf8_lossy(&page))
+    }
+}
+
+/// Renders a page. The text after the options has its own headings; the library would put them under "EXTRA".
+fn page(command: &Command) -> std::io::Result<Vec<u8>> {
+    let man = Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(after) = command.get_after_help() {
+        sections(&after.to_string()).to_writer(&mut page)?;
+    }
+    Ok(page)
+}
+
+/// Turns each line that ends in a colon into a section heading, and keeps the lines below it as they are.
+fn sections(text: &str) -> Roff {
+    let mut roff = Roff::new();
+    for line in text.lines() {
+        match line.strip_suffix(':') {
+            Some(heading) if !line.starts_with(' ') => {
+                roff.control("SH", [heading.to_uppercase().as_str()]);
+                roff.control("nf", []);
+            }
+            _ => {
+                roff.text([roman(line)]);
+            }
+        }
+    }
+    roff
+}

@@ -1,0 +1,50 @@
+//! Output formats of commands: text or one JSON object.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::Failure;
+use super::stdout::print;
+
+/// `--output`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Text for people.
+    #[default]
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+/// Prints a JSON value.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value).map_err(Failure::system)?;
+    print(&(json + "\n"))
+}
+
+/// A duration in milliseconds, formatted for people; rounded up to whole seconds from ten seconds on.
+pub struct Span(pub u64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = match self.0 {
+            exact @ ..10_000 => Duration::from_millis(exact),
+            long => Duration::from_secs(long.div_ceil(1_000)),
+        };
+        humantime::format_duration(span).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_exact_while_that_matters() {
+        assert_eq!(Span(1_250).to_string(), "1s 250ms");
+        assert_eq!(Span(3_600_001).to_string(), "1h 1s");
+    }
+}

@@ -1,0 +1,118 @@
+//! `sluicegate override list`: lists the overrides of the policy and the store.
+
+use sluicegate_protocol::{ListedOverride, OverrideList, OverrideSource, OverrideState};
+
+use super::Failure;
+use super::admin::Admin;
+use super::output::{Output, print_json};
+use super::overrides;
+use super::stdout::print;
+
+/// Arguments of `override list`.
+#[derive(clap::Args)]
+pub struct List {
+    /// Show only the overrides of this limit.
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+    #[command(flatten)]
+    admin: Admin,
+    /// Output format; `json` prints the sidecar's answer.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl List {
+    pub async fn run(self) -> Result<(), Failure> {
+        let mut list: OverrideList = overrides::get(&self.admin).await?;
+        if let Some(limit) = &self.limit {
+            list.overrides.retain(|one| one.limit == *limit);
+        }
+        match self.output {
+            Output::Text => print(&text(&list)),
+            Output::Json => print_json(&list),
+        }
+    }
+}
+
+/// A table for people.
+fn text(list: &OverrideList) -> String {
+    if list.overrides.is_empty() {
+        return "no overrides\n".to_owned();
+    }
+    let titles = [
+        "LIMIT",
+        "KEY",
+        "SUBJECT",
+        "ALLOWANCE",
+        "UNTIL",
+        "SOURCE",
+        "STATE",
+        "BY",
+        "REASON",
+    ];
+    let mut rows = vec![titles.map(str::to_owned)];
+    rows.extend(list.overrides.iter().map(row));
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..titles.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(one: &ListedOverride) -> [String; 9] {
+    let source = match one.source {
+        OverrideSource::Policy => "policy",
+        OverrideSource::Store => "store",
+    };
+    let state = match one.state {
+        OverrideState::InForce => "in force",
+        OverrideState::Ended => "ended",
+        OverrideState::Hidden => "replaced by the store's",
+        OverrideState::Unfit => "does not fit the policy",
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    [
+        one.limit.clone(),
+        // A key may contain control characters, which a terminal would execute.
+        one.key.escape_debug().to_string(),
+        one.subject.clone(),
+        one.terms.to_string(),
+        text(&one.terms.until),
+        source.to_owned(),
+        state.to_owned(),
+        text(&one.terms.by),
+        text(&one.terms.reason),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_row_for_each_override_and_no_control_characters_of_keys() {
+        let list = r#"{"overrides":[
+            {"limit":"per-key","key":"a\u001b[2J","subject":"0123456789ab","unlimited":true,"source":"store","state":"in_force","by":"ann"},
+            {"limit":"l","key":"b","subject":"ba9876543210","windows":[{"quota":5,"per":"1s"}],"until":"2026-11-22T03:00:00Z","source":"policy","state":"ended"}]}"#;
+        let list = serde_json::from_str(list).unwrap();
+        let lines: Vec<_> = text(&list).lines().map(str::to_owned).collect();
+        assert_eq!(
+            lines,
+            [
+                "LIMIT    KEY         SUBJECT       ALLOWANCE   UNTIL                 SOURCE  STATE     BY   REASON",
+                "per-key  a\\u{1b}[2J  0123456789ab  unlimited   -                     store   in force  ann  -",
+                "l        b           ba9876543210  quota 5/1s  2026-11-22T03:00:00Z  policy  ended     -    -",
+            ]
+        );
+    }
+}

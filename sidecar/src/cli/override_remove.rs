@@ -1,0 +1,42 @@
+//! `sluicegate override remove`: removes an override from the store.
+
+use sluicegate_protocol::{OverrideWasRemoved, RemoveOverride};
+
+use super::Failure;
+use super::admin::Admin;
+use super::overrides::{self, Author, Subject};
+use super::stdout::print;
+
+/// Arguments of `override remove`.
+#[derive(clap::Args)]
+pub struct Remove {
+    #[command(flatten)]
+    subject: Subject,
+    #[command(flatten)]
+    author: Author,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+impl Remove {
+    pub async fn run(self) -> Result<(), Failure> {
+        let by = self.author.by();
+        let Subject { limit, key } = self.subject;
+        let remove = RemoveOverride {
+            limit,
+            key,
+            reason: self.author.reason,
+            by,
+        };
+        let answer: OverrideWasRemoved = overrides::delete(&self.admin, &remove).await?;
+        let removed = match answer.removed {
+            true => "override removed; it takes effect on all sidecars within a second",
+            false => "the store has no override for this limit and key",
+        };
+        let still = match &answer.in_policy {
+            Some(one) => format!("; the policy file has an override for it: {}", one.terms),
+            None => String::new(),
+        };
+        print(&format!("{removed}{still}\n"))
+    }
+}

@@ -1,0 +1,99 @@
+//! Turns the arguments of `override set` into the terms of an override.
+
+use std::time::{Duration, SystemTime};
+
+use sluicegate_protocol::{OverrideTerms, OverrideWindow};
+
+/// `--quota`: units, and optionally the window that they apply to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    units: u64,
+    per: Option<String>,
+}
+
+impl std::str::FromStr for Quota {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (units, per) = match text.split_once('/') {
+            Some((units, per)) => (units, Some(per.to_owned())),
+            None => (text, None),
+        };
+        let units = units
+            .parse()
+            .map_err(|_| "expected units, optionally with a window: 500 or 500/1m".to_owned())?;
+        Ok(Self { units, per })
+    }
+}
+
+/// Adds quotas and a burst in the form that the sidecar accepts.
+///
+/// # Errors
+/// The arguments cannot be combined; with the remedy.
+pub fn with_quotas(
+    mut terms: OverrideTerms,
+    quotas: &[Quota],
+    burst: Option<u64>,
+) -> Result<OverrideTerms, String> {
+    if burst.is_some() && quotas.len() != 1 {
+        return Err("`--burst` requires exactly one `--quota`".to_owned());
+    }
+    if let [Quota { units, per: None }] = quotas {
+        (terms.quota, terms.burst) = (Some(*units), burst);
+        return Ok(terms);
+    }
+    for Quota { units, per } in quotas {
+        let per = per.clone().ok_or_else(|| {
+            "with several `--quota`, each must name its window: --quota 500/1m".to_owned()
+        })?;
+        terms.windows.push(OverrideWindow {
+            quota: *units,
+            per,
+            burst,
+        });
+    }
+    Ok(terms)
+}
+
+/// The time `lasts` from now in RFC 3339 format, rounded up to a second.
+pub fn end_of(lasts: Duration) -> String {
+    let end = SystemTime::now() + lasts + Duration::from_millis(999);
+    humantime::format_rfc3339_seconds(end).to_string()
+}
+
+/// The user and the host that run this command.
+pub fn user_at_host() -> Option<String> {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    Some(match user {
+        Ok(user) => format!("{user}@{host}"),
+        Err(_) => format!("uid {}@{host}", rustix::process::getuid().as_raw()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(quotas: &[&str], burst: Option<u64>) -> Result<String, String> {
+        let quotas: Result<Vec<Quota>, _> = quotas.iter().map(|text| text.parse()).collect();
+        let terms = with_quotas(OverrideTerms::default(), &quotas?, burst)?;
+        Ok(terms.to_string())
+    }
+
+    #[test]
+    fn a_quota_names_its_window_where_there_are_several() {
+        assert_eq!(terms(&["500"], None).as_deref(), Ok("quota 500"));
+        assert_eq!(terms(&["500"], Some(9)).as_deref(), Ok("quota 500 burst 9"));
+        let both = terms(&["500/1m", "9/1s"], None);
+        assert_eq!(both.as_deref(), Ok("quota 500/1m 9/1s"));
+        for (quotas, burst) in [
+            (&["many"][..], None),
+            (&["5", "6"], None),
+            (&["5/1m", "6/1s"], Some(1)),
+        ] {
+            assert!(terms(quotas, burst).is_err(), "{quotas:?}");
+        }
+    }
+}

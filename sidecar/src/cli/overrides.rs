@@ -1,0 +1,104 @@
+//! `sluicegate override`: gives single keys another quota, no limit or a block, on running sidecars.
+
+use clap::Subcommand;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sluicegate_protocol::OVERRIDES_PATH;
+
+use super::admin::Admin;
+use super::override_list::List;
+use super::override_remove::Remove;
+use super::override_set::Set;
+use super::{Failure, override_terms};
+
+/// Arguments of `override`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --unlimited --for 2h --reason INC-7"
+)]
+pub struct Override {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Give a key of a limit another quota, lift its limit or block it.
+    #[command(
+        after_help = "Example:\n  sluicegate override set --limit per-tenant --key acme --quota 5000/1m --for 2h --reason INC-7"
+    )]
+    Set(Set),
+    /// List all overrides, in the store and in the policy file.
+    #[command(after_help = "Example:\n  sluicegate override list --limit per-tenant")]
+    List(List),
+    /// Remove an override from the store, so that the policy applies again.
+    #[command(after_help = "Example:\n  sluicegate override remove --limit per-tenant --key acme")]
+    Remove(Remove),
+}
+
+impl Override {
+    pub async fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Set(set) => set.run().await,
+            Command::List(list) => list.run().await,
+            Command::Remove(remove) => remove.run().await,
+        }
+    }
+}
+
+/// Lists all overrides.
+pub async fn get<T: DeserializeOwned>(admin: &Admin) -> Result<T, Failure> {
+    let client = admin.client()?;
+    let body = client.get(OVERRIDES_PATH).await?;
+    serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
+}
+
+/// Sets an override.
+pub async fn put<T: DeserializeOwned>(admin: &Admin, one: &impl Serialize) -> Result<T, Failure> {
+    let (client, one) = (admin.client()?, json(one)?);
+    let body = client.put(OVERRIDES_PATH, one).await?;
+    serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
+}
+
+/// Removes an override.
+pub async fn delete<T: DeserializeOwned>(
+    admin: &Admin,
+    one: &impl Serialize,
+) -> Result<T, Failure> {
+    let (client, one) = (admin.client()?, json(one)?);
+    let body = client.delete(OVERRIDES_PATH, one).await?;
+    serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
+}
+
+fn json(body: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(body).map_err(Failure::system)
+}
+
+/// The limit and key that an override applies to.
+#[derive(clap::Args)]
+pub struct Subject {
+    /// The limit's name in the policy.
+    #[arg(long, value_name = "NAME")]
+    pub limit: String,
+    /// The key, exactly as in decisions; `sluicegate explain` prints the keys of a request.
+    #[arg(long, value_name = "KEY")]
+    pub key: String,
+}
+
+/// Author and reason of a change, for the list and the audit log.
+#[derive(clap::Args)]
+pub struct Author {
+    /// The reason, in one line. Clients never see it.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// The author of the change; the default is the user and host that run this command.
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+}
+
+impl Author {
+    /// `--by`, or else the user and host.
+    pub fn by(&self) -> Option<String> {
+        self.by.clone().or_else(override_terms::user_at_host)
+    }
+}

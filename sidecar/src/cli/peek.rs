@@ -1,0 +1,180 @@
+//! `sluicegate peek`: shows how many units are left without taking any.
+
+use serde::Serialize;
+use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
+
+use super::Failure;
+use super::checks::{LimitKey, by_argument, cost};
+use super::exit::Exit;
+use super::output::{Output, Span, print_json};
+use super::stdout::print;
+use super::target::{Decider, Target};
+
+/// How often to look again when other callers took or returned units between two looks.
+const LOOKS: usize = 3;
+
+/// Arguments of `peek`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  sluicegate peek --limit yt-quota --key cred-1 --output json")]
+pub struct Peek {
+    #[command(flatten)]
+    of: LimitKey,
+    /// Also show when this many units can be taken at once.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = cost())]
+    cost: u64,
+    #[command(flatten)]
+    target: Target,
+    /// Output format; `json` prints one object.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// The output. For a limit with several windows, it describes the window with the fewest units left.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Left {
+    limit: String,
+    quota: u64,
+    window_ms: u64,
+    /// Units that one call can take now.
+    remaining: u64,
+    /// Milliseconds until one call can take one unit more than `remaining`; none if no call ever can.
+    next_unit_ms: Option<u64>,
+    /// Milliseconds until the whole quota is available again.
+    reset_ms: u64,
+    /// The given `--cost`.
+    cost: u64,
+    /// Milliseconds until a call can take `cost` units; 0 if it can now.
+    retry_after_ms: u64,
+}
+
+impl Peek {
+    pub async fn run(self) -> Result<Exit, Failure> {
+        let Self {
+            of,
+            cost,
+            target,
+            output,
+        } = self;
+        let left = look(&target.open().await?, &of, cost).await?;
+        match output {
+            Output::Json => print_json(&left)?,
+            Output::Text => print(&text(&left))?,
+        }
+        Ok(Exit::Success)
+    }
+}
+
+/// Looks twice: when one more unit becomes available can only be asked once it is known how many are left.
+async fn look(decider: &Decider, of: &LimitKey, cost: u64) -> Result<Left, Failure> {
+    let peek = |cost| Decision {
+        checks: vec![of.check(cost)],
+        peek: true,
+        receipt: false,
+        shadow: None,
+        traceparent: None,
+    };
+    let mut looks = 0;
+    let mut remaining: u64 = 0;
+    loop {
+        let decisions = [peek(0), peek(cost), peek(remaining.saturating_add(1))];
+        // One call decides all three at the same time.
+        let verdicts: [Verdict<'_>; 3] =
+            decider.decide(&decisions).await?.try_into().map_err(|_| {
+                Failure::system("the number of verdicts differs from the number of decisions")
+            })?;
+        let [now, room, next] = verdicts;
+        let now = status(now, decider)?;
+        looks += 1;
+        let agrees = now.remaining == remaining;
+        if !agrees && looks <= LOOKS {
+            remaining = now.remaining;
+            continue;
+        }
+        let next_unit_ms = match next {
+            Verdict::Error {
+                code: Code::CostOverLimit,
+                ..
+            } => None,
+            verdict => Some(status(verdict, decider)?.retry_after_ms),
+        };
+        let room = status(room, decider)?;
+        return Ok(Left {
+            limit: now.limit.into_owned(),
+            quota: now.quota,
+            window_ms: now.window_ms,
+            remaining: now.remaining,
+            // Under constant traffic `remaining` changes with each look; then this time is for a value close to it.
+            next_unit_ms,
+            reset_ms: now.reset_ms,
+            cost,
+            retry_after_ms: room.retry_after_ms,
+        });
+    }
+}
+
+fn status(verdict: Verdict<'static>, decider: &Decider) -> Result<LimitStatus<'static>, Failure> {
+    match verdict {
+        Verdict::Admitted(status) | Verdict::Denied(status) => Ok(status),
+        Verdict::Error { message, .. } => Err(Failure::usage(by_argument(&message))),
+        Verdict::Unavailable { .. } => Err(Failure::unavailable(decider.why_unavailable())),
+    }
+}
+
+fn text(left: &Left) -> String {
+    let mut text = format!(
+        "limit `{}`: {} of {} left in a window of {}\n",
+        left.limit,
+        left.remaining,
+        left.quota,
+        Span(left.window_ms)
+    );
+    if left.retry_after_ms > 0 {
+        let due = Span(left.retry_after_ms);
+        text += &format!("{} units available in {due}\n", left.cost);
+    }
+    if let Some(next @ 1..) = left.next_unit_ms {
+        text += &format!("next unit available in {}\n", Span(next));
+    }
+    text += &match left.reset_ms {
+        0 => "the whole quota is available now\n".to_owned(),
+        reset => format!("whole quota available in {}\n", Span(reset)),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left() -> Left {
+        Left {
+            limit: "yt".to_owned(),
+            quota: 100,
+            window_ms: 86_400_000,
+            remaining: 40,
+            next_unit_ms: Some(90_000),
+            reset_ms: 7_200_000,
+            cost: 50,
+            retry_after_ms: 120_000,
+        }
+    }
+
+    #[test]
+    fn people_are_told_what_is_left_and_what_comes_when() {
+        assert_eq!(
+            text(&left()),
+            "limit `yt`: 40 of 100 left in a window of 1day\n50 units available in 2m\nnext unit available in 1m 30s\nwhole quota available in 2h\n"
+        );
+        let whole = Left {
+            remaining: 100,
+            next_unit_ms: None,
+            reset_ms: 0,
+            retry_after_ms: 0,
+            ..left()
+        };
+        assert_eq!(
+            text(&whole),
+            "limit `yt`: 100 of 100 left in a window of 1day\nthe whole quota is available now\n"
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! `sluicegate reset`: restores the whole quota of a limit for a key.
+
+use sluicegate_protocol::{Reset as Entry, WasReset};
+
+use super::Failure;
+use super::admin::Admin;
+use super::checks::{LimitKey, by_argument};
+use super::direct::Direct;
+use super::exit::Exit;
+use super::output::{Output, print_json};
+use super::stdout::print;
+use super::target::Decider;
+
+/// Arguments of `reset`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate reset --limit per-tenant --key acme",
+    mut_arg("admin", |admin| admin.conflicts_with("policy"))
+)]
+pub struct Reset {
+    #[command(flatten)]
+    of: LimitKey,
+    #[command(flatten)]
+    admin: Admin,
+    #[command(flatten)]
+    direct: Direct,
+    /// Output format; `json` prints one object.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl Reset {
+    pub async fn run(self) -> Result<Exit, Failure> {
+        let decider = match self.direct.open().await? {
+            Some(store) => Decider::Here(Box::new(store)),
+            None => Decider::Sidecar(self.admin.client()?),
+        };
+        let entry = Entry {
+            limit: self.of.limit.as_str().into(),
+            key: self.of.key.as_str().into(),
+        };
+        let outcome = decider.reset(&entry).await?;
+        if self.output == Output::Json {
+            print_json(&outcome)?;
+        }
+        match outcome {
+            WasReset::Error { message, .. } => Err(Failure::usage(by_argument(&message))),
+            WasReset::Unavailable => Err(Failure::unavailable(decider.why_unavailable())),
+            WasReset::Reset { held } => {
+                if self.output == Output::Text {
+                    let before = if held { "" } else { "; nothing was used" };
+                    let limit = &self.of.limit;
+                    print(&format!(
+                        "limit `{limit}`: the whole quota is available again for this key{before}\n"
+                    ))?;
+                }
+                Ok(Exit::Success)
+            }
+        }
+    }
+}

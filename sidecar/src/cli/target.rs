@@ -1,0 +1,128 @@
+//! Where a command's decisions are made: by a running sidecar, or in this process on the shared store. Both use the
+//! wire contract.
+
+use serde::Deserialize;
+use serde_json::json;
+use sluicegate_protocol::{
+    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, Problem,
+    RESET_PATH, Reset, Verdict, WasReset,
+};
+
+use super::Failure;
+use super::client::Client;
+use super::direct::{Direct, OnStore};
+use super::endpoint::{Endpoint, SIDECAR_PORT};
+
+/// Where decisions are made.
+#[derive(clap::Args)]
+pub struct Target {
+    #[arg(long, value_name = "URL", conflicts_with = "policy", help = SIDECAR_PORT.help())]
+    sidecar: Option<Endpoint>,
+    #[command(flatten)]
+    direct: Direct,
+}
+
+impl Target {
+    /// Connects to the sidecar or opens the store.
+    pub async fn open(self) -> Result<Decider, Failure> {
+        match self.direct.open().await? {
+            Some(store) => Ok(Decider::Here(Box::new(store))),
+            None => {
+                let endpoint = SIDECAR_PORT.endpoint(self.sidecar.as_ref())?;
+                Client::of_decisions(endpoint).map(Decider::Sidecar)
+            }
+        }
+    }
+}
+
+/// Makes decisions.
+pub enum Decider {
+    /// A running sidecar.
+    Sidecar(Client),
+    /// This process.
+    Here(Box<OnStore>),
+}
+
+impl Decider {
+    /// The verdicts on decisions, in the same order.
+    pub async fn decide(
+        &self,
+        decisions: &[Decision<'_>],
+    ) -> Result<Vec<Verdict<'static>>, Failure> {
+        let body = json!({ "decisions": decisions });
+        let body = self.ask(DECIDE_PATH, body).await?;
+        let answer: Answer<'_> = self.read(&body)?;
+        let verdicts: Vec<_> = answer
+            .verdicts
+            .into_iter()
+            .map(Verdict::into_owned)
+            .collect();
+        if verdicts.len() == decisions.len() {
+            Ok(verdicts)
+        } else {
+            Err(self.not_understood("the number of verdicts differs from the number of decisions"))
+        }
+    }
+
+    /// The verdict on one decision.
+    pub async fn decide_one(&self, decision: &Decision<'_>) -> Result<Verdict<'static>, Failure> {
+        let mut verdicts = self.decide(std::slice::from_ref(decision)).await?;
+        verdicts
+            .pop()
+            .ok_or_else(|| self.not_understood("the answer has no verdict"))
+    }
+
+    /// Returns units; answers with an outcome for each entry.
+    pub async fn give_back(&self, entries: &[GiveBack<'_>]) -> Result<Vec<GivenBack>, Failure> {
+        let body = json!({ "give_backs": entries });
+        let body = self.ask(GIVE_BACK_PATH, body).await?;
+        Ok(self.read::<Listed<_>>(&body)?.outcomes)
+    }
+
+    /// Restores the whole quota of a limit for a key.
+    pub async fn reset(&self, entry: &Reset<'_>) -> Result<WasReset, Failure> {
+        let body = json!({ "resets": [entry] });
+        let body = self.ask(RESET_PATH, body).await?;
+        let outcomes = self.read::<Listed<_>>(&body)?.outcomes;
+        let outcome = outcomes.into_iter().next();
+        outcome.ok_or_else(|| self.not_understood("the answer has no outcome"))
+    }
+
+    /// Why the store did not answer.
+    pub fn why_unavailable(&self) -> String {
+        match self {
+            Self::Sidecar(_) => {
+                "the sidecar's store did not answer; `/readyz` on its admin port shows the cause"
+                    .to_owned()
+            }
+            Self::Here(store) => store.why_unavailable(),
+        }
+    }
+
+    async fn ask(&self, path: &str, body: serde_json::Value) -> Result<Vec<u8>, Failure> {
+        let body = body.to_string().into_bytes();
+        match self {
+            Self::Sidecar(client) => client.post(path, body).await,
+            Self::Here(store) => {
+                let service = &store.service;
+                let answered = match path {
+                    GIVE_BACK_PATH => service.give_back(&body).await,
+                    RESET_PATH => service.reset(&body).await,
+                    _ => service.decide(&body, |_| None).await,
+                };
+                answered.map_err(|problem: Problem| Failure::usage(problem))
+            }
+        }
+    }
+
+    fn read<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, Failure> {
+        serde_json::from_slice(body).map_err(|error| self.not_understood(&error.to_string()))
+    }
+
+    fn not_understood(&self, why: &str) -> Failure {
+        match self {
+            Self::Sidecar(client) => client.not_a_sidecar(why),
+            Self::Here(_) => Failure::system(why),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The overrides in force: those of the policy file and those of the store, indexed for the lookup of every check. Pure.
+//!
+//! A snapshot belongs to an epoch and is rebuilt when the policy or the store's overrides change, so that a lookup does
+//! not parse or compare: it costs two hashes for a limit with overrides, one for a limit without, and nothing if there
+//! are no overrides.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sluicegate_engine::BucketSpec;
+use sluicegate_protocol::{ListedOverride, OverrideSource, OverrideState};
+
+use crate::policy::{Grant, Override, Policy};
+use crate::store::StoredOverrides;
+use crate::telemetry::metrics::OverrideCounts;
+use crate::telemetry::subject::Subject;
+
+/// The effect of an override on its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// These windows replace the limit's.
+    Windows(Arc<[BucketSpec]>),
+    /// Every check is admitted.
+    Unlimited,
+    /// Every check is denied.
+    Blocked,
+}
+
+/// An effect, and when it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Timed {
+    effect: Effect,
+    until_ms: Option<u64>,
+}
+
+impl Timed {
+    /// `None` if it does not fit the policy.
+    fn of(policy: &Policy, limit: &str, one: &Override) -> Option<Self> {
+        let limit = policy.limit(limit)?;
+        let effect = match &one.grant {
+            Grant::Quotas(quotas) => Effect::Windows(limit.with_quotas(quotas).ok()?.into()),
+            Grant::Unlimited => Effect::Unlimited,
+            Grant::Blocked => Effect::Blocked,
+        };
+        Some(Self {
+            effect,
+            until_ms: one.until_ms,
+        })
+    }
+
+    fn has_ended(&self, now_ms: u64) -> bool {
+        self.until_ms.is_some_and(|until_ms| until_ms <= now_ms)
+    }
+}
+
+/// By limit, then by key: nearly all lookups end at the limit.
+type ByLimit = HashMap<String, HashMap<String, OfKey>>;
+
+/// The overrides of one key: the store's takes precedence over the policy's.
+#[derive(Debug, Default)]
+struct OfKey {
+    store: Option<Timed>,
+    policy: Option<Timed>,
+}
+
+/// A snapshot of all overrides.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    by_limit: ByLimit,
+    /// The store's overrides as last read; `None` if they were never read.
+    pub stored: Option<Arc<StoredOverrides>>,
+}
+
+impl Overrides {
+    /// Builds the snapshot from the policy's overrides and the store's.
+    pub fn new(policy: &Policy, stored: Option<Arc<StoredOverrides>>) -> Self {
+        let mut overrides = Self::default();
+        for limit in policy.limits() {
+            for (key, one) in &limit.overrides {
+                if let Some(timed) = Timed::of(policy, &limit.name, one) {
+                    overrides.of_key(&limit.name, key).policy = Some(timed);
+                }
+            }
+        }
+        for ((limit, key), one) in stored.iter().flat_map(|stored| &stored.entries) {
+            if let Some(timed) = Timed::of(policy, limit, one) {
+                overrides.of_key(limit, key).store = Some(timed);
+            }
+        }
+        overrides.stored = stored;
+        overrides
+    }
+
+    fn of_key(&mut self, limit: &str, key: &str) -> &mut OfKey {
+        let limit = self.by_limit.entry(limit.to_owned()).or_default();
+        limit.entry(key.to_owned()).or_default()
+    }
+
+    /// The overrides at the time `now_ms`, in milliseconds since 1970. The clock is read only if there are any overrides.
+    pub fn at(&self, now_ms: impl FnOnce() -> u64) -> OverridesNow<'_> {
+        OverridesNow {
+            overrides: (!self.by_limit.is_empty()).then(|| (&self.by_limit, now_ms())),
+        }
+    }
+
+    /// The number of overrides in force.
+    pub fn counts(&self, now_ms: u64) -> OverrideCounts {
+        let mut counts = OverrideCounts::default();
+        for of_key in self.by_limit.values().flat_map(HashMap::values) {
+            match of_key.now(now_ms).map(|timed| &timed.effect) {
+                Some(Effect::Windows(_)) => counts.quota += 1,
+                Some(Effect::Unlimited) => counts.unlimited += 1,
+                Some(Effect::Blocked) => counts.blocked += 1,
+                None => {}
+            }
+        }
+        counts
+    }
+
+    /// All overrides, including those not in force, sorted by limit, key and source.
+    pub fn list(&self, policy: &Policy, now_ms: u64) -> Vec<ListedOverride> {
+        let of_policy = policy.limits().flat_map(|limit| {
+            let one = move |(key, one)| (limit.name.as_str(), key, one, OverrideSource::Policy);
+            limit.overrides.iter().map(one)
+        });
+        let stored = self.stored.iter().flat_map(|stored| &stored.entries);
+        let stored =
+            stored.map(|((limit, key), one)| (limit.as_str(), key, one, OverrideSource::Store));
+        let mut list: Vec<_> = of_policy
+            .chain(stored)
+            .map(|(limit, key, one, source)| self.listed(limit, key, one, source, now_ms))
+            .collect();
+        list.sort_by(|a, b| (&a.limit, &a.key).cmp(&(&b.limit, &b.key)));
+        list
+    }
+
+    /// The list entry of an override.
+    pub fn listed(
+        &self,
+        limit: &str,
+        key: &str,
+        one: &Override,
+        source: OverrideSource,
+        now_ms: u64,
+    ) -> ListedOverride {
+        let of_key = self.by_limit.get(limit).and_then(|keys| keys.get(key));
+        let (own, store) = match (of_key, source) {
+            (None, _) => (None, None),
+            (Some(of_key), OverrideSource::Policy) => {
+                (of_key.policy.as_ref(), of_key.store.as_ref())
+            }
+            (Some(of_key), OverrideSource::Store) => (of_key.store.as_ref(), None),
+        };
+        let state = if one.has_ended(now_ms) {
+            OverrideState::Ended
+        } else if own.is_none() {
+            OverrideState::Unfit
+        } else if store.is_some_and(|store| !store.has_ended(now_ms)) {
+            OverrideState::Hidden
+        } else {
+            OverrideState::InForce
+        };
+        ListedOverride {
+            limit: limit.to_owned(),
+            key: key.to_owned(),
+            subject: Subject::of(key).to_string(),
+            terms: one.terms.clone(),
+            source,
+            state,
+        }
+    }
+}
+
+impl OfKey {
+    fn now(&self, now_ms: u64) -> Option<&Timed> {
+        let both = [&self.store, &self.policy];
+        let mut not_ended = both.into_iter().flatten();
+        not_ended.find(|timed| !timed.has_ended(now_ms))
+    }
+}
+
+/// The overrides at the time of a request, the same for all of its decisions. The default has none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OverridesNow<'a> {
+    overrides: Option<(&'a ByLimit, u64)>,
+}
+
+impl<'a> OverridesNow<'a> {
+    /// The effect of the override for a limit and key, and the milliseconds until it ends, if it has an end.
+    pub fn find(self, limit: &str, key: &str) -> Option<(&'a Effect, Option<u64>)> {
+        let (by_limit, now_ms) = self.overrides?;
+        let timed = by_limit.get(limit)?.get(key)?.now(now_ms)?;
+        let ends_in_ms = timed
+            .until_ms
+            .map(|until_ms| until_ms.saturating_sub(now_ms));
+        Some((&timed.effect, ends_in_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = "
+limits:
+  l:
+    algorithm: sliding_log
+    windows: [{ quota: 5, per: 1s }]
+    overrides:
+      - { key: a, quota: 50 }
+      - { key: b, blocked: true, until: 1970-01-01T00:00:05Z }
+  m: { algorithm: sliding_log, windows: [{ quota: 5, per: 1s }] }
+";
+
+    fn stored(entries: &[(&str, &str, &str)]) -> Option<Arc<StoredOverrides>> {
+        let entry = |(limit, key, terms): &(&str, &str, &str)| {
+            let terms = serde_json::from_str(terms).unwrap();
+            let one = Override::read(terms).unwrap();
+            (((*limit).to_owned(), (*key).to_owned()), one)
+        };
+        Some(Arc::new(StoredOverrides {
+            version: 1,
+            entries: entries.iter().map(entry).collect(),
+        }))
+    }
+
+    fn quota(effect: Option<(&Effect, Option<u64>)>) -> Option<u64> {
+        match effect {
+            Some((Effect::Windows(windows), _)) => Some(windows[0].quota),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_policy_without_overrides_asks_no_clock() {
+        let policy = "limits: { l: { algorithm: sliding_log, windows: [{ quota: 5, per: 1s }] } }";
+        let overrides = Overrides::new(&Policy::parse(policy).unwrap(), None);
+        let now = overrides.at(|| panic!("the clock was read"));
+        assert_eq!(now.find("l", "a"), None);
+    }
+
+    #[test]
+    fn the_stores_override_comes_before_the_policys_until_it_ends() {
+        let policy = Policy::parse(POLICY).unwrap();
+        let stored = stored(&[
+            (
+                "l",
+                "a",
+                r#"{"unlimited":true,"until":"1970-01-01T00:00:03Z"}"#,
+            ),
+            ("m", "a", r#"{"quota":7}"#),
+        ]);
+        let overrides = Overrides::new(&policy, stored);
+        let at = |now_ms| overrides.at(move || now_ms);
+        assert_eq!(
+            at(1_000).find("l", "a"),
+            Some((&Effect::Unlimited, Some(2_000)))
+        );
+        assert_eq!(quota(at(3_000).find("l", "a")), Some(50), "it has ended");
+        assert_eq!(quota(at(1_000).find("m", "a")), Some(7));
+        assert_eq!(at(1_000).find("m", "b"), None);
+        assert_eq!(at(4_999).find("l", "b"), Some((&Effect::Blocked, Some(1))));
+        assert_eq!(at(5_000).find("l", "b"), None);
+        let counts = OverrideCounts {
+            quota: 1,
+            unlimited: 1,
+            blocked: 1,
+        };
+        assert_eq!(overrides.counts(0), counts);
+    }
+
+    #[test]
+    fn a_list_says_which_overrides_have_an_effect() {
+        use OverrideSource::{Policy as InPolicy, Store};
+        use OverrideState::{Ended, Hidden, InForce, Unfit};
+        let policy = Policy::parse(POLICY).unwrap();
+        let stored = stored(&[
+            ("l", "a", r#"{"unlimited":true}"#),
+            ("l", "c", r#"{"windows":[{"quota":5,"per":"1h"}]}"#),
+            ("gone", "a", r#"{"quota":7}"#),
+        ]);
+        let overrides = Overrides::new(&policy, stored);
+        let list = overrides.list(&policy, 6_000);
+        let states: Vec<_> = list
+            .iter()
+            .map(|one| (one.limit.as_str(), one.key.as_str(), one.source, one.state))
+            .collect();
+        assert_eq!(
+            states,
+            [
+                ("gone", "a", Store, Unfit),
+                ("l", "a", InPolicy, Hidden),
+                ("l", "a", Store, InForce),
+                ("l", "b", InPolicy, Ended),
+                ("l", "c", Store, Unfit),
+            ]
+        );
+        assert_eq!(list[0].subject, Subject::of("a").to_string());
+    }
+}

@@ -1,0 +1,205 @@
+//! Overrides: reads them from the store, lists, sets and removes them.
+
+use std::time::Duration;
+
+use sluicegate_protocol::{
+    BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
+    Problem, read_remove_override, read_set_override,
+};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::warn;
+
+use super::{Service, json};
+use crate::clock;
+use crate::decide::buckets::unknown_limit;
+use crate::policy::{Grant, Override, check_texts};
+use crate::store::{Change, Changed, StoreError};
+use crate::telemetry::audit;
+use crate::telemetry::metrics::OverrideCounts;
+
+/// How often to ask the store whether overrides changed, by reading one field. All sidecars must apply a change within a
+/// second.
+const READ_EVERY: Duration = Duration::from_millis(400);
+/// The same, until the first successful read.
+const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
+/// How often to look for ended overrides: every 25th read, or ten seconds.
+const SWEEP_EVERY_READS: u32 = 25;
+/// Most ended overrides removed from the store in one call.
+const SWEEP_AT_ONCE: usize = 100;
+/// An override stays in the store for one to two times this long after its end: each sidecar removes it at another time.
+const SWEEP_AFTER_MS: u64 = 60_000;
+
+impl Service {
+    /// Reads the store's overrides whenever they change. Never returns.
+    pub async fn watch_overrides(&self) {
+        let mut ticks = interval(READ_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut refused, mut reads) = (false, 0_u32);
+        loop {
+            match self.read_overrides().await {
+                Ok(()) => refused = false,
+                // An outage is reported elsewhere; a missing permission is not.
+                Err(error @ StoreError::Refused(_)) if !refused => {
+                    refused = true;
+                    warn!(
+                        "cannot read overrides from the store: {error}; docs/redis.md has the permissions"
+                    );
+                }
+                Err(_) => {}
+            }
+            reads = reads.wrapping_add(1);
+            if reads.is_multiple_of(SWEEP_EVERY_READS) {
+                self.sweep_overrides().await;
+            }
+            if self.policy.current().overrides.stored.is_none() {
+                tokio::time::sleep(FIRST_READ_EVERY).await;
+            } else {
+                ticks.tick().await;
+            }
+        }
+    }
+
+    /// Waits until the store's overrides have been read for the first time, at most so long.
+    pub async fn wait_for_overrides(&self, within: Duration) {
+        let read = async {
+            loop {
+                match self.read_overrides().await {
+                    // Trying again does not help against missing permissions.
+                    Ok(()) | Err(StoreError::Refused(_)) => return,
+                    Err(_) => tokio::time::sleep(FIRST_READ_EVERY).await,
+                }
+            }
+        };
+        // On a timeout, the policy file's overrides apply until `watch_overrides` succeeds.
+        let _ = tokio::time::timeout(within, read).await;
+    }
+
+    /// Reads the store's overrides if they changed.
+    async fn read_overrides(&self) -> Result<(), StoreError> {
+        // One read at a time; otherwise an older answer could replace a newer one.
+        let _reading = self.reading_overrides.lock().await;
+        let version = self.store.overrides_version().await?;
+        let epoch = self.policy.current();
+        if let Some(known) = &epoch.overrides.stored
+            && known.version == version
+        {
+            return Ok(());
+        }
+        self.policy.override_by(self.store.overrides().await?);
+        Ok(())
+    }
+
+    /// Removes overrides that ended a while ago from the store.
+    async fn sweep_overrides(&self) {
+        let epoch = self.policy.current();
+        let Some(stored) = &epoch.overrides.stored else {
+            return;
+        };
+        // Each sidecar sweeps at another time, so that one of them does the work.
+        let after_ms = SWEEP_AFTER_MS + self.instance % SWEEP_AFTER_MS;
+        let ended = stored.ended(clock::unix_ms().saturating_sub(after_ms), SWEEP_AT_ONCE);
+        if !ended.is_empty() {
+            // If this fails, the next sweep or another sidecar removes them.
+            let _ = self.store.change_overrides(Change::Sweep(&ended)).await;
+        }
+    }
+
+    /// The body that answers `GET /v1/overrides`.
+    pub fn list_overrides(&self) -> Vec<u8> {
+        let epoch = self.policy.current();
+        let overrides = epoch.overrides.list(&epoch.policy, clock::unix_ms());
+        json(&OverrideList { overrides })
+    }
+
+    /// Answers the body of `PUT /v1/overrides`.
+    ///
+    /// # Errors
+    /// The body is invalid, or the store did not confirm the change.
+    pub async fn set_override(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let asked = read_set_override(body)?;
+        let epoch = self.policy.current();
+        let limit = epoch.policy.limit(&asked.limit);
+        let limit = limit.ok_or_else(|| unknown_limit(&epoch.policy, "limit", &asked.limit))?;
+        let one = Override::read(asked.terms).map_err(malformed)?;
+        if let Grant::Quotas(quotas) = &one.grant {
+            limit.with_quotas(quotas).map_err(malformed)?;
+        }
+        if one.has_ended(clock::unix_ms()) {
+            return Err(malformed(
+                "`until` has passed: give a time in the future".to_owned(),
+            ));
+        }
+        let change = Change::Set(&asked.limit, &asked.key, &one);
+        let replaced = match self.change_overrides(change).await? {
+            Changed::Known => true,
+            Changed::Unknown => false,
+            Changed::Full => {
+                return Err(Problem::new(
+                    Code::TooManyOverrides,
+                    "the store holds the maximum number or size of overrides: remove some, or give groups of keys limits of their own",
+                ));
+            }
+        };
+        audit::override_set(&self.events, &asked.limit, &asked.key, &one.terms);
+        let now = self.listed(&asked.limit, &asked.key, &one, OverrideSource::Store);
+        Ok(json(&OverrideWasSet { now, replaced }))
+    }
+
+    /// Answers the body of `DELETE /v1/overrides`.
+    ///
+    /// # Errors
+    /// The body is invalid, or the store did not confirm the change.
+    pub async fn remove_override(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let asked = read_remove_override(body)?;
+        check_texts(asked.reason.as_deref(), asked.by.as_deref()).map_err(malformed)?;
+        let change = Change::Remove(&asked.limit, &asked.key);
+        let removed = self.change_overrides(change).await? == Changed::Known;
+        if removed {
+            let (by, reason) = (asked.by.as_deref(), asked.reason.as_deref());
+            audit::override_removed(&self.events, &asked.limit, &asked.key, by, reason);
+        }
+        let epoch = self.policy.current();
+        let in_policy = epoch.policy.limit(&asked.limit);
+        let in_policy = in_policy.and_then(|limit| limit.overrides.get(&asked.key));
+        let in_policy =
+            in_policy.map(|one| self.listed(&asked.limit, &asked.key, one, OverrideSource::Policy));
+        Ok(json(&OverrideWasRemoved { removed, in_policy }))
+    }
+
+    /// Changes the store's overrides and applies the change in this sidecar.
+    async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, Problem> {
+        let changed = self.store.change_overrides(change).await;
+        let changed = changed.map_err(|error| {
+            let why = format_args!(
+                "the store did not confirm the change and may have made it: {error}; try again, which is safe"
+            );
+            Problem::new(Code::StoreUnavailable, why)
+        })?;
+        // The change is made. If this read fails, the next one applies it.
+        let _ = self.read_overrides().await;
+        Ok(changed)
+    }
+
+    fn listed(
+        &self,
+        limit: &str,
+        key: &str,
+        one: &Override,
+        source: OverrideSource,
+    ) -> ListedOverride {
+        let overrides = &self.policy.current().overrides;
+        overrides.listed(limit, key, one, source, clock::unix_ms())
+    }
+
+    /// The number of overrides in force, by kind.
+    pub(super) fn override_counts(&self) -> OverrideCounts {
+        self.policy.current().overrides.counts(clock::unix_ms())
+    }
+}
+
+/// A mistake in the request, from a message that begins with its field in backticks.
+fn malformed(why: String) -> Problem {
+    let field = why.strip_prefix('`').and_then(|rest| rest.split_once('`'));
+    let field = field.map_or(BODY, |(field, _)| field).to_owned();
+    Problem::new(Code::MalformedEntry, why).at(field)
+}

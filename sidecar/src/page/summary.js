@@ -1,0 +1,184 @@
+// The current state in one sentence: who is being limited, by what, since when, and whether clients or our side are the cause. Pure.
+
+/** A rate for people: `0`, `0.4`, `12`, `1,234`. */
+export function rate(value) {
+  if (value > 0 && value < 0.05) return "<0.1";
+  const rounded = value < 9.95 ? Math.round(value * 10) / 10 : Math.round(value);
+  return rounded.toLocaleString("en");
+}
+
+/** A share of 1 as percent; 0 % and 100 % are shown only where they are exact. */
+export function percent(share) {
+  const rounded = Math.round(share * 100);
+  if (rounded === 0 && share > 0) return "<1 %";
+  if (rounded === 100 && share < 1) return ">99 %";
+  return `${rounded} %`;
+}
+
+/** A duration: `40 s`, `3 min`, `2 h 5 min`, `3 d`. */
+export function span(ms) {
+  const seconds = Math.max(0, Math.round(ms / 1_000));
+  if (seconds < 90) return `${seconds} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 90) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 48) return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
+  return `${Math.round(hours / 24)} d`;
+}
+
+/** A time of day in the viewer's time zone, with the date if it is not today. */
+export function clock(ms, now = Date.now()) {
+  const at = new Date(ms);
+  const time = at.toLocaleTimeString("en-GB");
+  if (at.toDateString() === new Date(now).toDateString()) return time;
+  return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
+}
+
+/** A window of a limit: `5 per 2 s`. */
+export function windowText({ quota, per_ms, calendar, burst }) {
+  const per = calendar ?? (per_ms % 3_600_000 === 0 ? `${per_ms / 3_600_000} h`
+    : per_ms % 60_000 === 0 ? `${per_ms / 60_000} min`
+    : per_ms % 1_000 === 0 ? `${per_ms / 1_000} s`
+    : `${per_ms} ms`);
+  const at_once = burst === undefined || burst === quota ? "" : `, ${burst} at once`;
+  return `${quota.toLocaleString("en")} per ${per}${at_once}`;
+}
+
+/** The name of a series for people. */
+export function limitName(name) {
+  return name === "" ? "(unknown limit)" : name;
+}
+
+/** Limits that deny right now, the busiest first: `{ name, rate, share, since }`. */
+function denying(view) {
+  return view.limits
+    .filter((limit) => limit.now.denied > 0)
+    .map((limit) => ({ name: limitName(limit.name), key: limit.name, rate: limit.now.denied, since: limit.since }))
+    .sort((a, b) => b.rate - a.rate);
+}
+
+function limiting(view, all) {
+  const [first, second] = all;
+  const one = (limit) => `${rate(limit.rate)}/s on ${limit.name} for ${span(view.now - limit.since)}`;
+  const parts = [one(first)];
+  if (second) parts.push(one(second));
+  const more = all.length - 2;
+  if (more > 0) parts.push(`${more} more limit${more > 1 ? "s" : ""}`);
+  return `429s: ${parts.length > 2 ? `${parts[0]}, ${parts[1]} and ${parts[2]}` : parts.join(" and ")}`;
+}
+
+/** Which subjects are denied, as far as known. */
+function whom(view, first) {
+  const top = view.top?.find((limit) => limit.limit === first.key);
+  const most = top?.most_denied[0];
+  if (!most || !top.denied_total) return undefined;
+  const share = Math.min(1, most.count / top.denied_total);
+  const those = `${first.name}'s 429s`;
+  if (share >= 0.5) return `One subject, ${most.subject}, gets ${share === 1 ? "all" : percent(share)} of ${those}.`;
+  return `Many subjects share ${those}: the most denied, ${most.subject}, gets ${percent(share)}. The limit may be too low for the demand.`;
+}
+
+/** How long an outage or a start is mentioned afterwards: it may explain the current state. */
+const RECENT_MS = 300_000;
+/** Requests without a verdict up to this long after an outage belong to it. */
+const SETTLING_MS = 10_000;
+
+/**
+ * `view`: `{ now, unreachable_since, store, policy, limits: [{ name, now: rates, since, last }], total: rates, top, events, started }`,
+ * where `unreachable_since` is when the sidecar became unreachable, if it is. Returns `{ tone, chip, headline, notes }`; the tone
+ * is `wait`, `calm`, `them` or `us`.
+ */
+export function summarize(view) {
+  if (view.unreachable_since !== undefined) {
+    const known = view.store !== undefined;
+    return {
+      tone: "us",
+      chip: "Sidecar unreachable",
+      headline: known
+        ? `The sidecar has not answered since ${clock(view.unreachable_since, view.now)}.`
+        : "The sidecar does not answer.",
+      notes: [
+        "Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second.",
+        ...(known ? ["Everything below is the last known state."] : []),
+      ],
+    };
+  }
+  const notes = [];
+  const all = denying(view);
+  const { total } = view;
+  const back = view.events.find((event) => event.kind === "store_back" && view.now - event.at_ms < RECENT_MS);
+  const settling = back !== undefined && view.now - back.at_ms < SETTLING_MS;
+  let tone = "calm", chip = "No denials", headline;
+  if (view.store.state === "lost") {
+    tone = "us";
+    chip = "Trouble on our side";
+    headline = `${capital(view.store.name)} has not answered since ${clock(view.store.since_ms, view.now)}.`;
+    notes.push(`${capital(view.store.why)}. The sidecar keeps retrying.`);
+    if (total.unavailable > 0) {
+      notes.push(
+        `${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`,
+      );
+    }
+    notes.push("This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
+    if (all.length) notes.push(`${limiting(view, all)}.`);
+  } else if (total.unavailable > 0 && !settling) {
+    tone = "us";
+    chip = "Trouble on our side";
+    headline = `${rate(total.unavailable)} requests/s get no verdict in time.`;
+    notes.push(`${capital(view.store.name)} answers, but too slowly. Each rule's when_unavailable lets them pass unmetered or answers 503.`);
+    if (all.length) notes.push(`${limiting(view, all)}.`);
+  } else if (all.length) {
+    tone = "them";
+    chip = "Clients over a limit";
+    headline = `${limiting(view, all)}.`;
+    const who = whom(view, all[0]);
+    if (who) notes.push(who);
+    notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
+  } else {
+    headline = "Nobody is being limited.";
+    const admitted = total.admitted > 0 ? `${rate(total.admitted)} requests/s are admitted.` : "No requests right now.";
+    const last = view.limits.reduce((newest, limit) => (limit.last > (newest?.last ?? 0) ? limit : newest), undefined);
+    notes.push(last ? `${admitted} The last 429 was ${span(view.now - last.last)} ago, on ${limitName(last.name)}.` : admitted);
+  }
+  if (back && view.store.state !== "lost") {
+    notes.push(`${capital(view.store.name)} was down until ${clock(back.at_ms, view.now)}; it came back ${back.detail}.`);
+  }
+  if (view.policy.refused) {
+    if (tone === "calm") tone = "us";
+    if (chip === "No denials") chip = "Trouble on our side";
+    notes.push(`The policy file was refused; epoch ${view.policy.epoch} stays in force: ${view.policy.refused}`);
+  }
+  if (total.error > 0) {
+    notes.push(`${rate(total.error)} requests/s cannot be decided, for example because they name a limit that the policy does not have: compare rules and policy with sluicegate check-config.`);
+  }
+  if (total.shadow_denied > 0) {
+    notes.push(`Shadow rules would have denied ${rate(total.shadow_denied)} requests/s.`);
+  }
+  const age = view.now - view.started;
+  if (age < RECENT_MS) notes.push(`This sidecar started ${span(age)} ago.`);
+  return { tone, chip, headline, notes };
+}
+
+/** Requests per second whose verdicts are enforced: all but shadow decisions. */
+export function requests(rates) {
+  return rates.admitted + rates.denied + rates.unavailable + rates.error;
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** An event of the sidecar as `{ tone, label, detail }`. */
+export function event({ kind, detail, times }, store) {
+  const often = times > 1 ? ` (${times} times)` : "";
+  const [tone, label] = {
+    started: ["calm", "Sidecar started"],
+    policy_loaded: ["calm", "Policy loaded"],
+    policy_refused: ["us", "Policy refused"],
+    store_lost: ["us", `${capital(store)} down`],
+    store_back: ["calm", `${capital(store)} back`],
+    override_set: ["calm", "Override set"],
+    override_removed: ["calm", "Override removed"],
+  }[kind] ?? ["calm", kind];
+  return { tone, label: label + often, detail: kind === "started" ? `version ${detail}` : detail };
+}

@@ -1,0 +1,164 @@
+//! Tests of the policy file.
+
+use super::*;
+
+const GOOD: &str = "
+limits:
+  per-key:
+    algorithm: sliding_log
+    windows:
+      - { quota: 10, per: 1s }
+      - { quota: 120, per: 1m }
+";
+
+#[test]
+fn the_smallest_policy_keeps_its_state_in_memory() {
+    let policy = parse(GOOD).unwrap();
+    assert_eq!(policy.store, StoreAddress::Memory);
+    assert_eq!(policy.store_timeout, DEFAULT_STORE_TIMEOUT);
+    let limit = policy.limit("per-key").unwrap();
+    assert_eq!(limit.windows[1].quota, 120);
+    assert_eq!(limit.windows[1].window_us, 60_000_000);
+}
+
+#[test]
+fn s27_store_timeout_is_bounded() {
+    let with = |timeout: &str| parse(&format!("store_timeout: {timeout}\n{GOOD}"));
+    for timeout in ["1y", "11s", "10001ms"] {
+        let message = with(timeout).unwrap_err();
+        assert!(message.contains("`store_timeout`") && message.contains("10s"));
+    }
+    assert!(with("10s").is_ok());
+}
+
+#[test]
+fn a_mapping_says_where_redis_is_and_how_to_talk_to_it() {
+    let text = "
+store:
+  url: rediss+sentinel://a,b:1/main/2
+  username_file: u
+  password_file: p
+  tls: { ca: ca.pem, certificate: c.pem, key: k.pem, server_name: redis.internal }
+  key_prefix: edge/
+  connections: 16
+  sentinel: { password_file: s }
+";
+    let policy = parse(&format!("{text}{GOOD}")).unwrap();
+    let StoreAddress::Redis(redis) = &policy.store else {
+        panic!("{:?}", policy.store)
+    };
+    assert_eq!(redis.options.key_prefix, "edge/");
+    assert_eq!(redis.options.connections, 16);
+    assert_eq!(
+        redis.options.tls.server_name.as_deref(),
+        Some("redis.internal")
+    );
+    assert_eq!(redis.url.database, 2);
+    // Another URL keeps the options, and has to go with them.
+    let other = policy.store.with_url("rediss+sentinel://c/other").unwrap();
+    assert!(matches!(other, StoreAddress::Redis(other) if other.options == redis.options));
+    let why = policy.store.with_url("redis://c").unwrap_err();
+    assert!(
+        why.contains("`redis+sentinel://`") && why.contains("sentinel"),
+        "{why}"
+    );
+    assert_eq!(policy.store.with_url("memory"), Ok(StoreAddress::Memory));
+}
+
+#[test]
+fn a_limit_may_accept_quotas_from_requests_up_to_a_maximum() {
+    let limit = |text: &str| {
+        let text = format!("limits:\n  l:\n    {text}\n");
+        parse(&text).map(|policy| Arc::clone(policy.limit("l").unwrap()))
+    };
+    let windows = "algorithm: sliding_window\n    windows: [{ quota: 100, per: 1m }]";
+    let accepts = limit(&format!(
+        "{windows}\n    quota_from_request: {{ max: 5000 }}"
+    ))
+    .unwrap();
+    for quota in [1, 100, 5_000] {
+        assert_eq!(accepts.accepted_quota(Some(quota)), Some(quota));
+    }
+    for quota in [None, Some(0), Some(5_001), Some(u64::MAX)] {
+        assert_eq!(accepts.accepted_quota(quota), None, "{quota:?}");
+    }
+    assert_eq!(limit(windows).unwrap().accepted_quota(Some(5)), None);
+
+    let two = "algorithm: sliding_log\n    windows: [{ quota: 1, per: 1s }, { quota: 9, per: 1m }]";
+    let tokens = "algorithm: token_bucket\n    windows: [{ quota: 100, per: 1m }]";
+    for (windows, max, named) in [
+        (two, 5_000, "2 windows"),
+        (tokens, 5_000, "sliding_window"),
+        (windows, 99, "100"),
+        (windows, 3_000_000_000_u64, "2147483647"),
+    ] {
+        let why = limit(&format!(
+            "{windows}\n    quota_from_request: {{ max: {max} }}"
+        ));
+        let why = why.unwrap_err();
+        assert!(why.contains("line 5: ") && why.contains(named), "{why}");
+    }
+}
+
+#[test]
+fn a_broken_policy_is_refused_with_line_field_and_remedy() {
+    let cases: [(&str, &str, &[&str]); 15] = [
+        ("quota: 10,", "qouta: 10,", &["line 6", "qouta", "`quota`"]),
+        (
+            "sliding_log",
+            "sliding-log",
+            &["sliding-log", "sliding_log"],
+        ),
+        (
+            "per: 1m",
+            "per: 1 fortnight",
+            &["line 7", "`per-key`", "window 2", "`per`", "fortnight"],
+        ),
+        ("per: 1m", "per: 10us", &["line 7", "10us", "at least 1ms"]),
+        ("per: 1m", "per: 1s", &["line 7", "occurs twice"]),
+        ("quota: 120", "quota: 0", &["line 7", "window 2", "0"]),
+        ("quota: 120", "quota: -1", &["line 7", "`quota`", "-1"]),
+        (
+            "quota: 120",
+            "quota: 120, burst: 5",
+            &["line 7", "`burst`", "token_bucket"],
+        ),
+        (
+            "quota: 120",
+            "quota: 120, precision: 1s",
+            &["line 7", "`precision`", "sliding_window"],
+        ),
+        ("per-key", "per key", &["line 4", "`per key`"]),
+        (
+            "limits:",
+            "store: rediss//:hunter2@h\nlimits:",
+            &["`store`", "redis://"],
+        ),
+        (
+            "limits:",
+            "store_timeout: soon\nlimits:",
+            &["line 2", "`store_timeout`", "soon"],
+        ),
+        (
+            "limits:",
+            "memory_limit: 10kB\nlimits:",
+            &["line 2", "`memory_limit`", "10kB", "256MiB"],
+        ),
+        ("limits:", "limit:", &["line 2", "`limits`"]),
+        (
+            "limits:",
+            "limits: {}\nstore_timeout: 1s\nx:",
+            &["line 4", "not a field", "`limits`"],
+        ),
+    ];
+    for (from, to, named) in cases {
+        let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+        for name in named {
+            assert!(
+                message.contains(name),
+                "{from} -> {to}: no {name:?} in {message}"
+            );
+        }
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+}

@@ -1,0 +1,134 @@
+//! A limit's `overrides` in YAML.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use sluicegate_protocol::{OverrideTerms, OverrideWindow, check_key};
+
+use super::limits::Limit;
+use super::overrides::{Grant, Override};
+
+/// An entry of `overrides`.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OverrideFile {
+    key: String,
+    #[serde(default)]
+    quota: Option<u64>,
+    #[serde(default)]
+    burst: Option<u64>,
+    #[serde(default)]
+    windows: Vec<OverrideWindow>,
+    #[serde(default)]
+    unlimited: bool,
+    #[serde(default)]
+    blocked: bool,
+    #[serde(default)]
+    until: Option<String>,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    by: Option<String>,
+}
+
+impl From<OverrideFile> for OverrideTerms {
+    fn from(file: OverrideFile) -> Self {
+        Self {
+            quota: file.quota,
+            burst: file.burst,
+            windows: file.windows,
+            unlimited: file.unlimited,
+            blocked: file.blocked,
+            until: file.until,
+            reason: file.reason,
+            by: file.by,
+        }
+    }
+}
+
+/// Parses a limit's overrides, by key. Unlike those in the store, they must fit the limit.
+///
+/// # Errors
+/// The line and the error there, never the key, which may be a secret.
+pub(super) fn read(
+    limit: &Limit,
+    entries: &[Spanned<OverrideFile>],
+) -> Result<BTreeMap<String, Override>, (u64, String)> {
+    let mut overrides = BTreeMap::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let at = |why: String| {
+            let why = format!("override {}: {why}", index + 1);
+            (entry.referenced.line(), why)
+        };
+        let file = entry.value.clone();
+        let key = file.key.clone();
+        check_key(&key).map_err(|problem| at(problem.message))?;
+        let read = Override::read(file.into()).map_err(at)?;
+        if let Grant::Quotas(quotas) = &read.grant {
+            limit.with_quotas(quotas).map_err(at)?;
+        }
+        if overrides.insert(key, read).is_some() {
+            return Err(at("`key` occurs twice: remove one of the two".to_owned()));
+        }
+    }
+    Ok(overrides)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::{Grant, Policy};
+
+    const GOOD: &str = "
+limits:
+  l:
+    algorithm: sliding_log
+    windows: [{ quota: 5, per: 1s }, { quota: 50, per: 1m }]
+    overrides:
+      - { key: a, windows: [{ quota: 500, per: 1m }], reason: INC-7, by: ann }
+      - { key: b, blocked: true, until: 2026-11-22T03:00:00Z }
+      - { key: '7', unlimited: true }
+";
+
+    #[test]
+    fn a_limit_has_overrides_by_key() {
+        let policy = Policy::parse(GOOD).unwrap();
+        let overrides = &policy.limit("l").unwrap().overrides;
+        assert_eq!(overrides.keys().collect::<Vec<_>>(), ["7", "a", "b"]);
+        assert_eq!(overrides["7"].grant, Grant::Unlimited);
+        assert_eq!(overrides["a"].terms.reason.as_deref(), Some("INC-7"));
+        assert_eq!(overrides["b"].until_ms, Some(1_795_316_400_000));
+    }
+
+    #[test]
+    fn a_broken_override_is_refused_with_line_field_and_remedy() {
+        let cases: [(&str, &str, &[&str]); 9] = [
+            (
+                "per: 1m }],",
+                "per: 1h }],",
+                &["line 7", "override 1", "`1s`, `1m`"],
+            ),
+            ("quota: 500", "quota: 0", &["line 7", "`quota` is 0"]),
+            ("quota: 500", "qouta: 500", &["line 7", "`quota`"]),
+            (
+                "blocked: true",
+                "blocked: true, unlimited: true",
+                &["line 8", "exactly one"],
+            ),
+            ("blocked: true", "blocked: 1", &["line 8", "`blocked`", "1"]),
+            ("03:00:00Z", "03:00", &["line 8", "`until`", "RFC 3339"]),
+            ("key: b", "key: a", &["line 8", "`key`", "twice"]),
+            ("key: b", "key: ''", &["line 8", "`key`", "empty"]),
+            ("key: b, ", "", &["line 8", "`key`"]),
+        ];
+        for (from, to, named) in cases {
+            let message = Policy::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+            for name in named {
+                assert!(
+                    message.contains(name),
+                    "{from} -> {to}: no {name:?} in {message}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Overrides: another quota, no limit or a block for one key of a limit. Pure.
+
+use sluicegate_engine::{Algorithm, BucketSpec, MAX_UNITS};
+use sluicegate_protocol::{MAX_BY_BYTES, MAX_REASON_BYTES, OverrideTerms, OverrideWindow};
+
+use super::file::{duration, micros};
+use super::limits::Limit;
+use super::window_file::spec_fault;
+
+/// Most overrides in the policy file, and also in the store: every sidecar holds all of them in memory.
+pub const MAX_OVERRIDES: usize = 10_000;
+
+/// An override of one key of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// What the key may take.
+    pub grant: Grant,
+    /// When it ends, in milliseconds since 1970; `None`: it has no end.
+    pub until_ms: Option<u64>,
+    /// The terms as written, for the list.
+    pub terms: OverrideTerms,
+}
+
+/// What a key may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// Other quotas in some windows.
+    Quotas(Vec<WindowQuota>),
+    /// Everything.
+    Unlimited,
+    /// Nothing.
+    Blocked,
+}
+
+/// Another quota in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowQuota {
+    /// The window's length in microseconds; `None`: the limit's only window.
+    pub window_us: Option<u64>,
+    /// Units per window.
+    pub quota: u64,
+    /// The burst of a token bucket; `None`: the limit's burst, scaled with the quota.
+    pub burst: Option<u64>,
+}
+
+impl Override {
+    /// Validates the terms.
+    ///
+    /// # Errors
+    /// Field, value and remedy.
+    pub fn read(terms: OverrideTerms) -> Result<Self, String> {
+        let grant = grant(&terms)?;
+        let until_ms = terms.until.as_deref().map(until).transpose()?;
+        check_texts(terms.reason.as_deref(), terms.by.as_deref())?;
+        Ok(Self {
+            grant,
+            until_ms,
+            terms,
+        })
+    }
+
+    /// Whether it has ended at `now_ms`, in milliseconds since 1970.
+    pub fn has_ended(&self, now_ms: u64) -> bool {
+        self.until_ms.is_some_and(|until_ms| until_ms <= now_ms)
+    }
+}
+
+fn grant(terms: &OverrideTerms) -> Result<Grant, String> {
+    let kinds = [
+        terms.quota.is_some(),
+        !terms.windows.is_empty(),
+        terms.unlimited,
+        terms.blocked,
+    ];
+    if kinds.iter().filter(|set| **set).count() != 1 {
+        return Err(
+            "give exactly one of `quota`, `windows`, `unlimited: true` and `blocked: true`"
+                .to_owned(),
+        );
+    }
+    if terms.burst.is_some() && terms.quota.is_none() {
+        return Err("`burst` requires `quota`: give both".to_owned());
+    }
+    if terms.unlimited {
+        return Ok(Grant::Unlimited);
+    }
+    if terms.blocked {
+        return Ok(Grant::Blocked);
+    }
+    if let Some(quota) = terms.quota {
+        let only = WindowQuota {
+            window_us: None,
+            quota,
+            burst: terms.burst,
+        };
+        return Ok(Grant::Quotas(vec![only]));
+    }
+    let mut quotas: Vec<WindowQuota> = Vec::with_capacity(terms.windows.len());
+    for OverrideWindow { quota, per, burst } in &terms.windows {
+        let window_us = micros(duration(per).map_err(|why| format!("`per`: {why}"))?);
+        let window_us = Some(window_us);
+        if quotas.iter().any(|earlier| earlier.window_us == window_us) {
+            return Err(format!(
+                "`windows` names the window of {per} twice: remove one"
+            ));
+        }
+        quotas.push(WindowQuota {
+            window_us,
+            quota: *quota,
+            burst: *burst,
+        });
+    }
+    Ok(Grant::Quotas(quotas))
+}
+
+/// Parses a time in RFC 3339 format to milliseconds since 1970.
+fn until(text: &str) -> Result<u64, String> {
+    let time: Option<jiff::Timestamp> = text.parse().ok();
+    let ms = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
+    ms.ok_or_else(|| {
+        "`until` is not a time in RFC 3339 format: use one such as `2026-11-22T03:00:00Z`"
+            .to_owned()
+    })
+}
+
+/// Refuses a reason or an author that an audit line cannot hold.
+///
+/// # Errors
+/// The field, what is wrong with it, and the remedy.
+pub fn check_texts(reason: Option<&str>, by: Option<&str>) -> Result<(), String> {
+    text("reason", reason, MAX_REASON_BYTES)?;
+    text("by", by, MAX_BY_BYTES)
+}
+
+/// Validates a text. Control characters could break an audit line into several.
+fn text(field: &str, text: Option<&str>, most: usize) -> Result<(), String> {
+    let Some(text) = text else {
+        return Ok(());
+    };
+    if text.len() > most {
+        let length = text.len();
+        return Err(format!(
+            "`{field}` has {length} bytes; the maximum is {most}: shorten it"
+        ));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(format!(
+            "`{field}` contains a control character: write it in one line"
+        ));
+    }
+    Ok(())
+}
+
+impl Limit {
+    /// The windows of this limit with these quotas.
+    ///
+    /// # Errors
+    /// The limit has no such window, or the quota is invalid there; with the remedy.
+    pub fn with_quotas(&self, quotas: &[WindowQuota]) -> Result<Vec<BucketSpec>, String> {
+        let mut windows = self.windows.clone();
+        for quota in quotas {
+            let spec = match (quota.window_us, &mut windows[..]) {
+                (None, [only]) => only,
+                (None, _) => {
+                    return Err(format!(
+                        "`quota`: limit `{}` has {} windows ({}): name the windows that change, as in `windows: [{{ quota: 500, per: 1m }}]`",
+                        self.name,
+                        self.windows.len(),
+                        self.lengths()
+                    ));
+                }
+                (Some(window_us), windows) => {
+                    let named = windows.iter_mut().find(|spec| spec.window_us == window_us);
+                    named.ok_or_else(|| {
+                        format!(
+                            "`per`: limit `{}` has no window of that length; it has {}",
+                            self.name,
+                            self.lengths()
+                        )
+                    })?
+                }
+            };
+            *spec = with_quota(spec, quota)?;
+        }
+        Ok(windows)
+    }
+
+    /// The windows' lengths, for people.
+    fn lengths(&self) -> String {
+        let length = |spec: &BucketSpec| {
+            let length = std::time::Duration::from_micros(spec.window_us);
+            format!("`{}`", humantime::format_duration(length))
+        };
+        let lengths: Vec<_> = self.windows.iter().map(length).collect();
+        lengths.join(", ")
+    }
+}
+
+fn with_quota(spec: &BucketSpec, quota: &WindowQuota) -> Result<BucketSpec, String> {
+    let algorithm = match spec.algorithm {
+        Algorithm::TokenBucket { burst } => Algorithm::TokenBucket {
+            burst: quota
+                .burst
+                .unwrap_or_else(|| scaled(burst, quota.quota, spec.quota)),
+        },
+        _ if quota.burst.is_some() => {
+            return Err(
+                "`burst` belongs to limits with `algorithm: token_bucket` only: remove it"
+                    .to_owned(),
+            );
+        }
+        algorithm => algorithm,
+    };
+    let spec = BucketSpec {
+        algorithm,
+        quota: quota.quota,
+        ..*spec
+    };
+    spec.check().map_err(|error| spec_fault(&error))?;
+    Ok(spec)
+}
+
+/// Scales a burst with its quota, rounded up; at most the units that a bucket can hold.
+fn scaled(burst: u64, quota: u64, before: u64) -> u64 {
+    let scaled = (u128::from(burst) * u128::from(quota)).div_ceil(u128::from(before.max(1)));
+    u64::try_from(scaled)
+        .unwrap_or(u64::MAX)
+        .clamp(1, MAX_UNITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    fn limit(text: &str) -> Limit {
+        let policy = format!("limits: {{ l: {text} }}");
+        let policy = Policy::parse(&policy).unwrap();
+        Limit::clone(policy.limit("l").unwrap())
+    }
+
+    fn quota(quota: u64) -> WindowQuota {
+        WindowQuota {
+            window_us: None,
+            quota,
+            burst: None,
+        }
+    }
+
+    fn read(json: &str) -> Result<Override, String> {
+        Override::read(serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn exactly_one_kind_is_given() {
+        assert_eq!(
+            read(r#"{"unlimited":true}"#).unwrap().grant,
+            Grant::Unlimited
+        );
+        assert_eq!(read(r#"{"blocked":true}"#).unwrap().grant, Grant::Blocked);
+        for wrong in [
+            "{}",
+            r#"{"quota":5,"blocked":true}"#,
+            r#"{"unlimited":true,"blocked":true}"#,
+            r#"{"burst":5,"windows":[{"quota":5,"per":"1s"}]}"#,
+            r#"{"windows":[{"quota":5,"per":"1s"},{"quota":6,"per":"1000ms"}]}"#,
+            r#"{"windows":[{"quota":5,"per":"soon"}]}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_a_time_in_any_zone() {
+        let with = |until: &str| read(&format!(r#"{{"blocked":true,"until":"{until}"}}"#));
+        assert_eq!(with("1970-01-01T00:00:01Z").unwrap().until_ms, Some(1_000));
+        let zoned = with("1970-01-01T02:00:01+02:00").unwrap();
+        assert_eq!(zoned.until_ms, Some(1_000));
+        assert!(!zoned.has_ended(999) && zoned.has_ended(1_000));
+        for wrong in ["", "tomorrow", "2026-11-22", "1969-12-31T23:59:59Z"] {
+            let why = with(wrong).unwrap_err();
+            assert!(why.contains("`until`"), "{wrong}: {why}");
+        }
+    }
+
+    #[test]
+    fn reason_and_author_are_one_short_line() {
+        assert!(read(r#"{"blocked":true,"reason":"INC-7: é","by":"ann@host"}"#).is_ok());
+        for (field, most) in [("reason", MAX_REASON_BYTES), ("by", MAX_BY_BYTES)] {
+            for wrong in ["a\\nb".to_owned(), "a".repeat(most + 1)] {
+                let why = read(&format!(r#"{{"blocked":true,"{field}":"{wrong}"}}"#)).unwrap_err();
+                assert!(why.contains(field), "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_that_are_not_named_keep_their_quotas() {
+        let limit = limit(
+            "{ algorithm: sliding_log, windows: [{ quota: 5, per: 1s }, { quota: 50, per: 1m }] }",
+        );
+        let minute = WindowQuota {
+            window_us: Some(60_000_000),
+            ..quota(500)
+        };
+        let quotas: Vec<_> = limit.with_quotas(&[minute]).unwrap();
+        let quotas: Vec<_> = quotas.iter().map(|spec| spec.quota).collect();
+        assert_eq!(quotas, [5, 500]);
+        let why = limit.with_quotas(&[quota(500)]).unwrap_err();
+        assert!(why.contains("2 windows") && why.contains("`1m`"), "{why}");
+        let hour = WindowQuota {
+            window_us: Some(3_600_000_000),
+            ..quota(500)
+        };
+        let why = limit.with_quotas(&[hour]).unwrap_err();
+        assert!(why.contains("`1s`, `1m`"), "{why}");
+        let why = limit.with_quotas(&[WindowQuota { quota: 0, ..minute }]);
+        assert!(why.unwrap_err().contains("`quota` is 0"));
+    }
+
+    #[test]
+    fn a_burst_is_given_or_scaled_with_the_quota() {
+        let limit =
+            limit("{ algorithm: token_bucket, windows: [{ quota: 100, per: 1m, burst: 5 }] }");
+        let burst = |quota| limit.with_quotas(&[quota]).unwrap()[0].most_at_once();
+        assert_eq!(burst(quota(1_000)), 50);
+        assert_eq!(burst(quota(1)), 1);
+        assert_eq!(burst(quota(130)), 7, "rounded up");
+        let given = WindowQuota {
+            burst: Some(9),
+            ..quota(1_000)
+        };
+        assert_eq!(burst(given), 9);
+    }
+}

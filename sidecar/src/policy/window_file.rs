@@ -1,0 +1,262 @@
+//! One window of a limit in the policy file, and its validation.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluicegate_engine::{
+    Algorithm, BucketSpec, Calendar, CalendarUnit, DEFAULT_TIME_ZONE, MAX_UNITS, SpecError,
+};
+
+use super::file::{AlgorithmName, duration, micros};
+use super::problem::shown;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WindowFile {
+    quota: u64,
+    pub(super) per: String,
+    #[serde(default)]
+    time_zone: Option<String>,
+    #[serde(default)]
+    precision: Option<String>,
+    #[serde(default)]
+    burst: Option<u64>,
+}
+
+/// The bounds of quotas that requests may carry.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QuotaFromRequest {
+    pub(super) max: u64,
+}
+
+impl WindowFile {
+    pub(super) fn validate(&self, algorithm: AlgorithmName) -> Result<BucketSpec, String> {
+        if self.precision.is_some() && algorithm != AlgorithmName::SlidingWindow {
+            return Err(
+                "`precision` belongs to `algorithm: sliding_window` only: remove it".to_owned(),
+            );
+        }
+        if self.burst.is_some() && algorithm != AlgorithmName::TokenBucket {
+            return Err("`burst` belongs to `algorithm: token_bucket` only: remove it".to_owned());
+        }
+        let spec = match CalendarUnit::ALL
+            .into_iter()
+            .find(|unit| unit.name() == self.per)
+        {
+            Some(unit) => self.calendar_window(algorithm, unit)?,
+            None => self.plain_window(algorithm)?,
+        };
+        spec.check().map_err(|error| spec_fault(&error))?;
+        Ok(spec)
+    }
+
+    fn calendar_window(
+        &self,
+        algorithm: AlgorithmName,
+        unit: CalendarUnit,
+    ) -> Result<BucketSpec, String> {
+        let per = unit.name();
+        if algorithm != AlgorithmName::FixedWindow {
+            let same = match unit {
+                CalendarUnit::Day => "24h",
+                CalendarUnit::Week => "7d",
+                CalendarUnit::Month => "30d",
+            };
+            return Err(format!(
+                "`per: {per}` is a calendar window, which requires `algorithm: fixed_window`: use that, or `per: {same}`"
+            ));
+        }
+        let zone = self.time_zone.as_deref().unwrap_or(DEFAULT_TIME_ZONE);
+        let calendar = Calendar::new(unit, zone).map_err(|unknown| {
+            let zone = shown(zone, "the given text");
+            format!("`time_zone`: {zone} is not a time zone: {unknown}")
+        })?;
+        Ok(BucketSpec {
+            algorithm: Algorithm::CalendarWindow(calendar),
+            quota: self.quota,
+            window_us: calendar.longest_us(),
+        })
+    }
+
+    fn plain_window(&self, algorithm: AlgorithmName) -> Result<BucketSpec, String> {
+        let window = duration(&self.per).map_err(|why| {
+            format!("`per`: {why}, nor one of the calendar windows `day`, `week` and `month`")
+        })?;
+        if self.time_zone.is_some() {
+            return Err(
+                "`time_zone` belongs to `per: day`, `week` or `month` only: remove it, or use one of those"
+                    .to_owned(),
+            );
+        }
+        let window_us = micros(window);
+        Ok(BucketSpec {
+            algorithm: match algorithm {
+                AlgorithmName::SlidingLog => Algorithm::SlidingLog,
+                AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+                AlgorithmName::TokenBucket => Algorithm::TokenBucket {
+                    burst: self.burst.unwrap_or(self.quota),
+                },
+                AlgorithmName::SlidingWindow => Algorithm::SlidingWindow {
+                    precision_us: match &self.precision {
+                        Some(text) => {
+                            micros(duration(text).map_err(|why| format!("`precision`: {why}"))?)
+                        }
+                        None => default_precision_us(window_us),
+                    },
+                },
+            },
+            quota: self.quota,
+            window_us,
+        })
+    }
+}
+
+pub(super) fn check_max_quota(max: u64, windows: &[BucketSpec]) -> Result<(), String> {
+    let [window] = windows else {
+        return Err(format!(
+            "the limit has {} windows, and a request asks for one quota: give every other window a limit of its own",
+            windows.len()
+        ));
+    };
+    if let Algorithm::TokenBucket { .. } = window.algorithm {
+        return Err(
+            "a `token_bucket` counts in units of its rate, so another quota would be another bucket: use `sliding_window`"
+                .to_owned(),
+        );
+    }
+    if max < window.quota || max > MAX_UNITS {
+        return Err(format!(
+            "`max` is {max}: use the window's quota, {}, to {MAX_UNITS}",
+            window.quota
+        ));
+    }
+    Ok(())
+}
+
+/// Describes an invalid number with the field names of the file.
+pub(super) fn spec_fault(error: &SpecError) -> String {
+    // The engine's field names differ from the file's.
+    let (field, unit) = match error.field {
+        "window" => ("per", "us"),
+        "precision" => ("precision", "us"),
+        field => (field, ""),
+    };
+    format!("`{field}` is {}{unit}: {}", error.value, error.remedy)
+}
+
+/// Whether two windows of a limit have the same length or the same calendar unit and zone.
+pub(super) fn is_same_window(one: &BucketSpec, other: &BucketSpec) -> bool {
+    match (one.algorithm, other.algorithm) {
+        (Algorithm::CalendarWindow(one), Algorithm::CalendarWindow(other)) => one == other,
+        (Algorithm::CalendarWindow(_), _) | (_, Algorithm::CalendarWindow(_)) => false,
+        _ => one.window_us == other.window_us,
+    }
+}
+
+/// A window's name, for people and metric labels: `1m`, `month Europe/Berlin`.
+pub fn window_name(spec: &BucketSpec) -> String {
+    match spec.algorithm {
+        Algorithm::CalendarWindow(calendar) => {
+            format!("{} {}", calendar.unit().name(), calendar.time_zone())
+        }
+        _ => humantime::format_duration(Duration::from_micros(spec.window_us)).to_string(),
+    }
+}
+
+/// A sixtieth of the window (a second for a minute), at least a millisecond.
+fn default_precision_us(window_us: u64) -> u64 {
+    (window_us / 60).max(1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    fn windows(algorithm: &str, windows: &str) -> Result<Vec<BucketSpec>, String> {
+        let policy = Policy::parse(&format!(
+            "limits:\n  l:\n    algorithm: {algorithm}\n    windows:\n{windows}\n"
+        ))?;
+        Ok(policy
+            .limit("l")
+            .map(|limit| limit.windows.clone())
+            .unwrap_or_default())
+    }
+
+    #[test]
+    fn a_calendar_window_is_in_its_time_zone_and_else_in_utc() {
+        let read = windows(
+            "fixed_window",
+            "      - { quota: 9, per: month, time_zone: Europe/Berlin }
+      - { quota: 5, per: month, time_zone: Asia/Tokyo }
+      - { quota: 4, per: week }
+      - { quota: 2, per: day }
+      - { quota: 1, per: 2d }",
+        );
+        let read = read.unwrap();
+        let names: Vec<_> = read.iter().map(window_name).collect();
+        let expected = [
+            "month Europe/Berlin",
+            "month Asia/Tokyo",
+            "week UTC",
+            "day UTC",
+            "2days",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(read[0].quota, 9);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_calendar_window_is_refused_with_a_remedy() {
+        let cases: [(&str, &str, &[&str]); 7] = [
+            (
+                "sliding_log",
+                "per: month",
+                &["`per: month`", "fixed_window", "`per: 30d`"],
+            ),
+            (
+                "token_bucket",
+                "per: day",
+                &["`per: day`", "fixed_window", "`per: 24h`"],
+            ),
+            (
+                "fixed_window",
+                "per: month, time_zone: Berlin",
+                &["`time_zone`", "Berlin", "Europe/Berlin"],
+            ),
+            (
+                "fixed_window",
+                "per: 1h, time_zone: UTC",
+                &["`time_zone`", "`per: day`", "remove it"],
+            ),
+            ("fixed_window", "per: year", &["`per`", "year", "`month`"]),
+            (
+                "fixed_window",
+                "per: day, burst: 3",
+                &["`burst`", "token_bucket"],
+            ),
+            (
+                "fixed_window",
+                "per: day, precision: 1s",
+                &["`precision`", "sliding_window"],
+            ),
+        ];
+        for (algorithm, window, named) in cases {
+            let message = windows(algorithm, &format!("      - {{ quota: 9, {window} }}"));
+            let message = message.unwrap_err();
+            for name in named.iter().chain(&["line 5", "window 1"]) {
+                assert!(message.contains(name), "{window}: no {name:?} in {message}");
+            }
+        }
+        let twice = windows(
+            "fixed_window",
+            "      - { quota: 9, per: day }\n      - { quota: 8, per: day, time_zone: utc }",
+        );
+        let message = twice.unwrap_err();
+        assert!(
+            message.contains("line 6") && message.contains("occurs twice"),
+            "{message}"
+        );
+    }
+}

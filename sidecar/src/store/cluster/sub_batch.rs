@@ -1,0 +1,297 @@
+//! Splits a batch for a Redis Cluster into sub-batches, one for each subject, and combines their answers. Pure.
+
+use std::collections::BTreeMap;
+
+use sluicegate_engine::script::{BrokenState, GiveBack};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Receipt};
+
+use super::slots::tag;
+
+/// The takes of a batch in one slot.
+#[derive(Debug, Default)]
+pub struct SubBatch {
+    builder: BatchBuilder,
+    /// For each decision of the sub-batch: the index of its decision in the batch, and the indices of its takes there.
+    sources: Vec<(usize, Vec<usize>)>,
+}
+
+impl SubBatch {
+    /// The decisions' takes in this slot.
+    pub fn batch(&self) -> &Batch {
+        self.builder.batch()
+    }
+}
+
+/// The combined answers of the sub-batches.
+#[derive(Debug, Default)]
+pub struct Combined<'a> {
+    /// In the order of the batch; `None` where a sub-batch was not answered.
+    pub decisions: Vec<Option<Outcome>>,
+    /// What sub-batches took for decisions that another one denied or did not answer.
+    pub to_give_back: Vec<GiveBack<'a>>,
+}
+
+/// Splits a batch by the hash tags of its keys.
+pub fn split(batch: &Batch) -> Vec<SubBatch> {
+    let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
+    let mut indices = vec![None; batch.buckets.len()];
+    for (index, decision) in batch.decisions.iter().enumerate() {
+        for (number, take) in decision.takes.iter().enumerate() {
+            let (Some(bucket), Some(known)) =
+                (batch.buckets.get(take.bucket), indices.get_mut(take.bucket))
+            else {
+                continue;
+            };
+            let sub_batch = sub_batches.entry(tag(&bucket.key)).or_default();
+            if sub_batch
+                .sources
+                .last()
+                .is_none_or(|(source, _)| *source != index)
+            {
+                sub_batch.sources.push((index, Vec::new()));
+                sub_batch.builder.push(Decision {
+                    takes: Vec::new(),
+                    peek: decision.peek,
+                    receipts: of_tag(&decision.receipts, tag(&bucket.key)),
+                });
+            }
+            sub_batch.builder.extend_last(known, bucket, take.cost);
+            if let Some((_, numbers)) = sub_batch.sources.last_mut() {
+                numbers.push(number);
+            }
+        }
+    }
+    sub_batches.into_values().collect()
+}
+
+/// The receipts that belong in a slot. If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
+fn of_tag(receipts: &[Receipt], of: &str) -> Vec<Receipt> {
+    let mine = receipts.iter().filter(|receipt| tag(&receipt.key) == of);
+    mine.cloned().collect()
+}
+
+/// Combines the answers of the sub-batches; `None` where one was not answered.
+pub fn combine<'a>(
+    batch: &'a Batch,
+    sub_batches: &[SubBatch],
+    answers: &[Option<Vec<Result<Outcome, BrokenState>>>],
+) -> Combined<'a> {
+    let mut outcomes: Vec<Vec<(&[usize], Option<Outcome>)>> =
+        vec![Vec::new(); batch.decisions.len()];
+    for (sub_batch, answer) in sub_batches.iter().zip(answers) {
+        for (index, (source, numbers)) in sub_batch.sources.iter().enumerate() {
+            let outcome = answer.as_ref().and_then(|each| (*each.get(index)?).ok());
+            if let Some(outcomes) = outcomes.get_mut(*source) {
+                outcomes.push((numbers, outcome));
+            }
+        }
+    }
+    let mut combined = Combined::default();
+    for (decision, outcomes) in batch.decisions.iter().zip(&outcomes) {
+        let outcome = merge(batch, decision, outcomes);
+        if !decision.peek && outcome.as_ref().is_none_or(|outcome| !outcome.admitted) {
+            combined
+                .to_give_back
+                .extend(give_backs(batch, decision, outcomes));
+        }
+        combined.decisions.push(outcome);
+    }
+    combined
+}
+
+/// Merges the outcomes of a decision's sub-batches into the outcome that a single node would have given.
+fn merge(
+    batch: &Batch,
+    decision: &Decision,
+    outcomes: &[(&[usize], Option<Outcome>)],
+) -> Option<Outcome> {
+    let quota = |outcome: &Outcome| {
+        let take = decision.takes.get(outcome.decided_by);
+        let bucket = take.and_then(|take| batch.buckets.get(take.bucket));
+        bucket.map_or(0, |bucket| bucket.spec.most_at_once())
+    };
+    let mut deciding: Option<Outcome> = None;
+    for (numbers, outcome) in outcomes {
+        let mut outcome = (*outcome)?;
+        // From an index in the sub-batch to one in the decision.
+        outcome.decided_by = *numbers.get(outcome.decided_by)?;
+        if deciding
+            .as_ref()
+            .is_none_or(|so_far| decides_before(&outcome, so_far, quota))
+        {
+            deciding = Some(outcome);
+        }
+    }
+    deciding
+}
+
+/// Denials before admissions, and of denials the longest wait first. Then the least remaining; then, of denials, the
+/// smallest quota, and of admissions the latest reset; then the first take.
+fn decides_before(a: &Outcome, b: &Outcome, quota: impl Fn(&Outcome) -> u64) -> bool {
+    use std::cmp::Reverse;
+    let rank = |outcome: &Outcome| {
+        let among_equals = if outcome.admitted {
+            (outcome.reset_us, Reverse(0))
+        } else {
+            (0, Reverse(quota(outcome)))
+        };
+        (
+            !outcome.admitted,
+            outcome.retry_after_us,
+            Reverse(outcome.remaining),
+            among_equals,
+            Reverse(outcome.decided_by),
+        )
+    };
+    rank(a) > rank(b)
+}
+
+/// What the admitted sub-batches of a decision took.
+fn give_backs<'a>(
+    batch: &'a Batch,
+    decision: &'a Decision,
+    outcomes: &[(&[usize], Option<Outcome>)],
+) -> Vec<GiveBack<'a>> {
+    let mut give_backs = Vec::new();
+    for (numbers, outcome) in outcomes {
+        let Some(outcome) = outcome.filter(|outcome| outcome.admitted) else {
+            continue;
+        };
+        for number in *numbers {
+            let Some(take) = decision.takes.get(*number).filter(|take| take.cost > 0) else {
+                continue;
+            };
+            let Some(bucket) = batch.buckets.get(take.bucket) else {
+                continue;
+            };
+            give_backs.push(GiveBack {
+                bucket,
+                cost: take.cost,
+                at_us: outcome.at_us,
+            });
+        }
+    }
+    give_backs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::test_batches;
+
+    /// Decisions over keys, each take of cost 1.
+    fn batch(keys: &[&str], decisions: &[&[usize]]) -> Batch {
+        let buckets = keys.iter().copied().map(test_batches::bucket);
+        test_batches::batch(buckets.collect(), decisions)
+    }
+
+    fn outcome(admitted: bool, remaining: u64, retry_after_us: u64, at_us: u64) -> Outcome {
+        Outcome {
+            admitted,
+            decided_by: 0,
+            remaining,
+            reset_us: 7,
+            retry_after_us,
+            at_us,
+        }
+    }
+
+    #[test]
+    fn a_sub_batch_holds_the_takes_of_one_slot_in_order() {
+        let batch = batch(
+            &["sg:{a}:l:1", "sg:{b}:l:1", "sg:{a}:l:2"],
+            &[&[0, 1, 2], &[1], &[2]],
+        );
+        let sub_batches = split(&batch);
+        assert_eq!(sub_batches.len(), 2);
+        assert_eq!(sub_batches[0].sources, [(0, vec![0, 2]), (2, vec![0])]);
+        assert_eq!(sub_batches[0].batch().buckets.len(), 2);
+        assert_eq!(sub_batches[1].sources, [(0, vec![1]), (1, vec![0])]);
+    }
+
+    #[test]
+    fn a_denied_sub_batch_denies_the_decision_and_gives_back_what_others_took() {
+        let batch = batch(&["sg:{a}:l", "sg:{b}:l", "sg:{c}:l"], &[&[0, 1, 2]]);
+        let sub_batches = split(&batch);
+        let answers = [
+            Some(vec![Ok(outcome(true, 3, 0, 100))]),
+            Some(vec![Ok(outcome(false, 0, 50, 101))]),
+            Some(vec![Ok(outcome(false, 0, 90, 102))]),
+        ];
+        let combined = combine(&batch, &sub_batches, &answers);
+        let outcome = combined.decisions[0].unwrap();
+        assert_eq!((outcome.admitted, outcome.decided_by), (false, 2));
+        assert_eq!(outcome.retry_after_us, 90);
+        let given: Vec<_> = combined
+            .to_give_back
+            .iter()
+            .map(|g| (g.bucket.key.as_str(), g.cost, g.at_us))
+            .collect();
+        assert_eq!(given, [("sg:{a}:l", 1, 100)]);
+    }
+
+    #[test]
+    fn s27_of_sub_batches_with_equal_waits_the_tightest_decides() {
+        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
+        let sub_batches = split(&batch);
+        let answers = [
+            Some(vec![Ok(outcome(false, 3, 50, 100))]),
+            Some(vec![Ok(outcome(false, 0, 50, 101))]),
+        ];
+        let combined = combine(&batch, &sub_batches, &answers);
+        let outcome = combined.decisions[0].unwrap();
+        assert_eq!(outcome.decided_by, 1);
+    }
+
+    #[test]
+    fn s16_a_broken_key_leaves_only_its_own_decision_without_an_outcome() {
+        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[1]]);
+        let sub_batches = split(&batch);
+        let answers = [
+            Some(vec![Err(BrokenState)]),
+            Some(vec![
+                Ok(outcome(true, 3, 0, 100)),
+                Ok(outcome(true, 2, 0, 100)),
+            ]),
+        ];
+        let combined = combine(&batch, &sub_batches, &answers);
+        assert_eq!(combined.decisions[0], None);
+        assert!(combined.decisions[1].is_some());
+        assert_eq!(
+            combined.to_give_back.len(),
+            1,
+            "what the other sub_batch took"
+        );
+    }
+
+    #[test]
+    fn an_unanswered_sub_batch_leaves_no_outcome_and_the_rest_is_given_back() {
+        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[0]]);
+        let sub_batches = split(&batch);
+        let answers = [
+            Some(vec![
+                Ok(outcome(true, 3, 0, 100)),
+                Ok(outcome(true, 2, 0, 100)),
+            ]),
+            None,
+        ];
+        let combined = combine(&batch, &sub_batches, &answers);
+        assert_eq!(combined.decisions[0], None);
+        assert!(combined.decisions[1].is_some());
+        assert_eq!(combined.to_give_back.len(), 1);
+    }
+
+    #[test]
+    fn an_admission_reports_its_tightest_sub_batch() {
+        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
+        let sub_batches = split(&batch);
+        let answers = [
+            Some(vec![Ok(outcome(true, 3, 0, 100))]),
+            Some(vec![Ok(outcome(true, 1, 0, 200))]),
+        ];
+        let combined = combine(&batch, &sub_batches, &answers);
+        let outcome = combined.decisions[0].unwrap();
+        assert_eq!((outcome.decided_by, outcome.remaining), (1, 1));
+        assert!(combined.to_give_back.is_empty());
+    }
+}

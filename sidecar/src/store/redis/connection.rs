@@ -1,0 +1,284 @@
+//! A connection in use: its calls, the time of its last reply, and its health.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, ErrorKind, FromRedisValue, ServerErrorKind, Value};
+use tokio::sync::watch;
+use tokio::time::timeout_at;
+
+use super::clock::Clock;
+use crate::store::call::{Each, Request, Script};
+use crate::store::error::StoreError;
+use sluicegate_engine::script::{Reply, ReplyError};
+
+/// After this many calls in a row without an answer, the connection is probed before it gets another call.
+const MAX_UNANSWERED: u32 = 2;
+
+/// The health of a connection, for its supervisor.
+#[derive(Clone, Debug)]
+pub enum ConnectionHealth {
+    /// Usable.
+    Healthy,
+    /// To be probed; calls fail until a probe succeeds.
+    Suspect(StoreError),
+    /// To be replaced.
+    Broken(StoreError),
+}
+
+/// A connection in use.
+pub struct Connection {
+    connection: MultiplexedConnection,
+    clock: Mutex<Clock>,
+    opened: Instant,
+    /// Calls in flight.
+    in_flight: AtomicU32,
+    /// Calls without an answer since the last answered one.
+    unanswered: AtomicU32,
+    /// When the last answer came, in milliseconds after the connection was opened.
+    last_reply_ms: AtomicU64,
+    health: watch::Sender<ConnectionHealth>,
+    /// Counts backward steps of Redis's clock, over all connections of the store.
+    clock_steps: Arc<AtomicU64>,
+}
+
+/// The deadline of a call, and its timeout, for the error.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    /// A deadline after this timeout.
+    pub fn after(timeout: Duration) -> Self {
+        Self {
+            at: Instant::now() + timeout,
+            timeout,
+        }
+    }
+
+    /// The deadline.
+    pub const fn at(self) -> Instant {
+        self.at
+    }
+
+    /// The error for a missed deadline.
+    pub const fn timeout_error(self) -> StoreError {
+        StoreError::Timeout(self.timeout)
+    }
+}
+
+impl Connection {
+    /// A connection that has just been opened.
+    ///
+    /// `clock_of` is the previous connection: a clock step between the two counts too.
+    pub fn new(
+        connection: MultiplexedConnection,
+        clock_of: Option<&Self>,
+        clock_steps: Arc<AtomicU64>,
+    ) -> Self {
+        let opened = Instant::now();
+        let clock = clock_of.map_or_else(|| Clock::new(opened), |before| before.clock().clone());
+        Self {
+            connection,
+            clock: Mutex::new(clock),
+            opened,
+            in_flight: AtomicU32::new(0),
+            unanswered: AtomicU32::new(0),
+            last_reply_ms: AtomicU64::new(0),
+            health: watch::Sender::new(ConnectionHealth::Healthy),
+            clock_steps,
+        }
+    }
+
+    /// Notifies of changes of its health.
+    pub fn health_changes(&self) -> watch::Receiver<ConnectionHealth> {
+        self.health.subscribe()
+    }
+
+    /// Whether the last call was answered.
+    pub fn answered_last_call(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) == 0
+    }
+
+    /// Calls in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Time since the last answer.
+    pub fn silent_for(&self) -> Duration {
+        let last_reply = Duration::from_millis(self.last_reply_ms.load(Ordering::Relaxed));
+        self.opened.elapsed().saturating_sub(last_reply)
+    }
+
+    /// Calls the script; returns the outcome of each decision or bucket. It is sent once, and again only where Redis
+    /// answers that it did nothing: it has lost the script, or the call was late because its clock was set.
+    pub async fn invoke<T>(
+        &self,
+        script: &Script,
+        request: &Request<'_>,
+        asking: bool,
+        deadline: Deadline,
+        read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
+    ) -> Result<Each<T>, StoreError> {
+        let mut evalsha = true;
+        let mut was_late = false;
+        loop {
+            let not_after_us = self.clock().at(deadline.at);
+            let sent = Instant::now();
+            let command = if evalsha {
+                script.evalsha(request, not_after_us)
+            } else {
+                script.eval(request, not_after_us)
+            };
+            let reply: Result<Vec<u8>, _> = self.query_asking(&command, asking, deadline).await;
+            if evalsha && reply.as_ref().is_err_and(is_no_script) {
+                evalsha = false;
+                continue;
+            }
+            let reply = read(&reply?).map_err(StoreError::Reply)?;
+            if self.clock().observe(reply.now_us(), sent, Instant::now()) {
+                self.clock_steps.fetch_add(1, Ordering::Relaxed);
+            }
+            match reply {
+                Reply::Done { each, .. } => return Ok(each),
+                Reply::Late { .. } if was_late => return Err(StoreError::Late),
+                Reply::Late { .. } => was_late = true,
+            }
+        }
+    }
+
+    /// Redis's clock now, in microseconds, if known.
+    pub fn clock_us(&self) -> Option<u64> {
+        self.clock().at(Instant::now())
+    }
+
+    /// Sends a command.
+    pub async fn query<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.connection.clone();
+        let _guard = InFlight::begin(&self.in_flight);
+        let answer = timeout_at(deadline.at.into(), command.query_async(&mut connection)).await;
+        self.record(answer.ok(), deadline)
+    }
+
+    /// Sends a command whose result does not affect decisions: no result changes the connection's health.
+    pub async fn ask<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.connection.clone();
+        match timeout_at(deadline.at.into(), command.query_async(&mut connection)).await {
+            Ok(answer) => answer.map_err(StoreError::from),
+            Err(_) => Err(deadline.timeout_error()),
+        }
+    }
+
+    /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
+    pub async fn query_asking<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        asking: bool,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        if !asking {
+            return self.query(command, deadline).await;
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let mut connection = self.connection.clone();
+        let answers = connection.req_packed_commands(&both, 0, 2);
+        let answers = timeout_at(deadline.at.into(), answers).await.ok();
+        let answer = answers.map(|answers| {
+            let second = answers?.into_iter().nth(1).unwrap_or(Value::Nil);
+            Ok(T::from_redis_value(second.extract_error()?)?)
+        });
+        self.record(answer, deadline)
+    }
+
+    /// Updates the health from a call's result.
+    fn record<T>(
+        &self,
+        answer: Option<redis::RedisResult<T>>,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        let Some(answer) = answer else {
+            let error = deadline.timeout_error();
+            if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_UNANSWERED {
+                self.report(ConnectionHealth::Suspect(error.clone()));
+            }
+            return Err(error);
+        };
+        let answer = answer.map_err(StoreError::from);
+        match &answer {
+            Err(error) if error.ends_connection() => {
+                self.report(ConnectionHealth::Broken(error.clone()))
+            }
+            // Redis may refuse every call, or only this one.
+            Err(error) if error.is_refusal() => {
+                self.report(ConnectionHealth::Suspect(error.clone()))
+            }
+            _ => {
+                self.unanswered.store(0, Ordering::Relaxed);
+                let now = self.opened.elapsed().as_millis();
+                let now = u64::try_from(now).unwrap_or(u64::MAX);
+                self.last_reply_ms.store(now, Ordering::Relaxed);
+            }
+        }
+        answer
+    }
+
+    /// Marks the connection as healthy after a successful probe.
+    pub fn set_healthy(&self) {
+        self.health.send_replace(ConnectionHealth::Healthy);
+    }
+
+    fn report(&self, health: ConnectionHealth) {
+        self.health.send_if_modified(|now| {
+            let known = (&*now, &health);
+            let changed = !matches!(
+                known,
+                (ConnectionHealth::Broken(_), _)
+                    | (ConnectionHealth::Suspect(_), ConnectionHealth::Suspect(_))
+            );
+            if changed {
+                *now = health;
+            }
+            changed
+        });
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Clock> {
+        // No code panics while it holds this lock.
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a call in flight until it is dropped.
+struct InFlight<'a>(&'a AtomicU32);
+
+impl<'a> InFlight<'a> {
+    fn begin(in_flight: &'a AtomicU32) -> Self {
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(in_flight)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn is_no_script(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused(error)
+        if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
+}

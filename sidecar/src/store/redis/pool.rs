@@ -1,0 +1,243 @@
+//! The connections of a node: which are usable, since when none is, and why.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout_at;
+
+use super::connection::{Connection, Deadline};
+use super::dial::Dialer;
+use super::probe::Probe;
+use crate::policy::Endpoint;
+use crate::store::call::Script;
+use crate::store::error::{ConnectionError, StoreError};
+use crate::store::health::{ComponentId, Monitor};
+
+/// The node's current address, or why it is unknown.
+pub type AddressWatch = watch::Receiver<Result<Endpoint, StoreError>>;
+
+/// A node is down if a broken connection is not replaced within this time. Decisions without the store may exceed a
+/// limit, so a single broken connection must not cause them.
+const DOWN_AFTER: Duration = Duration::from_millis(100);
+
+/// What all nodes of a store share.
+pub struct Common {
+    /// How to connect.
+    pub dialer: Dialer,
+    /// The script to call.
+    pub script: Script,
+    /// Connections per node.
+    pub connections: usize,
+    /// Where health is reported.
+    pub monitor: Arc<Monitor>,
+    /// Whether the log has warned that this Redis evicts.
+    pub warned: AtomicBool,
+    /// Counts how often the clock of a node was found to have stepped back.
+    pub clock_steps: Arc<AtomicU64>,
+}
+
+/// A node's connections, shared by their supervisors and the callers.
+pub struct ConnectionPool {
+    /// Shared with the other nodes.
+    pub common: Arc<Common>,
+    /// Its current address.
+    pub address: AddressWatch,
+    /// Notified when the address should be checked again.
+    pub recheck: Arc<Notify>,
+    /// Whether the node is part of a Cluster, where the slot map determines the primaries.
+    pub clustered: bool,
+    entries: Vec<Entry>,
+    probe: ArcSwap<Probe>,
+    /// Whether a first attempt to connect has completed.
+    attempted: watch::Sender<bool>,
+    component: ComponentId,
+    /// Since when no connection is usable.
+    down_since: ArcSwapOption<Instant>,
+    /// Why Redis refused the last probe, if it did.
+    refusal: ArcSwapOption<StoreError>,
+    /// The last usable connection, for its estimate of Redis's clock.
+    last: ArcSwapOption<Connection>,
+}
+
+struct Entry {
+    state: ArcSwap<EntryState>,
+}
+
+/// Whether a connection is usable.
+enum EntryState {
+    /// Calls may use it.
+    Usable(Arc<Connection>),
+    /// Why it is not.
+    Unusable(StoreError),
+}
+
+impl ConnectionPool {
+    /// Without a connection yet. In a Cluster, `tag` is in a slot of this node.
+    pub fn new(
+        common: Arc<Common>,
+        address: AddressWatch,
+        recheck: Arc<Notify>,
+        tag: Option<&str>,
+    ) -> Self {
+        let entry = || Entry {
+            state: ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into())),
+        };
+        Self {
+            entries: (0..common.connections.max(1)).map(|_| entry()).collect(),
+            address,
+            recheck,
+            clustered: tag.is_some(),
+            probe: ArcSwap::from_pointee(Probe::new(tag.unwrap_or("probe"))),
+            attempted: watch::Sender::new(false),
+            component: common.monitor.add(),
+            down_since: ArcSwapOption::empty(),
+            refusal: ArcSwapOption::empty(),
+            last: ArcSwapOption::empty(),
+            common,
+        }
+    }
+
+    /// The number of connections to keep.
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Probes in the slot of this tag from now on.
+    pub fn probe_in(&self, tag: &str) {
+        self.probe.store(Arc::new(Probe::new(tag)));
+    }
+
+    /// The connection for the next call. Before the first attempt to connect has completed, waits for it until the
+    /// deadline; afterwards fails at once with the reason.
+    pub async fn connection(&self, deadline: Deadline) -> Result<Arc<Connection>, StoreError> {
+        match self.pick() {
+            Err(StoreError::Connection(ConnectionError::NotYet)) => {
+                let mut attempted = self.attempted.subscribe();
+                // If no attempt completes in time, the reason is still `NotYet`.
+                let _ = timeout_at(
+                    deadline.at().into(),
+                    attempted.wait_for(|attempted| *attempted),
+                )
+                .await;
+                self.pick()
+            }
+            picked => picked,
+        }
+    }
+
+    /// Whether no connection has been usable for a while: calls fail without being sent.
+    pub fn is_down(&self) -> bool {
+        let since = self.down_since.load();
+        since
+            .as_ref()
+            .is_some_and(|since| since.elapsed() >= DOWN_AFTER)
+    }
+
+    /// Removes the node from the store's health.
+    pub fn unregister(&self) {
+        self.common.monitor.remove(self.component);
+    }
+
+    /// The current probe.
+    pub fn probe(&self) -> Arc<Probe> {
+        self.probe.load_full()
+    }
+
+    /// The connection with the fewest calls in flight; one that did not answer its last call comes last.
+    fn pick(&self) -> Result<Arc<Connection>, StoreError> {
+        if let Some(cause) = &*self.refusal.load() {
+            return Err(StoreError::clone(cause));
+        }
+        let (mut best, mut lost) = (None::<(bool, u32, Arc<Connection>)>, None);
+        for entry in &self.entries {
+            match &**entry.state.load() {
+                EntryState::Usable(connection) => {
+                    let (doubtful, in_flight) =
+                        (!connection.answered_last_call(), connection.in_flight());
+                    // Nearly always the first one, so this clones an `Arc` once.
+                    if best
+                        .as_ref()
+                        .is_none_or(|best| (doubtful, in_flight) < (best.0, best.1))
+                    {
+                        best = Some((doubtful, in_flight, Arc::clone(connection)));
+                    }
+                }
+                EntryState::Unusable(StoreError::Connection(ConnectionError::NotYet)) => {}
+                EntryState::Unusable(cause) => lost = Some(cause.clone()),
+            }
+        }
+        let best = best.map(|(_, _, connection)| connection);
+        best.ok_or_else(|| lost.unwrap_or(ConnectionError::NotYet.into()))
+    }
+
+    /// Redis's clock now, if known; a lost connection's estimate remains valid.
+    pub fn clock_us(&self) -> Option<u64> {
+        self.last
+            .load()
+            .as_ref()
+            .and_then(|connection| connection.clock_us())
+    }
+
+    /// The last usable connection.
+    pub fn last_connection(&self) -> Option<Arc<Connection>> {
+        self.last.load_full()
+    }
+
+    /// Offers a connection to calls.
+    pub fn set_usable(&self, number: usize, connection: &Arc<Connection>) {
+        self.last.store(Some(Arc::clone(connection)));
+        self.set(number, EntryState::Usable(Arc::clone(connection)));
+        self.report();
+        self.attempted.send_replace(true);
+    }
+
+    /// Withdraws a connection from calls.
+    pub fn set_unusable(&self, number: usize, cause: StoreError) {
+        self.set(number, EntryState::Unusable(cause));
+        self.report();
+        self.attempted.send_replace(true);
+    }
+
+    /// Redis refused a probe.
+    pub fn probe_refused(&self, cause: StoreError) {
+        self.refusal.store(Some(Arc::new(cause)));
+        self.report();
+    }
+
+    /// Redis did not refuse a probe.
+    pub fn probe_succeeded(&self) {
+        if self.refusal.swap(None).is_some() {
+            self.report();
+        }
+    }
+
+    /// Reports the node as up while one connection is usable and probes are not refused.
+    fn report(&self) {
+        match self.pick() {
+            Ok(_) => {
+                self.down_since.store(None);
+                self.common.monitor.up(self.component);
+            }
+            Err(cause) => {
+                if self.down_since.load().is_none() {
+                    self.down_since.store(Some(Arc::new(Instant::now())));
+                }
+                self.common.monitor.down(self.component, cause);
+            }
+        }
+    }
+
+    /// Whether Redis refused the last probe.
+    pub fn is_refusing(&self) -> bool {
+        self.refusal.load().is_some()
+    }
+
+    fn set(&self, number: usize, state: EntryState) {
+        if let Some(entry) = self.entries.get(number) {
+            entry.state.store(Arc::new(state));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Throttles log lines about repeated failures. Pure.
+//!
+//! While the store is down, thousands of calls fail each second. The first failure of each kind is logged at once, then
+//! one line every [`EVERY_US`] with the number of failures since the last, and one line when the outage is over.
+
+use std::collections::BTreeMap;
+
+use super::labels::FailureKind;
+
+/// Shortest time between two lines that share a [`Throttle`], microseconds.
+pub const EVERY_US: u64 = 10_000_000;
+
+/// Throttles one kind of line.
+#[derive(Debug, Default)]
+pub struct Throttle {
+    logged_us: Option<u64>,
+    suppressed: u64,
+}
+
+impl Throttle {
+    /// A throttle that has let no line through yet.
+    pub const fn new() -> Self {
+        Self {
+            logged_us: None,
+            suppressed: 0,
+        }
+    }
+
+    /// Counts an occurrence. `Some` means that it should be logged, with the number of occurrences that were suppressed
+    /// since the last line.
+    pub fn occurred(&mut self, now_us: u64) -> Option<u64> {
+        let is_recent = |logged_us| now_us.saturating_sub(logged_us) < EVERY_US;
+        if self.logged_us.is_some_and(is_recent) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.logged_us = Some(now_us);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+/// Failures that were not logged yet, by kind, and the outage that they belong to.
+#[derive(Debug, Default)]
+pub struct FailureThrottle {
+    kinds: BTreeMap<FailureKind, Throttle>,
+    outage: Option<Outage>,
+    /// Ends of outages are throttled too: a flapping store has thousands of them a second.
+    ends: Throttle,
+}
+
+#[derive(Debug)]
+struct Outage {
+    since_us: u64,
+    /// When a call first succeeded after the last failure.
+    over_us: Option<u64>,
+    failed: u64,
+}
+
+/// The end of an outage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutageEnd {
+    /// Time from the first failure to the first success after the last failure, microseconds.
+    pub duration_us: u64,
+    /// Calls that failed.
+    pub failed: u64,
+}
+
+impl FailureThrottle {
+    /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind that were
+    /// suppressed since the last line.
+    pub fn failed(&mut self, now_us: u64, kind: FailureKind) -> Option<u64> {
+        let outage = self.outage.get_or_insert(Outage {
+            since_us: now_us,
+            over_us: None,
+            failed: 0,
+        });
+        outage.failed += 1;
+        outage.over_us = None;
+        self.kinds.entry(kind).or_default().occurred(now_us)
+    }
+
+    /// Notes a successful call. `Some` means that the end of the outage should be logged.
+    pub fn succeeded(&mut self, now_us: u64) -> Option<OutageEnd> {
+        let outage = self.outage.as_mut()?;
+        let over_us = *outage.over_us.get_or_insert(now_us);
+        self.ends.occurred(now_us)?;
+        let over = OutageEnd {
+            duration_us: over_us.saturating_sub(outage.since_us),
+            failed: outage.failed,
+        };
+        self.outage = None;
+        // The line about the end of the outage counts them.
+        for kind in self.kinds.values_mut() {
+            kind.suppressed = 0;
+        }
+        Some(over)
+    }
+
+    /// Whether the end of every outage has been reported.
+    pub const fn has_no_outage(&self) -> bool {
+        self.outage.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use FailureKind::{Connection, Timeout};
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn s19_a_repeated_failure_is_logged_at_once_and_then_with_a_count() {
+        let mut throttle = FailureThrottle::default();
+        // 1,000 a second for 25 s.
+        let mut logged = Vec::new();
+        for call in 0..25_000 {
+            let now_us = call * 1_000;
+            if let Some(repeated) = throttle.failed(now_us, Timeout) {
+                logged.push((now_us / SECOND, repeated));
+            }
+        }
+        assert_eq!(logged, [(0, 0), (10, 9_999), (20, 9_999)]);
+        assert_eq!(
+            throttle.succeeded(26 * SECOND),
+            Some(OutageEnd {
+                duration_us: 26 * SECOND,
+                failed: 25_000
+            })
+        );
+        assert_eq!(throttle.succeeded(26 * SECOND), None);
+        assert!(throttle.has_no_outage());
+    }
+
+    #[test]
+    fn s19_each_kind_of_failure_is_logged_separately() {
+        let mut throttle = FailureThrottle::default();
+        assert_eq!(throttle.failed(0, Timeout), Some(0));
+        assert_eq!(throttle.failed(1, Connection), Some(0));
+        assert_eq!(throttle.failed(2, Timeout), None);
+        assert_eq!(throttle.failed(EVERY_US, Timeout), Some(1));
+        assert_eq!(throttle.failed(EVERY_US, Connection), None);
+        assert_eq!(throttle.succeeded(EVERY_US).unwrap().failed, 5);
+    }
+
+    #[test]
+    fn s19_a_flapping_store_is_not_logged_each_time() {
+        let mut throttle = FailureThrottle::default();
+        let mut lines = 0;
+        for turn in 0..100_000 {
+            let now_us = turn * 1_000;
+            lines += usize::from(throttle.failed(now_us, Timeout).is_some());
+            lines += usize::from(throttle.succeeded(now_us + 500).is_some());
+        }
+        // 100 s.
+        assert!((19..=21).contains(&lines), "{lines}");
+        // The end is reported later, with the time at which the outage ended.
+        assert!(!throttle.has_no_outage());
+        let over = throttle.succeeded(200 * SECOND).unwrap();
+        assert!(over.duration_us <= 10 * SECOND, "{over:?}");
+        assert!(over.failed <= 10_000, "{over:?}");
+    }
+}

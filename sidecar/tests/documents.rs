@@ -1,0 +1,167 @@
+//! Whatever the documents name exists: files in backticks, links, their anchors, and tests in `docs/reliability.md`.
+
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Endings of files that a document may name.
+const ENDINGS: [&str; 13] = [
+    "md", "rs", "lua", "py", "js", "mjs", "json", "yaml", "yml", "toml", "svg", "png", "c",
+];
+/// Files that users write, and files that a build or `tests/setup` makes.
+const NOT_OURS: [&str; 4] = [".tools", "envoy.yaml", "policy.yaml", "target"];
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every file below a folder with this ending, hidden and built ones left out.
+fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with('.') || name == "target" || name == "node_modules" {
+            continue;
+        }
+        if path.is_dir() {
+            files(&path, ending, found);
+        } else if path.extension().is_some_and(|this| this == ending) {
+            found.push(path);
+        }
+    }
+}
+
+/// The documents, without their blocks of code. CHANGELOG is history: it may name what is gone.
+fn documents() -> Vec<(PathBuf, String)> {
+    let mut paths = Vec::new();
+    files(&repository(), "md", &mut paths);
+    paths.retain(|path| !path.ends_with("CHANGELOG.md"));
+    assert!(paths.len() > 15, "{paths:?}");
+    paths
+        .into_iter()
+        .map(|path| (path.clone(), prose(&path)))
+        .collect()
+}
+
+fn prose(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap();
+    let outside = text.split("\n```").step_by(2);
+    outside.collect::<Vec<_>>().join("\n")
+}
+
+/// What stands in backticks, line by line.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn every_file_that_a_document_names_exists() {
+    let top: BTreeSet<String> = std::fs::read_dir(repository())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    let mut seen = 0;
+    let mut missing = Vec::new();
+    for (document, text) in documents() {
+        for name in names(&text) {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+            let first = name.split('/').next().unwrap_or_default();
+            if !name.contains(plain) || !name.chars().all(plain) || NOT_OURS.contains(&first) {
+                continue;
+            }
+            let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+            let in_the_repository = name.contains('/') && top.contains(first);
+            if !in_the_repository && !ENDINGS.contains(&ending) {
+                continue;
+            }
+            seen += 1;
+            // From the repository's root, or beside the document.
+            let beside = document.parent().unwrap().join(name);
+            if !repository().join(name).exists() && !beside.exists() {
+                missing.push(format!("{}: `{name}`", document.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
+    assert!(seen > 100, "{seen}");
+}
+
+/// The anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn every_link_of_a_document_leads_somewhere() {
+    let mut broken = Vec::new();
+    for (document, text) in documents() {
+        for link in text.split("](").skip(1) {
+            let (link, _) = link.split_once(')').unwrap();
+            if link.starts_with("http") {
+                continue;
+            }
+            let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => document.clone(),
+                file => document.parent().unwrap().join(file),
+            };
+            let leads = target.exists()
+                && (fragment.is_empty()
+                    || prose(&target)
+                        .lines()
+                        .any(|line| line.starts_with('#') && anchor(line) == fragment));
+            if !leads {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn every_test_that_the_page_on_reliability_names_exists() {
+    let page = prose(&repository().join("docs/reliability.md"));
+    let mut paths = Vec::new();
+    for folder in ["tests", "sidecar", "filter"] {
+        files(&repository().join(folder), "rs", &mut paths);
+    }
+    let modules = paths
+        .iter()
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned());
+    let mut known: BTreeSet<String> = modules.collect();
+    for path in &paths {
+        let text = std::fs::read_to_string(path).unwrap();
+        let functions = text
+            .split("fn ")
+            .skip(1)
+            .filter_map(|rest| rest.split_once('('));
+        known.extend(functions.map(|(name, _)| name.to_owned()));
+    }
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with('|') && line.ends_with("` |"));
+    let mut seen = 0;
+    for cell in rows.filter_map(|row| row.trim_end_matches(" |").rsplit_once(" | ")) {
+        for name in names(cell.1) {
+            seen += 1;
+            let name = name.rsplit("::").next().unwrap();
+            let exists = match name.strip_suffix('*') {
+                Some(start) => known.iter().any(|known| known.starts_with(start)),
+                None => known.contains(name) || name.contains(' '),
+            };
+            assert!(exists, "docs/reliability.md: no test `{name}`");
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}

@@ -1,0 +1,109 @@
+//! The OpenAPI document's examples are what its schemas say, and what the sidecar reads.
+
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+use serde_json::{Value, json};
+use sluicegate::server::openapi::document;
+
+/// Every body of the document, with where it stands.
+fn bodies(document: &Value) -> Vec<(String, &Value)> {
+    let mut bodies = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            if method == "servers" {
+                continue;
+            }
+            if let Some(content) = operation["requestBody"]["content"].as_object() {
+                let of = |kind| format!("{method} {path}: request: {kind}");
+                bodies.extend(content.iter().map(|(kind, body)| (of(kind), body)));
+            }
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let of = |kind| format!("{method} {path}: {status}: {kind}");
+                let content = response["content"].as_object().unwrap();
+                bodies.extend(content.iter().map(|(kind, body)| (of(kind), body)));
+            }
+        }
+    }
+    bodies
+}
+
+#[test]
+fn every_body_has_an_example_that_its_schema_accepts() {
+    let document = document();
+    let bodies = bodies(&document);
+    assert!(bodies.len() > 50, "{}", bodies.len());
+    for (place, body) in bodies {
+        let mut schema = json!({ "components": document["components"] });
+        schema["allOf"] = json!([body["schema"]]);
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let error = validator.validate(&body["example"]).err();
+        assert!(error.is_none(), "{place}: {}", error.unwrap());
+    }
+}
+
+#[test]
+fn every_error_is_described_as_a_problem_detail() {
+    for (place, body) in bodies(&document()) {
+        let status = place.split(": ").nth(1).unwrap();
+        let is_error = status.starts_with(['4', '5']);
+        assert_eq!(place.ends_with("problem+json"), is_error, "{place}");
+        if is_error {
+            let code = body["example"]["code"].as_str();
+            assert!(code.is_some(), "{place}");
+            assert_eq!(body["example"]["status"].to_string(), status);
+        }
+    }
+}
+
+#[test]
+fn the_sidecar_reads_the_examples_of_requests() {
+    let document = document();
+    let example = |path: &str| {
+        let body = &document["paths"][path]["post"]["requestBody"]["content"]["application/json"];
+        body["example"].to_string().into_bytes()
+    };
+    let decide = example("/v1/decide");
+    let read = sluicegate_protocol::read_decisions(&decide).unwrap();
+    assert!(!read.decisions.is_empty() && read.decisions.iter().all(Result::is_ok));
+    let give_back = example("/v1/give-back");
+    let read = sluicegate_protocol::read_give_backs(&give_back).unwrap();
+    assert!(!read.is_empty() && read.iter().all(Result::is_ok));
+    let reset = example("/v1/reset");
+    let read = sluicegate_protocol::read_resets(&reset).unwrap();
+    assert!(!read.is_empty() && read.iter().all(Result::is_ok));
+}
+
+#[test]
+fn a_schema_refuses_what_the_sidecar_refuses() {
+    let document = document();
+    let schema =
+        json!({ "components": document["components"], "$ref": "#/components/schemas/Request" });
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let check = json!({ "limit": "l", "key": "k" });
+    let body = |checks: Value| json!({ "decisions": [{ "checks": checks }] });
+    for (body, good) in [
+        (body(json!([check])), true),
+        (body(json!([])), false),
+        (body(json!(vec![check.clone(); 33])), false),
+        (body(json!([{ "limit": "l", "key": "" }])), false),
+        (
+            body(json!([{ "limit": "l", "key": "k", "cost": -1 }])),
+            false,
+        ),
+        (
+            body(json!([{ "limit": "l", "key": "k", "cots": 1 }])),
+            false,
+        ),
+        (body(json!([["l", "k", 1]])), false),
+    ] {
+        assert_eq!(validator.is_valid(&body), good, "{body}");
+        let bytes = body.to_string().into_bytes();
+        let read = sluicegate_protocol::read_decisions(&bytes).unwrap();
+        assert_eq!(read.decisions[0].is_ok(), good, "{body}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Quotas that requests ask for: which counts, on the embedded store.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+use sluicegate::decide::{OverridesNow, Plan};
+use sluicegate::policy::Policy;
+use sluicegate_engine::Memory;
+use sluicegate_protocol::{Check, Decision, Problem, Verdict};
+
+const POLICY: &str = "
+limits:
+  granted: { algorithm: sliding_log, windows: [{ quota: 3, per: 1h }], quota_from_request: { max: 10 } }
+  fixed: { algorithm: fixed_window, windows: [{ quota: 3, per: month }], quota_from_request: { max: 10 } }
+  own: { algorithm: sliding_log, windows: [{ quota: 3, per: 1h }] }
+";
+
+fn check(limit: &'static str, cost: u64, quota: Option<u64>) -> Check<'static> {
+    Check {
+        limit: limit.into(),
+        key: "k".into(),
+        cost,
+        quota,
+    }
+}
+
+fn decision(checks: &[Check<'static>]) -> Decision<'static> {
+    Decision {
+        checks: checks.to_vec(),
+        peek: false,
+        receipt: false,
+        shadow: None,
+        traceparent: None,
+    }
+}
+
+/// Whether it was admitted, the quota that counted, and what remains; nothing for a decision that cannot be made.
+type Answered = Option<(bool, u64, u64)>;
+
+/// The verdicts, and the limits whose policy did not accept a quota.
+fn ask(
+    engine: &mut Memory,
+    decisions: impl IntoIterator<Item = Decision<'static>>,
+) -> (Vec<Answered>, Vec<String>) {
+    let policy = Policy::parse(POLICY).unwrap();
+    let asked: Vec<Result<_, Problem>> = decisions.into_iter().map(Ok).collect();
+    let plan = Plan::new(&policy, &asked, OverridesNow::default(), |_| None);
+    let outcomes = engine.decide(1_790_000_000_000_000, &plan.batch);
+    let outcomes: Vec<_> = outcomes.into_iter().map(Result::ok).collect();
+    let answered = |verdict: &Verdict<'_>| match verdict {
+        Verdict::Admitted(status) => Some((true, status.quota, status.remaining)),
+        Verdict::Denied(status) => Some((false, status.quota, status.remaining)),
+        Verdict::Error { .. } => None,
+        Verdict::Unavailable { .. } => panic!("{verdict:?}"),
+    };
+    let verdicts = plan.verdicts(&outcomes, &[]);
+    let verdicts = verdicts.iter().map(|decided| answered(&decided.verdict));
+    let refused = plan.refused_quotas.iter().map(|limit| limit.name.clone());
+    (verdicts.collect(), refused.collect())
+}
+
+#[test]
+fn decisions_of_one_request_are_each_counted_by_their_own_quota_on_one_count() {
+    for limit in ["granted", "fixed"] {
+        let mut engine = Memory::new();
+        let one = |quota| decision(&[check(limit, 1, quota)]);
+        let quotas = [
+            Some(2),
+            Some(2),
+            Some(2),
+            None,
+            Some(5),
+            None,
+            Some(5),
+            Some(5),
+            Some(10),
+        ];
+        let (verdicts, refused) = ask(&mut engine, quotas.map(one));
+        assert_eq!(
+            verdicts,
+            [
+                Some((true, 2, 1)),
+                Some((true, 2, 0)),
+                Some((false, 2, 0)),
+                Some((true, 3, 0)),
+                Some((true, 5, 1)),
+                Some((false, 3, 0)),
+                Some((true, 5, 0)),
+                Some((false, 5, 0)),
+                Some((true, 10, 4)),
+            ],
+            "{limit}"
+        );
+        assert!(refused.is_empty());
+    }
+}
+
+#[test]
+fn a_quota_that_the_policy_does_not_accept_leaves_the_limits_own_in_force() {
+    for (limit, quota) in [
+        ("granted", 0),
+        ("granted", 11),
+        ("granted", u64::MAX),
+        ("own", 2),
+    ] {
+        let asked = decision(&[check(limit, 1, Some(quota))]);
+        let (verdicts, refused) = ask(&mut Memory::new(), [asked]);
+        assert_eq!(verdicts, [Some((true, 3, 2))], "{limit} {quota}");
+        assert_eq!(refused, [limit]);
+    }
+}
+
+#[test]
+fn a_cost_is_measured_by_the_quota_that_counts() {
+    let asked = |cost, quota| decision(&[check("granted", cost, quota)]);
+    let (verdicts, _) = ask(
+        &mut Memory::new(),
+        [asked(8, Some(8)), asked(4, None), asked(3, Some(2))],
+    );
+    assert_eq!(verdicts, [Some((true, 8, 0)), None, None]);
+}
+
+#[test]
+fn of_two_quotas_for_the_same_key_in_one_decision_the_smaller_counts() {
+    for quotas in [[Some(9), Some(4)], [Some(4), Some(9)]] {
+        let both = decision(&quotas.map(|quota| check("granted", 1, quota)));
+        let (verdicts, _) = ask(&mut Memory::new(), [both]);
+        assert_eq!(verdicts, [Some((true, 4, 2))]);
+    }
+    let with_default = decision(&[check("granted", 1, Some(9)), check("granted", 1, None)]);
+    let (verdicts, _) = ask(&mut Memory::new(), [with_default]);
+    assert_eq!(verdicts, [Some((true, 3, 1))]);
+}
+
+#[test]
+fn the_examples_of_the_documents_are_accepted() {
+    let page = include_str!("../../docs/quotas.md");
+    let blocks = page.split("```yaml\n").skip(1);
+    let blocks: Vec<_> = blocks
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    let (policies, filters): (Vec<_>, Vec<_>) = blocks
+        .iter()
+        .partition(|block| block.starts_with("limits:"));
+    assert_eq!((policies.len(), filters.len()), (3, 2));
+    for policy in policies {
+        Policy::parse(policy).unwrap_or_else(|why| panic!("{why}: {policy}"));
+    }
+    for filter in filters {
+        let value: serde_json::Value = serde_saphyr::from_str(filter).unwrap();
+        let parsed = sluicegate_rules::parse(value.to_string().as_bytes());
+        parsed.unwrap_or_else(|why| panic!("{why}: {filter}"));
+    }
+}

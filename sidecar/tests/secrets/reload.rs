@@ -1,0 +1,60 @@
+//! A broken policy on reload: the sidecar refuses it, and no output has the secret.
+
+use std::fs;
+
+use crate::broken::{GOOD, SECRET, STORES};
+use crate::running::Running;
+use crate::{Folder, assert_none, broken_files};
+
+fn is_refused_without_the_secret_on_reload(store: &str) {
+    let folder = Folder::new();
+    let good = GOOD.replace("STORE", store);
+    folder.write(good.as_bytes());
+    let running = Running::start(&folder, folder.serve());
+    let refused = || {
+        running
+            .get("/readyz")
+            .contains("the policy file is refused")
+    };
+    let mut leaks = Vec::new();
+    for (number, (case, file, named)) in broken_files(store).into_iter().enumerate() {
+        folder.write(&file);
+        running.eventually(&case, refused);
+        // The log is written by a thread of its own.
+        let logged = || running.log().contains("the previous policy stays in force");
+        running.eventually(&case, logged);
+        let all = running.everything();
+        for (place, printed) in &all {
+            if printed.contains(SECRET) {
+                leaks.push(format!("{case}: {place}"));
+            }
+        }
+        for (place, printed) in [&all[0], &all[3]] {
+            let lost = named.iter().find(|name| !printed.contains(**name));
+            if let Some(name) = lost {
+                leaks.push(format!("{case}: no {name} in {place}: {printed}"));
+            }
+        }
+        // So that each leak is reported once.
+        fs::write(&running.log, "").unwrap();
+        // A different text each time: an unchanged file is not reloaded.
+        folder.write(format!("{good}# {number}\n").as_bytes());
+        running.eventually(&case, || !refused());
+    }
+    assert_none(&leaks);
+}
+
+#[test]
+fn s21_no_secret_on_reload_with_redis() {
+    is_refused_without_the_secret_on_reload(STORES[0]);
+}
+
+#[test]
+fn s21_no_secret_on_reload_with_a_cluster() {
+    is_refused_without_the_secret_on_reload(STORES[2]);
+}
+
+#[test]
+fn s21_no_secret_on_reload_with_a_socket() {
+    is_refused_without_the_secret_on_reload(STORES[3]);
+}

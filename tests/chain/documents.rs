@@ -1,0 +1,153 @@
+//! What README, `docs/http.md` and `docs/policy.md` tell people to type, run as it is written there.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::repository;
+use sluicegate_tests::sidecar::{Sidecar, binary};
+use sluicegate_tests::upstream;
+
+/// Commands that other targets run, or that only prepare the next line.
+const NOT_HERE: [&str; 5] = [
+    "make demo",
+    "make build filter",
+    "docker compose up --build",
+    "export PATH=",
+    "sluicegate serve --policy envoy/policy.yaml",
+];
+/// Attempts until a limit of five in two seconds denies, on a machine that may stand still for some time.
+const ATTEMPTS: usize = 200;
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(repository(name)).unwrap()
+}
+
+/// The blocks of a page with this language.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let mark = format!("```{language}\n");
+    let rest = page.split(mark.as_str()).skip(1);
+    rest.map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+fn run(command: &str) -> Output {
+    let folder = binary().parent().unwrap().display().to_string();
+    Command::new("bash")
+        .args(["-euo", "pipefail", "-c", command])
+        .env(
+            "PATH",
+            format!("{folder}:{}", std::env::var("PATH").unwrap()),
+        )
+        .current_dir(repository(""))
+        .output()
+        .expect("bash")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).replace('\r', "")
+}
+
+/// Numbers differ from run to run.
+fn without_numbers(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars() {
+        if !c.is_ascii_digit() {
+            shown.push(c);
+        } else if !shown.ends_with('N') {
+            shown.push('N');
+        }
+    }
+    shown
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_of_readme_and_of_the_page_on_http_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&page("envoy/policy.yaml"), folder.path()).await;
+    let upstream = upstream::start().await;
+    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, None).await;
+    let envoy_address = envoy.url("");
+    let places = [
+        ("127.0.0.1:9180", format!("127.0.0.1:{}", sidecar.port)),
+        (
+            "127.0.0.1:9181",
+            format!("127.0.0.1:{}", sidecar.admin_port),
+        ),
+        (
+            "http://127.0.0.1:10000",
+            envoy_address.trim_end_matches('/').to_owned(),
+        ),
+        ("run-the-job", "true".to_owned()),
+    ];
+    let readme = page("README.md");
+    let http = page("docs/http.md");
+    let commands = [&readme, &http]
+        .map(|page| blocks(page, "sh").concat())
+        .concat();
+    let mut ran = 0;
+    let mut through_envoy = None;
+    for command in commands.lines() {
+        if NOT_HERE.iter().any(|start| command.starts_with(start)) {
+            continue;
+        }
+        let here = places.iter().fold(command.to_owned(), |line, (from, to)| {
+            line.replace(from, to)
+        });
+        let output = run(&here);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{here}: {}{errors}", text(&output));
+        assert!(!text(&output).is_empty(), "{here} prints nothing");
+        assert!(
+            !text(&output).contains("\"error\""),
+            "{here}: {}",
+            text(&output)
+        );
+        if command.contains(":10000") {
+            through_envoy = Some(here);
+        }
+        ran += 1;
+    }
+    assert!(ran >= 6, "{ran}");
+
+    let through_envoy = through_envoy.expect("README asks through Envoy");
+    let denied = (0..ATTEMPTS)
+        .map(|_| text(&run(&through_envoy)))
+        .find(|answer| answer.starts_with("HTTP/1.1 429"))
+        .expect("a denial");
+    let shown = blocks(&readme, "")
+        .into_iter()
+        .find(|block| block.starts_with("HTTP/1.1 429"))
+        .expect("README shows a 429");
+    let denied = without_numbers(&denied);
+    for line in shown.lines() {
+        let line = without_numbers(line);
+        assert!(
+            denied.lines().any(|this| this == line),
+            "not in the 429: {line}\n{denied}"
+        );
+    }
+}
+
+#[test]
+fn every_policy_in_a_document_passes_check_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checked = 0;
+    for name in ["README.md", "docs/policy.md"] {
+        let document = page(name);
+        for policy in blocks(&document, "yaml")
+            .iter()
+            .filter(|block| block.contains("\nlimits:"))
+        {
+            let file: &Path = &folder.path().join("policy.yaml");
+            std::fs::write(file, policy).unwrap();
+            let output = run(&format!(
+                "sluicegate check-config --policy {}",
+                file.display()
+            ));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name}: {}{errors}", text(&output));
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 2);
+}

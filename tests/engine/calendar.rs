@@ -1,0 +1,271 @@
+//! Calendar windows: what the generated histories of agreement.rs do not come to. Edges at which clocks change, calls for
+//! which Redis's clock is in another window than was expected, and states of a version with other rules for a zone.
+
+use crate::lua::Lua;
+use sluicegate_engine::script::{self, Reply};
+use sluicegate_engine::{
+    Algorithm, Batch, Bucket, BucketSpec, Calendar, CalendarUnit, Decision, Memory, Outcome, Take,
+};
+
+const SECOND: u64 = 1_000_000;
+const HOUR: u64 = 3_600 * SECOND;
+
+fn at(text: &str) -> u64 {
+    let time: jiff::Timestamp = text.parse().expect("a time");
+    u64::try_from(time.as_microsecond()).expect("after 1970")
+}
+
+fn bucket(unit: CalendarUnit, zone: &str, quota: u64) -> Bucket {
+    let calendar = Calendar::new(unit, zone).expect("a zone");
+    Bucket {
+        key: format!("sg:{{calendar}}:{}:{zone}", unit.name()),
+        spec: BucketSpec {
+            algorithm: Algorithm::CalendarWindow(calendar),
+            quota,
+            window_us: calendar.longest_us(),
+        },
+    }
+}
+
+fn takes(buckets: &[Bucket], cost: u64) -> Batch {
+    let takes = (0..buckets.len()).map(|bucket| Take { bucket, cost });
+    Batch {
+        buckets: buckets.to_vec(),
+        decisions: vec![Decision {
+            takes: takes.collect(),
+            peek: false,
+            receipts: Vec::new(),
+        }],
+    }
+}
+
+/// The same on the script and on the embedded store.
+struct Both {
+    lua: Lua,
+    memory: Memory,
+}
+
+impl Both {
+    fn new() -> Self {
+        Self {
+            lua: Lua::start(),
+            memory: Memory::new(),
+        }
+    }
+
+    fn take(&mut self, now: u64, bucket: &Bucket) -> Outcome {
+        let batch = takes(std::slice::from_ref(bucket), 1);
+        let outcome = self.lua.decide(Some(now), &batch)[0];
+        assert_eq!(self.memory.decide(now, &batch), [Ok(outcome)]);
+        outcome
+    }
+}
+
+#[test]
+fn each_window_admits_its_quota_and_promises_its_end() {
+    let mut both = Both::new();
+    // A window each, by its first microsecond and that of the next.
+    let windows = [
+        // A day of 23 hours, one of 25, one of 24 and a half, one that begins at 1:00.
+        (
+            CalendarUnit::Day,
+            "Europe/Berlin",
+            "2026-03-28T23:00:00Z",
+            "2026-03-29T22:00:00Z",
+        ),
+        (
+            CalendarUnit::Day,
+            "Europe/Berlin",
+            "2026-10-24T22:00:00Z",
+            "2026-10-25T23:00:00Z",
+        ),
+        (
+            CalendarUnit::Day,
+            "Australia/Lord_Howe",
+            "2026-04-04T13:00:00Z",
+            "2026-04-05T13:30:00Z",
+        ),
+        (
+            CalendarUnit::Day,
+            "Africa/Cairo",
+            "2026-04-23T22:00:00Z",
+            "2026-04-24T21:00:00Z",
+        ),
+        (
+            CalendarUnit::Week,
+            "America/New_York",
+            "2026-03-02T05:00:00Z",
+            "2026-03-09T04:00:00Z",
+        ),
+        (
+            CalendarUnit::Month,
+            "UTC",
+            "2028-02-01T00:00:00Z",
+            "2028-03-01T00:00:00Z",
+        ),
+        (
+            CalendarUnit::Month,
+            "Europe/Berlin",
+            "2027-02-28T23:00:00Z",
+            "2027-03-31T22:00:00Z",
+        ),
+    ];
+    for (index, (unit, zone, start, end)) in windows.into_iter().enumerate() {
+        let mut bucket = bucket(unit, zone, 3);
+        bucket.key.push_str(&index.to_string());
+        let (start, end) = (at(start), at(end));
+        // The window before is used up to its last microsecond.
+        assert!(
+            (0..3).all(|_| both.take(start - 1, &bucket).admitted),
+            "{zone} {unit:?}"
+        );
+        assert_eq!(
+            both.take(start - 1, &bucket).retry_after_us,
+            1,
+            "{zone} {unit:?}"
+        );
+        let first = both.take(start, &bucket);
+        assert!(
+            first.admitted && first.reset_us == end - start,
+            "{zone} {unit:?} {first:?}"
+        );
+        assert!(both.take(start + HOUR, &bucket).admitted);
+        assert!(both.take(end - 1, &bucket).admitted);
+        let denied = both.take(start + HOUR, &bucket);
+        assert!(!denied.admitted);
+        assert_eq!(denied.retry_after_us, end - start - HOUR, "{zone} {unit:?}");
+        assert!(!both.take(end - 1, &bucket).admitted);
+        assert!(both.take(end, &bucket).admitted, "{zone} {unit:?}");
+    }
+}
+
+#[test]
+fn a_call_that_is_decided_on_the_other_side_of_an_edge_counts_there() {
+    let mut lua = Lua::start();
+    let month = bucket(CalendarUnit::Month, "Europe/Berlin", 2);
+    let edge = at("2026-03-31T22:00:00Z");
+    let batch = takes(&[month], 2);
+    let mut ask = |now, not_after| match lua.reply(Some(now), Some(not_after), &batch) {
+        Ok(Reply::Done { each, .. }) => each[0].expect("a state"),
+        other => panic!("{other:?}"),
+    };
+    // One sidecar still expects March and another April; Redis's clock decides.
+    let admitted = ask(edge - 1, edge + SECOND);
+    assert!(admitted.admitted && admitted.reset_us == 1, "{admitted:?}");
+    assert!(!ask(edge - 1, edge - 1).admitted);
+    assert!(ask(edge, edge).admitted);
+    assert!(!ask(edge, edge + 20 * SECOND).admitted);
+}
+
+#[test]
+fn a_call_without_the_window_of_redis_is_answered_by_the_time_and_writes_nothing() {
+    let mut lua = Lua::start();
+    let day = bucket(CalendarUnit::Day, "Europe/Berlin", 2);
+    let batch = takes(std::slice::from_ref(&day), 1);
+    let now = at("2026-11-22T12:00:00Z");
+    // Redis's clock was set back by two days, or is not known at all.
+    let late = Ok(Reply::Late { now_us: now });
+    assert_eq!(lua.reply(Some(now), Some(now + 48 * HOUR), &batch), late);
+    let unknown = script::arguments(&batch, None);
+    let mut call = redis::cmd("EVAL");
+    call.arg(script::DECIDE).arg(1).arg(&day.key).arg(unknown);
+    let reply: Vec<u8> = call
+        .arg(script::clock(now))
+        .query(&mut lua.connection)
+        .expect("a reply");
+    assert_eq!(
+        script::outcomes(&batch, &reply),
+        Ok(Reply::Late { now_us: now })
+    );
+    assert_eq!(lua.ttl_ms(&day.key), -2);
+    assert!(lua.decide(Some(now), &batch)[0].admitted);
+}
+
+#[test]
+fn where_a_log_is_mended_in_the_same_call_only_the_calendar_window_goes_unanswered() {
+    let mut lua = Lua::start();
+    let log = Bucket {
+        key: "sg:{calendar}:log".to_owned(),
+        spec: BucketSpec {
+            algorithm: Algorithm::SlidingLog,
+            quota: 60,
+            window_us: 60 * SECOND,
+        },
+    };
+    let day = bucket(CalendarUnit::Day, "UTC", 5);
+    let now = at("2026-11-22T12:00:00Z");
+    for entry in 0..50 {
+        lua.decide(
+            Some(now + entry * 10_000),
+            &takes(std::slice::from_ref(&log), 1),
+        );
+    }
+    assert!(lua.decide(Some(now), &takes(std::slice::from_ref(&day), 1))[0].admitted);
+    // Back by two days, which the caller does not know of.
+    let back = now - 48 * HOUR;
+    let mut batch = takes(&[log.clone(), day.clone()], 1);
+    batch.decisions.push(Decision {
+        takes: vec![Take { bucket: 0, cost: 1 }],
+        peek: false,
+        receipts: Vec::new(),
+    });
+    let Ok(Reply::Done { each, .. }) = lua.reply(Some(back), Some(now), &batch) else {
+        panic!("no answer");
+    };
+    assert!(each[0].is_err(), "{each:?}");
+    assert_eq!(
+        each[1].map(|outcome| (outcome.admitted, outcome.remaining)),
+        Ok((true, 9))
+    );
+    // What the log holds is sound, and the day is as it was.
+    assert_eq!(lua.decide(Some(back), &takes(&[log], 1))[0].remaining, 8);
+    assert_eq!(lua.decide(Some(now), &takes(&[day], 1))[0].remaining, 3);
+}
+
+#[test]
+fn a_count_of_a_version_with_other_rules_for_the_zone_stays() {
+    let mut lua = Lua::start();
+    let day = bucket(CalendarUnit::Day, "Europe/Berlin", 5);
+    let batch = takes(std::slice::from_ref(&day), 1);
+    // By that version the day began an hour later, at 0:00 UTC: four units since.
+    let start = at("2026-11-22T00:00:00Z");
+    let state = [
+        &start.to_be_bytes()[1..],
+        &4_u32.to_be_bytes(),
+        &start.to_be_bytes()[1..],
+    ];
+    let mut set = redis::cmd("SET");
+    set.arg(&day.key)
+        .arg(state.concat())
+        .arg("PX")
+        .arg(3_600_000);
+    set.exec(&mut lua.connection).expect("an answer");
+    let now = start + HOUR;
+    assert_eq!(lua.decide(Some(now), &batch)[0].remaining, 0);
+    let denied = lua.decide(Some(now), &batch)[0];
+    // To the end of the day by its own rules.
+    assert_eq!((denied.admitted, denied.retry_after_us), (false, 22 * HOUR));
+    // The other version still finds the window that it began.
+    let kept: Vec<u8> = redis::cmd("GET")
+        .arg(&day.key)
+        .query(&mut lua.connection)
+        .expect("a state");
+    assert_eq!(
+        kept[..11],
+        [&start.to_be_bytes()[1..], &5_u32.to_be_bytes()].concat()
+    );
+}
+
+#[test]
+fn a_key_ends_with_its_window() {
+    let mut lua = Lua::start();
+    let month = bucket(CalendarUnit::Month, "UTC", 5);
+    let now = at("2026-11-22T12:00:00Z");
+    lua.decide(Some(now), &takes(std::slice::from_ref(&month), 1));
+    let left_ms = i64::try_from((at("2026-12-01T00:00:00Z") - now) / 1_000).expect("fits");
+    let ttl_ms = lua.ttl_ms(&month.key);
+    assert!(
+        (left_ms - 60_000..=left_ms + 1_000).contains(&ttl_ms),
+        "{ttl_ms} {left_ms}"
+    );
+}

@@ -1,0 +1,103 @@
+//! The command after `--`.
+
+use std::os::unix::process::ExitStatusExt;
+
+use sluicegate_tests::process::eventually;
+
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::shell::{POLICY, Shell};
+
+#[tokio::test]
+async fn it_runs_only_if_admitted_and_its_status_is_passed_on() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    let ask = async |cost: u64, script: &str| {
+        let decide = format!("sluicegate decide --limit hourly --key k --cost {cost}");
+        shell.sh(&format!("{decide} -- sh -c '{script}'")).await
+    };
+    let ran = ask(1, "echo out; echo err >&2; exit 7").await;
+    assert_eq!(ran.code(), 7);
+    // Nothing of ours is among what it says.
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("out\n", "err\n"));
+    assert_eq!(ask(1, "kill -KILL $$").await.code(), 128 + 9);
+    // A program of ours ignores SIGPIPE; the command must not inherit that.
+    assert_eq!(ask(1, "kill -PIPE $$").await.code(), 128 + 13);
+    assert_eq!(shell.left("hourly", "").await, 7);
+    let ran = ask(8, "touch ran").await;
+    assert_eq!((ran.code(), ran.out.as_str()), (75, ""), "{ran:?}");
+    assert!(ran.err.starts_with("denied: "), "{ran:?}");
+    assert!(!shell.has("ran"));
+    assert_eq!(shell.left("hourly", "").await, 7);
+    // Its own arguments are not ours.
+    let ran = shell
+        .sluicegate("decide --limit hourly --key k -- printf %s --limit")
+        .await;
+    assert_eq!(ran.out, "--limit", "{ran:?}");
+}
+
+#[tokio::test]
+async fn it_has_the_standard_input_and_no_file_of_ours() {
+    let (mut shell, redis) = Shell::with_redis().await;
+    let sidecar = Sidecar::start_on(POLICY, Some(&redis.url()), shell.folder.path()).await;
+    shell.ask(&sidecar);
+    for target in ["", "--policy policy.yaml"] {
+        let decide = format!("sluicegate decide --limit hourly --key k {target}");
+        let ran = shell.sh(&format!("echo in | {decide} -- cat")).await;
+        assert_eq!((ran.code(), ran.out.as_str()), (0, "in\n"), "{ran:?}");
+        let list = "ls /proc/self/fd";
+        let open = shell.sh(&format!("{decide} -- {list}")).await;
+        let without = shell.sh(list).await;
+        assert_eq!(open.out, without.out, "{open:?}");
+    }
+}
+
+async fn units_of_what_cannot_be_started_are_given_back(shell: &Shell, more: &str) {
+    shell.write("text", "no program");
+    for (program, status) in [
+        ("./nothing", 127),
+        ("nothing", 127),
+        ("./text", 126),
+        (".", 126),
+    ] {
+        let ran = shell
+            .sluicegate(&format!(
+                "decide --limit hourly --key k --cost 4 --check other=k:2 {more} -- {program}"
+            ))
+            .await;
+        assert_eq!(ran.code(), status, "{program}: {ran:?}");
+        assert!(ran.err.contains("its units were returned"), "{ran:?}");
+        assert_eq!(shell.left("hourly", more).await, 10, "{program}");
+        assert_eq!(shell.left("other", more).await, 5, "{program}");
+    }
+}
+
+#[tokio::test]
+async fn units_of_what_cannot_be_started_are_given_back_to_a_sidecar() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    units_of_what_cannot_be_started_are_given_back(&shell, "").await;
+}
+
+#[tokio::test]
+async fn units_of_what_cannot_be_started_are_given_back_to_a_store() {
+    let (shell, _redis) = Shell::with_redis().await;
+    units_of_what_cannot_be_started_are_given_back(&shell, "--policy policy.yaml").await;
+}
+
+#[tokio::test]
+async fn a_signal_reaches_it() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    let program = shell.folder.path().join("bin/sluicegate");
+    let mut command = shell.command(program.to_str().unwrap());
+    command.args([
+        "decide", "--limit", "hourly", "--key", "k", "--", "sh", "-c",
+    ]);
+    command.arg("trap 'touch signalled; exit 3' TERM; touch started; while :; do sleep 0.1; done");
+    let mut job = command.spawn().unwrap();
+    eventually("it runs", async || shell.has("started")).await;
+    let id = job.id().unwrap();
+    let killed = shell.sh(&format!("kill -TERM {id}")).await;
+    assert_eq!(killed.code(), 0, "{killed:?}");
+    let status = job.wait().await.unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(3), None));
+    assert!(shell.has("signalled"));
+}

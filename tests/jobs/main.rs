@@ -1,0 +1,17 @@
+//! What jobs do without Envoy: the commands as a shell sees them, on a real sidecar and a real Redis.
+//!
+//! | module | what belongs there |
+//! |---|---|
+//! | `statuses` | every exit status, whoever decides |
+//! | `waiting` | `decide --wait`: exact, bounded, through outages |
+//! | `commands` | the command after `--` |
+//! | `units` | `peek`, `give-back`, `reset` |
+//! | `document` | every command of docs/jobs.md |
+
+mod api;
+mod commands;
+mod document;
+mod shell;
+mod statuses;
+mod units;
+mod waiting;

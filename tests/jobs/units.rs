@@ -1,0 +1,178 @@
+//! `peek`, `give-back` and `reset`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::shell::{POLICY, Shell};
+
+async fn peek(shell: &Shell, arguments: &str) -> Value {
+    let ran = shell
+        .sluicegate(&format!("peek --output json {arguments}"))
+        .await;
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    ran.json()
+}
+
+#[tokio::test]
+async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    let whole = peek(&shell, "--limit hourly --key k").await;
+    assert_eq!(
+        (
+            &whole["remaining"],
+            &whole["next_unit_ms"],
+            &whole["reset_ms"]
+        ),
+        (&10.into(), &Value::Null, &0.into()),
+        "{whole}"
+    );
+    // One unit, and two later ones: the next to come free is the first.
+    let take = |cost: u64| format!("decide --limit hourly --key k --cost {cost}");
+    assert_eq!(shell.sluicegate(&take(1)).await.code(), 0);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(shell.sluicegate(&take(2)).await.code(), 0);
+    let left = peek(&shell, "--limit hourly --key k --cost 9").await;
+    let number = |name: &str| left[name].as_u64().unwrap();
+    assert_eq!(
+        (number("remaining"), number("quota"), number("cost")),
+        (7, 10, 9)
+    );
+    let (next, room, all) = (
+        number("next_unit_ms"),
+        number("retry_after_ms"),
+        number("reset_ms"),
+    );
+    assert!(next + 1_400 < all && all <= 3_600_000, "{left}");
+    // For nine, the one and the two have to come back.
+    assert!(room.abs_diff(all) <= 1, "{left}");
+    assert_eq!(
+        peek(&shell, "--limit hourly --key k --cost 8").await["cost"],
+        8
+    );
+    // It took nothing, however often.
+    assert_eq!(shell.left("hourly", "").await, 7);
+    let text = shell
+        .sluicegate("peek --limit hourly --key k --cost 9")
+        .await
+        .out;
+    for part in [
+        "7 of 10 left",
+        "9 units available in ",
+        "next unit available in 5",
+        "whole quota available in ",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn the_next_unit_is_there_when_peek_said_and_not_before() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    assert_eq!(
+        shell
+            .sluicegate("decide --limit brief --key k --cost 2")
+            .await
+            .code(),
+        0
+    );
+    let left = peek(&shell, "--limit brief --key k").await;
+    assert_eq!(left["remaining"], 0);
+    assert_eq!(left["next_unit_ms"], left["retry_after_ms"]);
+    let next = left["next_unit_ms"].as_u64().unwrap();
+    tokio::time::sleep(Duration::from_millis(next)).await;
+    assert_eq!(shell.left("brief", "").await, 2);
+}
+
+#[tokio::test]
+async fn a_receipt_gives_units_back_once() {
+    let (shell, _sidecar) = Shell::with_sidecar().await;
+    let ran = shell
+        .sluicegate("decide --limit hourly --key k --cost 5 --receipt --output json")
+        .await;
+    let receipt = ran.json()["receipt"][0].as_str().unwrap().to_owned();
+    let back = async |more: &str| {
+        let ran = shell
+            .sluicegate(&format!(
+                "give-back --limit hourly --key k --receipt {receipt} {more}"
+            ))
+            .await;
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        ran.out
+    };
+    assert_eq!(back("--units 1").await, "1 unit returned\n");
+    assert_eq!(shell.left("hourly", "").await, 6);
+    assert_eq!(back("").await, "4 units returned\n");
+    assert!(back("").await.starts_with("0 units returned"));
+    let object = back("--output json").await;
+    let object: Value = serde_json::from_str(&object).unwrap();
+    assert_eq!(object["units"], 0);
+    assert_eq!(shell.left("hourly", "").await, 10);
+    let ran = shell
+        .sluicegate("give-back --limit hourly --key k --receipt 12")
+        .await;
+    assert_eq!(ran.code(), 64, "{ran:?}");
+    assert!(ran.err.contains("`--receipt`"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn a_reset_needs_the_token_that_the_sidecar_has() {
+    let mut shell = Shell::with_policy();
+    let arguments = ["--admin-token", "letmein"];
+    let sidecar = Sidecar::start_with(POLICY, shell.folder.path(), &arguments).await;
+    shell.ask(&sidecar);
+    assert_eq!(
+        shell
+            .sluicegate("decide --limit other --key k --cost 5")
+            .await
+            .code(),
+        0
+    );
+    let reset = "reset --limit other --key k";
+    for wrong in ["", "--admin-token letmeout"] {
+        let ran = shell.sluicegate(&format!("{reset} {wrong}")).await;
+        assert_eq!(ran.code(), 77, "{ran:?}");
+        assert!(!ran.err.contains("letme"), "{ran:?}");
+    }
+    assert_eq!(shell.left("other", "").await, 0);
+    shell.set("SLUICEGATE_ADMIN_TOKEN", "letmein");
+    let ran = shell.sluicegate(reset).await;
+    assert_eq!(
+        (ran.code(), ran.out.as_str()),
+        (
+            0,
+            "limit `other`: the whole quota is available again for this key\n"
+        ),
+        "{ran:?}"
+    );
+    assert_eq!(shell.left("other", "").await, 5);
+    let ran = shell.sluicegate("reset --limit another --key k").await;
+    assert_eq!(ran.code(), 64, "{ran:?}");
+    assert!(ran.err.contains("`--limit`"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn a_store_is_reset_without_a_sidecar() {
+    let (shell, _redis) = Shell::with_redis().await;
+    let direct = "--policy policy.yaml";
+    let take = format!("decide --limit other --key k --cost 5 {direct}");
+    assert_eq!(shell.sluicegate(&take).await.code(), 0);
+    let ran = shell
+        .sluicegate(&format!(
+            "reset --limit other --key k {direct} --output json"
+        ))
+        .await;
+    assert_eq!(
+        (ran.code(), &ran.json()["held"]),
+        (0, &true.into()),
+        "{ran:?}"
+    );
+    assert_eq!(shell.left("other", direct).await, 5);
+    let both = shell
+        .sluicegate(&format!(
+            "reset --limit other --key k {direct} --admin http://h"
+        ))
+        .await;
+    assert_eq!(both.code(), 64, "{both:?}");
+}
