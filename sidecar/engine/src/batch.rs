@@ -137,13 +137,13 @@ impl Batch {
     /// same rank ask for one key with two specs, unless they have several keys.
     #[must_use]
     pub fn spec_ranks(&self) -> Vec<usize> {
-        let mut specs_of = HashMap::new();
-        let rank = |bucket: &Bucket| {
-            let known: &mut usize = specs_of.entry(bucket.key.clone()).or_default();
+        let mut specs_of: HashMap<&str, usize> = HashMap::new();
+        let ranks = self.buckets.iter().map(|bucket| {
+            let known = specs_of.entry(&bucket.key).or_default();
             *known += 1;
             *known - 1
-        };
-        let ranks: Vec<_> = self.buckets.iter().map(rank).collect();
+        });
+        let ranks: Vec<_> = ranks.collect();
         let of = |decision: &Decision| {
             let takes = decision.takes.iter();
             let ranks = takes.filter_map(|take| ranks.get(take.bucket).copied());

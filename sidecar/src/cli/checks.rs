@@ -1,5 +1,7 @@
 //! Arguments for limits, keys and costs.
 
+use std::borrow::Cow;
+
 use clap::builder::RangedU64ValueParser;
 use sluicegate_protocol::Check;
 
@@ -17,12 +19,7 @@ pub struct LimitKey {
 impl LimitKey {
     /// A check of this limit and key.
     pub fn check(&self, cost: u64) -> Check<'_> {
-        Check {
-            limit: self.limit.as_str().into(),
-            key: self.key.as_str().into(),
-            cost,
-            quota: None,
-        }
+        check(self.limit.as_str(), self.key.as_str(), cost)
     }
 }
 
@@ -52,16 +49,21 @@ impl Checks {
     /// All checks; that of `--limit` comes first.
     pub fn all(&self) -> Vec<Check<'_>> {
         let first = self.limit.as_deref().zip(self.key.as_deref());
-        let first = first.map(|(limit, key)| Check {
-            limit: limit.into(),
-            key: key.into(),
-            cost: self.cost,
-            quota: None,
-        });
+        let first = first.map(|(limit, key)| check(limit, key, self.cost));
         first
             .into_iter()
             .chain(self.check.iter().cloned())
             .collect()
+    }
+}
+
+/// A check with the limit's own quota.
+fn check<'a>(limit: impl Into<Cow<'a, str>>, key: impl Into<Cow<'a, str>>, cost: u64) -> Check<'a> {
+    Check {
+        limit: limit.into(),
+        key: key.into(),
+        cost,
+        quota: None,
     }
 }
 
@@ -78,12 +80,7 @@ fn one(text: &str) -> Result<Check<'static>, String> {
     });
     let (limit, key, cost) = parts
         .ok_or("expected LIMIT=KEY:COST with a cost of at least 1, such as yt-quota=cred-1:100")?;
-    Ok(Check {
-        limit: limit.to_owned().into(),
-        key: key.to_owned().into(),
-        cost,
-        quota: None,
-    })
+    Ok(check(limit.to_owned(), key.to_owned(), cost))
 }
 
 /// The message of a request error, with the field replaced by the argument that it came from.

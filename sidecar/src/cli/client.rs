@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 
 use super::Failure;
@@ -69,23 +69,14 @@ impl Client {
         self.send(path, request.timeout(PATIENCE)).await
     }
 
-    /// Sends a POST with a JSON body and returns the response body.
-    pub async fn post(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let request = self.http.post(self.endpoint.url(path));
-        let request = request.header("content-type", "application/json");
-        self.send(path, request.body(body)).await
-    }
-
-    /// Sends a PUT with a JSON body and returns the response body.
-    pub async fn put(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let request = self.http.put(self.endpoint.url(path));
-        let request = request.header("content-type", "application/json");
-        self.send(path, request.body(body)).await
-    }
-
-    /// Sends a DELETE with a JSON body and returns the response body.
-    pub async fn delete(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let request = self.http.delete(self.endpoint.url(path));
+    /// Sends a JSON body and returns the response body.
+    pub async fn send_json(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, Failure> {
+        let request = self.http.request(method, self.endpoint.url(path));
         let request = request.header("content-type", "application/json");
         self.send(path, request.body(body)).await
     }
@@ -128,6 +119,11 @@ impl Client {
             innermost(error),
             self.remedy
         ))
+    }
+
+    /// Parses a response body.
+    pub fn read<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, Failure> {
+        serde_json::from_slice(body).map_err(|error| self.not_a_sidecar(error))
     }
 
     /// The error for an answer that no sidecar gives.

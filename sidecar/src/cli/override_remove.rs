@@ -1,5 +1,6 @@
 //! `sluicegate override remove`: removes an override from the store.
 
+use reqwest::Method;
 use sluicegate_protocol::{OverrideWasRemoved, RemoveOverride};
 
 use super::Failure;
@@ -28,7 +29,8 @@ impl Remove {
             reason: self.author.reason,
             by,
         };
-        let answer: OverrideWasRemoved = overrides::delete(&self.admin, &remove).await?;
+        let answer: OverrideWasRemoved =
+            overrides::change(&self.admin, Method::DELETE, &remove).await?;
         let removed = match answer.removed {
             true => "override removed; it takes effect on all sidecars within a second",
             false => "the store has no override for this limit and key",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::ArgGroup;
+use reqwest::Method;
 use sluicegate_protocol::{OverrideTerms, OverrideWasSet, SetOverride};
 
 use super::Failure;
@@ -54,7 +55,7 @@ impl Set {
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;
         let Subject { limit, key } = self.subject;
         let set = SetOverride { limit, key, terms };
-        let answer: OverrideWasSet = overrides::put(&self.admin, &set).await?;
+        let answer: OverrideWasSet = overrides::change(&self.admin, Method::PUT, &set).await?;
         let now = &answer.now;
         let until = match &now.terms.until {
             Some(until) => format!("until {until}"),

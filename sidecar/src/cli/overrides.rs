@@ -1,6 +1,7 @@
 //! `sluicegate override`: gives single keys another quota, no limit or a block, on running sidecars.
 
 use clap::Subcommand;
+use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sluicegate_protocol::OVERRIDES_PATH;
@@ -50,28 +51,19 @@ impl Override {
 pub async fn get<T: DeserializeOwned>(admin: &Admin) -> Result<T, Failure> {
     let client = admin.client()?;
     let body = client.get(OVERRIDES_PATH).await?;
-    serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
+    client.read(&body)
 }
 
-/// Sets an override.
-pub async fn put<T: DeserializeOwned>(admin: &Admin, one: &impl Serialize) -> Result<T, Failure> {
-    let (client, one) = (admin.client()?, json(one)?);
-    let body = client.put(OVERRIDES_PATH, one).await?;
-    serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
-}
-
-/// Removes an override.
-pub async fn delete<T: DeserializeOwned>(
+/// Sets an override (PUT) or removes it (DELETE).
+pub async fn change<T: DeserializeOwned>(
     admin: &Admin,
+    method: Method,
     one: &impl Serialize,
 ) -> Result<T, Failure> {
-    let (client, one) = (admin.client()?, json(one)?);
-    let body = client.delete(OVERRIDES_PATH, one).await?;
-    serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
-}
-
-fn json(body: &impl Serialize) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(body).map_err(Failure::system)
+    let client = admin.client()?;
+    let one = serde_json::to_vec(one).map_err(Failure::system)?;
+    let body = client.send_json(method, OVERRIDES_PATH, one).await?;
+    client.read(&body)
 }
 
 /// The limit and key that an override applies to.

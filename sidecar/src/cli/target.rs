@@ -1,6 +1,7 @@
 //! Where a command's decisions are made: by a running sidecar, or in this process on the shared store. Both use the
 //! wire contract.
 
+use reqwest::Method;
 use serde::Deserialize;
 use serde_json::json;
 use sluicegate_protocol::{
@@ -102,7 +103,7 @@ impl Decider {
     async fn ask(&self, path: &str, body: serde_json::Value) -> Result<Vec<u8>, Failure> {
         let body = body.to_string().into_bytes();
         match self {
-            Self::Sidecar(client) => client.post(path, body).await,
+            Self::Sidecar(client) => client.send_json(Method::POST, path, body).await,
             Self::Here(store) => {
                 let service = &store.service;
                 let answered = match path {

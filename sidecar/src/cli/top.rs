@@ -74,7 +74,7 @@ impl Watch {
 
     async fn ask(&self, client: &Client) -> Result<Top, Failure> {
         let body = client.get(TOP_PATH).await?;
-        serde_json::from_slice(&body).map_err(|error| client.not_a_sidecar(error))
+        client.read(&body)
     }
 
     fn limited(&self, mut top: Top) -> Result<Top, Failure> {

@@ -36,11 +36,7 @@ pub enum How {
 
 /// Whether the first of two blocks ends later than the other; `None`: it never ends.
 pub fn ends_later(one: Option<u64>, other: Option<u64>) -> bool {
-    match (one, other) {
-        (None, Some(_)) => true,
-        (Some(one), Some(other)) => one > other,
-        (_, None) => false,
-    }
+    one.unwrap_or(u64::MAX) > other.unwrap_or(u64::MAX)
 }
 
 /// How long a denial may be cached, in milliseconds, given the time until its override ends. The clock was rounded down to

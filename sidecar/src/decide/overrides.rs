@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{ListedOverride, OverrideSource, OverrideState};
 
-use crate::policy::{Grant, Override, Policy};
+use crate::policy::{Grant, Limit, Override, Policy};
 use crate::store::StoredOverrides;
 use crate::telemetry::metrics::OverrideCounts;
 use crate::telemetry::subject::Subject;
@@ -34,9 +34,8 @@ struct Timed {
 }
 
 impl Timed {
-    /// `None` if it does not fit the policy.
-    fn of(policy: &Policy, limit: &str, one: &Override) -> Option<Self> {
-        let limit = policy.limit(limit)?;
+    /// `None` if it does not fit the limit.
+    fn of(limit: &Limit, one: &Override) -> Option<Self> {
         let effect = match &one.grant {
             Grant::Quotas(quotas) => Effect::Windows(limit.with_quotas(quotas).ok()?.into()),
             Grant::Unlimited => Effect::Unlimited,
@@ -77,13 +76,14 @@ impl Overrides {
         let mut overrides = Self::default();
         for limit in policy.limits() {
             for (key, one) in &limit.overrides {
-                if let Some(timed) = Timed::of(policy, &limit.name, one) {
+                if let Some(timed) = Timed::of(limit, one) {
                     overrides.of_key(&limit.name, key).policy = Some(timed);
                 }
             }
         }
         for ((limit, key), one) in stored.iter().flat_map(|stored| &stored.entries) {
-            if let Some(timed) = Timed::of(policy, limit, one) {
+            let fitting = policy.limit(limit);
+            if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, one)) {
                 overrides.of_key(limit, key).store = Some(timed);
             }
         }

@@ -75,17 +75,14 @@ impl Limit {
 
     /// The largest cost that every window could ever admit.
     pub fn most(&self) -> u64 {
-        most(&self.windows)
+        most(self.windows.iter().copied())
     }
 }
 
 /// The largest cost that all of these windows could ever admit.
-pub fn most(windows: &[BucketSpec]) -> u64 {
-    windows
-        .iter()
-        .map(BucketSpec::most_at_once)
-        .min()
-        .unwrap_or(0)
+pub fn most(windows: impl Iterator<Item = BucketSpec>) -> u64 {
+    let most = windows.map(|spec| spec.most_at_once()).min();
+    most.unwrap_or(0)
 }
 
 impl Policy {

@@ -5,7 +5,7 @@ use sluicegate_protocol::{MAX_BY_BYTES, MAX_REASON_BYTES, OverrideTerms, Overrid
 
 use super::file::{duration, micros};
 use super::limits::Limit;
-use super::window_file::spec_fault;
+use super::window_file::{spec_fault, window_name};
 
 /// Most overrides in the policy file, and also in the store: every sidecar holds all of them in memory.
 pub const MAX_OVERRIDES: usize = 10_000;
@@ -187,10 +187,7 @@ impl Limit {
 
     /// The windows' lengths, for people.
     fn lengths(&self) -> String {
-        let length = |spec: &BucketSpec| {
-            let length = std::time::Duration::from_micros(spec.window_us);
-            format!("`{}`", humantime::format_duration(length))
-        };
+        let length = |spec: &BucketSpec| format!("`{}`", window_name(spec));
         let lengths: Vec<_> = self.windows.iter().map(length).collect();
         lengths.join(", ")
     }

@@ -121,7 +121,7 @@ pub(super) fn check_max_quota(max: u64, windows: &[BucketSpec]) -> Result<(), St
     };
     if let Algorithm::TokenBucket { .. } = window.algorithm {
         return Err(
-            "a `token_bucket` counts in units of its rate, so another quota would be another bucket: use `sliding_window`"
+            "a `token_bucket` keeps its state in units of its rate, and quotas from requests would change the rate with each of them: use `sliding_window`"
                 .to_owned(),
         );
     }

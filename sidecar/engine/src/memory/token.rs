@@ -36,18 +36,19 @@ impl Token {
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
         if self.as_of_us > now_us {
             // Nothing has passed by the new clock, so nothing drains here.
-            self.set(spec, self.backlog(spec, now_us), now_us);
+            let rate = spec.token_rate();
+            self.set(rate, self.backlog(spec, rate, now_us), now_us);
             self.born_us = now_us + 1;
         }
     }
 
-    fn set(&mut self, spec: &BucketSpec, backlog: u64, now_us: u64) {
-        (self.backlog, self.as_of_us, self.rate) = (backlog, now_us, spec.token_rate());
+    fn set(&mut self, rate: TokenRate, backlog: u64, now_us: u64) {
+        (self.backlog, self.as_of_us, self.rate) = (backlog, now_us, rate);
     }
 
-    /// As it was stored, counted by the rate of `spec`; rounded up.
-    fn stored(&self, spec: &BucketSpec) -> u64 {
-        let (from, to) = (self.rate.per_unit, spec.token_rate().per_unit);
+    /// As it was stored, counted by another rate; rounded up.
+    fn stored(&self, rate: TokenRate) -> u64 {
+        let (from, to) = (self.rate.per_unit, rate.per_unit);
         if from == to {
             return self.backlog;
         }
@@ -55,11 +56,11 @@ impl Token {
         u64::try_from(scaled).map_or(MAX_RESCALED, |scaled| scaled.min(MAX_RESCALED))
     }
 
-    fn backlog(&self, spec: &BucketSpec, now_us: u64) -> u64 {
+    /// What has not drained, in the units of `rate`, which is that of `spec`.
+    fn backlog(&self, spec: &BucketSpec, rate: TokenRate, now_us: u64) -> u64 {
         let passed = now_us.saturating_sub(self.as_of_us);
-        let rate = spec.token_rate();
         let drained = passed.saturating_mul(rate.per_us);
-        let backlog = self.stored(spec).saturating_sub(drained);
+        let backlog = self.stored(rate).saturating_sub(drained);
         if rate == self.rate {
             return backlog;
         }
@@ -69,7 +70,7 @@ impl Token {
 
     pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
         let rate = spec.token_rate();
-        let backlog = self.backlog(spec, now_us);
+        let backlog = self.backlog(spec, rate, now_us);
         let full = spec.most_at_once() * rate.per_unit;
         let excess = if cost == 0 {
             0
@@ -85,11 +86,12 @@ impl Token {
     }
 
     pub(super) fn take(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) {
-        let backlog = self.backlog(spec, now_us);
+        let rate = spec.token_rate();
+        let backlog = self.backlog(spec, rate, now_us);
         if backlog == 0 {
             self.born_us = now_us;
         }
-        self.set(spec, backlog + cost * spec.token_rate().per_unit, now_us);
+        self.set(rate, backlog + cost * rate.per_unit, now_us);
     }
 
     /// What has drained since was as if returned already. A part of a unit is reported as one.
@@ -102,7 +104,7 @@ impl Token {
         at_us: u64,
     ) -> u64 {
         let rate = spec.token_rate();
-        let backlog = self.backlog(spec, now_us);
+        let backlog = self.backlog(spec, rate, now_us);
         if at_us < self.born_us || at_us > now_us {
             return 0;
         }
@@ -110,7 +112,7 @@ impl Token {
         let undrained = (left * rate.per_unit).saturating_sub(drained);
         let fine = (cost * rate.per_unit).min(undrained).min(backlog);
         if fine > 0 {
-            self.set(spec, backlog - fine, now_us);
+            self.set(rate, backlog - fine, now_us);
         }
         fine.div_ceil(rate.per_unit)
     }
@@ -123,7 +125,7 @@ impl Token {
     pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         let (rate, most) = (spec.token_rate(), spec.max_backlog());
         let drains = |us: u64| us.saturating_mul(rate.per_us);
-        let (mut backlog, mut born_us) = (self.backlog(spec, now_us), self.born_us);
+        let (mut backlog, mut born_us) = (self.backlog(spec, rate, now_us), self.born_us);
         let mut emptied_us = match self.backlog {
             0 => 0,
             _ => self.empty_at_us(spec),
@@ -148,7 +150,7 @@ impl Token {
             recorded += gain.div_ceil(rate.per_unit);
         }
         if recorded > 0 {
-            self.set(spec, backlog, now_us);
+            self.set(rate, backlog, now_us);
             self.born_us = born_us;
         }
         recorded
@@ -156,16 +158,18 @@ impl Token {
 
     /// What it holds now, as if it had been taken now.
     pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
-        let backlog = self.backlog(spec, now_us);
+        let rate = spec.token_rate();
+        let backlog = self.backlog(spec, rate, now_us);
         let record = Record {
             at_us: now_us,
-            units: backlog.div_ceil(spec.token_rate().per_unit),
+            units: backlog.div_ceil(rate.per_unit),
         };
         Vec::from_iter((backlog > 0).then_some(record))
     }
 
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
-        let drains_in = self.stored(spec).div_ceil(spec.token_rate().per_us);
+        let rate = spec.token_rate();
+        let drains_in = self.stored(rate).div_ceil(rate.per_us);
         self.as_of_us.saturating_add(drains_in)
     }
 }

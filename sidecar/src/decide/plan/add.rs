@@ -10,7 +10,7 @@ use crate::decide::allowance::{Allowance, allowance};
 use crate::decide::buckets::unknown_limit;
 use crate::decide::overridden::{How, Overridden, ends_later, hold_until_end};
 use crate::decide::overrides::OverridesNow;
-use crate::policy::{Limit, Policy};
+use crate::policy::{Limit, Policy, most};
 
 /// A check for the store.
 struct Wanted<'a> {
@@ -34,8 +34,7 @@ impl Wanted<'_> {
 
     /// The largest cost that every window could ever admit.
     fn most(&self) -> u64 {
-        let most = self.windows().map(|spec| spec.most_at_once()).min();
-        most.unwrap_or(0)
+        most(self.windows())
     }
 
     /// Merges a check of the same limit and key; the smaller of two quotas applies.
@@ -83,9 +82,13 @@ pub(super) fn add(
                 overridden.get_or_insert_with(admitted);
             }
             Allowance::Blocked { ends_in_ms } => {
-                let earlier = overridden.as_ref().map(|earlier| &earlier.how);
-                if !matches!(earlier, Some(How::Denied { ends_in_ms: earlier }) if !ends_later(ends_in_ms, *earlier))
-                {
+                let is_stronger = match overridden.as_ref().map(|earlier| &earlier.how) {
+                    Some(How::Denied {
+                        ends_in_ms: earlier,
+                    }) => ends_later(ends_in_ms, *earlier),
+                    Some(How::Admitted { .. }) | None => true,
+                };
+                if is_stronger {
                     overridden = Some(of_override(How::Denied { ends_in_ms }));
                 }
             }
