@@ -77,7 +77,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends it a signal, such as `STOP`.
+    /// Sends it a signal, such as `STOP`; after `STOP`, returns when it has stopped.
     ///
     /// # Panics
     /// It has exited.
@@ -86,6 +86,12 @@ impl Process {
         let command = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &command]).status();
         assert!(status.expect("sh").success(), "{command}");
+        // Its threads run on until the kernel schedules one that takes the signal: on a busy machine, long enough to answer.
+        let deadline = Instant::now() + READY_WITHIN;
+        while name == "STOP" && !is_stopped(self.child.id()) {
+            assert!(Instant::now() < deadline, "{command}: it runs on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until it exits by itself.
@@ -121,6 +127,17 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Whether a signal has stopped every thread of a process.
+fn is_stopped(id: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("a process");
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which is in parentheses.
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with('T'))
+    })
 }
 
 /// Pause between two checks of a condition.
