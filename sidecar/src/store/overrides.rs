@@ -95,6 +95,11 @@ pub fn from_text(field: &str, text: &[u8]) -> Option<((String, String), Override
     Some(((limit.to_owned(), key.to_owned()), one))
 }
 
+/// What an override adds to the bytes that [`MAX_STORED_BYTES`] bounds.
+fn bytes_of(limit: &str, key: &str, one: &Override) -> usize {
+    field(limit, key).len() + to_text(one).len()
+}
+
 impl StoredOverrides {
     /// Makes a change as the script does, at `now_ms` in milliseconds since 1970; for the embedded store.
     pub fn change(&mut self, change: Change<'_>, now_ms: u64) -> Changed {
@@ -102,8 +107,10 @@ impl StoredOverrides {
         let (known, changed) = match change {
             Change::Set(limit, key, one) => {
                 let name = named(limit, key);
-                let known = self.entries.contains_key(&name);
-                let bytes = self.bytes() + field(limit, key).len() + to_text(one).len();
+                let replaced = self.entries.get(&name);
+                let freed = replaced.map_or(0, |before| bytes_of(limit, key, before));
+                let known = replaced.is_some();
+                let bytes = self.bytes() - freed + bytes_of(limit, key, one);
                 if !known && self.entries.len() >= MAX_OVERRIDES || bytes > MAX_STORED_BYTES {
                     return Changed::Full;
                 }
@@ -141,10 +148,10 @@ impl StoredOverrides {
     }
 
     fn bytes(&self) -> usize {
-        let bytes = |((limit, key), one): (&(String, String), &Override)| {
-            field(limit, key).len() + to_text(one).len()
-        };
-        self.entries.iter().map(bytes).sum()
+        let entries = self.entries.iter();
+        entries
+            .map(|((limit, key), one)| bytes_of(limit, key, one))
+            .sum()
     }
 
     /// Limits and keys of at most `most` overrides whose end has passed.
@@ -234,5 +241,21 @@ mod tests {
             Changed::Known
         );
         assert_eq!(stored.entries.len(), MAX_OVERRIDES);
+    }
+
+    /// As in the script: the bytes of an override that is replaced are free again.
+    #[test]
+    fn a_full_store_replaces_an_override_by_one_of_the_same_size() {
+        let mut stored = StoredOverrides::default();
+        let one = unlimited(None);
+        let key = "k".repeat(MAX_STORED_BYTES - bytes_of("l", "", &one));
+        let set = |stored: &mut StoredOverrides, key: &str, one| {
+            stored.change(Change::Set("l", key, one), 0)
+        };
+        assert_eq!(set(&mut stored, &key, &one), Changed::Unknown);
+        assert_eq!(set(&mut stored, &key, &one), Changed::Known);
+        let longer = unlimited(Some("2026-11-22T03:00:00Z"));
+        assert_eq!(set(&mut stored, &key, &longer), Changed::Full);
+        assert_eq!(set(&mut stored, "", &one), Changed::Full);
     }
 }
