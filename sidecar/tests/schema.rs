@@ -13,7 +13,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use sluicegate_rules::config::schema::json_schema;
-use sluicegate_rules::{COUNTERS_OF_RULE, FIXED_COUNTERS, parse};
+use sluicegate_rules::{
+    COUNTERS_OF_RULE, FIXED_COUNTERS, counter_of_limit, counter_of_rule, parse,
+};
 
 fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -167,13 +169,23 @@ fn counters() -> String {
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
     for (name, what) in COUNTERS_OF_RULE {
-        writeln!(page, "| `rule.RULE.{name}` | {what} |").unwrap();
+        let name = counter_of_rule("RULE", name);
+        writeln!(page, "| `{name}` | {what} |").unwrap();
     }
-    page.push_str(
-        "| `rule.RULE.limit.LIMIT.denied` | requests that this limit of this rule denied |\n\
-         | `rule.RULE.limit.LIMIT.shadow_denied` | requests that it would have denied if the rule were enforced |\n\
-         | `rule.RULE.limit.LIMIT.shadow_admitted` | requests that the shadow rule would have admitted, with this limit the one with the least room |\n",
-    );
+    for (name, what) in [
+        ("denied", "requests that this limit of this rule denied"),
+        (
+            "shadow_denied",
+            "requests that it would have denied if the rule were enforced",
+        ),
+        (
+            "shadow_admitted",
+            "requests that the shadow rule would have admitted, with this limit the one with the least room",
+        ),
+    ] {
+        let name = counter_of_limit("RULE", "LIMIT", name);
+        writeln!(page, "| `{name}` | {what} |").unwrap();
+    }
     page
 }
 

@@ -35,9 +35,9 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
         "the shadow takes nothing from the enforced rule"
     );
     let names = [
-        "rule.stricter.limit.per-key.shadow_admitted",
-        "rule.stricter.limit.per-key.shadow_denied",
-        "rule.r.limit.per-key.denied",
+        "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_admitted",
+        "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_denied",
+        "rule=.=r;.;limit=.=per-key;.;rule_limit_denied",
         "denied",
     ];
     assert_eq!(chain.envoy.counts(names).await, [2, 3, 1, 1], "{names:?}");
