@@ -177,8 +177,8 @@ impl Callouts {
         self.send_batches(now_us);
         if now_us.saturating_sub(self.reported_us.get()) >= as_us(REPORT_EVERY) {
             self.reported_us.set(now_us);
-            self.plugin.flush_counters();
             self.report(now_us);
+            self.plugin.flush_counters();
         }
         self.deliver();
         self.adjust_tick();

@@ -4,6 +4,7 @@
 //! a field that is `null` or absent, and JSON or a `google.protobuf.Struct`. Texts count as they are written: no mesh
 //! rewrites a duration.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -38,12 +39,9 @@ fn append(to: &mut Vec<u8>, value: &Value) {
             values.iter().for_each(|value| append(to, value));
         }
         Value::Object(fields) => {
-            let mut fields: Vec<_> = fields
-                .iter()
-                .filter(|(_, value)| !value.is_null())
-                .collect();
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
             // Sorted here, because a feature of serde_json that another crate may switch on keeps the order of the text.
-            fields.sort_unstable_by_key(|(name, _)| *name);
+            let fields: BTreeMap<_, _> = fields.collect();
             head(to, b'o', fields.len());
             for (name, value) in fields {
                 append_text(to, name);
