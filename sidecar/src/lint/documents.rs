@@ -4,7 +4,7 @@ use saphyr::MarkedYaml;
 
 use super::envoy_yaml::{self, Plugin};
 use super::surroundings::Surroundings;
-use super::yaml::{at, children, entries, fields, get, lines_before, load, text};
+use super::yaml::{at, children, entries, fields, get, line_of, lines_before, load, text};
 
 /// What files contain that concerns Sluicegate.
 #[derive(Debug, Default)]
@@ -81,10 +81,12 @@ fn config_map(
     found: &mut Found,
 ) -> Vec<Plugin> {
     let mut plugins = Vec::new();
-    for (name, value) in get(document, "data").into_iter().flat_map(fields) {
-        let (Some(name), Some(inner)) = (text(name), text(value)) else {
+    for (key, value) in get(document, "data").into_iter().flat_map(fields) {
+        let (Some(name), Some(inner)) = (text(key), text(value)) else {
             continue;
         };
+        // A block begins on the line after its key; its first lines may be empty.
+        let before = lines_before(value, 0).min(line_of(key, 0));
         let documents = load(inner).unwrap_or_default();
         // By its name too, so that a broken policy is found.
         if name == "policy.yaml" || documents.iter().any(|node| get(node, "limits").is_some()) {
@@ -92,13 +94,13 @@ fn config_map(
                 document: label.to_owned(),
                 namespace: namespace.to_owned(),
                 field: format!("data.{name}"),
-                line: lines_before(value, 0),
+                line: before,
                 text: inner.to_owned(),
             });
         }
         for node in &documents {
             if children(node).next().is_some() {
-                plugins.append(&mut envoy_yaml::plugins(node, lines_before(value, 0)));
+                plugins.append(&mut envoy_yaml::plugins(node, before));
             }
         }
     }

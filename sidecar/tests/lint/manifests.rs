@@ -281,7 +281,7 @@ fn a_folder_is_searched_and_its_files_are_checked_together() {
     let (status, printed) = run();
     assert_eq!(status, Some(0), "{printed}");
     assert!(
-        printed.contains("plugin.yaml:5: WasmPlugin shop/sluicegate: configuration "),
+        printed.contains("plugin.yaml:6: WasmPlugin shop/sluicegate: configuration "),
         "{printed}"
     );
     assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
