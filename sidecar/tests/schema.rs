@@ -12,6 +12,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use sluicegate::lint::Surroundings;
 use sluicegate_rules::config::schema::json_schema;
 use sluicegate_rules::{
     COUNTERS_OF_RULE, FIXED_COUNTERS, counter_of_limit, counter_of_rule, parse,
@@ -227,7 +228,10 @@ fn examples() -> Vec<(String, Value)> {
     for entry in std::fs::read_dir(repository("envoy")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        for plugin in sluicegate::lint::plugins(&text).unwrap() {
+        for plugin in sluicegate::lint::read(&text, &mut Surroundings::default())
+            .unwrap()
+            .plugins
+        {
             examples.push((path.display().to_string(), plugin.configuration.value));
         }
     }
