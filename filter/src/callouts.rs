@@ -30,6 +30,10 @@ const MAX_DELIVERED: usize = 64;
 /// the report.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
+/// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
+/// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
+
 /// A request that waits for its verdict, shared by its stream and the root.
 pub struct Waiter {
     /// The context of its stream.
@@ -106,6 +110,7 @@ pub struct Callouts {
     /// The period of the root's timer.
     tick_us: Cell<u64>,
     reported_us: Cell<u64>,
+    announced_us: Cell<u64>,
 }
 
 // Borrows of a `RefCell` never overlap, because a second one would panic: each ends before the next begins.
@@ -127,6 +132,7 @@ impl Callouts {
             wakeup: Wakeup::register(),
             tick_us: Cell::new(as_us(REPORT_EVERY)),
             reported_us: Cell::new(0),
+            announced_us: Cell::new(0),
         }
     }
 
@@ -171,8 +177,8 @@ impl Callouts {
         self.send_batches(now_us);
         if now_us.saturating_sub(self.reported_us.get()) >= as_us(REPORT_EVERY) {
             self.reported_us.set(now_us);
-            self.plugin.flush_counters();
             self.report(now_us);
+            self.plugin.flush_counters();
         }
         self.deliver();
         self.adjust_tick();
@@ -201,16 +207,22 @@ impl Callouts {
                 .next_batch(now_us, |waiter| !waiter.waits());
             let Some(batch) = batch else { return };
             let questions = batch.waiters.iter().map(|waiter| &waiter.question);
-            self.post(now_us, Some(batch.id), questions, batch.timeout_us);
+            self.post(now_us, Some(batch.id), questions, batch.timeout_us, None);
         }
     }
 
-    /// Sends a report of cached denials, if there are any.
+    /// Sends a report of cached denials, if there are any, and an announcement, if it is due.
     fn report(&self, now_us: u64) {
+        let is_due = now_us.saturating_sub(self.announced_us.get()) >= as_us(ANNOUNCE_EVERY);
+        if is_due {
+            self.announced_us.set(now_us);
+        }
+        let announcement = is_due.then_some(self.plugin.announcement.as_str());
         // A variable of its own, so that the borrow ends before the next one.
         let has_report = self.plugin.denials.borrow().has_report();
-        if has_report {
-            self.post(now_us, None, std::iter::empty(), self.plugin.timeout_us());
+        if has_report || is_due {
+            let timeout_us = self.plugin.timeout_us();
+            self.post(now_us, None, std::iter::empty(), timeout_us, announcement);
         }
     }
 
@@ -220,6 +232,7 @@ impl Callouts {
         callout: Option<CalloutId>,
         questions: impl Iterator<Item = &'q Question>,
         timeout_us: u64,
+        announcement: Option<&str>,
     ) {
         let report = self.plugin.denials.borrow_mut().report();
         let body = self.plugin.rules.question_body(questions, &report);
@@ -230,9 +243,15 @@ impl Callouts {
         };
         // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
-        match host::post(&self.plugin.rules.sidecar.cluster, &body, timeout) {
-            Some(token) => drop(self.sent.borrow_mut().insert(token, sent)),
-            None => self.finish_callout(sent, Err(VerdictError::Unreachable)),
+        let cluster = &self.plugin.rules.sidecar.cluster;
+        match host::post(cluster, announcement, &body, timeout) {
+            Ok(token) => drop(self.sent.borrow_mut().insert(token, sent)),
+            Err(why) => {
+                if announcement.is_some() {
+                    self.plugin.not_announced(&why);
+                }
+                self.finish_callout(sent, Err(why));
+            }
         }
     }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use proxy_wasm::hostcalls;
 pub use proxy_wasm::types::LogLevel as Level;
-use proxy_wasm::types::{BufferType, MapType, MetricType};
+use proxy_wasm::types::{BufferType, MapType, MetricType, Status};
 use sluicegate_rules::{
-    Headers, Reply, Request, VerdictError, callout_outcome, is_sluicegate_reply,
+    COUNTERS_PREFIX, Headers, Reply, Request, VerdictError, callout_outcome, is_sluicegate_reply,
 };
 
 const OK: u32 = 0;
@@ -89,11 +89,6 @@ fn property(path: &[&str]) -> Option<Vec<u8>> {
     hostcalls::get_property(path.to_vec()).ok().flatten()
 }
 
-/// The plugin's name in Envoy's configuration.
-pub fn plugin_name() -> String {
-    String::from_utf8_lossy(&property(&["plugin_name"]).unwrap_or_default()).into_owned()
-}
-
 /// The plugin's configuration, with a length of `size` bytes.
 pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
     hostcalls::get_buffer(BufferType::PluginConfiguration, 0, size)
@@ -101,14 +96,15 @@ pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
         .flatten()
 }
 
-/// A counter in Envoy's statistics, as `wasmcustom.NAME`.
+/// A counter in Envoy's statistics, as `wasmcustom.sluicegate.NAME`.
 #[derive(Clone, Copy)]
 pub struct Counter(u32);
 
 impl Counter {
     /// Defines the counter; counters with the same name are the same.
     pub fn define(name: &str) -> Option<Self> {
-        let id = hostcalls::define_metric(MetricType::Counter, name).ok();
+        let name = format!("{COUNTERS_PREFIX}{name}");
+        let id = hostcalls::define_metric(MetricType::Counter, &name).ok();
         id.map(Self)
     }
 
@@ -158,15 +154,30 @@ pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Verdict
 }
 
 /// Posts decisions to a cluster on behalf of the current root context, which receives the response with the returned
-/// token. `None` if Envoy refuses, for example because it has no such cluster.
-pub fn post(cluster: &str, body: &[u8], timeout: Duration) -> Option<u32> {
-    let headers = vec![
+/// token. With an announcement, the sidecar learns which filter and configuration ask.
+///
+/// # Errors
+/// Envoy refuses to send them.
+pub fn post(
+    cluster: &str,
+    announcement: Option<&str>,
+    body: &[u8],
+    timeout: Duration,
+) -> Result<u32, VerdictError> {
+    let mut headers = vec![
         (":method", "POST"),
         (":path", sluicegate_protocol::DECIDE_PATH),
         (":authority", cluster),
         ("content-type", "application/json"),
     ];
-    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).ok()
+    headers.extend(announcement.map(|text| (sluicegate_protocol::FILTER_HEADER, text)));
+    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).map_err(
+        |status| match status {
+            // The other reason would be a pseudo-header that is missing.
+            Status::BadArgument => VerdictError::UnknownCluster(cluster.to_owned()),
+            _ => VerdictError::Unreachable,
+        },
+    )
 }
 
 /// Microseconds of a clock that does not step, from an arbitrary origin.

@@ -3,7 +3,9 @@
 use std::cell::{Cell, RefCell};
 
 use sluicegate_protocol::Verdict;
-use sluicegate_rules::{Conclusion, DenialCache, OutageLog, Question, Rules, VerdictError};
+use sluicegate_rules::{
+    Conclusion, Counters, DenialCache, OutageLog, Question, Rules, VerdictError,
+};
 
 use crate::host::{self, Counter};
 
@@ -14,21 +16,19 @@ pub struct Plugin {
     /// three for a denial.
     counters: Vec<(Option<Counter>, Cell<i64>)>,
     outages: RefCell<OutageLog>,
+    /// Version and configuration, as the sidecar is told them.
+    pub announcement: String,
 }
 
 impl Plugin {
-    pub fn new(rules: Rules) -> Self {
-        let name = host::plugin_name();
-        let name = if name.is_empty() { "sluicegate" } else { &name };
-        let counter = |counter: &String| {
-            let counter = Counter::define(&format!("{name}.{counter}"));
-            (counter, Cell::new(0))
-        };
+    pub fn new(rules: Rules, announcement: String) -> Self {
+        let counter = |name: &String| (Counter::define(name), Cell::new(0));
         Self {
             counters: rules.counters().names().iter().map(counter).collect(),
             denials: RefCell::default(),
             rules,
             outages: RefCell::default(),
+            announcement,
         }
     }
 
@@ -70,10 +70,27 @@ impl Plugin {
                 .borrow_mut()
                 .note(host::monotonic_us(), why.as_ref());
             if let Some(line) = line {
-                host::log(host::Level::Warn, &line);
+                host::log(level_of(why.as_ref()), &line);
             }
         }
         conclusion
+    }
+
+    /// Counts and logs that an announcement could not be sent. Only if the cluster does not exist: that is wrong before the
+    /// first request too, and never ends by itself.
+    pub fn not_announced(&self, why: &VerdictError) {
+        if matches!(why, VerdictError::UnknownCluster(_)) {
+            self.count(Counters::ERROR_UNKNOWN_CLUSTER);
+            host::log(level_of(Some(why)), &format!("sluicegate: {why}"));
+        }
+    }
+}
+
+/// A mistake that somebody has to correct is an error; the rest may pass by itself.
+const fn level_of(why: Option<&VerdictError>) -> host::Level {
+    match why {
+        Some(VerdictError::UnknownCluster(_)) => host::Level::Error,
+        _ => host::Level::Warn,
     }
 }
 

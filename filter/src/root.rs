@@ -6,8 +6,11 @@ use std::rc::Rc;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
+use sluicegate_protocol::FilterInfo;
+use sluicegate_rules::{CONFIGURATION_REFUSED, ConfigError, config};
+
 use crate::callouts::Callouts;
-use crate::host;
+use crate::host::{self, Counter};
 use crate::plugin::Plugin;
 use crate::stream::Stream;
 
@@ -23,16 +26,34 @@ impl Root {
     }
 }
 
+fn read(configuration: &[u8]) -> Result<Plugin, ConfigError> {
+    let value = config::json(configuration)?;
+    let rules = config::validate(&config::from_json(&value)?)?;
+    let announcement = FilterInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        configuration: &config::fingerprint(&value),
+    };
+    Ok(Plugin::new(rules, announcement.to_string()))
+}
+
 impl RootContext for Root {
     /// Reads the configuration. If it is invalid, logs the reason and returns false.
     fn on_configure(&mut self, size: usize) -> bool {
         let configuration = host::plugin_configuration(size).unwrap_or_default();
-        match sluicegate_rules::parse(&configuration) {
-            Ok(rules) => {
-                self.callouts = Some(Rc::new(Callouts::new(self.id, Plugin::new(rules))));
+        match read(&configuration) {
+            Ok(plugin) => {
+                host::log(
+                    host::Level::Info,
+                    &format!("sluicegate {}: configured", plugin.announcement),
+                );
+                self.callouts = Some(Rc::new(Callouts::new(self.id, plugin)));
                 true
             }
             Err(error) => {
+                // Counted for the VMs that run with an earlier configuration, which have the same counter.
+                if let Some(counter) = Counter::define(CONFIGURATION_REFUSED) {
+                    counter.add(1);
+                }
                 host::log(
                     host::Level::Critical,
                     &format!("sluicegate: configuration refused: {error}"),

@@ -8,6 +8,7 @@
 //! | `target.rs`, `direct.rs`, `admin.rs` | where requests go: a sidecar, the store in this process, an admin port |
 //! | `endpoint.rs`, `client.rs` | addresses of sidecars, and requests to them |
 //! | `overrides.rs`, `override_*.rs` | `override` and its commands |
+//! | `manifests.rs` | files that `check-config` and `explain` read |
 //! | `output.rs`, `stdout.rs` | output formats, and standard output |
 
 mod admin;
@@ -24,6 +25,7 @@ pub mod exit;
 mod explain;
 mod give_back;
 mod man;
+mod manifests;
 mod output;
 mod override_list;
 mod override_remove;

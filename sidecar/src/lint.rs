@@ -2,13 +2,17 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `envoy_yaml.rs` | plugin configurations in YAML files |
+//! | `yaml.rs` | YAML with the line of each field |
+//! | `documents.rs` | the documents of files: Envoy files, Kubernetes objects and what is in them |
+//! | `envoy_yaml.rs` | plugin configurations in a document |
 //! | `plugin.rs`, `findings.rs` | runs all lints; the findings |
 //! | `limits.rs` | limits that are unknown, too small for a cost, or redundant because another is tighter |
 //! | `matching.rs` | which rules cover which others; rules that are never reached |
 //! | `keys.rs` | keys that a client can choose or omit |
 //! | `envoy.rs` | the settings around the filter in Envoy's file |
+//! | `surroundings.rs` | the sidecar's cluster and the failure policy, in Envoy's file or in objects of a mesh |
 
+mod documents;
 mod envoy;
 mod envoy_yaml;
 mod findings;
@@ -16,7 +20,11 @@ mod keys;
 mod limits;
 mod matching;
 mod plugin;
+mod surroundings;
+mod yaml;
 
-pub use envoy_yaml::{Plugin, plugins};
+pub use documents::{Found, FoundPolicy, read};
+pub use envoy_yaml::Plugin;
 pub use findings::{Finding, Severity};
 pub use plugin::lint;
+pub use surroundings::Surroundings;

@@ -5,6 +5,7 @@
 //! | `metrics.rs`, `metrics/` | the Prometheus metrics |
 //! | `top.rs`, `subject.rs` | the most denied subjects and those nearest to a limit; how subjects are shown; pure |
 //! | `history.rs` | counts of decisions over the last minutes; pure |
+//! | `filters.rs` | the filters that ask this sidecar, with version and configuration; pure |
 //! | `events.rs` | the newest events of this sidecar; pure |
 //! | `log.rs` | the log's format, filter and writer |
 //! | `failures.rs`, `throttle.rs` | failed store calls, logged as few lines with a count |
@@ -15,6 +16,7 @@
 pub mod audit;
 pub mod events;
 pub mod failures;
+pub mod filters;
 pub mod history;
 pub mod labels;
 pub mod log;

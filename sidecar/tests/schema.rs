@@ -12,8 +12,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use sluicegate::lint::Surroundings;
 use sluicegate_rules::config::schema::json_schema;
-use sluicegate_rules::{COUNTERS_OF_RULE, FIXED_COUNTERS, parse};
+use sluicegate_rules::{
+    COUNTERS_OF_RULE, FIXED_COUNTERS, counter_of_limit, counter_of_rule, parse,
+};
 
 fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -167,13 +170,23 @@ fn counters() -> String {
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
     for (name, what) in COUNTERS_OF_RULE {
-        writeln!(page, "| `rule.RULE.{name}` | {what} |").unwrap();
+        let name = counter_of_rule("RULE", name);
+        writeln!(page, "| `{name}` | {what} |").unwrap();
     }
-    page.push_str(
-        "| `rule.RULE.limit.LIMIT.denied` | requests that this limit of this rule denied |\n\
-         | `rule.RULE.limit.LIMIT.shadow_denied` | requests that it would have denied if the rule were enforced |\n\
-         | `rule.RULE.limit.LIMIT.shadow_admitted` | requests that the shadow rule would have admitted, with this limit the one with the least room |\n",
-    );
+    for (name, what) in [
+        ("denied", "requests that this limit of this rule denied"),
+        (
+            "shadow_denied",
+            "requests that it would have denied if the rule were enforced",
+        ),
+        (
+            "shadow_admitted",
+            "requests that the shadow rule would have admitted, with this limit the one with the least room",
+        ),
+    ] {
+        let name = counter_of_limit("RULE", "LIMIT", name);
+        writeln!(page, "| `{name}` | {what} |").unwrap();
+    }
     page
 }
 
@@ -215,7 +228,10 @@ fn examples() -> Vec<(String, Value)> {
     for entry in std::fs::read_dir(repository("envoy")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        for plugin in sluicegate::lint::plugins(&text).unwrap() {
+        for plugin in sluicegate::lint::read(&text, &mut Surroundings::default())
+            .unwrap()
+            .plugins
+        {
             examples.push((path.display().to_string(), plugin.configuration.value));
         }
     }

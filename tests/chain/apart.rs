@@ -35,9 +35,9 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
         "the shadow takes nothing from the enforced rule"
     );
     let names = [
-        "rule.stricter.limit.per-key.shadow_admitted",
-        "rule.stricter.limit.per-key.shadow_denied",
-        "rule.r.limit.per-key.denied",
+        "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_admitted",
+        "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_denied",
+        "rule=.=r;.;limit=.=per-key;.;rule_limit_denied",
         "denied",
     ];
     assert_eq!(chain.envoy.counts(names).await, [2, 3, 1, 1], "{names:?}");
@@ -86,8 +86,10 @@ async fn two_plugins_with_different_rules_in_one_vm_are_independent() {
         let mut second = filters[0].clone();
         let inner = &mut second["typed_config"]["config"];
         inner["name"] = json!("other");
-        inner["configuration"]["value"] = plugin(json!([{ "name": "r", "match": { "path": "/b" },
-            "checks": [{ "limit": "per-key", "key": [{ "constant": "second" }] }], "when_unavailable": "deny" }]));
+        inner["configuration"]["value"] = plugin(
+            json!([{ "name": "second", "match": { "path": "/b" },
+            "checks": [{ "limit": "per-key", "key": [{ "constant": "second" }] }], "when_unavailable": "deny" }]),
+        );
         filters.insert(1, second);
     };
     let rules = everyone(&json!({ "match": { "path": "/a" } }));
@@ -108,8 +110,13 @@ async fn two_plugins_with_different_rules_in_one_vm_are_independent() {
             "{path}"
         );
     }
-    assert_eq!(chain.envoy.counted("denied").await, 1);
-    assert_eq!(chain.envoy.stat("wasmcustom.other.denied").await, 1);
+    // They share the counters that have the same name.
+    let names = [
+        "denied",
+        "rule=.=r;.;limit=.=per-key;.;rule_limit_denied",
+        "rule=.=second;.;limit=.=per-key;.;rule_limit_denied",
+    ];
+    assert_eq!(chain.envoy.counts(names).await, [2, 1, 1]);
 }
 
 /// F20: Envoy refuses a per-route configuration of a Wasm filter; this is the alternative in `docs/filter.md`.
@@ -123,7 +130,7 @@ async fn f20_a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it
         strict["disabled"] = json!(true);
         let inner = &mut strict["typed_config"]["config"];
         inner["name"] = json!("strict");
-        inner["configuration"]["value"] = plugin(json!([{ "name": "r",
+        inner["configuration"]["value"] = plugin(json!([{ "name": "strict",
             "checks": [{ "limit": "per-key", "key": [{ "constant": "strict" }], "cost": 2 }],
             "when_unavailable": "deny" }]));
         filters.insert(0, strict);
@@ -149,8 +156,10 @@ async fn f20_a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it
     }
     // The strict plugin admits two; the other admits four of the rest, on every route.
     assert_eq!(statuses, [200, 200, 200, 429, 200, 429]);
-    assert_eq!(chain.envoy.counted("denied").await, 1);
-    let strict = |name: &str| format!("wasmcustom.strict.{name}");
-    assert_eq!(chain.envoy.stat(&strict("decisions")).await, 3);
-    assert_eq!(chain.envoy.stat(&strict("denied")).await, 1);
+    let names = [
+        "denied",
+        "rule=.=strict;.;rule_decisions",
+        "rule=.=strict;.;limit=.=per-key;.;rule_limit_denied",
+    ];
+    assert_eq!(chain.envoy.counts(names).await, [2, 3, 1]);
 }

@@ -279,7 +279,7 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
         let name = format!("generation-{generation}");
         *at(&mut listener, &format!("{FILTER}/rules/0/name")) = json!(name);
         write_listener(folder.path(), &listener);
-        let counter = format!("rule.{name}.limit.per-key.denied");
+        let counter = format!("rule=.={name};.;limit=.=per-key;.;rule_limit_denied");
         eventually("the new configuration is in force", async || {
             let url = format!(
                 "http://127.0.0.1:{}/stats?filter={counter}",

@@ -20,6 +20,7 @@
 //! | `outages` | behaviour while a part is down, and when it is back |
 //! | `store_down` | three sidecars whose Redis fails in every way, under load |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
+//! | `in_force` | what shows which configuration is in force, and why one is not |
 //! | `reload` | replacing the policy while requests are served |
 //! | `apart` | rules and plugins that must not affect each other |
 //! | `access_log` | Envoy's access log for requests that were not simply admitted |
@@ -47,6 +48,7 @@ mod filter_chain;
 mod fleet;
 mod flood;
 mod hostile;
+mod in_force;
 mod lifecycle;
 mod limits;
 mod listeners;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::post;
+use sluicegate_tests::client::{client, post};
 use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -63,6 +63,12 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     let give = json!({ "give_backs": [{ "limit": "per-key", "key": "c", "receipt": taken }] });
     let url = format!("http://127.0.0.1:{}/v1/give-back", sidecar.port);
     assert!(post(&url, give.to_string()).await.1.contains("\"units\":1"));
+    // A filter announces itself.
+    let announcement = "0.1.0 configuration=2d0f3b8e61a4";
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let call = client().post(url).header("sluicegate-filter", announcement);
+    let answer = call.body(r#"{"decisions":[]}"#).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
     // A reload, and one that is refused.
     let first = std::fs::read_to_string(&sidecar.policy).unwrap();
     std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 3")).unwrap();

@@ -98,7 +98,7 @@ async fn responses_to_admitted_and_denied_clients_state_what_is_left() {
         "decisions",
         "admitted",
         "denied",
-        "rule.r.limit.per-key.denied",
+        "rule=.=r;.;limit=.=per-key;.;rule_limit_denied",
     ];
     assert_eq!(chain.envoy.counts(names).await, [3, 2, 1, 1], "{names:?}");
 }

@@ -126,8 +126,13 @@ fn family(name: &str) -> &str {
 /// What docs/filter.md calls a counter of the filter.
 fn counter(name: &str) -> String {
     let name = name.strip_prefix("sluicegate_").unwrap_or(name);
-    name.replacen("rule_limit_", "rule.RULE.limit.LIMIT.", 1)
-        .replacen("rule_", "rule.RULE.", 1)
+    match name.strip_prefix("rule_") {
+        Some(rest) if rest.starts_with("limit_") => {
+            format!("rule=.=RULE;.;limit=.=LIMIT;.;rule_{rest}")
+        }
+        Some(rest) => format!("rule=.=RULE;.;rule_{rest}"),
+        None => name.to_owned(),
+    }
 }
 
 #[test]

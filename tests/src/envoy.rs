@@ -142,7 +142,7 @@ impl Envoy {
         self.process.log()
     }
 
-    /// A counter of the plugin named `sluicegate`, by its name in `docs/filter.md`.
+    /// A counter of the filter, by its name in `docs/filter.md`.
     pub async fn counted(&self, name: &str) -> u64 {
         self.counts([name]).await[0]
     }
@@ -181,7 +181,12 @@ impl Envoy {
     /// # Panics
     /// It has none of that name: a test that took this for a zero could never fail.
     pub async fn stat(&self, name: &str) -> u64 {
-        let url = format!("http://127.0.0.1:{}/stats?filter=^{name}$", self.admin_port);
+        // Names of rules' counters contain characters that mean something in a query.
+        let escaped = name.replace('=', "%3D").replace(';', "%3B");
+        let url = format!(
+            "http://127.0.0.1:{}/stats?filter=^{escaped}$",
+            self.admin_port
+        );
         let (_, text) = crate::client::get(&url).await;
         let value = text
             .trim()

@@ -6,6 +6,7 @@
 //! | `either.rs` | fields that accept two forms |
 //! | `reader.rs` | from JSON to those types, reporting the field of every mistake |
 //! | `strict.rs` | JSON without duplicate fields |
+//! | `fingerprint.rs` | a short text that identifies a configuration |
 //! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
 //! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
 //! | `bounds.rs` | whether one request can have more checks than a decision allows |
@@ -15,6 +16,7 @@ mod bounds;
 mod checks;
 mod either;
 mod error;
+mod fingerprint;
 mod key_components;
 mod matching;
 mod reader;
@@ -27,6 +29,7 @@ mod upstream;
 use std::time::Duration;
 
 pub use error::{ConfigError, nearest};
+pub use fingerprint::fingerprint;
 
 use crate::key::Hasher;
 use crate::query::ParameterNames;
@@ -54,6 +57,22 @@ pub fn parse(bytes: &[u8]) -> Result<Rules, ConfigError> {
 /// # Errors
 /// It does not have the right shape.
 pub fn read(bytes: &[u8]) -> Result<schema::Configuration, ConfigError> {
+    from_json(&json(bytes)?)
+}
+
+/// Likewise, from its value.
+///
+/// # Errors
+/// It does not have the right shape.
+pub fn from_json(value: &serde_json::Value) -> Result<schema::Configuration, ConfigError> {
+    reader::read(value).map_err(read_error)
+}
+
+/// The value that a configuration stands for.
+///
+/// # Errors
+/// It is empty or malformed.
+pub fn json(bytes: &[u8]) -> Result<serde_json::Value, ConfigError> {
     if bytes.trim_ascii().is_empty() {
         return invalid(
             "configuration",
@@ -61,11 +80,10 @@ pub fn read(bytes: &[u8]) -> Result<schema::Configuration, ConfigError> {
         );
     }
     // Both forms become a JSON value first, so that the VM contains the code that reads a configuration only once.
-    let value = match structure::read(bytes) {
-        Some(value) => value,
-        None => strict::read(bytes).or_else(|error| invalid("configuration", error))?,
-    };
-    reader::read(&value).map_err(read_error)
+    match structure::read(bytes) {
+        Some(value) => Ok(value),
+        None => strict::read(bytes).or_else(|error| invalid("configuration", error)),
+    }
 }
 
 /// Validates a configuration.

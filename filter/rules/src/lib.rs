@@ -64,7 +64,10 @@ pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
 pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
 pub use rule::{Rules, Sidecar, WhenUnavailable};
-pub use stats::{Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE};
+pub use stats::{
+    CONFIGURATION_REFUSED, Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE,
+    PREFIX as COUNTERS_PREFIX, name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
+};
 pub use verdict_error::{VerdictError, callout_outcome};
 pub use wire::read_answer;
 

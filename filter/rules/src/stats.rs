@@ -1,4 +1,8 @@
 //! The filter's counters, by name. The host defines them in Envoy when it reads a configuration.
+//!
+//! Rule and limit are written as Istio writes tags into names, `rule=.=RULE;.;`: Istio's `extraStatTags` make labels of
+//! those and of nothing else. Elsewhere `stats_tags` with the same expression do. A name is read to the end of its mark, so
+//! it may contain dots.
 
 /// All counters of one configuration; each is identified by its index in the list of names.
 #[derive(Debug, Default)]
@@ -8,7 +12,21 @@ pub struct Counters {
     starts: Vec<usize>,
 }
 
-/// The counters of every rule, in order: `rule.RULE.NAME`.
+/// What all names begin with, after Envoy's own `wasmcustom.`. Not the plugin's name: Istio and Envoy Gateway choose that,
+/// and no dashboard could know it. Plugins of one Envoy share the counters that have the same name.
+pub const PREFIX: &str = "sluicegate.";
+
+/// The name of a rule's counter.
+pub fn name_of_rule(rule: &str, name: &str) -> String {
+    format!("rule=.={rule};.;rule_{name}")
+}
+
+/// The name of a counter of one of a rule's limits.
+pub fn name_of_limit(rule: &str, limit: &str, name: &str) -> String {
+    format!("rule=.={rule};.;limit=.={limit};.;rule_limit_{name}")
+}
+
+/// The counters of every rule, in order.
 pub const OF_RULE: [(&str, &str); 3] = [
     ("decisions", "requests for which this rule had a check"),
     (
@@ -22,7 +40,7 @@ pub const OF_RULE: [(&str, &str); 3] = [
 ];
 
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
-pub const FIXED: [(&str, &str); 17] = [
+pub const FIXED: [(&str, &str); 19] = [
     ("decisions", "requests for which a rule had a check"),
     ("admitted", "of those, let through by a verdict"),
     ("denied", "of those, answered with 429"),
@@ -56,7 +74,7 @@ pub const FIXED: [(&str, &str); 17] = [
     ),
     (
         "error_unreachable",
-        "callouts that Envoy could not send to a sidecar: no such cluster, no healthy endpoint or connection refused",
+        "callouts that Envoy could not send to a sidecar: no healthy endpoint or connection refused",
     ),
     (
         "error_status",
@@ -82,7 +100,18 @@ pub const FIXED: [(&str, &str); 17] = [
         "refused_too_long",
         "requests answered with 414 or 431: path, query or header was too long for a rule to evaluate",
     ),
+    (
+        "error_unknown_cluster",
+        "requests without a verdict, and announcements, because Envoy has no cluster with the name in `sidecar.cluster`",
+    ),
+    (
+        CONFIGURATION_REFUSED,
+        "plugin configurations that the filter refused: the one before stays in force until Envoy restarts",
+    ),
 ];
+
+/// Counted by a VM that never has a configuration, so not by index.
+pub const CONFIGURATION_REFUSED: &str = "configuration_refused";
 
 impl Counters {
     pub(crate) const DECISIONS: usize = 0;
@@ -102,6 +131,8 @@ impl Counters {
     pub(crate) const ERROR_DECISION: usize = 14;
     pub(crate) const ERROR_FULL: usize = 15;
     pub(crate) const REFUSED_TOO_LONG: usize = 16;
+    /// Public for announcements, which are not concluded.
+    pub const ERROR_UNKNOWN_CLUSTER: usize = 17;
 
     /// For each rule (its name, whether it is a shadow rule, its limits) and each of its limits: one counter of
     /// denials, or two of what a shadow rule would have done.
@@ -110,7 +141,7 @@ impl Counters {
         let mut starts = Vec::new();
         for (rule, shadow, limits) in rules {
             starts.push(names.len());
-            names.extend(OF_RULE.map(|(name, _)| format!("rule.{rule}.{name}")));
+            names.extend(OF_RULE.map(|(name, _)| name_of_rule(rule, name)));
             for limit in limits {
                 let what: &[&str] = if shadow {
                     &["shadow_denied", "shadow_admitted"]
@@ -118,7 +149,7 @@ impl Counters {
                     &["denied"]
                 };
                 for what in what {
-                    names.push(format!("rule.{rule}.limit.{limit}.{what}"));
+                    names.push(name_of_limit(rule, limit, what));
                 }
             }
         }

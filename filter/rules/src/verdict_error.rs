@@ -11,6 +11,8 @@ pub enum VerdictError {
     Timeout,
     /// Envoy could not send the question to a sidecar.
     Unreachable,
+    /// Envoy has no cluster of this name, the configuration's `sidecar.cluster`.
+    UnknownCluster(String),
     /// The queue of waiting requests is full.
     Full,
     /// The sidecar answered with a status other than 200.
@@ -35,7 +37,11 @@ impl std::fmt::Display for VerdictError {
         match self {
             Self::Timeout => f.write_str("the sidecar did not answer in time"),
             Self::Unreachable => f.write_str(
-                "Envoy cannot reach the sidecar: no such cluster, no healthy endpoint or connection refused",
+                "Envoy cannot reach the sidecar: no healthy endpoint or connection refused",
+            ),
+            Self::UnknownCluster(name) => write!(
+                f,
+                "Envoy has no cluster `{name}`: `sidecar.cluster` must name the cluster that contains the sidecar"
             ),
             Self::Full => f.write_str("too many requests are waiting for the sidecar"),
             Self::Status(status) => write!(f, "the sidecar answered with status {status}"),
@@ -55,6 +61,7 @@ impl VerdictError {
         match self {
             Self::Timeout => Counters::ERROR_NO_ANSWER,
             Self::Unreachable => Counters::ERROR_UNREACHABLE,
+            Self::UnknownCluster(_) => Counters::ERROR_UNKNOWN_CLUSTER,
             Self::Full => Counters::ERROR_FULL,
             Self::Status(_) => Counters::ERROR_STATUS,
             Self::Body(_) => Counters::ERROR_BODY,
@@ -68,6 +75,7 @@ impl VerdictError {
         match self {
             Self::Timeout => "timeout",
             Self::Unreachable => "unreachable",
+            Self::UnknownCluster(_) => "unknown_cluster",
             Self::Full => "full",
             Self::Status(_) => "status",
             Self::Body(_) => "body",

@@ -38,7 +38,10 @@ fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
         body.contains(r#""limit":"per-key""#) && !body.contains("<b>"),
         "{body}"
     );
-    assert_eq!(counted, ["denied", "rule.r.limit.per-key.denied"]);
+    assert_eq!(
+        counted,
+        ["denied", "rule=.=r;.;limit=.=per-key;.;rule_limit_denied"]
+    );
 }
 
 #[test]
@@ -170,14 +173,14 @@ fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
         let why = format!("{{rule=r,reason={reason}}}");
         let unmetered = Conclusion::Unmetered(format!("sluicegate_unmetered{why}"));
         assert_eq!(conclusion, unmetered, "{body}");
-        let of_rule = "rule.r.unavailable_allowed";
+        let of_rule = "rule=.=r;.;rule_unavailable_allowed";
         assert_eq!(counted, [kind, "unavailable_allowed", of_rule], "{body}");
         let deny = rule(r#","when_unavailable":"deny""#);
         let (conclusion, counted) = answered(&deny, &question(&deny, &get("/", &[])), body);
         let reply = reply(conclusion);
         assert_eq!(reply.status, 503, "{body}");
         assert_eq!(*reply.details, format!("sluicegate_unavailable{why}"));
-        let of_rule = "rule.r.unavailable_denied";
+        let of_rule = "rule=.=r;.;rule_unavailable_denied";
         assert_eq!(counted, [kind, "unavailable_denied", of_rule], "{body}");
     }
 }
@@ -189,7 +192,7 @@ fn when_store_is_down_overrides_when_unavailable() {
     let asked = question(&allow, &get("/", &[]));
     let (conclusion, counted) = answered(&allow, &asked, &body("deny"));
     assert_eq!(reply(conclusion).status, 503);
-    let of_rule = "rule.r.unavailable_denied";
+    let of_rule = "rule=.=r;.;rule_unavailable_denied";
     assert_eq!(counted, ["error_store", "unavailable_denied", of_rule]);
     let deny = rule(r#","when_unavailable":"deny""#);
     let asked = question(&deny, &get("/", &[]));
@@ -212,13 +215,20 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
             "admitted",
             "denied",
             0,
-            ["admitted", "rule.s.limit.stricter.shadow_denied"].as_slice(),
+            [
+                "admitted",
+                "rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_denied",
+            ]
+            .as_slice(),
         ),
         (
             "admitted",
             "admitted",
             0,
-            &["admitted", "rule.s.limit.stricter.shadow_admitted"],
+            &[
+                "admitted",
+                "rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_admitted",
+            ],
         ),
         (
             "denied",
@@ -226,8 +236,8 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
             429,
             &[
                 "denied",
-                "rule.r.limit.l.denied",
-                "rule.s.limit.stricter.shadow_denied",
+                "rule=.=r;.;limit=.=l;.;rule_limit_denied",
+                "rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_denied",
             ],
         ),
     ] {

@@ -125,11 +125,11 @@ fn a_shadow_rule_makes_its_own_decision_under_its_own_key_and_refuses_nobody() {
     assert_eq!(
         counted.iter().map(name).collect::<Vec<_>>(),
         [
-            "rule.stricter.decisions",
-            "rule.all.decisions",
+            "rule=.=stricter;.;rule_decisions",
+            "rule=.=all;.;rule_decisions",
             "decisions",
-            "rule.stricter.limit.per-key.shadow_denied",
-            "rule.all.decisions",
+            "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_denied",
+            "rule=.=all;.;rule_decisions",
             "decisions"
         ]
     );
@@ -177,7 +177,7 @@ fn f5_a_request_with_too_many_checks_gets_no_verdict_and_no_callout() {
             "decisions",
             "error_decision",
             counter,
-            "rule.r4.unavailable_".trim_end_matches('_'),
+            "rule=.=r4;.;rule_unavailable_".trim_end_matches('_'),
         ] {
             assert!(
                 counted.iter().any(|one| one.starts_with(name)),

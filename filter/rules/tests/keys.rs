@@ -268,7 +268,7 @@ fn f7_an_unreadable_component_is_refused_whatever_when_missing_says() {
             .iter()
             .map(|index| &rules.counters().names()[*index])
             .collect();
-        assert_eq!(names, ["rule.r.limit.l.shadow_denied"]);
+        assert_eq!(names, ["rule=.=r;.;limit=.=l;.;rule_limit_shadow_denied"]);
     }
     let rules = checking(r#"{"limit":"l","key":[{"address":{"trusted_hops":1}}]}"#);
     let mut counted = Vec::new();

@@ -13,12 +13,14 @@
 //! | `objects.rs` | reads structs from objects only, never from lists |
 //! | `field_error.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | problems and their codes |
+//! | `filter_info.rs` | what a filter tells of itself |
 //! | `overrides.rs` | overrides of a limit for single keys |
 //! | `top.rs` | the most denied subjects |
 
 mod answer;
 mod entries;
 mod field_error;
+mod filter_info;
 mod objects;
 mod overrides;
 mod problem;
@@ -28,6 +30,7 @@ mod top;
 pub use answer::{
     Answer, GivenBack, LimitStatus, Listed, PolicyVersion, Verdict, WasReset, WithoutStore,
 };
+pub use filter_info::{FILTER_HEADER, FilterInfo};
 pub use overrides::{
     ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource, OverrideState,
     OverrideTerms, OverrideWasRemoved, OverrideWasSet, OverrideWindow, RemoveOverride, SetOverride,

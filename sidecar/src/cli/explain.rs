@@ -10,7 +10,7 @@ use sluicegate_rules::{
 };
 
 use super::Failure;
-use super::check_config::plugins_in;
+use super::manifests::{Manifests, nothing_in};
 use super::stdout::{line, print};
 
 /// Arguments of `explain`.
@@ -65,11 +65,16 @@ impl Explain {
         };
         let request = self.request()?;
         let mut text = String::new();
-        for plugin in plugins_in(&self.envoy)? {
+        let files = [self.envoy.clone()];
+        let manifests = Manifests::read(&files)?;
+        if manifests.plugins().next().is_none() {
+            return Err(nothing_in(&files));
+        }
+        for (file, plugin) in manifests.plugins() {
             let value = plugin.configuration.value.to_string();
             let rules = parse(value.as_bytes()).map_err(|error| {
                 let line = plugin.configuration.line(&error.field);
-                Failure::usage(format!("{}:{line}: {error}", self.envoy.display()))
+                Failure::usage(format!("{file}:{line}: {error}"))
             })?;
             describe(&rules, &request, policy.as_ref(), &mut text);
         }

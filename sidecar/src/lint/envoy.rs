@@ -16,7 +16,6 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
             "remove it: this filter does not need it",
         );
     }
-    clusters(plugin, configuration, findings);
     let Some(manager) = plugin.manager else {
         return;
     };
@@ -50,23 +49,6 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
             "`jwt_authn` comes after this filter in `http_filters`: no token is verified yet, and every claim is missing"
                 .to_owned(),
             "put `jwt_authn` before this filter",
-        );
-    }
-}
-
-fn clusters(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
-    let name = &configuration.sidecar.cluster;
-    if let Some(clusters) = &plugin.clusters
-        && !clusters.contains(name)
-    {
-        findings.add(
-            Severity::Warning,
-            "sidecar.cluster".to_owned(),
-            format!(
-                "this file has no cluster `{name}`, only `{}`",
-                clusters.join("`, `")
-            ),
-            "add it, unless a control plane provides it: without it no request gets a verdict",
         );
     }
 }

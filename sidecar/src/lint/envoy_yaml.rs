@@ -1,48 +1,60 @@
-//! YAML with line numbers, and Sluicegate's plugin configurations in it: in an Envoy file, an Istio WasmPlugin or
-//! EnvoyFilter, an Envoy Gateway EnvoyExtensionPolicy, or alone.
+//! Sluicegate's plugin configurations in a document: an Envoy file, an Istio WasmPlugin or EnvoyFilter, an Envoy Gateway
+//! EnvoyExtensionPolicy, or a configuration alone.
 
-use std::collections::BTreeMap;
+use saphyr::MarkedYaml;
 
-use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
-use serde_json::{Map, Value};
-
-/// A value, and the line of each field in it, by the field's path (`rules[0].name`).
-#[derive(Debug, Default)]
-pub struct ValueWithLines {
-    /// The value as JSON.
-    pub value: Value,
-    lines: BTreeMap<String, usize>,
-}
-
-impl ValueWithLines {
-    /// The line of a field, or of the nearest parent that has one.
-    pub fn line(&self, path: &str) -> usize {
-        let mut path = path;
-        loop {
-            if let Some(line) = self.lines.get(path) {
-                return *line;
-            }
-            match path.rfind(['.', '[']) {
-                Some(end) => path = path.get(..end).unwrap_or_default(),
-                None => return self.lines.get("").copied().unwrap_or(1),
-            }
-        }
-    }
-}
+use super::yaml::{
+    ValueWithLines, children, entries, fields, get, is_true, line_of, lines_before, load, text,
+    with_lines,
+};
 
 /// A plugin configuration, and the settings around it that matter to it.
 #[derive(Debug)]
 pub struct Plugin {
     /// The configuration.
     pub configuration: ValueWithLines,
+    /// Whose format the settings around it have.
+    pub holder: Holder,
+    /// The line of those settings.
+    pub line: usize,
     /// The connection manager around it, if any.
     pub manager: Option<Manager>,
+    /// What happens to requests when the filter fails: `failure_policy` of Envoy, `failStrategy` of Istio.
+    pub failure_policy: Option<String>,
+    /// `fail_open` of Envoy, `failOpen` of Envoy Gateway.
+    pub fail_open: bool,
     /// Envoy may then pause a request after its headers, and buffers the body meanwhile.
     pub allow_on_headers_stop_iteration: bool,
-    /// The names of the file's clusters; `None` if it has none.
-    pub clusters: Option<Vec<String>>,
+    /// The document that contains it, such as `WasmPlugin shop/sluicegate`; empty if it is not a Kubernetes object.
+    pub document: String,
+    /// The document's namespace.
+    pub namespace: String,
+    /// The static clusters of the Envoy file around it; `None` if there is no such file.
+    pub clusters: Option<Clusters>,
     /// The namespaces of dynamic metadata into which a filter of the file copies what clients send.
     pub copied_namespaces: Vec<String>,
+}
+
+/// Whose format it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody's: the configuration alone.
+    Nothing,
+    /// Envoy's `PluginConfig`.
+    Envoy,
+    /// Istio's WasmPlugin.
+    WasmPlugin,
+    /// Envoy Gateway's EnvoyExtensionPolicy.
+    EnvoyExtensionPolicy,
+}
+
+/// The clusters of an Envoy file.
+#[derive(Clone, Debug)]
+pub struct Clusters {
+    /// Their names.
+    pub names: Vec<String>,
+    /// A control plane may add others.
+    pub dynamic: bool,
 }
 
 /// The relevant settings of an HTTP connection manager.
@@ -56,60 +68,43 @@ pub struct Manager {
     pub jwt_authn_follows: bool,
 }
 
-/// Finds every plugin configuration of Sluicegate in a text.
-///
-/// # Errors
-/// The text is not YAML.
-pub fn plugins(text: &str) -> Result<Vec<Plugin>, String> {
-    let documents = load(text)?;
+/// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
+pub fn plugins(document: &MarkedYaml<'_>, before: usize) -> Vec<Plugin> {
+    let mut copied = COPYING.map(str::to_owned).to_vec();
+    copied_namespaces(document, false, &mut copied);
     let mut found = Vec::new();
-    for document in &documents {
-        let mut clusters = Vec::new();
-        cluster_names(document, &mut clusters);
-        let mut copied = COPYING.map(str::to_owned).to_vec();
-        copied_namespaces(document, false, &mut copied);
-        let mut here = Vec::new();
-        if is_sluicegate(document) {
-            here.push(plugin(with_lines(document, 0), None));
-        }
-        search(document, None, &mut here);
-        for plugin in &mut here {
-            plugin.clusters = (!clusters.is_empty()).then(|| clusters.clone());
-            plugin.copied_namespaces.clone_from(&copied);
-        }
-        found.append(&mut here);
+    if is_sluicegate(document) {
+        let configuration = with_lines(document, before);
+        found.push(plugin(document, Holder::Nothing, configuration, before));
     }
-    Ok(found)
+    search(document, None, before, &mut found);
+    for plugin in &mut found {
+        plugin.clusters = clusters(document);
+        plugin.copied_namespaces.clone_from(&copied);
+    }
+    found
 }
 
-fn load(text: &str) -> Result<Vec<MarkedYaml<'_>>, String> {
-    MarkedYaml::load_from_str(text).map_err(|error| format!("is not YAML: {error}"))
-}
-
-const fn plugin(configuration: ValueWithLines, manager: Option<Manager>) -> Plugin {
+fn plugin(
+    holder: &MarkedYaml<'_>,
+    kind: Holder,
+    configuration: ValueWithLines,
+    before: usize,
+) -> Plugin {
+    let policy = ["failure_policy", "failStrategy"];
+    let mut policy = policy.iter().filter_map(|name| get(holder, name));
     Plugin {
         configuration,
-        manager,
-        allow_on_headers_stop_iteration: false,
+        holder: kind,
+        line: line_of(holder, before),
+        manager: None,
+        failure_policy: policy.find_map(text).map(str::to_owned),
+        fail_open: is_true(holder, "fail_open") || is_true(holder, "failOpen"),
+        allow_on_headers_stop_iteration: is_true(holder, "allow_on_headers_stop_iteration"),
+        document: String::new(),
+        namespace: String::new(),
         clusters: None,
         copied_namespaces: Vec::new(),
-    }
-}
-
-/// A field of a mapping.
-fn get<'a, 'i>(node: &'a MarkedYaml<'i>, name: &str) -> Option<&'a MarkedYaml<'i>> {
-    let YamlData::Mapping(fields) = &node.data else {
-        return None;
-    };
-    fields
-        .iter()
-        .find_map(|(key, value)| (text(key) == Some(name)).then_some(value))
-}
-
-fn text<'a>(node: &'a MarkedYaml<'_>) -> Option<&'a str> {
-    match &node.data {
-        YamlData::Value(Scalar::String(text)) => Some(text),
-        _ => None,
     }
 }
 
@@ -121,12 +116,8 @@ fn is_sluicegate(node: &MarkedYaml<'_>) -> bool {
 /// Recognizes the holder of a configuration by its name, so that a broken configuration is found too.
 fn is_named_sluicegate(node: &MarkedYaml<'_>) -> bool {
     let name = |field| get(node, field).and_then(text);
-    name("name").is_some_and(|name| name.contains("sluicegate"))
-}
-
-fn is_true(node: &MarkedYaml<'_>, field: &str) -> bool {
-    let flag = get(node, field).map(|flag| &flag.data);
-    matches!(flag, Some(YamlData::Value(Scalar::Boolean(true))))
+    let mut names = ["name", "pluginName", "url"].into_iter().filter_map(name);
+    names.any(|name| name.contains("sluicegate"))
 }
 
 fn manager(node: &MarkedYaml<'_>) -> Manager {
@@ -162,138 +153,74 @@ const COPYING: [&str; 2] = [
 fn copied_namespaces(node: &MarkedYaml<'_>, inside: bool, found: &mut Vec<String>) {
     let copies = ["header_to_metadata", "json_to_metadata"];
     let inside = inside || copies.iter().any(|copies| is_called(node, copies));
-    match &node.data {
-        YamlData::Mapping(fields) => {
-            for (name, value) in fields {
-                if inside && text(name) == Some("metadata_namespace") {
-                    found.extend(text(value).map(str::to_owned));
-                }
-                copied_namespaces(value, inside, found);
-            }
+    for (name, value) in fields(node) {
+        if inside && text(name) == Some("metadata_namespace") {
+            found.extend(text(value).map(str::to_owned));
         }
-        YamlData::Sequence(list) => {
-            let each = |value| copied_namespaces(value, inside, found);
-            list.iter().for_each(each);
-        }
-        _ => {}
     }
+    children(node).for_each(|child| copied_namespaces(child, inside, found));
 }
 
-fn search(node: &MarkedYaml<'_>, manager: Option<Manager>, found: &mut Vec<Plugin>) {
-    if let Some(YamlData::Sequence(filters)) = get(node, "http_filters").map(|list| &list.data) {
+fn search(node: &MarkedYaml<'_>, manager: Option<Manager>, before: usize, found: &mut Vec<Plugin>) {
+    if let Some(filters) = get(node, "http_filters").map(entries) {
         let first_jwt = filters.iter().position(is_jwt_authn);
         for (index, filter) in filters.iter().enumerate() {
             let manager = Manager {
                 jwt_authn_follows: first_jwt.is_some_and(|first| first > index),
                 ..self::manager(node)
             };
-            search(filter, Some(manager), found);
+            search(filter, Some(manager), before, found);
         }
     }
-    let mut add = |holder: &MarkedYaml<'_>, configuration: &MarkedYaml<'_>| {
+    let mut add = |kind: Holder, configuration: &MarkedYaml<'_>| {
         let configuration = match text(configuration) {
             // JSON in a string: its lines are relative to the string's.
             Some(inner) => match load(inner).ok().and_then(|mut nodes| nodes.pop()) {
-                Some(inner) if is_sluicegate(&inner) || is_named_sluicegate(holder) => {
-                    with_lines(&inner, configuration.span.start.line().saturating_sub(1))
+                Some(inner) if is_sluicegate(&inner) || is_named_sluicegate(node) => {
+                    with_lines(&inner, lines_before(configuration, before))
                 }
                 _ => return,
             },
-            None if is_sluicegate(configuration) || is_named_sluicegate(holder) => {
-                with_lines(configuration, 0)
+            None if is_sluicegate(configuration) || is_named_sluicegate(node) => {
+                with_lines(configuration, before)
             }
             None => return,
         };
-        let mut plugin = plugin(configuration, manager);
-        plugin.allow_on_headers_stop_iteration = is_true(holder, "allow_on_headers_stop_iteration");
-        found.push(plugin);
+        found.push(Plugin {
+            manager,
+            ..plugin(node, kind, configuration, before)
+        });
     };
     // Envoy: PluginConfig.configuration, a Struct or a StringValue.
     if get(node, "vm_config").is_some()
         && let Some(value) = get(node, "configuration").and_then(|any| get(any, "value"))
     {
-        add(node, value);
+        add(Holder::Envoy, value);
     }
     // Istio: WasmPlugin.spec.pluginConfig.
     if let Some(configuration) = get(node, "pluginConfig") {
-        add(node, configuration);
+        add(Holder::WasmPlugin, configuration);
     }
     // Envoy Gateway: EnvoyExtensionPolicy.spec.wasm[].config.
     if get(node, "code").is_some()
         && let Some(configuration) = get(node, "config")
     {
-        add(node, configuration);
+        add(Holder::EnvoyExtensionPolicy, configuration);
     }
-    match &node.data {
-        YamlData::Mapping(fields) => {
-            // The filters were searched above, each with what follows it.
-            let others = fields
-                .iter()
-                .filter(|(name, _)| text(name) != Some("http_filters"));
-            for (_, value) in others {
-                search(value, manager, found);
-            }
-        }
-        YamlData::Sequence(list) => {
-            for value in list {
-                search(value, manager, found);
-            }
-        }
-        _ => {}
-    }
+    // The filters were searched above, each with what follows it.
+    let others = fields(node).filter(|(name, _)| text(name) != Some("http_filters"));
+    let others = others.map(|(_, value)| value).chain(entries(node));
+    others.for_each(|value| search(value, manager, before, found));
 }
 
-fn cluster_names(node: &MarkedYaml<'_>, names: &mut Vec<String>) {
-    if let Some(YamlData::Sequence(clusters)) = get(node, "static_resources")
-        .and_then(|resources| get(resources, "clusters"))
-        .map(|clusters| &clusters.data)
-    {
-        let given = clusters.iter().filter_map(|cluster| get(cluster, "name"));
-        names.extend(given.filter_map(text).map(str::to_owned));
-    }
-}
-
-fn with_lines(node: &MarkedYaml<'_>, before: usize) -> ValueWithLines {
-    let mut lines = BTreeMap::new();
-    lines.insert(String::new(), node.span.start.line() + before);
-    let value = convert(node, "", before, &mut lines);
-    ValueWithLines { value, lines }
-}
-
-fn convert(
-    node: &MarkedYaml<'_>,
-    path: &str,
-    before: usize,
-    lines: &mut BTreeMap<String, usize>,
-) -> Value {
-    match &node.data {
-        YamlData::Value(Scalar::Boolean(flag)) => (*flag).into(),
-        YamlData::Value(Scalar::Integer(number)) => (*number).into(),
-        YamlData::Value(Scalar::FloatingPoint(number)) => number.into_inner().into(),
-        YamlData::Value(Scalar::String(text)) => text.as_ref().into(),
-        YamlData::Sequence(list) => {
-            let entries = list.iter().enumerate().map(|(index, entry)| {
-                let path = format!("{path}[{index}]");
-                lines.insert(path.clone(), entry.span.start.line() + before);
-                convert(entry, &path, before, lines)
-            });
-            Value::Array(entries.collect())
-        }
-        YamlData::Mapping(fields) => {
-            let mut object = Map::new();
-            for (key, value) in fields {
-                let name = text(key).unwrap_or_default();
-                let path = if path.is_empty() {
-                    name.to_owned()
-                } else {
-                    format!("{path}.{name}")
-                };
-                // The key's line: the value may begin on the next.
-                lines.insert(path.clone(), key.span.start.line() + before);
-                object.insert(name.to_owned(), convert(value, &path, before, lines));
-            }
-            Value::Object(object)
-        }
-        _ => Value::Null,
-    }
+/// The clusters of an Envoy file, if the document is one.
+fn clusters(document: &MarkedYaml<'_>) -> Option<Clusters> {
+    let of = get(document, "static_resources")?;
+    let list = get(of, "clusters").map(entries).unwrap_or_default();
+    let names = list.iter().filter_map(|cluster| get(cluster, "name"));
+    let dynamic = get(document, "dynamic_resources");
+    Some(Clusters {
+        names: names.filter_map(text).map(str::to_owned).collect(),
+        dynamic: dynamic.is_some_and(|dynamic| get(dynamic, "cds_config").is_some()),
+    })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sluicegate_rules::config::schema;
 
-use super::envoy_yaml::ValueWithLines;
+use super::yaml::ValueWithLines;
 
 /// How serious it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,11 +4,12 @@ use sluicegate_rules::config::validate;
 
 use super::envoy_yaml::Plugin;
 use super::findings::{Finding, Findings, Severity};
-use super::{envoy, keys, limits, matching};
+use super::surroundings::Surroundings;
+use super::{envoy, keys, limits, matching, surroundings};
 use crate::policy::Policy;
 
 /// Lints a configuration, alone and, if a policy is given, together with it.
-pub fn lint(plugin: &Plugin, policy: Option<&Policy>) -> Vec<Finding> {
+pub fn lint(plugin: &Plugin, surroundings: &Surroundings, policy: Option<&Policy>) -> Vec<Finding> {
     let lined = &plugin.configuration;
     let text = lined.value.to_string();
     let read = sluicegate_rules::config::read(text.as_bytes());
@@ -30,6 +31,7 @@ pub fn lint(plugin: &Plugin, policy: Option<&Policy>) -> Vec<Finding> {
         found: Vec::new(),
     };
     envoy::lint(plugin, &configuration, &mut findings);
+    surroundings::lint(plugin, &configuration, surroundings, &mut findings);
     matching::lint(&configuration, &mut findings);
     keys::lint(plugin, &configuration, &mut findings);
     if let Some(policy) = policy {

@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
-    Answer, Code, DECISIONS, LimitStatus, PROBLEM_JSON, Problem, ProblemDetails, Verdict,
-    WithoutStore, read_decisions,
+    Answer, Code, DECISIONS, FILTER_HEADER, FilterInfo, LimitStatus, PROBLEM_JSON, Problem,
+    ProblemDetails, Verdict, WithoutStore, read_decisions,
 };
 
 use super::body::{answer, json, whole};
@@ -68,6 +68,9 @@ async fn decide(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
+    if let Some(info) = named(&headers)(FILTER_HEADER).and_then(FilterInfo::read) {
+        service.metrics.filter_seen(info);
+    }
     let parts = query.as_deref().unwrap_or_default().split('&');
     let Some(denied) = parts.filter_map(|part| part.strip_prefix(AS_STATUS)).next() else {
         let decided = async { Ok(service.decide(&whole(body).await?, named(&headers)).await?) };

@@ -13,15 +13,16 @@ mod totals;
 mod windows;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{Encoder, TextEncoder};
-use sluicegate_protocol::{CachedDenials, Check, Decision, LimitStatus, Top, Verdict};
+use sluicegate_protocol::{CachedDenials, Check, Decision, FilterInfo, LimitStatus, Top, Verdict};
 
 use crate::clock;
 use crate::policy::Policy;
+use crate::telemetry::filters::Filters;
 use crate::telemetry::history::Counts;
 use crate::telemetry::labels::{FailureKind, Outcome, Source};
 use crate::telemetry::verdict::Decided;
@@ -38,6 +39,7 @@ pub struct Metrics {
     /// The metrics of every limit in the policy in force.
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     windows: WindowMetrics,
+    filters: Mutex<Filters>,
 }
 
 /// Gauges that are not kept up to date but read at each scrape.
@@ -81,6 +83,7 @@ impl Metrics {
             families: Arc::new(Families::new()?),
             limits: Mutex::default(),
             windows: WindowMetrics::default(),
+            filters: Mutex::default(),
         })
     }
 
@@ -157,6 +160,16 @@ impl Metrics {
         }
     }
 
+    /// Notes which filter asks.
+    pub fn filter_seen(&self, info: FilterInfo<'_>) {
+        let now = Duration::from_micros(clock::now_us());
+        self.filters().note(info, now);
+    }
+
+    fn filters(&self) -> MutexGuard<'_, Filters> {
+        self.filters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records that the policy file was refused.
     pub fn policy_refused(&self) {
         self.families.reload_successful.set(0);
@@ -207,6 +220,11 @@ impl Metrics {
             limit_metrics.refresh(now_us);
         }
         self.windows.refresh(&self.families, clock::unix_ms());
+        self.families.filter_info.reset();
+        for (version, configuration) in self.filters().present(Duration::from_micros(now_us)) {
+            let info = &self.families.filter_info;
+            info.with_label_values(&[version, configuration]).set(1);
+        }
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.families.registry.gather(), &mut text)?;
         Ok(text)

@@ -97,3 +97,52 @@ fn f14_the_flag_that_makes_envoy_buffer_bodies_is_found() {
         "{printed}"
     );
 }
+
+#[test]
+fn a_cluster_that_the_file_lacks_may_come_from_a_control_plane() {
+    let plugin = GOOD.replace("cluster: sluicegate", "cluster: elsewhere");
+    let printed = around(
+        "use_remote_address: true",
+        "use_remote_address: true",
+        &plugin,
+    );
+    assert!(
+        printed.contains(
+            "error: `sidecar.cluster`: this file has no cluster `elsewhere`, only `sluicegate`"
+        ),
+        "{printed}"
+    );
+    let dynamic = "dynamic_resources: { cds_config: { ads: {} } }\nstatic_resources:";
+    let printed = around("static_resources:", dynamic, &plugin);
+    assert!(
+        printed.contains("warning: `sidecar.cluster`") && printed.contains("cds_config"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_filter_that_stays_dead_or_fails_open_is_found() {
+    let set = "failure_policy: FAIL_RELOAD";
+    for (to, says) in [
+        (
+            "reloadable: true",
+            "`failure_policy`: if the filter's VM fails once",
+        ),
+        (
+            "failure_policy: FAIL_OPEN",
+            "`failure_policy`: all requests pass unmetered",
+        ),
+        (
+            "fail_open: true",
+            "`fail_open`: all requests pass unmetered",
+        ),
+    ] {
+        let printed = around(set, to, GOOD);
+        assert!(
+            printed.contains(&format!("warning: {says}")),
+            "{to}: {printed}"
+        );
+    }
+    let printed = around(set, "failure_policy: FAIL_CLOSED", GOOD);
+    assert!(printed.contains("0 warnings"), "it was chosen: {printed}");
+}

@@ -47,7 +47,7 @@ const CASES: [Case; 27] = [
         "cluster: sluicegate",
         "cluster: elsewhere",
         20,
-        "warning",
+        "error",
         "no cluster `elsewhere`",
     ),
     (

@@ -6,6 +6,7 @@
 //! | `envoy_file` | findings about the settings around the filter |
 //! | `coverage` | rules and limits that are not redundant |
 //! | `explain` | `sluicegate explain` |
+//! | `manifests` | Kubernetes objects: several files, folders and standard input |
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,6 +18,7 @@ mod coverage;
 mod envoy_file;
 mod explain;
 mod findings;
+mod manifests;
 
 use std::process::{Command, Output};
 
@@ -47,8 +49,7 @@ limits:
 
 /// An Envoy file around these lines of a plugin configuration, which begin at line 20.
 const ENVOY: &str = r#"static_resources:
-  clusters:
-    - name: sluicegate
+  clusters: [{ name: sluicegate }]
   listeners:
     - name: ingress
       filter_chains:
@@ -61,6 +62,7 @@ const ENVOY: &str = r#"static_resources:
                     typed_config:
                       config:
                         name: sluicegate
+                        failure_policy: FAIL_RELOAD
                         vm_config: { runtime: envoy.wasm.runtime.v8 }
                         configuration:
                           "@type": type.googleapis.com/google.protobuf.Struct
@@ -127,21 +129,32 @@ fn a_valid_configuration_has_no_findings_in_any_kind_of_file() {
         envoy(GOOD),
         GOOD.to_owned(),
         format!(
-            "apiVersion: v1\nkind: Service\n---\nkind: WasmPlugin\nmetadata:\n  name: sluicegate\nspec:\n  pluginConfig:\n{}",
-            indented(GOOD, 4)
+            "{}---\nkind: WasmPlugin\nmetadata:\n  name: sluicegate\nspec:\n  failStrategy: FAIL_RELOAD\n  pluginConfig:\n{}",
+            manifests::SERVICE_ENTRY,
+            indented(
+                &GOOD.replace(
+                    "cluster: sluicegate",
+                    r#"cluster: "outbound|9180||sluicegate.internal""#
+                ),
+                4
+            )
         ),
         format!(
-            "kind: EnvoyExtensionPolicy\nspec:\n  wasm:\n    - name: sluicegate\n      code: {{ type: HTTP }}\n      config:\n{}",
+            "{}\n---\n{}---\nkind: EnvoyExtensionPolicy\nspec:\n  wasm:\n    - name: sluicegate\n      code: {{ type: HTTP }}\n      config:\n{}",
+            manifests::RELOAD,
+            manifests::ENVOY_PROXY,
             indented(GOOD, 8)
         ),
         format!(
-            "config:\n  name: x\n  vm_config: {{}}\n  configuration:\n    \"@type\": type.googleapis.com/google.protobuf.StringValue\n    value: '{json}'\n"
+            "config:\n  name: x\n  failure_policy: FAIL_RELOAD\n  vm_config: {{}}\n  configuration:\n    \"@type\": type.googleapis.com/google.protobuf.StringValue\n    value: '{json}'\n"
         ),
     ];
     for file in files {
         let (output, printed) = run(&["check-config"], true, &file);
         assert_eq!(output.status.code(), Some(0), "{printed}\n{file}");
-        assert_eq!(printed, "0 errors, 0 warnings\n", "{file}");
+        let (fingerprint, counts) = printed.split_once('\n').unwrap();
+        assert!(fingerprint.contains("configuration "), "{printed}");
+        assert_eq!(counts, "0 errors, 0 warnings\n", "{file}");
     }
 }
 

@@ -1,9 +1,12 @@
-//! JSON in which no field stands twice: `serde_json` would take the last one without a word.
+//! JSON in which no field stands twice: `serde_json` would take the last one without a word. A whole number is an integer,
+//! however it is written: a program that copies a configuration may make `1.0` of `1`.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
+
+use super::structure;
 
 /// A value of JSON from all of these bytes.
 pub fn read(bytes: &[u8]) -> Result<Value, serde_json::Error> {
@@ -34,7 +37,7 @@ impl<'de> Deserialize<'de> for Strict {
                 Ok(number.into())
             }
             fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
-                Ok(Number::from_f64(number).map_or(Value::Null, Value::Number))
+                Ok(structure::number(number))
             }
             fn visit_str<E>(self, text: &str) -> Result<Value, E> {
                 Ok(text.into())
@@ -69,6 +72,7 @@ mod tests {
     fn json_is_read_unchanged_and_duplicate_fields_are_refused() {
         let text = r#"{"a":[1,-2,0.5,null,true,"x"],"b":{}}"#;
         assert_eq!(read(text.as_bytes()).unwrap().to_string(), text);
+        assert_eq!(read(b"[1.0,1e2,1.5]").unwrap().to_string(), "[1,100,1.5]");
         let error = read(br#"{"a":{"b":1,"b":2}}"#).unwrap_err().to_string();
         assert!(error.contains("duplicate field `b`"), "{error}");
         assert!(read(b"{} {}").is_err());

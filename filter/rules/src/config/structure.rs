@@ -34,7 +34,7 @@ fn value(value: Value) -> serde_json::Value {
 }
 
 /// Numbers of a struct are doubles; those of a configuration are nearly all integers.
-fn number(number: f64) -> serde_json::Value {
+pub(super) fn number(number: f64) -> serde_json::Value {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
     if number.fract() == 0.0 && number.abs() < EXACT {
         #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]

@@ -64,6 +64,7 @@ pub struct Families {
     pub sidecars: IntGauge,
     pub unwritten: IntGauge,
     pub overrides: IntGaugeVec,
+    pub filter_info: IntGaugeVec,
     pub epoch: IntGauge,
     pub reloads_loaded: IntCounter,
     pub reloads_refused: IntCounter,
@@ -231,6 +232,16 @@ impl Families {
                         "Overrides in force, by what they allow.",
                     ),
                     &["allowance"],
+                )?,
+            )?,
+            filter_info: add(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "sluicegate_filter_info",
+                        "Always 1; filters that announced themselves in the last minute, by version and configuration.",
+                    ),
+                    &["version", "configuration"],
                 )?,
             )?,
             epoch: add(

@@ -1,0 +1,115 @@
+//! The files that `check-config` and `explain` read: single files, folders and standard input.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use sluicegate::lint::{Found, FoundPolicy, Plugin, Surroundings, read};
+
+use super::Failure;
+
+/// Stands for standard input.
+const STANDARD_INPUT: &str = "-";
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// What all files together contain.
+pub struct Manifests {
+    files: Vec<(String, Found)>,
+    /// What the objects of all files provide for the plugins.
+    pub surroundings: Surroundings,
+}
+
+impl Manifests {
+    /// Reads files, the files of folders, and standard input.
+    ///
+    /// # Errors
+    /// One cannot be read, or is not YAML.
+    pub fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
+        let mut surroundings = Surroundings::default();
+        let mut files = Vec::new();
+        for path in paths {
+            for file in files_of(path)? {
+                let (shown, text) = text_of(&file)?;
+                let found = read(&text, &mut surroundings).map_err(|error| {
+                    Failure::usage(format!(
+                        "{shown} {error}; a Helm template has to be rendered first: `helm template . | sluicegate \
+                         check-config --envoy -`"
+                    ))
+                })?;
+                files.push((shown, found));
+            }
+        }
+        Ok(Self {
+            files,
+            surroundings,
+        })
+    }
+
+    /// The plugin configurations, each with its file.
+    pub fn plugins(&self) -> impl Iterator<Item = (&str, &Plugin)> {
+        self.files
+            .iter()
+            .flat_map(|(file, found)| found.plugins.iter().map(|plugin| (file.as_str(), plugin)))
+    }
+
+    /// The policies in ConfigMaps, each with its file.
+    pub fn policies(&self) -> impl Iterator<Item = (&str, &FoundPolicy)> {
+        self.files
+            .iter()
+            .flat_map(|(file, found)| found.policies.iter().map(|policy| (file.as_str(), policy)))
+    }
+
+    /// Whether there is nothing of Sluicegate's.
+    pub fn is_empty(&self) -> bool {
+        self.plugins().next().is_none() && self.policies().next().is_none()
+    }
+}
+
+/// The error if files contain nothing of Sluicegate's.
+pub fn nothing_in(paths: &[PathBuf]) -> Failure {
+    let shown: Vec<_> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    Failure::usage(format!(
+        "{} contains no configuration of this filter: neither an Envoy Wasm filter, nor a WasmPlugin, nor an \
+         EnvoyExtensionPolicy with `sidecar` and `rules`, nor a ConfigMap with a policy",
+        shown.join(" and ")
+    ))
+}
+
+/// The file itself, or the YAML and JSON files of a folder, in order.
+fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let cannot = |error| Failure::usage(format!("cannot read {}: {error}", path.display()));
+    let mut inside = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(cannot)? {
+        inside.push(entry.map_err(cannot)?.path());
+    }
+    inside.sort();
+    let mut files = Vec::new();
+    for path in inside {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if path.is_dir() {
+            files.append(&mut files_of(&path)?);
+        } else if extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// How a file is shown, and its text.
+fn text_of(file: &Path) -> Result<(String, String), Failure> {
+    if file.as_os_str() == STANDARD_INPUT {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        read.map_err(|error| Failure::usage(format!("cannot read standard input: {error}")))?;
+        return Ok(("standard input".to_owned(), text));
+    }
+    let shown = file.display().to_string();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+    Ok((shown, text))
+}

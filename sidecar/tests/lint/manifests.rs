@@ -1,0 +1,295 @@
+//! Kubernetes objects: what a plugin needs may be in another object, document or file.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::{GOOD, POLICY, envoy, indented};
+
+pub const SERVICE_ENTRY: &str = "kind: ServiceEntry
+metadata: { name: sluicegate, namespace: shop }
+spec:
+  hosts: [sluicegate.internal]
+  ports: [{ number: 9180, name: http }]
+";
+
+/// Adds the sidecar's cluster to Envoy Gateway's proxies.
+pub const ENVOY_PROXY: &str = "kind: EnvoyProxy
+metadata: { name: sluicegate }
+spec:
+  bootstrap:
+    jsonPatches:
+      - { op: add, path: /static_resources/clusters/-, value: { name: sluicegate, connect_timeout: 1s } }
+";
+
+/// Sets the failure policy that Envoy Gateway does not set.
+pub const RELOAD: &str = "kind: EnvoyPatchPolicy
+spec: { jsonPatches: [{ operation: { op: add, path: failure_policy, value: FAIL_RELOAD } }] }";
+
+const CLUSTER: &str = "cluster: \"outbound|9180||sluicegate.internal\"";
+
+fn wasm_plugin() -> String {
+    let plugin = GOOD.replace("cluster: sluicegate", CLUSTER);
+    format!(
+        "kind: WasmPlugin\nmetadata: {{ name: sluicegate, namespace: shop }}\nspec:\n  failStrategy: FAIL_RELOAD\n  pluginConfig:\n{}",
+        indented(&plugin, 4)
+    )
+}
+
+fn extension_policy() -> String {
+    format!(
+        "kind: EnvoyExtensionPolicy\nmetadata: {{ name: sluicegate, namespace: shop }}\nspec:\n  wasm:\n    - name: sluicegate\n      code: {{ type: Image }}\n      config:\n{}",
+        indented(GOOD, 8)
+    )
+}
+
+fn config_map(namespace: &str, policy: &str) -> String {
+    format!(
+        "kind: ConfigMap\nmetadata: {{ name: sluicegate-policy, namespace: {namespace} }}\ndata:\n  policy.yaml: |\n{}",
+        indented(policy, 4)
+    )
+}
+
+/// Checks these documents as one stream on standard input; returns the exit status and all that was printed.
+fn check(documents: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    command.args(["check-config", "--envoy", "-"]);
+    let run = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    let text = documents.join("\n---\n");
+    run.stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = run.wait_with_output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap(), printed.into_owned())
+}
+
+#[test]
+fn complete_manifests_have_no_findings() {
+    let (istio, gateway) = (wasm_plugin(), extension_policy());
+    let policy = config_map("shop", POLICY);
+    for documents in [
+        [SERVICE_ENTRY, &istio, &policy].as_slice(),
+        &[&policy, &istio, SERVICE_ENTRY],
+        &[ENVOY_PROXY, RELOAD, &gateway, &policy],
+    ] {
+        let (status, printed) = check(documents);
+        assert_eq!(status, 0, "{printed}");
+        assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
+        let named = printed.contains("Plugin shop/sluicegate: configuration ")
+            || printed.contains("Policy shop/sluicegate: configuration ");
+        assert!(named, "{printed}");
+    }
+}
+
+#[test]
+fn a_cluster_that_no_object_provides_is_found() {
+    let istio = wasm_plugin();
+    let gateway = extension_policy();
+    let other_port = SERVICE_ENTRY.replace("9180", "9181");
+    let other_host = SERVICE_ENTRY.replace("sluicegate.internal", "other.internal");
+    let private =
+        SERVICE_ENTRY.replace("namespace: shop", "namespace: other") + "  exportTo: [\".\"]\n";
+    let plain = istio.replace(CLUSTER, "cluster: sluicegate");
+    let other_cluster = ENVOY_PROXY.replace("name: sluicegate, connect", "name: sidecar, connect");
+    for (documents, severity, says) in [
+        (
+            [istio.as_str()].as_slice(),
+            "warning",
+            "no ServiceEntry in these files has the host `sluicegate.internal`",
+        ),
+        (
+            &[&istio, &other_host],
+            "error",
+            "add a ServiceEntry with that host and port 9180",
+        ),
+        (
+            &[&istio, &other_port],
+            "error",
+            "has no port 9180, only 9181",
+        ),
+        (
+            &[&istio, &private],
+            "error",
+            "exported to its own namespace `other` only",
+        ),
+        (
+            &[&plain, SERVICE_ENTRY],
+            "error",
+            "write `outbound|PORT||HOST`",
+        ),
+        (
+            &[&gateway, RELOAD, &other_cluster],
+            "error",
+            "adds a cluster `sluicegate`",
+        ),
+        (&[&gateway], "warning", "adds a cluster `sluicegate`"),
+    ] {
+        let (status, printed) = check(documents);
+        let found = printed.lines().any(|line| {
+            line.contains(&format!(": {severity}: "))
+                && line.contains("/sluicegate: `sidecar.cluster`: ")
+                && line.contains(says)
+        });
+        assert!(found, "{says}: {printed}");
+        assert_eq!(
+            status,
+            if severity == "error" { 64 } else { 0 },
+            "{printed}"
+        );
+    }
+}
+
+#[test]
+fn clusters_of_services_and_of_patches_in_strings_are_known() {
+    let service = "kind: Service\nmetadata: { name: limiter, namespace: shop }\nspec: { ports: [{ port: 80 }] }\n";
+    let istio = wasm_plugin().replace(
+        CLUSTER,
+        "cluster: \"outbound|80||limiter.shop.svc.cluster.local\"",
+    );
+    let merge = "kind: EnvoyProxy\nspec:\n  bootstrap:\n    type: Merge\n    value: |\n      static_resources:\n        clusters:\n          - { name: sluicegate, lb_policy: RANDOM }\n";
+    let filter = "kind: EnvoyFilter\nspec: { configPatches: [{ applyTo: CLUSTER, patch: { operation: ADD, value: { name: sluicegate, connect_timeout: 1s } } }] }";
+    let patched = wasm_plugin().replace(CLUSTER, "cluster: sluicegate");
+    for documents in [
+        [service, &istio].as_slice(),
+        &[merge, RELOAD, &extension_policy()],
+        &[filter, &patched],
+    ] {
+        let (status, printed) = check(documents);
+        assert_eq!(status, 0, "{printed}");
+        assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
+    }
+}
+
+#[test]
+fn a_plugin_that_stays_dead_or_fails_open_is_found() {
+    let gateway = extension_policy();
+    let open = gateway.replace("      code:", "      failOpen: true\n      code:");
+    let istio = wasm_plugin();
+    let unset = istio.replace("  failStrategy: FAIL_RELOAD\n", "");
+    let fail_open = istio.replace("FAIL_RELOAD", "FAIL_OPEN");
+    for (documents, says) in [
+        (
+            [ENVOY_PROXY, &gateway].as_slice(),
+            "`failure_policy`: if the filter's VM fails once",
+        ),
+        (
+            &[ENVOY_PROXY, RELOAD, &open],
+            "`failOpen`: all requests pass unmetered",
+        ),
+        (
+            &[SERVICE_ENTRY, &unset],
+            "`failStrategy`: if the filter's VM fails once",
+        ),
+        (
+            &[SERVICE_ENTRY, &fail_open],
+            "`failStrategy`: all requests pass unmetered",
+        ),
+    ] {
+        let (status, printed) = check(documents);
+        assert!(
+            printed.contains(&format!("/sluicegate: {says}")),
+            "{printed}"
+        );
+        assert!(printed.ends_with("\n0 errors, 1 warnings\n"), "{printed}");
+        assert_eq!(status, 0);
+    }
+}
+
+#[test]
+fn a_policy_in_a_config_map_is_validated_and_its_limits_are_compared() {
+    let istio = wasm_plugin();
+    let wrong = POLICY.replacen("quota: 10,", "quota: 0,", 1);
+    let (status, printed) = check(&[SERVICE_ENTRY, &istio, &config_map("shop", &wrong)]);
+    assert_eq!(status, 64);
+    let says = "error: ConfigMap shop/sluicegate-policy: `data.policy.yaml`: limit `per-key`: window 1: `quota` is 0";
+    assert!(printed.contains(says), "{printed}");
+    let text = [SERVICE_ENTRY, &istio, &config_map("shop", &wrong)].join("\n---\n");
+    let line = 1 + text
+        .lines()
+        .position(|line| line.contains("quota: 0,"))
+        .unwrap();
+    assert!(
+        printed.contains(&format!("standard input:{line}: error")),
+        "{line}: {printed}"
+    );
+
+    let lacking = POLICY.replacen("everyone:", "somebody:", 1);
+    let (status, printed) = check(&[SERVICE_ENTRY, &istio, &config_map("shop", &lacking)]);
+    assert_eq!(status, 64);
+    assert!(printed.contains("no limit `everyone`"), "{printed}");
+
+    // Of two policies, the one of the plugin's namespace counts.
+    let (status, printed) = check(&[
+        SERVICE_ENTRY,
+        &istio,
+        &config_map("shop", POLICY),
+        &config_map("other", &lacking),
+    ]);
+    assert_eq!(status, 0, "{printed}");
+    let (_, printed) = check(&[
+        SERVICE_ENTRY,
+        &istio,
+        &config_map("one", POLICY),
+        &config_map("other", POLICY),
+    ]);
+    assert!(
+        printed.contains("warning: several policies might be"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn an_envoy_file_in_a_config_map_or_a_list_has_findings_at_its_lines() {
+    let file = envoy(&GOOD.replace("cost: 5", "cots: 5"));
+    let map = format!(
+        "kind: List\nitems:\n  - kind: ConfigMap\n    metadata: {{ name: envoy }}\n    data:\n      envoy.yaml: |\n{}",
+        indented(&file, 8)
+    );
+    let (status, printed) = check(&[&map]);
+    assert_eq!(status, 64);
+    let line = 1 + map.lines().position(|line| line.contains("cots")).unwrap();
+    let says =
+        format!("standard input:{line}: error: ConfigMap envoy: `rules[0].checks[0].cots`: ");
+    assert!(printed.contains(&says), "{says}: {printed}");
+}
+
+#[test]
+fn a_folder_is_searched_and_its_files_are_checked_together() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir(folder.path().join("network")).unwrap();
+    write("plugin.yaml", &wasm_plugin());
+    write("network/entries.yml", SERVICE_ENTRY);
+    write("readme.md", "{{ no YAML }}");
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        command.args(["check-config", "--envoy"]).arg(folder.path());
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+        )
+    };
+    let (status, printed) = run();
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(
+        printed.contains("plugin.yaml:6: WasmPlugin shop/sluicegate: configuration "),
+        "{printed}"
+    );
+    assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
+    write("template.yaml", "name: {{ .Values.name }}\n  a: [");
+    let (status, printed) = run();
+    assert_eq!(status, Some(64));
+    assert!(
+        printed.contains("template.yaml is not YAML") && printed.contains("helm template"),
+        "{printed}"
+    );
+}

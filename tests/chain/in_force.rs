@@ -1,0 +1,269 @@
+//! What shows which configuration is in force, and that one cannot be: in the sidecar's metrics, Envoy's statistics and log.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, get};
+use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::process::{eventually, free_port, repository};
+use sluicegate_tests::sidecar::{Sidecar, binary};
+use sluicegate_tests::upstream;
+
+use crate::lifecycle::{from_file, write_listener};
+use crate::support::{per_key, plugin, policy};
+
+async fn sidecar(folder: &Path) -> Sidecar {
+    Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder).await
+}
+
+/// The fingerprints that `check-config` prints for a file of Envoy's.
+fn printed(file: &Path) -> Vec<String> {
+    let output = Command::new(binary())
+        .args(["check-config", "--envoy"])
+        .arg(file)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let found = text
+        .lines()
+        .filter_map(|line| line.split_once(": configuration "));
+    found
+        .map(|(_, fingerprint)| fingerprint.to_owned())
+        .collect()
+}
+
+/// The configurations that filters have announced to a sidecar.
+async fn announced(sidecar: &Sidecar) -> Vec<String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let metrics = sidecar.metrics().await;
+    let series = metrics.lines().filter_map(|line| {
+        let labels = line.strip_prefix("sluicegate_filter_info{configuration=\"")?;
+        let (fingerprint, rest) = labels.split_once('"')?;
+        assert_eq!(rest, format!(",version=\"{version}\"}} 1"));
+        Some(fingerprint.to_owned())
+    });
+    series.collect()
+}
+
+#[tokio::test]
+async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = sidecar(folder.path()).await;
+    let upstream = upstream::start().await;
+    let rules = plugin(per_key("allow"));
+    let first = Envoy::start(folder.path(), sidecar.port, upstream, Some(rules.clone())).await;
+    eventually("it is announced", async || {
+        !announced(&sidecar).await.is_empty()
+    })
+    .await;
+    let file = |envoy: &Envoy| folder.path().join(format!("envoy-{}.json", envoy.port));
+    let expected = printed(&file(&first));
+    assert_eq!(announced(&sidecar).await, expected);
+    drop(first);
+
+    // As a mesh would write it: JSON in a string, with other whitespace, order and numbers.
+    let as_text = "{ \"rules\": [{ \"when_unavailable\": \"allow\",\n \"name\": \"per-key\", \"checks\": [{ \"key\": [{ \"header\": \
+                   \"x-api-key\" }], \"limit\": \"per-key\" }] }], \"sidecar\": { \"timeout\": \"3s\", \"cluster\": \"sluicegate\" } }";
+    let other = self::sidecar(folder.path()).await;
+    let second = Envoy::start_with(folder.path(), other.port, upstream, None, |config| {
+        let config = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
+        config["name"] = json!("shop.sluicegate-istio-translated-wasmplugin");
+        config["configuration"] =
+            json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": as_text });
+    })
+    .await;
+    eventually("it is announced", async || {
+        !announced(&other).await.is_empty()
+    })
+    .await;
+    assert_eq!(announced(&other).await, expected);
+    assert_eq!(printed(&file(&second)), expected);
+
+    // Another configuration has another fingerprint.
+    let deny = plugin(per_key("deny"));
+    let _third = Envoy::start(folder.path(), other.port, upstream, Some(deny)).await;
+    eventually("both are announced", async || {
+        announced(&other).await.len() == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_exist_is_reported_before_the_first_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = sidecar(folder.path()).await;
+    let mut rules = plugin(per_key("allow"));
+    rules["sidecar"]["cluster"] = json!("sluicegat");
+    let upstream = upstream::start().await;
+    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(rules)).await;
+    let unknown = "wasmcustom.sluicegate.error_unknown_cluster";
+    eventually("it is counted", async || envoy.stat(unknown).await > 0).await;
+    let log = envoy.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("Envoy has no cluster `sluicegat`"));
+    assert!(line.is_some_and(|line| line.contains("[error]")), "{log}");
+    let before = envoy.stat(unknown).await;
+    for _ in 0..3 {
+        let answer = client()
+            .get(envoy.url("/"))
+            .header("x-api-key", "k")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+    let [after, unreachable, allowed] = envoy
+        .counts([
+            "error_unknown_cluster",
+            "error_unreachable",
+            "unavailable_allowed",
+        ])
+        .await;
+    // Announcements are counted too.
+    assert!(after >= before + 3, "{before} {after}");
+    assert_eq!((unreachable, allowed), (0, 3));
+    assert!(
+        envoy
+            .log()
+            .contains("no verdict: Envoy has no cluster `sluicegat`")
+    );
+    assert!(announced(&sidecar).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_configuration_is_counted_and_the_one_in_force_is_announced() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = sidecar(folder.path()).await;
+    let mut listener = Value::Null;
+    let rules = plugin(per_key("allow"));
+    let upstream = upstream::start().await;
+    let envoy = Envoy::start_with(
+        folder.path(),
+        sidecar.port,
+        upstream,
+        Some(rules),
+        |config| {
+            listener = from_file(config, folder.path());
+        },
+    )
+    .await;
+    eventually("it is announced", async || {
+        announced(&sidecar).await.len() == 1
+    })
+    .await;
+    let in_force = announced(&sidecar).await;
+    let rejected = "listener_manager.lds.update_rejected";
+    assert_eq!(envoy.stat(rejected).await, 0);
+    let configuration = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
+    at(&mut listener, configuration)["ruels"] = json!([]);
+    write_listener(folder.path(), &listener);
+    eventually("it is refused", async || envoy.stat(rejected).await == 1).await;
+    assert_eq!(
+        envoy
+            .stat("wasmcustom.sluicegate.configuration_refused")
+            .await,
+        1
+    );
+    assert!(
+        envoy.log().contains("configuration refused: `ruels`"),
+        "{}",
+        envoy.log()
+    );
+    let answer = client()
+        .get(envoy.url("/"))
+        .header("x-api-key", "k")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(envoy.counted("admitted").await, 1);
+    assert_eq!(announced(&sidecar).await, in_force);
+}
+
+/// Istio chooses the plugin's name, exposes the statistics whose names begin with `wasm`, and makes labels of tags in its
+/// own notation only (`tools/packaging/common/envoy_bootstrap.json` and `pkg/bootstrap/config.go` of istio/istio).
+#[tokio::test]
+async fn rule_and_limit_are_labels_under_istio_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = sidecar(folder.path()).await;
+    let rules = plugin(json!([{ "name": "v1.search", "when_unavailable": "allow",
+        "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }] }] }]));
+    let upstream = upstream::start().await;
+    let envoy = Envoy::start_with(
+        folder.path(),
+        sidecar.port,
+        upstream,
+        Some(rules),
+        |config| {
+            let filter = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
+            filter["name"] = json!("shop.sluicegate-istio-translated-wasmplugin");
+            let tag =
+                |tag: &str| json!({ "tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)") });
+            let exposed = [
+                "cluster_manager",
+                "listener_manager",
+                "server",
+                "cluster.xds-grpc",
+                "wasm",
+            ];
+            let exposed = exposed.map(|prefix| json!({ "prefix": prefix }));
+            config["stats_config"] = json!({
+                "stats_tags": [tag("rule"), tag("limit")],
+                "stats_matcher": { "inclusion_list": { "patterns": exposed } },
+            });
+        },
+    )
+    .await;
+    for _ in 0..3 {
+        client().get(envoy.url("/")).send().await.unwrap();
+    }
+    assert_eq!(envoy.counted("denied").await, 1);
+    let url = format!("http://127.0.0.1:{}/stats/prometheus", envoy.admin_port);
+    let (_, text) = get(&url).await;
+    for line in [
+        "sluicegate_rule_decisions{rule=\"v1.search\"} 3",
+        "sluicegate_rule_limit_denied{rule=\"v1.search\",limit=\"per-key\"} 1",
+        "sluicegate_decisions{} 3",
+    ] {
+        assert!(text.lines().any(|one| one == line), "no {line}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_module_that_cannot_be_fetched_is_in_envoys_statistics() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = sidecar(folder.path()).await;
+    let upstream = upstream::start().await;
+    let envoy = Envoy::start_with(folder.path(), sidecar.port, upstream, None, |config| {
+        let mut code = config["static_resources"]["clusters"][0].clone();
+        code["name"] = json!("code");
+        let endpoint = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";
+        *at(&mut code, endpoint) = json!(free_port());
+        let clusters = config["static_resources"]["clusters"].as_array_mut();
+        clusters.unwrap().push(code);
+        let filter = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
+        filter["vm_config"]["code"] = json!({ "remote": {
+            "http_uri": { "uri": "http://code/sluicegate.wasm", "cluster": "code", "timeout": "1s" },
+            "sha256": "0".repeat(64), "retry_policy": { "num_retries": 0 } } });
+    })
+    .await;
+    // Envoy is ready when it has given up.
+    let failures = "wasm.remote_load_fetch_failures";
+    eventually("it has given up", async || envoy.stat(failures).await == 1).await;
+    assert_eq!(envoy.stat("wasm.remote_load_fetch_successes").await, 0);
+    assert_eq!(
+        client().get(envoy.url("/")).send().await.unwrap().status(),
+        503
+    );
+    let log = envoy.log();
+    for says in [
+        "Retry limit exceeded for fetching data from remote data source",
+        "Plugin configured to fail closed failed to load",
+    ] {
+        assert!(log.contains(says), "{log}");
+        let page = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
+        assert!(page.contains(says), "docs/runbook.md: {says}");
+    }
+}
