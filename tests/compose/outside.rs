@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sluicegate_tests::process::{OWN_ROOT, POLL, repository};
+use sluicegate_tests::process::{POLL, repository};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,6 +21,18 @@ pub const INSIDE: &str = "inside";
 const CONTAINERD: &str = "/opt/containerd";
 
 const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Makes this process's root the root of its mount namespace, which in a chroot it is not. `docker exec`, and so every
+/// health check, starts at the namespace's root: from a chroot it would run on the machine and not in its container.
+/// So this command joins the namespace anew, checks whether its root differs, and moves our root over it.
+const OWN_ROOT: [&str; 6] = [
+    "nsenter",
+    "--mount=/proc/self/ns/mnt",
+    "--wd=/",
+    "sh",
+    "-c",
+    r#"if ! [ . -ef / ]; then mount --move . / || exit 1; fi; exec chroot . "$0" "$@""#,
+];
 
 /// How long killed processes may take to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(20);

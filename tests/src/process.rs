@@ -77,7 +77,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends it a signal, such as `STOP`.
+    /// Sends it a signal, such as `STOP`; after `STOP`, returns when it has stopped.
     ///
     /// # Panics
     /// It has exited.
@@ -86,23 +86,12 @@ impl Process {
         let command = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &command]).status();
         assert!(status.expect("sh").success(), "{command}");
-        // The signal returns at once, and a thread on another processor runs on until the kernel reaches it.
-        while name == "STOP" && !self.is_stopped() {
+        // Its threads run on until the kernel schedules one that takes the signal: on a busy machine, long enough to answer.
+        let deadline = Instant::now() + READY_WITHIN;
+        while name == "STOP" && !is_stopped(self.child.id()) {
+            assert!(Instant::now() < deadline, "{command}: it runs on");
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// Whether all of its threads have stopped, or it has exited.
-    fn is_stopped(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
-        threads.into_iter().flatten().flatten().all(|thread| {
-            let status = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // After the name, which may contain anything but ends with the last parenthesis: the state, T if stopped.
-            let state = status
-                .rsplit_once(") ")
-                .and_then(|(_, rest)| rest.chars().next());
-            state.is_none_or(|state| "TtZX".contains(state))
-        })
     }
 
     /// Waits until it exits by itself.
@@ -140,18 +129,16 @@ impl Drop for Process {
     }
 }
 
-/// The beginning of a command in a mount namespace of its own: makes the process's root the root of its namespace, which in
-/// a chroot it is not. `docker exec` starts at the namespace's root: from a chroot it would run on the machine and not in
-/// its container. And the kernel allows no user namespaces in a chroot. So this command joins the namespace anew, checks
-/// whether its root differs, and moves our root over it.
-pub const OWN_ROOT: [&str; 6] = [
-    "nsenter",
-    "--mount=/proc/self/ns/mnt",
-    "--wd=/",
-    "sh",
-    "-c",
-    r#"if ! [ . -ef / ]; then mount --move . / || exit 1; fi; exec chroot . "$0" "$@""#,
-];
+/// Whether a signal has stopped every thread of a process.
+fn is_stopped(id: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("a process");
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which is in parentheses.
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with('T'))
+    })
+}
 
 /// Pause between two checks of a condition.
 pub const POLL: Duration = Duration::from_millis(20);
