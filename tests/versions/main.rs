@@ -36,7 +36,11 @@ fn main() -> ExitCode {
         assert!(all, "docs/versions.md is written by a run of all versions");
         table::write(&tables);
     }
-    if tables.iter().all(table::Table::passed) {
+    let failures: Vec<_> = tables.iter().flat_map(table::Table::failures).collect();
+    for name in &failures {
+        eprintln!("versions: failed: {name}");
+    }
+    if failures.is_empty() {
         ExitCode::SUCCESS
     } else {
         eprintln!("versions: FAILED; the tests' output is in target/versions/logs");

@@ -92,13 +92,13 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Whether nothing failed.
-    pub fn passed(&self) -> bool {
-        let failures = self.rows.iter().flat_map(|row| &row.failures);
-        failures
-            .inspect(|name| eprintln!("versions: failed: {name}"))
-            .count()
-            == 0
+    /// The tests that failed, each after its version.
+    pub fn failures(&self) -> impl Iterator<Item = String> {
+        self.rows.iter().flat_map(|row| {
+            row.failures
+                .iter()
+                .map(move |name| format!("{}: {name}", row.version))
+        })
     }
 
     /// As Markdown.
