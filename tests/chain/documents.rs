@@ -1,4 +1,4 @@
-//! What README, `docs/http.md` and `docs/policy.md` tell people to type, run as it is written there.
+//! What README, `docs/http.md`, `docs/policy.md` and other short pages tell people to type, run as it is written there.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,6 +15,13 @@ const NOT_HERE: [&str; 5] = [
     "docker compose up --build",
     "export PATH=",
     "sluicegate serve --policy envoy/policy.yaml",
+];
+/// Pages whose commands need nothing but a sidecar and an Envoy.
+const SHORT_PAGES: [&str; 4] = [
+    "docs/http.md",
+    "docs/install/compose.md",
+    "docs/sizing.md",
+    "docs/upgrades.md",
 ];
 /// Attempts until a limit of five in two seconds denies, on a machine that may stand still for some time.
 const ATTEMPTS: usize = 200;
@@ -61,7 +68,7 @@ fn without_numbers(text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_of_readme_and_of_the_page_on_http_works() {
+async fn every_command_of_readme_and_of_the_short_pages_works() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&page("envoy/policy.yaml"), folder.path()).await;
     let upstream = upstream::start().await;
@@ -80,10 +87,12 @@ async fn every_command_of_readme_and_of_the_page_on_http_works() {
         ("run-the-job", "true".to_owned()),
     ];
     let readme = page("README.md");
-    let http = page("docs/http.md");
-    let commands = [&readme, &http]
-        .map(|page| blocks(page, "sh").concat())
-        .concat();
+    let pages = SHORT_PAGES.map(page);
+    let commands = [&readme]
+        .into_iter()
+        .chain(&pages)
+        .flat_map(|page| blocks(page, "sh"))
+        .collect::<String>();
     let mut ran = 0;
     let mut through_envoy = None;
     for command in commands.lines() {
@@ -107,7 +116,7 @@ async fn every_command_of_readme_and_of_the_page_on_http_works() {
         }
         ran += 1;
     }
-    assert!(ran >= 6, "{ran}");
+    assert!(ran >= 10, "{ran}");
 
     let through_envoy = through_envoy.expect("README asks through Envoy");
     let denied = (0..ATTEMPTS)

@@ -16,6 +16,7 @@
 //! | `socket` | the sidecar behind a Unix socket |
 //! | `top` | who is being denied, by page and command |
 //! | `documents` | the commands, policies and the 429 of README and other pages |
+//! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `edge` | requests around a window's boundary, by algorithm |
 //! | `outages` | behaviour while a part is down, and when it is back |
 //! | `store_down` | three sidecars whose Redis fails in every way, under load |
@@ -48,6 +49,7 @@ mod filter_chain;
 mod fleet;
 mod flood;
 mod hostile;
+mod in_envoy;
 mod in_force;
 mod lifecycle;
 mod limits;

@@ -217,8 +217,10 @@ pub fn at<'a>(config: &'a mut Value, pointer: &str) -> &'a mut Value {
 
 const INSTALL: &str = "install it: tests/setup";
 
+/// The Envoy that `tests/setup` installed, or the one that `make versions` tries.
 fn binary() -> std::path::PathBuf {
-    repository(".tools/envoy")
+    std::env::var_os("SLUICEGATE_ENVOY")
+        .map_or_else(|| repository(".tools/envoy"), std::path::PathBuf::from)
 }
 
 fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {

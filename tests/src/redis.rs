@@ -134,9 +134,14 @@ pub(crate) async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnecti
         .await
 }
 
+/// The redis-server on PATH, or the one that `make versions` tries: Redis or Valkey, of any version.
+pub fn program() -> String {
+    std::env::var("SLUICEGATE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
 /// Starts a redis-server with further arguments and waits until it answers.
 pub(crate) async fn launch(port: u16, folder: &Path, more: &[&str]) -> Process {
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(program());
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     command
         .args(["--save", "", "--appendonly", "no"])

@@ -85,7 +85,14 @@ impl Sidecar {
     /// # Panics
     /// It does not become ready.
     pub async fn start_program(program: &Path, policy: &str, folder: &Path) -> Self {
-        let port = free_port();
+        Self::start_program_at(program, policy, folder, free_port()).await
+    }
+
+    /// Likewise, on this port, which the one that it replaces had.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_program_at(program: &Path, policy: &str, folder: &Path, port: u16) -> Self {
         let listen = format!("127.0.0.1:{port}");
         // Another build may lack the arguments that this one has.
         let mut command = Command::new(program);

@@ -189,7 +189,8 @@ async fn s1_a_peer_whose_packets_are_dropped_is_left() {
     let folder = tempfile::tempdir().unwrap();
     let port = sluicegate_tests::process::free_port();
     let redis = network.in_it(&format!(
-        "redis-server --port {port} --bind {} --save '' --protected-mode no",
+        "{} --port {port} --bind {} --save '' --protected-mode no",
+        sluicegate_tests::redis::program(),
         network.inside
     ));
     let mut command = Command::new("sh");
@@ -266,7 +267,7 @@ async fn a_name_that_moves_is_followed() {
     wait_until_back(&sidecar, "k").await;
     let port = old.port().to_string();
     let arguments = ["--bind", "127.0.0.2", "--port", &port, "--save", ""];
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(sluicegate_tests::redis::program());
     command.args(arguments).current_dir(folder.path());
     let log = folder.path().join("redis.log");
     let _new = sluicegate_tests::process::Process::start(&mut command, &log, "");
@@ -293,7 +294,7 @@ async fn s24_no_denial_outlasts_one_window_after_a_failover_to_a_clock_behind() 
         "tests/store/behind.c",
     ));
     assert!(cc.status().unwrap().success());
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(sluicegate_tests::redis::program());
     command.args(["--save", "", "--port", &port.to_string()]);
     command
         .env("LD_PRELOAD", &library)

@@ -23,7 +23,7 @@ async fn sentinels(folder: &Path, primary: u16, more: &str) -> Vec<(Process, u16
              sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n{more}\n"
         );
         std::fs::write(&file, text).unwrap();
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(sluicegate_tests::redis::program());
         command.arg(&file).arg("--sentinel").current_dir(folder);
         let log = folder.join(format!("sentinel-{port}.log"));
         let process = Process::start(&mut command, &log, "apt-get install redis-server");

@@ -6,6 +6,7 @@ mod signals;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sd_notify::NotifyState;
 use sluicegate::decide::PolicyHandle;
 use sluicegate::decide::Service;
 use sluicegate::server::Stop;
@@ -15,7 +16,7 @@ use sluicegate::telemetry::metrics::Metrics;
 use sluicegate::telemetry::traces::Traces;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::Failure;
 use super::direct::store_address;
@@ -93,6 +94,10 @@ impl Serve {
             }
         });
         info!(%listen, %admin_listen, "serving");
+        // For `Type=notify` of a systemd unit; without systemd this does nothing. Both ports accept connections already.
+        if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+            warn!("cannot tell systemd that the sidecar serves: {error}");
+        }
         let (first, stop) = oneshot::channel();
         let stop = async { stop.await.unwrap_or(Stop::WithoutDrain) };
         let ended = tokio::select! {

