@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe collector dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe manifests chart collector dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -9,9 +9,9 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 	@$(MAKE) --no-print-directory debug filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe and compose tests below
+test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe, manifests and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe manifests compose
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
@@ -66,6 +66,14 @@ page-test: debug filter ## the live page under traffic in a real Chromium; scree
 observe: debug filter ## rules, alerts and dashboards against a real Prometheus; draws the dashboards in target/dashboards/*.svg
 	@echo "observe: rules, alerts and dashboards against a real Prometheus"
 	@cargo test --quiet --locked -p sluicegate-tests --test observe
+
+manifests: debug filter ## the Helm chart: lint, schemas, check-config, and the Envoy configurations that come of it in a real Envoy
+	@tests/manifests/tools
+	@echo "manifests: the Helm chart against schemas, check-config and a real Envoy"
+	@cargo test --quiet --locked -p sluicegate-tests --test manifests
+
+chart: ## regenerate what the chart has from other files: parts of its values' schema, docs/install/values.md
+	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test manifests -- generated
 
 collector: debug ## read the sidecar's spans with a real OpenTelemetry Collector (needs .tools/otelcol: tests/setup collector, with Go)
 	@[ -x .tools/otelcol ] || { echo "collector: .tools/otelcol is missing; install it: tests/setup collector" >&2; exit 1; }
