@@ -13,4 +13,8 @@
 //! `tests/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
 
 mod envoy;
+mod filter;
 mod scenes;
+mod sidecar;
+mod valid;
+mod values;
