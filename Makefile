@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe host collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe host manifests chart collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak picture clean
 
 # What `make upgrade` upgrades from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -12,9 +12,9 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 	@$(MAKE) --no-print-directory debug filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe, host and compose tests below
+test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe, manifests, host and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe host compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe manifests host compose
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
@@ -74,6 +74,14 @@ host: debug filter ## docs/install/host.md and the units of deploy/systemd on a 
 	@tests/setup host
 	@echo "host: docs/install/host.md on a Debian with its own systemd"
 	@cargo test --quiet --locked -p sluicegate-tests --test host
+
+manifests: debug filter ## the Helm chart: lint, schemas, check-config, and the Envoy configurations that come of it in a real Envoy
+	@tests/manifests/tools
+	@echo "manifests: the Helm chart against schemas, check-config and a real Envoy"
+	@cargo test --quiet --locked -p sluicegate-tests --test manifests
+
+chart: ## regenerate what the chart has from other files: parts of its values' schema, docs/install/values.md
+	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test manifests -- generated
 
 collector: debug ## read the sidecar's spans with a real OpenTelemetry Collector (needs .tools/otelcol: tests/setup collector, with Go)
 	@[ -x .tools/otelcol ] || { echo "collector: .tools/otelcol is missing; install it: tests/setup collector" >&2; exit 1; }
