@@ -147,6 +147,22 @@ fn the_licences_name_every_component() {
     }
 }
 
+/// With the test's profile, whose packages are compiled already.
+#[test]
+fn cargo_installs_the_sidecar_from_a_checkout() {
+    let root = tempfile::tempdir().unwrap();
+    run(Command::new("cargo")
+        .args(["install", "--quiet", "--debug", "--locked", "--path"])
+        .arg(repository("sidecar"))
+        .arg("--root")
+        .arg(root.path()));
+    let program = root.path().join("bin/sluicegate");
+    assert_eq!(
+        run(Command::new(program).arg("--version")),
+        format!("sluicegate {VERSION}\n")
+    );
+}
+
 #[test]
 fn the_chart_is_of_this_version() {
     let chart = run(tool("helm")
