@@ -1,0 +1,105 @@
+//! GitHub's workflows: valid YAML, actions pinned by commit, few permissions, and commands that exist.
+
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+fn workflows() -> Vec<(String, Value)> {
+    let folder = std::fs::read_dir(repository(".github/workflows")).unwrap();
+    let all: Vec<_> = folder
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(path).unwrap();
+            let parsed = serde_saphyr::from_str(&text);
+            (
+                name.clone(),
+                parsed.unwrap_or_else(|error| panic!("{name}: {error}")),
+            )
+        })
+        .collect();
+    assert!(all.len() >= 2, "{all:?}");
+    all
+}
+
+/// The values of a field, wherever it is.
+fn values<'a>(value: &'a Value, field: &str, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get(field));
+            for value in fields.values() {
+                values(value, field, found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| values(item, field, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_action_is_pinned_by_a_commit() {
+    for (name, workflow) in workflows() {
+        let mut uses = Vec::new();
+        values(&workflow, "uses", &mut uses);
+        assert!(!uses.is_empty(), "{name}");
+        for action in uses {
+            let action = action.as_str().unwrap();
+            let pinned = action.rsplit_once('@').is_some_and(|(_, commit)| {
+                commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())
+            });
+            assert!(pinned || action.starts_with("./"), "{name}: {action}");
+        }
+    }
+}
+
+#[test]
+fn a_workflow_may_only_read_unless_a_job_says_otherwise() {
+    for (name, workflow) in workflows() {
+        assert_eq!(
+            workflow["permissions"],
+            serde_json::json!({ "contents": "read" }),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_command_of_a_workflow_exists() {
+    let makefile = std::fs::read_to_string(repository("Makefile")).unwrap();
+    let mut seen = 0;
+    for (name, workflow) in workflows() {
+        let mut runs = Vec::new();
+        values(&workflow, "run", &mut runs);
+        for run in runs {
+            let words: Vec<_> = run.as_str().unwrap().split_whitespace().collect();
+            for (index, word) in words.iter().enumerate() {
+                let word = word.trim_start_matches("./");
+                if ["deploy/", "tests/", ".ci/"]
+                    .iter()
+                    .any(|start| word.starts_with(start))
+                {
+                    assert!(repository(word).exists(), "{name}: {word}");
+                    seen += 1;
+                }
+                if word == "make" {
+                    let target = words[index + 1];
+                    let rule = format!("\n{target}:");
+                    assert!(makefile.contains(&rule), "{name}: make {target}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 4, "{seen}");
+}
