@@ -51,9 +51,22 @@ impl Process {
     pub async fn wait_until<F: Future<Output = bool>>(
         &mut self,
         what: &str,
+        ready: impl FnMut() -> F,
+    ) {
+        self.wait_within(READY_WITHIN, what, ready).await;
+    }
+
+    /// Likewise, for this long.
+    ///
+    /// # Panics
+    /// As above.
+    pub async fn wait_within<F: Future<Output = bool>>(
+        &mut self,
+        limit: Duration,
+        what: &str,
         mut ready: impl FnMut() -> F,
     ) {
-        let deadline = Instant::now() + READY_WITHIN;
+        let deadline = Instant::now() + limit;
         while !ready().await {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 panic!("{what} ended with {status}:\n{}", self.log());
