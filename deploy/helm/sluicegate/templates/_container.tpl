@@ -1,0 +1,87 @@
+{{/* The sidecar in a pod: its container and volumes, the same for every kind. */}}
+
+{{/*
+An init container that keeps running: it starts before Envoy and ends after it, so no request comes while it is missing.
+No startup probe under Istio: until its proxy runs, redirection would refuse the probe, and the pod would never start.
+*/}}
+{{- define "sluicegate.container" -}}
+name: sluicegate
+image: {{ include "sluicegate.image" (dict "image" .Values.sidecar.image "chart" .Chart) }}
+imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
+restartPolicy: Always
+args:
+  - serve
+  - --policy
+  - /etc/sluicegate/policy.yaml
+  - --listen
+  - 127.0.0.1:{{ .Values.sidecar.port }}
+  - --admin-listen
+  - 0.0.0.0:{{ .Values.sidecar.adminPort }}
+  {{- with .Values.sidecar.args }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with include "sluicegate.env" . }}
+env:
+  {{- . | nindent 2 }}
+{{- end }}
+ports:
+  - { name: sluicegate, containerPort: {{ .Values.sidecar.adminPort }} }
+{{- if ne .Values.kind "istio" }}
+startupProbe:
+  httpGet: { path: /readyz, port: {{ .Values.sidecar.adminPort }} }
+  periodSeconds: 1
+  failureThreshold: 60
+{{- end }}
+readinessProbe:
+  httpGet: { path: /readyz, port: {{ .Values.sidecar.adminPort }} }
+  periodSeconds: 5
+livenessProbe:
+  httpGet: { path: /healthz, port: {{ .Values.sidecar.adminPort }} }
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+resources:
+  {{- toYaml .Values.sidecar.resources | nindent 2 }}
+securityContext:
+  {{- include "sluicegate.securityContext" . | nindent 2 }}
+volumeMounts:
+  - { name: sluicegate-policy, mountPath: /etc/sluicegate, readOnly: true }
+  {{- with .Values.sidecar.volumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- define "sluicegate.env" -}}
+{{- with .Values.store.existingSecret }}
+{{- if .name }}
+- { name: SLUICEGATE_STORE, valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .key }} } } }
+{{ end }}
+{{- end }}
+{{- with .Values.sidecar.adminToken.existingSecret }}
+{{- if .name }}
+- { name: SLUICEGATE_ADMIN_TOKEN, valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .key }} } } }
+- { name: SLUICEGATE_OPEN_METRICS, value: "true" }
+{{ end }}
+{{- end }}
+{{- with .Values.sidecar.env }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "sluicegate.securityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities: { drop: [ALL] }
+seccompProfile: { type: RuntimeDefault }
+{{- end }}
+
+{{/* The folder, not the file: a mounted file (`subPath`) would not follow changes of the ConfigMap. */}}
+{{- define "sluicegate.volumes" -}}
+- { name: sluicegate-policy, configMap: { name: {{ include "sluicegate.policyName" . }} } }
+{{- with .Values.sidecar.volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

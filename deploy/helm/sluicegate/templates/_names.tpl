@@ -1,0 +1,60 @@
+{{/* Names, labels and namespaces that several templates share. */}}
+
+{{- define "sluicegate.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "sluicegate.labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* The label of every pod that has the sidecar: PodMonitor, PodDisruptionBudget and NetworkPolicy select by it. */}}
+{{- define "sluicegate.podLabels" -}}
+sluicegate: {{ include "sluicegate.fullname" . }}
+{{- end }}
+
+{{/* The namespace of the pods that have the sidecar, and so of the policy that they mount. */}}
+{{- define "sluicegate.podNamespace" -}}
+{{- if eq .Values.kind "envoyGateway" -}}
+{{- .Values.envoyGateway.proxyNamespace | default .Values.envoyGateway.namespace -}}
+{{- else -}}
+{{- .Release.Namespace -}}
+{{- end -}}
+{{- end }}
+
+{{- define "sluicegate.policyName" -}}
+{{- .Values.existingPolicy | default (printf "%s-policy" (include "sluicegate.fullname" .)) -}}
+{{- end }}
+
+{{/* The host of Istio's ServiceEntry for the sidecar. */}}
+{{- define "sluicegate.istioHost" -}}
+{{- include "sluicegate.fullname" . }}.internal
+{{- end }}
+
+{{/* Envoy's name for the cluster that holds the sidecar. */}}
+{{- define "sluicegate.cluster" -}}
+{{- if eq .Values.kind "istio" -}}
+outbound|{{ .Values.sidecar.port }}||{{ include "sluicegate.istioHost" . }}
+{{- else -}}
+sluicegate
+{{- end -}}
+{{- end }}
+
+{{/* An image's reference, from .image with a repository and a digest or tag. */}}
+{{- define "sluicegate.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ .image.tag | default .chart.AppVersion }}
+{{- end -}}
+{{- end }}
