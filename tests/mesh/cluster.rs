@@ -50,7 +50,10 @@ impl Cluster {
             tools: Tools::new(&kubeconfig),
         };
         let mut registry = Command::new(cache().join("deb/usr/bin/docker-registry"));
-        cluster.spawn("registry", registry.arg("serve").arg(filled("registry.yml")));
+        cluster.spawn(
+            "registry",
+            registry.arg("serve").arg(filled("registry.yml")),
+        );
         let mut etcd = Command::new(cache().join("deb/usr/bin/etcd"));
         etcd.arg("--data-dir").arg(folder.join("etcd")).args([
             "--listen-client-urls",
@@ -70,7 +73,12 @@ impl Cluster {
         cluster.control_plane(&kubeconfig);
         let mut coredns = program("coredns");
         cluster.spawn("coredns", coredns.arg("-conf").arg(filled("Corefile")));
-        cluster.node(&filled("containerd.toml"), &filled("kubelet.yaml"), group, &kubeconfig);
+        cluster.node(
+            &filled("containerd.toml"),
+            &filled("kubelet.yaml"),
+            group,
+            &kubeconfig,
+        );
         filled("cni.conflist");
         cluster
     }
@@ -101,7 +109,12 @@ impl Cluster {
         self.spawn("kube-controller-manager", &mut manager);
         let mut scheduler = program("kube-scheduler");
         scheduler
-            .args(["--kubeconfig", &config, "--leader-elect=false", "--cert-dir"])
+            .args([
+                "--kubeconfig",
+                &config,
+                "--leader-elect=false",
+                "--cert-dir",
+            ])
             .arg(folder.join("certificates/scheduler"));
         self.spawn("kube-scheduler", &mut scheduler);
         let mut proxy = program("kube-proxy");
@@ -166,7 +179,10 @@ impl Cluster {
 fn own_places(folder: &Path) {
     for (name, place) in [("lib", "/var/lib"), ("log", "/var/log")] {
         assert!(
-            !repository("").canonicalize().expect("a repository").starts_with(place),
+            !repository("")
+                .canonicalize()
+                .expect("a repository")
+                .starts_with(place),
             "the repository is below {place}, which this test covers"
         );
         let own = folder.join(name);
@@ -211,14 +227,20 @@ fn network() {
 /// Keys for service accounts, and the administrator's token.
 fn keys(folder: &Path) {
     let private = folder.join("accounts.key");
-    run(Command::new("openssl").args(["genrsa", "-out"]).arg(&private).arg("2048"));
+    run(Command::new("openssl")
+        .args(["genrsa", "-out"])
+        .arg(&private)
+        .arg("2048"));
     run(Command::new("openssl")
         .args(["rsa", "-pubout", "-in"])
         .arg(&private)
         .arg("-out")
         .arg(folder.join("accounts.pub")));
-    std::fs::write(folder.join("token"), run(Command::new("openssl").args(["rand", "-hex", "16"])))
-        .expect("a file of our own");
+    std::fs::write(
+        folder.join("token"),
+        run(Command::new("openssl").args(["rand", "-hex", "16"])),
+    )
+    .expect("a file of our own");
     std::fs::write(
         folder.join("tokens.csv"),
         format!("{},admin,admin,system:masters\n", token(folder)),
@@ -240,7 +262,12 @@ fn api_server(folder: &Path) -> Command {
     ] {
         command.arg(option).arg(folder.join(file));
     }
-    command.args(["--etcd-servers", ETCD, "--service-cluster-ip-range", SERVICES]);
+    command.args([
+        "--etcd-servers",
+        ETCD,
+        "--service-cluster-ip-range",
+        SERVICES,
+    ]);
     command.args(["--bind-address", ADDRESS, "--advertise-address", ADDRESS]);
     command.args(["--secure-port=6443", "--authorization-mode=RBAC"]);
     command.args(["--service-account-issuer=https://kubernetes.default.svc"]);

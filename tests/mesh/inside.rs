@@ -1,14 +1,79 @@
 //! Runs inside the namespaces: starts the cluster, runs both meshes, reports.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cluster::Cluster;
+use crate::report::Report;
+use crate::tools::Tools;
+use crate::{envoy_gateway, images, istio, scenarios};
+
+/// Keeps everything running after a failure.
+const HOLD: &str = "SLUICEGATE_MESH_HOLD";
+/// Runs one mesh only.
+const ONLY: &str = "SLUICEGATE_MESH_ONLY";
 
 /// Starts everything and runs all scenarios.
 pub async fn run(folder: &Path, group: &str) -> ExitCode {
+    let report = Report::start();
     let mut cluster = Cluster::start(folder, group).await;
+    report.note("the control plane runs");
+    images::push(folder);
     cluster.wait_for_node().await;
-    println!("{}", cluster.tools.kubectl(&["get", "nodes"]));
-    ExitCode::SUCCESS
+    report.note("the images are pushed, the node is ready");
+
+    // In a task, so that the pods' logs can be printed after a panic.
+    let (tools, folder) = (cluster.tools.clone(), folder.to_owned());
+    let passed = tokio::spawn(meshes(tools.clone(), folder.clone(), report))
+        .await
+        .is_ok();
+    if passed {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{}\n{}", cluster.logs(), state(&tools));
+    eprintln!("mesh: FAILED");
+    if std::env::var_os(HOLD).is_some() {
+        let (process, config) = (std::process::id(), folder.join("node/kubeconfig"));
+        let outside = std::fs::read_link("/proc/self").unwrap_or_default();
+        eprintln!(
+            "mesh: everything keeps running until Ctrl-C, in the namespaces of process {process} ({}), with \
+             KUBECONFIG={}",
+            outside.display(),
+            config.display()
+        );
+        std::future::pending::<()>().await;
+    }
+    ExitCode::FAILURE
+}
+
+async fn meshes(tools: Tools, folder: PathBuf, report: Report) {
+    let mut report = report;
+    let only = std::env::var(ONLY).unwrap_or_default();
+    if only.is_empty() || only == "envoy-gateway" {
+        let mut mesh = envoy_gateway::install(&tools, &folder).await;
+        report.note("Envoy Gateway and the chart are installed");
+        scenarios::run(&mut mesh, &mut report).await;
+    }
+    if only.is_empty() || only == "istio" {
+        let mut mesh = istio::install(&tools, &folder).await;
+        report.note("Istio and the chart are installed");
+        scenarios::run(&mut mesh, &mut report).await;
+    }
+}
+
+/// Pods, events and logs, for a failure.
+fn state(tools: &Tools) -> String {
+    let commands: [&[&str]; 3] = [
+        &["get", "pods", "--all-namespaces", "--output=wide"],
+        &[
+            "get",
+            "events",
+            "--all-namespaces",
+            "--field-selector=type=Warning",
+        ],
+        &["get", "services", "--all-namespaces"],
+    ];
+    let printed =
+        commands.map(|command| tools.try_kubectl(command).unwrap_or_else(|failure| failure));
+    printed.join("\n\n")
 }

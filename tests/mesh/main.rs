@@ -11,17 +11,27 @@
 //! | `node/` | their configuration files |
 //! | `tools.rs` | kubectl, helm and other commands |
 //! | `pods.rs` | the proxies' pods: their sidecars, their Envoys |
+//! | `dump.rs` | Envoy's configuration |
 //! | `images.rs` | images from layers, without Docker |
 //! | `manifests/` | what the meshes' users would have: Redis, an application, routes |
-//! | `envoy_gateway.rs`, `istio.rs` | install a mesh and the chart |
+//! | `mesh.rs` | a mesh with the chart installed |
+//! | `envoy_gateway.rs`, `istio.rs` | install one |
 //! | `scenarios.rs` | what is counted, for each mesh alike |
 //! | `traffic.rs` | clients, and exact counts of their answers |
 //! | `report.rs` | the printed table and target/mesh/*.json |
 
 mod cluster;
+mod dump;
+mod envoy_gateway;
 mod images;
 mod inside;
+mod istio;
+mod mesh;
+mod pods;
+mod report;
+mod scenarios;
 mod tools;
+mod traffic;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -125,11 +125,18 @@ impl Tools {
 
     /// Applies a manifest, checked strictly by the API server.
     pub fn apply(&self, manifest: &str) {
+        self.apply_in("default", manifest);
+    }
+
+    /// Likewise, in this namespace unless the manifest names one.
+    pub fn apply_in(&self, namespace: &str, manifest: &str) {
         let arguments = [
             "apply",
             "--server-side",
             "--validate=strict",
             "--filename=-",
+            "--namespace",
+            namespace,
         ];
         attempt_with(&mut self.command("kubectl", &arguments), manifest)
             .unwrap_or_else(|failure| panic!("{failure}\n{manifest}"));

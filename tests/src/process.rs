@@ -166,8 +166,20 @@ pub fn free_port() -> u16 {
 ///
 /// # Panics
 /// It does not within half a minute.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let deadline = Instant::now() + READY_WITHIN;
+pub async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
+    eventually_within(READY_WITHIN, what, holds).await;
+}
+
+/// Likewise, within this time.
+///
+/// # Panics
+/// It does not.
+pub async fn eventually_within<F: Future<Output = bool>>(
+    limit: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> F,
+) {
+    let deadline = Instant::now() + limit;
     while !holds().await {
         assert!(Instant::now() < deadline, "timed out waiting for: {what}");
         tokio::time::sleep(POLL).await;
