@@ -50,8 +50,8 @@ load_assignment:
 {{- if not (or .Values.existingPolicy .Values.policy.limits) -}}
 {{- fail "policy.limits: set the limits, or existingPolicy to a ConfigMap with a policy.yaml" -}}
 {{- end -}}
-{{- if and $needsFilter (not .Values.filter.config) -}}
-{{- fail "filter.config: set the filter's configuration: version and rules" -}}
+{{- if and $needsFilter (not .Values.filter.config.rules) -}}
+{{- fail "filter.config.rules: set the rules: which requests ask for which limits" -}}
 {{- end -}}
 {{- if and .Values.filter.http.url (not .Values.filter.http.sha256) -}}
 {{- fail "filter.http.sha256: set the SHA-256 of the file at filter.http.url" -}}

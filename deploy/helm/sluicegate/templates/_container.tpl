@@ -52,20 +52,21 @@ volumeMounts:
 {{- end }}
 
 {{- define "sluicegate.env" -}}
-{{- with .Values.store.existingSecret }}
-{{- if .name }}
-- { name: SLUICEGATE_STORE, valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .key }} } } }
-{{ end }}
-{{- end }}
-{{- with .Values.sidecar.adminToken.existingSecret }}
-{{- if .name }}
-- { name: SLUICEGATE_ADMIN_TOKEN, valueFrom: { secretKeyRef: { name: {{ .name }}, key: {{ .key }} } } }
-- { name: SLUICEGATE_OPEN_METRICS, value: "true" }
-{{ end }}
-{{- end }}
-{{- with .Values.sidecar.env }}
-{{- toYaml . }}
-{{- end }}
+{{- $env := list -}}
+{{- with .Values.store.existingSecret -}}
+{{- if .name -}}
+{{- $env = append $env (dict "name" "SLUICEGATE_STORE" "valueFrom" (dict "secretKeyRef" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.sidecar.adminToken.existingSecret -}}
+{{- if .name -}}
+{{- $env = append $env (dict "name" "SLUICEGATE_ADMIN_TOKEN" "valueFrom" (dict "secretKeyRef" .)) -}}
+{{- $env = append $env (dict "name" "SLUICEGATE_OPEN_METRICS" "value" "true") -}}
+{{- end -}}
+{{- end -}}
+{{- with concat $env .Values.sidecar.env -}}
+{{- toYaml . -}}
+{{- end -}}
 {{- end }}
 
 {{- define "sluicegate.securityContext" -}}
