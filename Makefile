@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe collector dashboards compose bench bench-scale bench-engine bench-vm soak picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe collector dashboards compose bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -100,6 +100,18 @@ bench-engine: ## compare the script with the usual scripts on one Redis: a table
 
 soak: ## run a million generated calls of each algorithm through the model, Rust and Lua
 	@SLUICEGATE_STEPS=1000000 cargo test --quiet --locked --release -p sluicegate-tests --test engine agree
+
+release: ## build a release into target/release-artifacts: archives, filter, images, chart, bills of materials, checksums (half an hour on two cores)
+	@tests/setup release
+	@deploy/release/build
+
+release-twice: release ## build the release again in another folder and compare every byte
+	@deploy/release/compare
+
+release-test: debug ## test the files of `make release`: push the images to a registry and pull them, run them in a chroot (needs root)
+	@tests/setup release
+	@echo "release-test: the files of target/release-artifacts"
+	@cargo test --quiet --locked -p sluicegate-tests --test release
 
 picture: debug filter ## redraw README's picture, docs/edge.svg, from a run
 	@cargo run --quiet --locked -p sluicegate-tests --bin picture

@@ -1,0 +1,64 @@
+//! Where the files are, and running commands on them.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sluicegate_tests::process::repository;
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Debian's names, and the start of what qemu needs to run a program for it here.
+pub const ARCHITECTURES: [(&str, &str); 2] = [("amd64", "x86_64"), ("arm64", "aarch64")];
+
+/// A file of the release; `VERSION` in its name stands for the version.
+pub fn artifact(name: &str) -> PathBuf {
+    let path = repository("target/release-artifacts").join(name.replace("VERSION", VERSION));
+    assert!(
+        path.exists(),
+        "there is no {}; run: make release",
+        path.display()
+    );
+    path
+}
+
+/// Runs a command to its end and returns what it printed.
+pub fn run(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}; install it: tests/setup release"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// A command from `.tools/bin`.
+pub fn tool(name: &str) -> Command {
+    Command::new(repository(".tools/bin").join(name))
+}
+
+/// Unpacks an archive into a folder.
+pub fn unpack(archive: &Path, folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    run(Command::new("tar")
+        .arg("-xf")
+        .arg(archive)
+        .arg("-C")
+        .arg(folder));
+}
+
+/// Runs a program for `machine`, with qemu if that is not this machine's.
+pub fn emulated(machine: &str, program: &Path, argument: impl AsRef<OsStr>) -> String {
+    let mut command = if machine == std::env::consts::ARCH {
+        Command::new(program)
+    } else {
+        let mut qemu = Command::new(format!("qemu-{machine}-static"));
+        qemu.arg(program);
+        qemu
+    };
+    run(command.arg(argument))
+}

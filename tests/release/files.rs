@@ -1,0 +1,180 @@
+//! Checksums, the archives' members, the programs, bills of materials, licences.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use sluicegate_tests::process::repository;
+
+use crate::artifacts::{ARCHITECTURES, VERSION, artifact, emulated, run, tool, unpack};
+
+#[test]
+fn every_file_has_a_checksum_and_matches_it() {
+    let sums = artifact("SHA256SUMS");
+    let folder = sums.parent().unwrap();
+    run(Command::new("sha256sum")
+        .args(["--check", "--strict", "SHA256SUMS"])
+        .current_dir(folder));
+    let text = std::fs::read_to_string(&sums).unwrap();
+    let listed: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| Some(line.split_once("  ")?.1.to_owned()))
+        .chain(["SHA256SUMS".to_owned()])
+        .collect();
+    let present: BTreeSet<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(listed, present);
+}
+
+#[test]
+fn the_program_of_each_archive_is_static_stripped_and_of_this_version() {
+    for (architecture, machine) in ARCHITECTURES {
+        let name = format!("sluicegate-{VERSION}-linux-{architecture}");
+        let folder = tempfile::tempdir().unwrap();
+        unpack(&artifact(&format!("{name}.tar.gz")), folder.path());
+        let folder = folder.path().join(name);
+        let program = folder.join("sluicegate");
+        assert_eq!(
+            emulated(machine, &program, "--version"),
+            format!("sluicegate {VERSION}\n")
+        );
+        let elf = run(Command::new("readelf")
+            .args(["--wide", "--program-headers", "--sections", "--dynamic"])
+            .arg(&program)
+            .env("LC_ALL", "C"));
+        for unwanted in ["INTERP", "(NEEDED)", ".symtab", ".debug_"] {
+            assert!(!elf.contains(unwanted), "{architecture}: {unwanted}");
+        }
+        names_nothing_of_this_machine(&program);
+        for file in [
+            "LICENSE",
+            "LGPL-2.1",
+            "sidecar-licences.txt",
+            "filter-licences.txt",
+            "sluicegate.wasm",
+            "systemd/sluicegate.service",
+            "examples/policy.yaml",
+            "examples/envoy.yaml",
+            "completions/sluicegate.bash",
+            "completions/_sluicegate",
+            "completions/sluicegate.fish",
+            "man/man1/sluicegate.1",
+            "man/man1/sluicegate-serve.1",
+            "man/man1/sluicegate-override.1",
+        ] {
+            let length = std::fs::metadata(folder.join(file)).map(|file| file.len());
+            assert!(length.is_ok_and(|length| length > 0), "{file}");
+        }
+    }
+}
+
+#[test]
+fn the_filter_names_nothing_of_this_machine() {
+    let filter = artifact("sluicegate-VERSION.wasm");
+    assert!(std::fs::read(&filter).unwrap().starts_with(b"\0asm"));
+    names_nothing_of_this_machine(&filter);
+}
+
+/// A path of the builder's would make the bytes depend on it.
+fn names_nothing_of_this_machine(file: &Path) {
+    let bytes = std::fs::read(file).unwrap();
+    let home = std::env::var("HOME").unwrap();
+    let repository = repository("").canonicalize().unwrap();
+    for path in [repository.to_str().unwrap(), &format!("{home}/.cargo")] {
+        let found = bytes
+            .windows(path.len())
+            .any(|part| part == path.as_bytes());
+        assert!(!found, "{} contains {path}", file.display());
+    }
+}
+
+#[test]
+fn the_bills_of_materials_list_what_cargo_locks() {
+    for (file, dependency, others) in [
+        ("sluicegate-VERSION.cdx.json", "redis", "proxy-wasm"),
+        ("sluicegate-filter-VERSION.cdx.json", "proxy-wasm", "redis"),
+    ] {
+        let text = std::fs::read_to_string(artifact(file)).unwrap();
+        let bill: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(bill["bomFormat"], "CycloneDX");
+        assert_eq!(bill["metadata"]["component"]["version"], VERSION);
+        let names: BTreeSet<_> = bill["components"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|component| component["name"].as_str().unwrap())
+            .collect();
+        assert!(names.contains(dependency), "{file}: {names:?}");
+        assert!(!names.contains(others), "{file}: {names:?}");
+        assert!(!names.contains("plotters"), "{file}: a test's dependency");
+        let root = repository("").canonicalize().unwrap();
+        assert!(!text.contains(root.to_str().unwrap()), "{file}");
+    }
+}
+
+#[test]
+fn the_licences_name_every_component() {
+    for (bill, licences) in [
+        (
+            "sluicegate-VERSION.cdx.json",
+            "sluicegate-VERSION-licences.txt",
+        ),
+        (
+            "sluicegate-filter-VERSION.cdx.json",
+            "sluicegate-filter-VERSION-licences.txt",
+        ),
+    ] {
+        let bill = std::fs::read_to_string(artifact(bill)).unwrap();
+        let bill: Value = serde_json::from_str(&bill).unwrap();
+        let licences = std::fs::read_to_string(artifact(licences)).unwrap();
+        let mut seen = 0;
+        for component in bill["components"].as_array().unwrap() {
+            let name = component["name"].as_str().unwrap();
+            if name.starts_with("sluicegate") {
+                continue;
+            }
+            let line = format!("  {name} {}", component["version"].as_str().unwrap());
+            assert!(
+                licences.lines().any(|text| text.starts_with(&line)),
+                "{line}"
+            );
+            seen += 1;
+        }
+        assert!(seen > 20, "{seen}");
+    }
+}
+
+#[test]
+fn the_chart_is_of_this_version() {
+    let chart = run(tool("helm")
+        .args(["show", "chart"])
+        .arg(artifact("sluicegate-VERSION.tgz")));
+    for line in [
+        format!("version: {VERSION}"),
+        format!("appVersion: {VERSION}"),
+    ] {
+        let same = |text: &str| text.replace('"', "") == line;
+        assert!(chart.lines().any(same), "{line}\n{chart}");
+    }
+}
+
+#[test]
+fn the_dashboards_are_those_of_the_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    unpack(
+        &artifact("sluicegate-dashboards-VERSION.tar.gz"),
+        folder.path(),
+    );
+    let folder = folder
+        .path()
+        .join(format!("sluicegate-dashboards-{VERSION}"));
+    for part in ["grafana", "prometheus"] {
+        run(Command::new("diff")
+            .arg("--recursive")
+            .arg(repository("deploy").join(part))
+            .arg(folder.join(part)));
+    }
+}
