@@ -26,6 +26,9 @@ const BRIDGE: &str = "cni0";
 /// How long a part may take to start on a busy machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
+/// Lines of each part's log to show after a failure.
+const LOG_LINES: usize = 5;
+
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
@@ -167,7 +170,7 @@ impl Cluster {
     pub fn logs(&self) -> String {
         let last = |text: String| {
             let lines: Vec<_> = text.lines().collect();
-            lines[lines.len().saturating_sub(15)..].join("\n")
+            lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
         };
         let logs = self.processes.iter();
         let logs = logs.map(|(name, process)| format!("--- {name}\n{}", last(process.log())));

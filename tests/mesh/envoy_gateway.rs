@@ -39,7 +39,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
     release
         .apply(tools, "install", SHOP)
         .unwrap_or_else(|failure| panic!("{failure}"));
-    tools.apply(&manifest("envoy-gateway.yaml", SHOP));
+    tools.apply(SHOP, &manifest("envoy-gateway.yaml", SHOP));
     wait_for(tools, SHOP, "deployment/app");
     let arguments = ["get", "deployment", "--namespace", SYSTEM, "--selector"];
     let deployment = || tools.kubectl(&[&arguments[..], &[PROXIES, "--output=name"]].concat());

@@ -33,13 +33,11 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
     eprintln!("{}\n{}", cluster.logs(), state(&tools));
     eprintln!("mesh: FAILED");
     if std::env::var_os(HOLD).is_some() {
-        let (process, config) = (std::process::id(), folder.join("node/kubeconfig"));
-        let outside = std::fs::read_link("/proc/self").unwrap_or_default();
         eprintln!(
-            "mesh: everything keeps running until Ctrl-C, in the namespaces of process {process} ({}), with \
-             KUBECONFIG={}",
-            outside.display(),
-            config.display()
+            "mesh: everything keeps running until Ctrl-C. To look at it: nsenter --net --mount --pid --target \
+             $(pgrep --full --newest 'mesh inside {}'), with KUBECONFIG={}",
+            folder.display(),
+            folder.join("node/kubeconfig").display()
         );
         std::future::pending::<()>().await;
     }

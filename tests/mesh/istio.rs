@@ -34,7 +34,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         "istiod",
         &["--values", &istio, "--values", &injection],
     );
-    tools.apply(&manifest("istio.yaml", SHOP));
+    tools.apply(SHOP, &manifest("istio.yaml", SHOP));
     wait_for(tools, SHOP, "deployment/app");
     Mesh {
         name: "Istio",

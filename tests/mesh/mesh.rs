@@ -126,7 +126,7 @@ pub async fn prepare(tools: &Tools, namespace: &str, labels: &[&str]) {
         namespace,
         &format!("--from-file={upstream}"),
     ]);
-    tools.apply_in(namespace, &manifest("redis.yaml", namespace));
+    tools.apply(namespace, &manifest("redis.yaml", namespace));
     wait_for(tools, namespace, "deployment/redis");
 }
 

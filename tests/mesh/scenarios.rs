@@ -21,8 +21,11 @@ const FELT: Duration = Duration::from_secs(240);
 
 /// Runs all scenarios.
 pub async fn run(mesh: &mut Mesh, report: &mut Report) {
-    eventually_within(RECOVERS, "the first verdict", async || {
-        mesh.clients.is_served(CLOSED).await
+    // Pods are ready before kube-proxy sends them connections.
+    eventually_within(RECOVERS, "every pod decides", async || {
+        mesh.clients.is_served(CLOSED).await;
+        let decisions = decisions(mesh);
+        decisions.len() == PODS && decisions.iter().all(|count| *count > 0.0)
     })
     .await;
     exact_over_two_pods(mesh, report).await;
@@ -40,22 +43,22 @@ async fn burst_is_exact(mesh: &Mesh, quota: u64) -> Counts {
     counts
 }
 
+/// Decisions of each pod's sidecar so far.
+fn decisions(mesh: &Mesh) -> Vec<f64> {
+    let pods = mesh.pods();
+    let sums = pods.iter().map(|pod| pod.sum("sluicegate_decisions_total"));
+    sums.map(|sum| sum.unwrap_or_default()).collect()
+}
+
 /// Two pods that share a Redis admit exactly the quota, and both decide.
 async fn exact_over_two_pods(mesh: &Mesh, report: &mut Report) {
-    let pods = mesh.pods();
-    assert_eq!(pods.len(), PODS, "proxies: {pods:?}");
-    let decided = || {
-        let sums = pods.iter().map(|pod| pod.sum("sluicegate_decisions_total"));
-        sums.map(|sum| sum.expect("a sidecar's metrics"))
-            .collect::<Vec<_>>()
-    };
-    let (before, started) = (decided(), Instant::now());
+    let (before, started) = (decisions(mesh), Instant::now());
     let counts = burst_is_exact(mesh, QUOTA).await;
     let took = started.elapsed();
-    let admitted = before.iter().zip(decided());
-    let each: Vec<_> = admitted.map(|(before, after)| after - before).collect();
+    let both = before.iter().zip(decisions(mesh));
+    let each: Vec<_> = both.map(|(before, after)| after - before).collect();
     assert!(
-        each.iter().all(|decisions| *decisions > 0.0),
+        each.len() == PODS && each.iter().all(|decisions| *decisions > 0.0),
         "decisions of each pod: {each:?}"
     );
     let note = format!("decisions of the two sidecars: {} and {}", each[0], each[1]);
@@ -177,6 +180,13 @@ async fn redis_away(mesh: &Mesh, report: &mut Report) {
     let restarts_before = restarts(mesh);
     let store =
         |up: f64| move |pod: &crate::pods::Pod| pod.metric("sluicegate_store_up") == Some(up);
+    // A sidecar that was killed has its share for some seconds more.
+    eventually_within(RECOVERS, "the sidecars count each other", async || {
+        let pods = mesh.pods();
+        let counted = pods.iter().map(|pod| pod.metric("sluicegate_sidecars"));
+        counted.into_iter().all(|count| count == Some(PODS as f64))
+    })
+    .await;
     let open = mesh.clients.stream(OPEN, Key::Own);
     let closed = mesh.clients.stream(CLOSED, Key::Own);
     scale_redis(mesh, "0");

@@ -123,13 +123,8 @@ impl Tools {
         serde_json::from_str(&text).expect("kubectl prints JSON")
     }
 
-    /// Applies a manifest, checked strictly by the API server.
-    pub fn apply(&self, manifest: &str) {
-        self.apply_in("default", manifest);
-    }
-
-    /// Likewise, in this namespace unless the manifest names one.
-    pub fn apply_in(&self, namespace: &str, manifest: &str) {
+    /// Applies a manifest of this namespace, checked strictly by the API server.
+    pub fn apply(&self, namespace: &str, manifest: &str) {
         let arguments = [
             "apply",
             "--server-side",
