@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe collector dashboards compose bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe manifests chart mesh collector dashboards compose bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
@@ -9,9 +9,9 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 	@$(MAKE) --no-print-directory debug filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe and compose tests below
+test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe, manifests and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe manifests compose
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
@@ -67,6 +67,14 @@ observe: debug filter ## rules, alerts and dashboards against a real Prometheus;
 	@echo "observe: rules, alerts and dashboards against a real Prometheus"
 	@cargo test --quiet --locked -p sluicegate-tests --test observe
 
+manifests: debug filter ## the Helm chart: lint, schemas, check-config, and the Envoy configurations that come of it in a real Envoy
+	@tests/manifests/tools
+	@echo "manifests: the Helm chart against schemas, check-config and a real Envoy"
+	@cargo test --quiet --locked -p sluicegate-tests --test manifests
+
+chart: ## regenerate what the chart has from other files: parts of its values' schema, docs/install/values.md
+	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate-tests --test manifests -- generated
+
 collector: debug ## read the sidecar's spans with a real OpenTelemetry Collector (needs .tools/otelcol: tests/setup collector, with Go)
 	@[ -x .tools/otelcol ] || { echo "collector: .tools/otelcol is missing; install it: tests/setup collector" >&2; exit 1; }
 	@echo "collector: a real OpenTelemetry Collector reads the sidecar's spans"
@@ -80,6 +88,13 @@ compose: ## run docker-compose.yml in a Docker engine of its own (two minutes; n
 	@$(MAKE) --no-print-directory debug filter
 	@echo "compose: docker-compose.yml in a Docker engine of its own"
 	@cargo run --quiet --locked -p sluicegate-tests --bin compose
+
+mesh: filter ## run the chart in a real Kubernetes, behind Envoy Gateway and inside Istio, and count what clients get (ten minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
+	@tests/setup mesh
+	@deploy/release/binary amd64
+	@deploy/images/build --filter target/filter/sluicegate.wasm --amd64 target/release-build/linux-amd64/sluicegate --out target/images
+	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (ten minutes)"
+	@cargo run --quiet --locked -p sluicegate-tests --bin mesh
 
 bench: filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
 	@tests/setup bench

@@ -7,7 +7,7 @@ use sluicegate_tests::process::eventually_within;
 
 use crate::cluster::REGISTRY;
 use crate::images::TAG;
-use crate::mesh::{Mesh, Release, TIMEOUT, address, manifest, prepare, wait_for};
+use crate::mesh::{Mesh, QUOTA, Release, TIMEOUT, address, manifest, prepare, wait_for};
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
@@ -57,7 +57,8 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         proxies: (SYSTEM, PROXIES),
         admin_port: 19_000,
         filter: "envoyextensionpolicy",
-        clients: Clients::of(&address(tools, SYSTEM, PROXIES)),
+        clients: Clients::of(&address(tools, SYSTEM, &["--selector", PROXIES])),
+        quota: QUOTA,
         release,
     }
 }

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use crate::cluster::Cluster;
 use crate::report::Report;
 use crate::tools::Tools;
-use crate::{envoy_gateway, images, istio, scenarios};
+use crate::{envoy_gateway, images, istio, scenarios, translated, versions};
 
 /// Keeps everything running after a failure.
 const HOLD: &str = "SLUICEGATE_MESH_HOLD";
-/// Runs one mesh only.
+/// Runs one mesh only: `envoy-gateway` or `istio`.
 const ONLY: &str = "SLUICEGATE_MESH_ONLY";
 
 /// Starts everything and runs all scenarios.
@@ -44,18 +44,28 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn meshes(tools: Tools, folder: PathBuf, report: Report) {
-    let mut report = report;
+async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
+    report.version("Kubernetes", &versions::kubernetes(&tools));
     let only = std::env::var(ONLY).unwrap_or_default();
-    if only.is_empty() || only == "envoy-gateway" {
+    if only != "istio" {
         let mut mesh = envoy_gateway::install(&tools, &folder).await;
-        report.note("Envoy Gateway and the chart are installed");
+        report.version("Envoy Gateway", &versions::pinned("envoy_gateway"));
+        report.version("Envoy", &versions::envoy(&mesh));
+        report.note("Envoy Gateway, the chart and an application are installed");
+        translated::capture(&mesh, "envoy-gateway");
         scenarios::run(&mut mesh, &mut report).await;
     }
-    if only.is_empty() || only == "istio" {
-        let mut mesh = istio::install(&tools, &folder).await;
-        report.note("Istio and the chart are installed");
+    if only != "envoy-gateway" {
+        let mut mesh = istio::workload(&tools, &folder).await;
+        report.version("Istio", &versions::pinned("istio"));
+        report.version("Envoy under Istio", &versions::envoy(&mesh));
+        report.note("Istio, the chart and an application are installed");
+        translated::capture(&mesh, "istio-workload");
         scenarios::run(&mut mesh, &mut report).await;
+        let mut mesh = istio::ingress(&tools, &folder).await;
+        report.note("Istio's ingress gateway and the chart are installed");
+        translated::capture(&mesh, "istio");
+        scenarios::run_without_waiting(&mut mesh, &mut report).await;
     }
 }
 

@@ -18,6 +18,8 @@
 //! | `envoy_gateway.rs`, `istio.rs` | install one |
 //! | `scenarios.rs` | what is counted, for each mesh alike |
 //! | `traffic.rs` | clients, and exact counts of their answers |
+//! | `translated.rs` | captures what the control planes made of the chart, for `tests/manifests` |
+//! | `versions.rs` | the versions that ran |
 //! | `report.rs` | the printed table and target/mesh/*.json |
 
 mod cluster;
@@ -32,6 +34,8 @@ mod report;
 mod scenarios;
 mod tools;
 mod traffic;
+mod translated;
+mod versions;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -10,6 +10,9 @@ use crate::pods::Pod;
 use crate::tools::Tools;
 use crate::traffic::Clients;
 
+/// The quota in manifests/rules.yaml.
+pub const QUOTA: u64 = 50;
+
 /// The release of the chart, and so the name of its objects.
 pub const RELEASE: &str = "sluicegate";
 
@@ -33,6 +36,8 @@ pub struct Mesh {
     pub filter: &'static str,
     /// Who sends requests.
     pub clients: Clients,
+    /// The quota of the limit in force, for an hour: no window ends during the test.
+    pub quota: u64,
     /// Values of the release: files, and single values that a scenario has changed.
     pub release: Release,
 }
@@ -109,7 +114,7 @@ pub fn manifest(name: &str, namespace: &str) -> String {
         .replace("{namespace}", namespace)
 }
 
-/// Makes a namespace with a Redis and the configuration of the application in it.
+/// Makes a namespace with a Redis and an application in it.
 pub async fn prepare(tools: &Tools, namespace: &str, labels: &[&str]) {
     tools.kubectl(&["create", "namespace", namespace]);
     for label in labels {
@@ -126,7 +131,9 @@ pub async fn prepare(tools: &Tools, namespace: &str, labels: &[&str]) {
         namespace,
         &format!("--from-file={upstream}"),
     ]);
-    tools.apply(namespace, &manifest("redis.yaml", namespace));
+    for name in ["redis", "application"] {
+        tools.apply(namespace, &manifest(&format!("{name}.yaml"), namespace));
+    }
     wait_for(tools, namespace, "deployment/redis");
 }
 
@@ -136,9 +143,10 @@ pub fn wait_for(tools: &Tools, namespace: &str, deployment: &str) {
     tools.kubectl(&[&arguments[..], &[TIMEOUT]].concat());
 }
 
-/// A Service's address in the cluster.
-pub fn address(tools: &Tools, namespace: &str, selector: &str) -> String {
-    let services = tools.get(&["services", "--namespace", namespace, "--selector", selector]);
-    let address = services["items"][0]["spec"]["clusterIP"].as_str();
+/// The address in the cluster of a Service: a name, or a selector that selects one.
+pub fn address(tools: &Tools, namespace: &str, service: &[&str]) -> String {
+    let found = tools.get(&[&["service", "--namespace", namespace], service].concat());
+    let service = found.pointer("/items/0").unwrap_or(&found);
+    let address = service["spec"]["clusterIP"].as_str();
     address.expect("a Service with an address").to_owned()
 }

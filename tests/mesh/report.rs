@@ -1,8 +1,10 @@
 //! The printed table, and target/mesh/report.json.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::json;
 use sluicegate_tests::process::repository;
 
 use crate::traffic::Counts;
@@ -12,6 +14,7 @@ use crate::traffic::Counts;
 pub struct Report {
     started: Instant,
     rows: Vec<Row>,
+    versions: BTreeMap<&'static str, String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -31,12 +34,18 @@ impl Report {
         Self {
             started: Instant::now(),
             rows: Vec::new(),
+            versions: BTreeMap::new(),
         }
     }
 
     /// Prints a note.
     pub fn note(&self, what: &str) {
         println!("mesh: {:>4} s  {what}", self.started.elapsed().as_secs());
+    }
+
+    /// Records a version that runs.
+    pub fn version(&mut self, name: &'static str, version: &str) {
+        self.versions.insert(name, version.to_owned());
     }
 
     /// Adds a scenario that passed.
@@ -78,9 +87,13 @@ impl Report {
                 row.seconds
             );
         }
-        let text = serde_json::to_string_pretty(&self.rows).expect("plain numbers");
+        let versions = self.versions.iter();
+        let versions: Vec<_> = versions.map(|(name, version)| format!("{name} {version}")).collect();
+        println!("\n  {}", versions.join(", "));
+        let report = json!({ "versions": self.versions, "scenarios": self.rows });
+        let text = serde_json::to_string_pretty(&report).expect("plain numbers");
         std::fs::write(repository("target/mesh/report.json"), text).expect("a file under target");
-        println!("\n  written to target/mesh/report.json\n");
+        println!("  written to target/mesh/report.json\n");
     }
 }
 

@@ -9,8 +9,6 @@ use crate::mesh::{Mesh, wait_for};
 use crate::report::Report;
 use crate::traffic::{CLOSED, Counts, Key, OPEN, new_key};
 
-/// The quota in manifests/rules.yaml, for an hour: no window ends during the test.
-const QUOTA: u64 = 50;
 const BURST: u64 = 200;
 const PODS: usize = 2;
 
@@ -21,6 +19,18 @@ const FELT: Duration = Duration::from_secs(240);
 
 /// Runs all scenarios.
 pub async fn run(mesh: &mut Mesh, report: &mut Report) {
+    run_start(mesh, report).await;
+    policy_change(mesh, report).await;
+    run_rest(mesh, report).await;
+}
+
+/// Runs all but the change of a ConfigMap, which waits for the kubelet and does not depend on the mesh.
+pub async fn run_without_waiting(mesh: &mut Mesh, report: &mut Report) {
+    run_start(mesh, report).await;
+    run_rest(mesh, report).await;
+}
+
+async fn run_start(mesh: &mut Mesh, report: &mut Report) {
     // Pods are ready before kube-proxy sends them connections.
     eventually_within(RECOVERS, "every pod decides", async || {
         mesh.clients.is_served(CLOSED).await;
@@ -29,7 +39,9 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
     })
     .await;
     exact_over_two_pods(mesh, report).await;
-    policy_change(mesh, report).await;
+}
+
+async fn run_rest(mesh: &mut Mesh, report: &mut Report) {
     sidecar_killed(mesh, report).await;
     redis_away(mesh, report).await;
     filter_upgraded(mesh, report).await;
@@ -37,9 +49,9 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
 }
 
 /// A burst with a new key admits exactly the quota.
-async fn burst_is_exact(mesh: &Mesh, quota: u64) -> Counts {
+async fn burst_is_exact(mesh: &Mesh) -> Counts {
     let counts = mesh.clients.burst(CLOSED, &new_key(), BURST).await;
-    assert_eq!(counts, Counts::exact(BURST, quota), "a burst of {BURST}");
+    assert_eq!(counts, Counts::exact(BURST, mesh.quota), "a burst of {BURST}");
     counts
 }
 
@@ -53,7 +65,7 @@ fn decisions(mesh: &Mesh) -> Vec<f64> {
 /// Two pods that share a Redis admit exactly the quota, and both decide.
 async fn exact_over_two_pods(mesh: &Mesh, report: &mut Report) {
     let (before, started) = (decisions(mesh), Instant::now());
-    let counts = burst_is_exact(mesh, QUOTA).await;
+    let counts = burst_is_exact(mesh).await;
     let took = started.elapsed();
     let both = before.iter().zip(decisions(mesh));
     let each: Vec<_> = both.map(|(before, after)| after - before).collect();
@@ -67,7 +79,7 @@ async fn exact_over_two_pods(mesh: &Mesh, report: &mut Report) {
 
 /// A changed ConfigMap changes the limit without a restart.
 async fn policy_change(mesh: &mut Mesh, report: &mut Report) {
-    let changed = QUOTA + 10;
+    let (old, changed) = (mesh.quota, mesh.quota + 10);
     let restarts = restarts(mesh);
     let epochs = |mesh: &Mesh| {
         let pods = mesh.pods();
@@ -94,10 +106,10 @@ async fn policy_change(mesh: &mut Mesh, report: &mut Report) {
         counts.requests(),
         "requests during the change: {counts:?}"
     );
-    counts += burst_is_exact(mesh, changed).await;
+    counts += burst_is_exact(mesh).await;
     assert_eq!(self::restarts(mesh), restarts, "restarts");
     let note =
-        format!("quota {QUOTA} -> {changed}, no restart; seconds until both sidecars have it");
+        format!("quota {old} -> {changed}, no restart; seconds until both sidecars have it");
     report.row(
         mesh.name,
         "policy changed in its ConfigMap",
@@ -112,6 +124,7 @@ fn set_quota(mesh: &mut Mesh, quota: u64) {
         "policy.limits.per-key.windows=[{{\"quota\": {quota}, \"per\": \"1h\"}}]"
     ))
     .unwrap_or_else(|failure| panic!("{failure}"));
+    mesh.quota = quota;
 }
 
 fn restarts(mesh: &Mesh) -> u64 {
@@ -120,7 +133,7 @@ fn restarts(mesh: &Mesh) -> u64 {
 
 /// A killed sidecar is restarted; nobody gets more than the quota meanwhile.
 async fn sidecar_killed(mesh: &Mesh, report: &mut Report) {
-    let quota = QUOTA + 10;
+    let quota = mesh.quota;
     let before = restarts(mesh);
     let key = new_key();
     let open = mesh.clients.stream(OPEN, Key::Own);
@@ -166,7 +179,7 @@ async fn sidecar_killed(mesh: &Mesh, report: &mut Report) {
     let admitted = limited.ok;
     counts += open;
     counts += limited;
-    burst_is_exact(mesh, quota).await;
+    burst_is_exact(mesh).await;
     let note = format!(
         "one key: {admitted} of {quota}; 503 only by `deny`, for {:.1} s; seconds until restarted and ready",
         gap.as_secs_f64()
@@ -176,7 +189,7 @@ async fn sidecar_killed(mesh: &Mesh, report: &mut Report) {
 
 /// Without Redis all pods stay ready, and the sidecars' shares are the quota together.
 async fn redis_away(mesh: &Mesh, report: &mut Report) {
-    let quota = QUOTA + 10;
+    let quota = mesh.quota;
     let restarts_before = restarts(mesh);
     let store =
         |up: f64| move |pod: &crate::pods::Pod| pod.metric("sluicegate_store_up") == Some(up);
@@ -223,7 +236,7 @@ async fn redis_away(mesh: &Mesh, report: &mut Report) {
     })
     .await;
     let took = started.elapsed();
-    counts += burst_is_exact(mesh, quota).await;
+    counts += burst_is_exact(mesh).await;
     counts += open;
     counts += closed;
     assert_eq!(restarts(mesh), restarts_before, "restarts");
@@ -243,7 +256,7 @@ fn scale_redis(mesh: &Mesh, replicas: &str) {
 
 /// The filter's next version takes over while requests flow, and none is lost.
 async fn filter_upgraded(mesh: &mut Mesh, report: &mut Report) {
-    let quota = QUOTA + 10;
+    let quota = mesh.quota;
     let before = codes(mesh);
     let key = new_key();
     let free = mesh.clients.stream(CLOSED, Key::Own);
@@ -313,7 +326,7 @@ async fn typo_refused(mesh: &mut Mesh, report: &mut Report) {
         counts.requests(),
         "requests meanwhile: {counts:?}"
     );
-    counts += burst_is_exact(mesh, QUOTA + 10).await;
+    counts += burst_is_exact(mesh).await;
     assert!(
         said.contains("when_unavailble"),
         "helm does not name the field:\n{said}"

@@ -98,7 +98,18 @@ impl Envoy {
             plugin,
         );
         patch(&mut config);
-        let mut process = launch(folder, port, workers, &config);
+        Self::start_config(folder, workers, port, admin_port, &config).await
+    }
+
+    /// Starts one with this configuration, which has these ports.
+    pub async fn start_config(
+        folder: &Path,
+        workers: u32,
+        port: u16,
+        admin_port: u16,
+        config: &Value,
+    ) -> Self {
+        let mut process = launch(folder, port, workers, config);
         let ready = format!("http://127.0.0.1:{admin_port}/ready");
         process
             .wait_until("envoy", async || crate::client::answers(&ready).await)

@@ -19,7 +19,10 @@
 //! | `wire.rs` | HTTP/1.1 by hand |
 //! | `client.rs` | clients, one of them hostile |
 //! | `collector.rs` | a receiver of OpenTelemetry's spans |
+//! | `chart.rs` | the Helm chart, rendered |
+//! | `translated.rs` | what control planes make of it |
 
+pub mod chart;
 pub mod client;
 pub mod cluster;
 pub mod collector;
@@ -35,5 +38,6 @@ pub mod recorder;
 pub mod redis;
 pub mod report;
 pub mod sidecar;
+pub mod translated;
 pub mod upstream;
 pub mod wire;

@@ -1,0 +1,16 @@
+//! `make manifests`: the Helm chart without a cluster, and what control planes make of it in a real Envoy.
+//!
+//! | module | for |
+//! |---|---|
+//! | `scenes.rs` | the values files, rendered |
+//! | `valid.rs` | Helm's lint, the schemas of Kubernetes and of the custom resources |
+//! | `values.rs` | values: their schema, their document, clear errors |
+//! | `sidecar.rs` | the sidecar in a pod: one container for all kinds, its restrictions, its probes |
+//! | `filter.rs` | the filter's configuration and policy: `check-config`, the hook that runs it |
+//! | `envoy.rs` | real Envoys with the chart's own configuration and the meshes' |
+//! | `documents.rs` | the pages of docs/install |
+//!
+//! `tests/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
+
+mod envoy;
+mod scenes;
