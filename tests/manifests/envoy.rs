@@ -34,8 +34,9 @@ async fn the_charts_own_envoy_limits() {
 fn the_translations_are_of_this_chart() {
     for mesh in ["envoy-gateway", "istio"] {
         let fixture = Translated::read(mesh);
-        let rendered = chart::render(&fixture.namespace, &fixture.values)
-            .unwrap_or_else(|error| panic!("{mesh}: the chart refuses the fixture's values; {RENEW}\n{error}"));
+        let rendered = chart::render(&fixture.namespace, &fixture.values).unwrap_or_else(|error| {
+            panic!("{mesh}: the chart refuses the fixture's values; {RENEW}\n{error}")
+        });
         let now = inputs(&rendered);
         assert!(
             now == fixture.inputs,
@@ -65,7 +66,10 @@ async fn limits(mut config: Value, values: &Value) {
     let sidecar = Sidecar::start(&policy.to_string(), folder.path()).await;
     let upstream = upstream::start().await;
     let rule = &values["filter"]["config"]["rules"][0];
-    let path = rule["match"]["path_prefix"].as_str().expect("a path").to_owned();
+    let path = rule["match"]["path_prefix"]
+        .as_str()
+        .expect("a path")
+        .to_owned();
     let (port, admin_port) = (free_port(), free_port());
     local(&mut config, [port, admin_port, sidecar.port, upstream]);
     let envoy = Envoy::start_config(folder.path(), 1, port, admin_port, &config).await;
@@ -87,12 +91,16 @@ async fn limits(mut config: Value, values: &Value) {
     let rule = rule["name"].as_str().expect("a name");
     let counter = format!("sluicegate_rule_limit_denied{{rule=\"{rule}\",limit=\"per-key\"}} 2");
     let statistics = format!("http://127.0.0.1:{admin_port}/stats/prometheus");
-    eventually(&counter, async || get(&statistics).await.1.contains(&counter)).await;
+    eventually(&counter, async || {
+        get(&statistics).await.1.contains(&counter)
+    })
+    .await;
 }
 
 /// Puts the parts of this test in place of those in a cluster.
 fn local(config: &mut Value, [port, admin_port, sidecar, upstream]: [u16; 4]) {
-    let address = |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
+    let address =
+        |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
     config["admin"]["address"] = address(admin_port);
     for listener in list(&mut config["static_resources"]["listeners"]) {
         let is_ours = listener["name"] == "ingress";
@@ -100,12 +108,16 @@ fn local(config: &mut Value, [port, admin_port, sidecar, upstream]: [u16; 4]) {
     }
     for cluster in list(&mut config["static_resources"]["clusters"]) {
         let name = cluster["name"].as_str().expect("a name").to_owned();
-        let endpoint = &mut cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"];
+        let endpoint =
+            &mut cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"];
         let now = match name.as_str() {
             "admin" => admin_port,
             name if name.contains("sluicegate") => {
                 let given = &endpoint["address"]["socket_address"];
-                assert_eq!(*given, json!({ "address": "127.0.0.1", "port_value": 9180 }));
+                assert_eq!(
+                    *given,
+                    json!({ "address": "127.0.0.1", "port_value": 9180 })
+                );
                 sidecar
             }
             _ => upstream,
@@ -124,7 +136,8 @@ fn set_module(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                if name == "filename" && value.as_str().is_some_and(|file| file.ends_with(".wasm")) {
+                if name == "filename" && value.as_str().is_some_and(|file| file.ends_with(".wasm"))
+                {
                     *value = json!(repository(MODULE));
                 }
                 set_module(value);

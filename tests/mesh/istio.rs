@@ -4,9 +4,7 @@
 
 use std::path::Path;
 
-use crate::mesh::{
-    Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, wait_for,
-};
+use crate::mesh::{Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, wait_for};
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
@@ -20,7 +18,13 @@ const ADMIN_PORT: u16 = 15_000;
 /// Installs Istio and the chart for a workload, and waits until the workload is ready.
 pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
     let istio = values(folder, "values-istiod.yaml");
-    helm(tools, "install", "istio-base", SYSTEM, &["--create-namespace"]);
+    helm(
+        tools,
+        "install",
+        "istio-base",
+        SYSTEM,
+        &["--create-namespace"],
+    );
     helm(tools, "install", "istiod", SYSTEM, &["--values", &istio]);
     prepare(tools, SHOP, &["istio-injection=enabled"]).await;
     let release = install(tools, folder, SHOP, "values-istio-workload.yaml");
@@ -91,6 +95,14 @@ fn values(folder: &Path, name: &str) -> String {
 /// Installs or upgrades one of Istio's charts.
 fn helm(tools: &Tools, verb: &str, chart: &str, namespace: &str, more: &[&str]) {
     let path = cache().join("charts").join(chart).display().to_string();
-    let arguments = [verb, chart, &path, "--namespace", namespace, "--wait", TIMEOUT];
+    let arguments = [
+        verb,
+        chart,
+        &path,
+        "--namespace",
+        namespace,
+        "--wait",
+        TIMEOUT,
+    ];
     tools.helm(&[&arguments[..], more].concat());
 }

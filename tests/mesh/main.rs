@@ -11,19 +11,17 @@
 //! | `node/` | their configuration files |
 //! | `tools.rs` | kubectl, helm and other commands |
 //! | `pods.rs` | the proxies' pods: their sidecars, their Envoys |
-//! | `dump.rs` | Envoy's configuration |
 //! | `images.rs` | images from layers, without Docker |
 //! | `manifests/` | what the meshes' users would have: Redis, an application, routes |
 //! | `mesh.rs` | a mesh with the chart installed |
 //! | `envoy_gateway.rs`, `istio.rs` | install one |
-//! | `scenarios.rs` | what is counted, for each mesh alike |
+//! | `scenarios.rs`, `scenarios/` | what is counted, for each mesh alike |
 //! | `traffic.rs` | clients, and exact counts of their answers |
 //! | `translated.rs` | captures what the control planes made of the chart, for `tests/manifests` |
 //! | `versions.rs` | the versions that ran |
 //! | `report.rs` | the printed table and target/mesh/*.json |
 
 mod cluster;
-mod dump;
 mod envoy_gateway;
 mod images;
 mod inside;

@@ -87,8 +87,9 @@ impl Pod {
                     "--silent",
                     "--show-error",
                     "--fail",
+                    // Envoy's main thread stands still while it compiles a filter.
                     "--max-time",
-                    "5",
+                    "60",
                 ])
                 .arg(format!("http://127.0.0.1:{port}{path}")),
         )

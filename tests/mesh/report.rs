@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use sluicegate_tests::process::repository;
 
+use crate::mesh::Mesh;
 use crate::traffic::Counts;
 
 /// What was counted.
@@ -51,15 +52,15 @@ impl Report {
     /// Adds a scenario that passed.
     pub fn row(
         &mut self,
-        mesh: &'static str,
+        mesh: &Mesh,
         scenario: &'static str,
         counts: Counts,
         took: Duration,
         note: &str,
     ) {
-        self.note(&format!("{mesh}: {scenario}: {note}"));
+        self.note(&format!("{}: {scenario}: {note}", mesh.name));
         self.rows.push(Row {
-            mesh,
+            mesh: mesh.name,
             scenario,
             requests: counts.requests(),
             counts,
@@ -88,7 +89,9 @@ impl Report {
             );
         }
         let versions = self.versions.iter();
-        let versions: Vec<_> = versions.map(|(name, version)| format!("{name} {version}")).collect();
+        let versions: Vec<_> = versions
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
         println!("\n  {}", versions.join(", "));
         let report = json!({ "versions": self.versions, "scenarios": self.rows });
         let text = serde_json::to_string_pretty(&report).expect("plain numbers");

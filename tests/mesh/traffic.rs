@@ -10,10 +10,10 @@ use serde::Serialize;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Longest wait for an answer: anything slower counts as lost.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Requests of a burst that wait at the same time.
-const CLIENTS: u64 = 4;
+pub const CLIENTS: u64 = 4;
 
 /// Pause between two requests of a stream.
 const PACE: Duration = Duration::from_millis(50);
@@ -166,7 +166,10 @@ impl Clients {
                 ticks.tick().await;
                 let (own, key) = (own.clone(), key.clone());
                 let sent = Instant::now();
-                waiting.spawn(async move { (sent, own.ask(path, &key).await) });
+                waiting.spawn(async move {
+                    let answer = own.ask(path, &key).await;
+                    (sent, sent.elapsed(), answer)
+                });
                 while let Some(answer) = waiting.try_join_next() {
                     answers.push(answer.expect("a request does not panic"));
                 }
@@ -206,27 +209,37 @@ impl Clients {
 #[derive(Debug)]
 pub struct Stream {
     stop: Arc<AtomicBool>,
-    task: JoinHandle<Vec<(Instant, Answer)>>,
+    task: JoinHandle<Vec<(Instant, Duration, Answer)>>,
 }
 
 impl Stream {
-    /// Stops it and waits for the last answer. Returns the counts, and for how long requests were answered with neither
-    /// 200 nor 429: from the first such request to the last one.
-    pub async fn stop(self) -> (Counts, Duration) {
+    /// Stops it and waits for the last answer.
+    pub async fn stop(self) -> Streamed {
         self.stop.store(true, Ordering::Relaxed);
         let answers = self.task.await.expect("a stream does not panic");
-        let mut counts = Counts::default();
-        for (_, answer) in &answers {
-            counts.count(*answer);
+        let mut streamed = Streamed::default();
+        let mut failed = Vec::new();
+        for (sent, took, answer) in answers {
+            streamed.counts.count(answer);
+            streamed.slowest = streamed.slowest.max(took);
+            if !matches!(answer, Answer::Ok | Answer::Denied) {
+                failed.push(sent);
+            }
         }
-        let failed = answers
-            .iter()
-            .filter(|(_, answer)| !matches!(answer, Answer::Ok | Answer::Denied))
-            .map(|(sent, _)| *sent);
-        let gap = failed.clone().min().zip(failed.max());
-        (
-            counts,
-            gap.map_or(Duration::ZERO, |(first, last)| last - first),
-        )
+        if let (Some(first), Some(last)) = (failed.iter().min(), failed.iter().max()) {
+            streamed.gap = *last - *first;
+        }
+        streamed
     }
+}
+
+/// What a stream got.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Streamed {
+    /// All answers.
+    pub counts: Counts,
+    /// The longest time that a client waited.
+    pub slowest: Duration,
+    /// From the first answer that was neither 200 nor 429 to the last one.
+    pub gap: Duration,
 }

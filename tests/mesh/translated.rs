@@ -11,7 +11,9 @@ pub fn capture(mesh: &Mesh, name: &str) {
         return;
     }
     let arguments = ["get", "values", RELEASE, "--namespace", mesh.namespace];
-    let values = mesh.tools.helm(&[&arguments[..], &["--output=json"]].concat());
+    let values = mesh
+        .tools
+        .helm(&[&arguments[..], &["--output=json"]].concat());
     let values = serde_json::from_str(&values).expect("helm prints JSON");
     let dump = mesh.pods()[0].get(mesh.admin_port, "/config_dump?include_eds");
     let dump: Value = serde_json::from_str(&dump).expect("Envoy prints JSON");

@@ -28,5 +28,9 @@ pub fn envoy(mesh: &Mesh) -> String {
     let info: Value = serde_json::from_str(&text).expect("Envoy prints JSON");
     // Its commit, its version, how it was built.
     let version = info["version"].as_str().expect("Envoy's version");
-    version.split('/').nth(1).expect("Envoy's version").to_owned()
+    version
+        .split('/')
+        .nth(1)
+        .expect("Envoy's version")
+        .to_owned()
 }
