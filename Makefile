@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe host manifests chart collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
 
 # What `make upgrade` upgrades from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -106,6 +106,13 @@ upgrade: debug filter ## an earlier commit's sidecar and filter together with th
 	@tests/upgrade/build-earlier $(SLUICEGATE_EARLIER)
 	@echo "upgrade: $(SLUICEGATE_EARLIER) and this version together"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) cargo test --quiet --locked -p sluicegate-tests --test upgrade
+
+mesh: filter ## run the chart in a real Kubernetes, behind Envoy Gateway and inside Istio, and count what clients get (ten minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
+	@tests/setup mesh
+	@deploy/release/binary amd64
+	@deploy/images/build --filter target/filter/sluicegate.wasm --amd64 target/release-build/linux-amd64/sluicegate --out target/images
+	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (ten minutes)"
+	@cargo run --quiet --locked -p sluicegate-tests --bin mesh
 
 bench: filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
 	@tests/setup bench

@@ -6,7 +6,6 @@
 //!
 //! | module | for |
 //! |---|---|
-//! | `outside.rs` | creates the namespaces, and cleans up what outlives them |
 //! | `inside.rs` | runs inside the namespaces: starts an engine, runs the scenario, ends both |
 //! | `scenario.rs` | the steps of the test |
 //! | `report.rs` | the printed report |
@@ -23,7 +22,6 @@ mod engine;
 mod grafana;
 mod hardening;
 mod inside;
-mod outside;
 mod prometheus;
 mod report;
 mod scenario;
@@ -33,6 +31,8 @@ mod traffic;
 use std::path::Path;
 use std::process::ExitCode;
 
+use sluicegate_tests::namespaces;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -40,8 +40,8 @@ fn main() -> ExitCode {
         .build()
         .expect("a runtime");
     match arguments.as_slice() {
-        [] => runtime.block_on(outside::run()),
-        [inside, folder, group] if inside == outside::INSIDE => {
+        [] => runtime.block_on(namespaces::run("compose")),
+        [inside, folder, group] if inside == namespaces::INSIDE => {
             runtime.block_on(inside::run(Path::new(folder), group))
         }
         _ => {

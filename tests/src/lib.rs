@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `process.rs` | a process that a test owns; free ports; waiting for a condition |
+//! | `namespaces.rs` | a network, mounts and processes of a test's own, which end with it |
 //! | `redis.rs` | a Redis |
 //! | `cluster.rs` | a Redis Cluster |
 //! | `proxy.rs` | a TCP proxy that slows, swallows and cuts |
@@ -28,6 +29,7 @@ pub mod collector;
 pub mod edge;
 pub mod envoy;
 pub mod identity;
+pub mod namespaces;
 pub mod noise;
 pub mod process;
 pub mod prometheus;

@@ -51,9 +51,22 @@ impl Process {
     pub async fn wait_until<F: Future<Output = bool>>(
         &mut self,
         what: &str,
+        ready: impl FnMut() -> F,
+    ) {
+        self.wait_within(READY_WITHIN, what, ready).await;
+    }
+
+    /// Likewise, for this long.
+    ///
+    /// # Panics
+    /// As above.
+    pub async fn wait_within<F: Future<Output = bool>>(
+        &mut self,
+        limit: Duration,
+        what: &str,
         mut ready: impl FnMut() -> F,
     ) {
-        let deadline = Instant::now() + READY_WITHIN;
+        let deadline = Instant::now() + limit;
         while !ready().await {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 panic!("{what} ended with {status}:\n{}", self.log());
@@ -170,8 +183,20 @@ pub fn free_port() -> u16 {
 ///
 /// # Panics
 /// It does not within half a minute.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let deadline = Instant::now() + READY_WITHIN;
+pub async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
+    eventually_within(READY_WITHIN, what, holds).await;
+}
+
+/// Likewise, within this time.
+///
+/// # Panics
+/// It does not.
+pub async fn eventually_within<F: Future<Output = bool>>(
+    limit: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> F,
+) {
+    let deadline = Instant::now() + limit;
     while !holds().await {
         assert!(Instant::now() < deadline, "timed out waiting for: {what}");
         tokio::time::sleep(POLL).await;

@@ -1,16 +1,16 @@
-//! Creates the namespaces that the test runs in, and cleans up what outlives them.
+//! Creates the namespaces that a test runs in, and cleans up what outlives them.
 //!
-//! This process runs itself again in new network, mount and process namespaces. When the first process in there ends,
+//! The test's process runs itself again in new network, mount and process namespaces. When the first process in there ends,
 //! however it ends, the kernel kills all others and removes the mounts, bridges and firewall rules. Published ports are
 //! free for the same reason: no other process is in that network. Only files and control groups outlive the namespaces,
-//! and this process removes those.
+//! and the test's process removes those.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sluicegate_tests::process::{POLL, repository};
+use crate::process::{POLL, repository};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -37,26 +37,30 @@ const OWN_ROOT: [&str; 6] = [
 /// How long killed processes may take to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 
-/// Runs the test and cleans up after it.
-pub async fn run() -> ExitCode {
+/// Runs the test called `name` and cleans up after it: this program with the arguments [`INSIDE`], a folder of the test's
+/// own, and the name of its control groups.
+///
+/// # Panics
+/// The folder cannot be made, or the program cannot be started.
+pub async fn run(name: &str) -> ExitCode {
     let user = std::fs::metadata("/proc/self").expect("/proc").uid();
     if user != 0 {
-        eprintln!("compose: starting a Docker engine requires root: sudo make compose");
+        eprintln!("{name}: making namespaces requires root: sudo make {name}");
         return ExitCode::FAILURE;
     }
-    let parent = repository("target/compose");
+    let parent = repository("target").join(name);
     std::fs::create_dir_all(&parent).expect("a folder under target");
     let parent = parent.canonicalize().expect("a folder that exists");
-    clean_up_after_killed_runs(&parent).await;
+    clean_up_after_killed_runs(name, &parent).await;
     let id = std::process::id();
     let folder = tempfile::Builder::new()
         .prefix(&format!("{id}-"))
         .tempdir_in(parent)
         .expect("a folder under target");
-    let group = group_name(&id.to_string());
+    let group = group_name(name, &id.to_string());
     let containerd_was_there = Path::new(CONTAINERD).exists();
 
-    let passed = in_namespaces(folder.path(), &group).await;
+    let passed = in_namespaces(name, folder.path(), &group).await;
 
     let mut left = Vec::new();
     left.extend(remove_groups(&group).await);
@@ -70,10 +74,10 @@ pub async fn run() -> ExitCode {
     }
     if left.is_empty() {
         println!(
-            "compose: cleaned up: no process, mount, bridge, rule, control group or file is left"
+            "{name}: cleaned up: no process, mount, bridge, rule, control group or file is left"
         );
     } else {
-        eprintln!("compose: left behind: {}", left.join(", "));
+        eprintln!("{name}: left behind: {}", left.join(", "));
     }
     if passed && left.is_empty() {
         ExitCode::SUCCESS
@@ -83,7 +87,7 @@ pub async fn run() -> ExitCode {
 }
 
 /// Runs the test in namespaces; returns whether it passed.
-async fn in_namespaces(folder: &Path, group: &str) -> bool {
+async fn in_namespaces(name: &str, folder: &Path, group: &str) -> bool {
     let myself = std::env::current_exe().expect("this program's own path");
     // On a signal this process ends the test and then cleans up.
     let mut terminate = signal(SignalKind::terminate()).expect("a signal");
@@ -109,26 +113,26 @@ async fn in_namespaces(folder: &Path, group: &str) -> bool {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    eprintln!("compose: interrupted");
+    eprintln!("{name}: interrupted");
     // An error means that it has ended already.
     let _ = child.kill().await;
     false
 }
 
 /// The name of a run's control groups, from this process's id.
-fn group_name(id: &str) -> String {
-    format!("sluicegate-compose-{id}")
+fn group_name(name: &str, id: &str) -> String {
+    format!("sluicegate-{name}-{id}")
 }
 
 /// Cleans up after earlier runs that were killed.
-async fn clean_up_after_killed_runs(parent: &Path) {
+async fn clean_up_after_killed_runs(test: &str, parent: &Path) {
     for folder in folders(parent) {
         let name = folder.file_name().and_then(|name| name.to_str());
         let Some((id, _)) = name.and_then(|name| name.split_once('-')) else {
             continue;
         };
         if !Path::new("/proc").join(id).exists() {
-            remove_groups(&group_name(id)).await;
+            remove_groups(&group_name(test, id)).await;
             // The next run retries what cannot be removed now.
             let _ = std::fs::remove_dir_all(&folder);
         }

@@ -1,0 +1,87 @@
+//! Runs inside the namespaces: starts the cluster, runs both meshes, reports.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::cluster::Cluster;
+use crate::report::Report;
+use crate::tools::Tools;
+use crate::{envoy_gateway, images, istio, scenarios, translated, versions};
+
+/// Keeps everything running after a failure.
+const HOLD: &str = "SLUICEGATE_MESH_HOLD";
+/// Runs one mesh only: `envoy-gateway` or `istio`.
+const ONLY: &str = "SLUICEGATE_MESH_ONLY";
+
+/// Starts everything and runs all scenarios.
+pub async fn run(folder: &Path, group: &str) -> ExitCode {
+    let report = Report::start();
+    let mut cluster = Cluster::start(folder, group).await;
+    report.note("the control plane runs");
+    images::push(folder);
+    cluster.wait_for_node().await;
+    report.note("the images are pushed, the node is ready");
+
+    // In a task, so that the pods' logs can be printed after a panic.
+    let (tools, folder) = (cluster.tools.clone(), folder.to_owned());
+    let passed = tokio::spawn(meshes(tools.clone(), folder.clone(), report))
+        .await
+        .is_ok();
+    if passed {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{}\n{}", cluster.logs(), state(&tools));
+    eprintln!("mesh: FAILED");
+    if std::env::var_os(HOLD).is_some() {
+        eprintln!(
+            "mesh: everything keeps running until Ctrl-C. To look at it: nsenter --net --mount --pid --target \
+             $(pgrep --full --newest 'mesh inside {}'), with KUBECONFIG={}",
+            folder.display(),
+            folder.join("node/kubeconfig").display()
+        );
+        std::future::pending::<()>().await;
+    }
+    ExitCode::FAILURE
+}
+
+async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
+    report.version("Kubernetes", &versions::kubernetes(&tools));
+    let only = std::env::var(ONLY).unwrap_or_default();
+    if only != "istio" {
+        let mut mesh = envoy_gateway::install(&tools, &folder).await;
+        report.version("Envoy Gateway", &versions::pinned("envoy_gateway"));
+        report.version("Envoy", &versions::envoy(&mesh));
+        report.note("Envoy Gateway, the chart and an application are installed");
+        translated::capture(&mesh, "envoy-gateway");
+        scenarios::run(&mut mesh, &mut report).await;
+    }
+    if only != "envoy-gateway" {
+        let mut mesh = istio::workload(&tools, &folder).await;
+        report.version("Istio", &versions::pinned("istio"));
+        report.version("Envoy under Istio", &versions::envoy(&mesh));
+        report.note("Istio, the chart and an application are installed");
+        translated::capture(&mesh, "istio-workload");
+        scenarios::run(&mut mesh, &mut report).await;
+        let mut mesh = istio::ingress(&tools, &folder).await;
+        report.note("Istio's ingress gateway and the chart are installed");
+        translated::capture(&mesh, "istio");
+        scenarios::run_without_waiting(&mut mesh, &mut report).await;
+    }
+}
+
+/// Pods, events and logs, for a failure.
+fn state(tools: &Tools) -> String {
+    let commands: [&[&str]; 3] = [
+        &["get", "pods", "--all-namespaces", "--output=wide"],
+        &[
+            "get",
+            "events",
+            "--all-namespaces",
+            "--field-selector=type=Warning",
+        ],
+        &["get", "services", "--all-namespaces"],
+    ];
+    let printed =
+        commands.map(|command| tools.try_kubectl(command).unwrap_or_else(|failure| failure));
+    printed.join("\n\n")
+}

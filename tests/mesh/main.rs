@@ -1,0 +1,59 @@
+//! `make mesh`: runs the chart in a real Kubernetes, behind Envoy Gateway and inside Istio, and counts what clients get.
+//!
+//! Control plane and node run as processes of this machine, in namespaces that end with the test: no process, mount,
+//! bridge, rule or container outlives it, and two runs do not meet. `SLUICEGATE_MESH_HOLD=1` keeps everything running
+//! after a failure until Ctrl-C.
+//!
+//! | module | for |
+//! |---|---|
+//! | `inside.rs` | runs inside the namespaces: starts the cluster, runs both meshes, reports |
+//! | `cluster.rs` | a Kubernetes of processes: control plane, registry, node |
+//! | `node/` | their configuration files |
+//! | `tools.rs` | kubectl, helm and other commands |
+//! | `pods.rs` | the proxies' pods: their sidecars, their Envoys |
+//! | `images.rs` | images from layers, without Docker |
+//! | `manifests/` | what the meshes' users would have: Redis, an application, routes |
+//! | `mesh.rs` | a mesh with the chart installed |
+//! | `envoy_gateway.rs`, `istio.rs` | install one |
+//! | `scenarios.rs`, `scenarios/` | what is counted, for each mesh alike |
+//! | `traffic.rs` | clients, and exact counts of their answers |
+//! | `translated.rs` | captures what the control planes made of the chart, for `tests/manifests` |
+//! | `versions.rs` | the versions that ran |
+//! | `report.rs` | the printed table and target/mesh/*.json |
+
+mod cluster;
+mod envoy_gateway;
+mod images;
+mod inside;
+mod istio;
+mod mesh;
+mod pods;
+mod report;
+mod scenarios;
+mod tools;
+mod traffic;
+mod translated;
+mod versions;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use sluicegate_tests::namespaces;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    match arguments.as_slice() {
+        [] => runtime.block_on(namespaces::run("mesh")),
+        [inside, folder, group] if inside == namespaces::INSIDE => {
+            runtime.block_on(inside::run(Path::new(folder), group))
+        }
+        _ => {
+            eprintln!("mesh: takes no arguments");
+            ExitCode::from(64)
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A mesh with the chart installed: its clients, its proxies' pods, and upgrades of the release.
+
+use std::path::{Path, PathBuf};
+
+use sluicegate_tests::process::repository;
+
+use crate::cluster::REGISTRY;
+use crate::images::TAG;
+use crate::pods::Pod;
+use crate::tools::Tools;
+use crate::traffic::Clients;
+
+/// The quota in manifests/rules.yaml.
+pub const QUOTA: u64 = 50;
+
+/// The release of the chart, and so the name of its objects.
+pub const RELEASE: &str = "sluicegate";
+
+/// How long an installation may take on a busy machine.
+pub const TIMEOUT: &str = "--timeout=5m";
+
+/// A mesh under test.
+#[derive(Debug)]
+pub struct Mesh {
+    /// As its project writes it.
+    pub name: &'static str,
+    /// kubectl and helm.
+    pub tools: Tools,
+    /// The namespace of the release, and of its Redis.
+    pub namespace: &'static str,
+    /// Namespace and selector of the proxies' pods.
+    pub proxies: (&'static str, &'static str),
+    /// The port of Envoy's admin interface in a pod.
+    pub admin_port: u16,
+    /// The object that holds the filter's configuration.
+    pub filter: &'static str,
+    /// Who sends requests.
+    pub clients: Clients,
+    /// The quota of the limit in force, for an hour: no window ends during the test.
+    pub quota: u64,
+    /// Values of the release: files, and single values that a scenario has changed.
+    pub release: Release,
+}
+
+impl Mesh {
+    /// The proxies' pods.
+    pub fn pods(&self) -> Vec<Pod> {
+        Pod::list(&self.tools, self.proxies.0, self.proxies.1)
+    }
+
+    /// Changes a value of the release, as `helm upgrade --set-json` does, and keeps the change if that succeeds.
+    pub fn upgrade(&mut self, setting: &str) -> Result<String, String> {
+        let mut changed = self.release.clone();
+        changed.settings.push(setting.to_owned());
+        let output = changed.apply(&self.tools, "upgrade", self.namespace)?;
+        self.release = changed;
+        Ok(output)
+    }
+
+    /// What the filter's object says, without what the API server adds.
+    pub fn filter_object(&self) -> String {
+        let object = self
+            .tools
+            .get(&[self.filter, RELEASE, "--namespace", self.namespace]);
+        object["spec"].to_string()
+    }
+}
+
+/// Values of a release.
+#[derive(Clone, Debug)]
+pub struct Release {
+    files: Vec<PathBuf>,
+    settings: Vec<String>,
+}
+
+impl Release {
+    /// Values of these files of manifests/.
+    pub fn of(folder: &Path, namespace: &str, files: &[&str]) -> Self {
+        let files = files.iter().map(|name| {
+            let file = folder.join(format!("{namespace}-{name}"));
+            std::fs::write(&file, manifest(name, namespace)).expect("a file of our own");
+            file
+        });
+        Self {
+            files: files.collect(),
+            settings: Vec::new(),
+        }
+    }
+
+    /// Installs or upgrades it.
+    pub fn apply(&self, tools: &Tools, verb: &str, namespace: &str) -> Result<String, String> {
+        let chart = repository("deploy/helm/sluicegate").display().to_string();
+        let mut arguments = vec![verb, RELEASE, &chart, "--namespace", namespace, TIMEOUT];
+        let files: Vec<_> = self
+            .files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        for file in &files {
+            arguments.extend(["--values", file]);
+        }
+        for setting in &self.settings {
+            arguments.extend(["--set-json", setting]);
+        }
+        tools.try_helm(&arguments)
+    }
+}
+
+/// A file of manifests/, filled in.
+pub fn manifest(name: &str, namespace: &str) -> String {
+    let text = std::fs::read_to_string(repository("tests/mesh/manifests").join(name)).expect(name);
+    text.replace("{registry}", REGISTRY)
+        .replace("{tag}", TAG)
+        .replace("{namespace}", namespace)
+}
+
+/// Makes a namespace with a Redis and an application in it.
+pub async fn prepare(tools: &Tools, namespace: &str, labels: &[&str]) {
+    tools.kubectl(&["create", "namespace", namespace]);
+    for label in labels {
+        tools.kubectl(&["label", "namespace", namespace, label]);
+    }
+    let upstream = repository("deploy/docker/upstream.yaml")
+        .display()
+        .to_string();
+    tools.kubectl(&[
+        "create",
+        "configmap",
+        "upstream",
+        "--namespace",
+        namespace,
+        &format!("--from-file={upstream}"),
+    ]);
+    for name in ["redis", "application"] {
+        tools.apply(namespace, &manifest(&format!("{name}.yaml"), namespace));
+    }
+    wait_for(tools, namespace, "deployment/redis");
+}
+
+/// Waits until a Deployment is rolled out.
+pub fn wait_for(tools: &Tools, namespace: &str, deployment: &str) {
+    let arguments = ["rollout", "status", deployment, "--namespace", namespace];
+    tools.kubectl(&[&arguments[..], &[TIMEOUT]].concat());
+}
+
+/// The address in the cluster of a Service: a name, or a selector that selects one.
+pub fn address(tools: &Tools, namespace: &str, service: &[&str]) -> String {
+    let found = tools.get(&[&["service", "--namespace", namespace], service].concat());
+    let service = found.pointer("/items/0").unwrap_or(&found);
+    let address = service["spec"]["clusterIP"].as_str();
+    address.expect("a Service with an address").to_owned()
+}

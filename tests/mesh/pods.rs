@@ -1,0 +1,138 @@
+//! The proxies' pods: their containers, and what Envoy and the sidecar in them say on loopback.
+//!
+//! The containers' processes are processes of this machine, so their ports are reached in their network namespace and a
+//! container is killed like any process.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::tools::{Tools, attempt, run};
+
+/// The sidecar's container.
+pub const SIDECAR: &str = "sluicegate";
+
+/// A pod with a proxy and a sidecar.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    pub name: String,
+    /// Whether all its containers are ready.
+    pub ready: bool,
+    /// Containers' names, identifiers and restarts.
+    containers: Vec<(String, String, u64)>,
+}
+
+impl Pod {
+    /// The running pods that a selector selects.
+    pub fn list(tools: &Tools, namespace: &str, selector: &str) -> Vec<Self> {
+        let list = tools.get(&["pods", "--namespace", namespace, "--selector", selector]);
+        let pods = list["items"].as_array().expect("a list of pods").iter();
+        pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+            .map(Self::read)
+            .collect()
+    }
+
+    fn read(pod: &Value) -> Self {
+        let mut containers = Vec::new();
+        for kind in ["initContainerStatuses", "containerStatuses"] {
+            for status in pod["status"][kind].as_array().into_iter().flatten() {
+                let text = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
+                let id = text("containerID").replace("containerd://", "");
+                let restarts = status["restartCount"].as_u64().unwrap_or_default();
+                containers.push((text("name"), id, restarts));
+            }
+        }
+        let conditions = pod["status"]["conditions"].as_array();
+        let ready =
+            |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+        Self {
+            name: pod["metadata"]["name"].as_str().expect("a name").to_owned(),
+            ready: conditions.into_iter().flatten().any(ready),
+            containers,
+        }
+    }
+
+    /// How often its containers were restarted.
+    pub fn restarts(&self) -> u64 {
+        self.containers
+            .iter()
+            .map(|(_, _, restarts)| restarts)
+            .sum()
+    }
+
+    /// Kills the sidecar's container, like a crash.
+    pub fn kill_sidecar(&self) {
+        let process = self.process();
+        run(Command::new("sh").args(["-c", &format!("kill -KILL {process}")]));
+    }
+
+    /// What a port of the pod's loopback answers.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn get(&self, port: u16, path: &str) -> String {
+        self.try_get(port, path)
+            .unwrap_or_else(|failure| panic!("{}: {failure}", self.name))
+    }
+
+    /// Likewise, without a panic.
+    pub fn try_get(&self, port: u16, path: &str) -> Result<String, String> {
+        let process = self.try_process().ok_or("the sidecar does not run")?;
+        attempt(
+            Command::new("nsenter")
+                .args(["--net", "--target", &process.to_string()])
+                .args([
+                    "curl",
+                    "--silent",
+                    "--show-error",
+                    "--fail",
+                    // Envoy's main thread stands still while it compiles a filter.
+                    "--max-time",
+                    "60",
+                ])
+                .arg(format!("http://127.0.0.1:{port}{path}")),
+        )
+    }
+
+    /// A metric of the sidecar without labels; `None` while it does not answer.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let page = self.try_get(9181, "/metrics").ok()?;
+        let line = page
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} ")))?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// The sum of a metric over its labels; `None` while the sidecar does not answer.
+    pub fn sum(&self, name: &str) -> Option<f64> {
+        let page = self.try_get(9181, "/metrics").ok()?;
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with(&format!("{name}{{")));
+        Some(
+            lines
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum(),
+        )
+    }
+
+    fn process(&self) -> u32 {
+        self.try_process()
+            .unwrap_or_else(|| panic!("{} has no running container {SIDECAR}", self.name))
+    }
+
+    /// The sidecar's process: the one whose control group has the container's name.
+    fn try_process(&self) -> Option<u32> {
+        let (_, id, _) = self
+            .containers
+            .iter()
+            .find(|(name, _, _)| name == SIDECAR)?;
+        let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        processes.find(|process: &u32| {
+            let groups = Path::new("/proc").join(process.to_string()).join("cgroup");
+            std::fs::read_to_string(groups).is_ok_and(|text| !id.is_empty() && text.contains(id))
+        })
+    }
+}

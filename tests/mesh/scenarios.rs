@@ -1,0 +1,73 @@
+//! What is counted, for each mesh alike: one scenario in each file of scenarios/.
+
+mod exact;
+mod filter_upgraded;
+mod mistakes;
+mod policy_change;
+mod redis_away;
+mod sidecar_killed;
+
+use std::time::Duration;
+
+use crate::mesh::Mesh;
+use crate::pods::Pod;
+use crate::report::Report;
+use crate::traffic::{CLOSED, Counts, new_key};
+
+/// Requests of a burst: more than any quota here.
+const BURST: u64 = 200;
+
+/// Proxies of each mesh.
+const PODS: usize = 2;
+
+/// Within which a proxy or a sidecar recovers on a busy machine; the report says how long it really took.
+const RECOVERS: Duration = Duration::from_secs(180);
+
+/// Runs all scenarios.
+pub async fn run(mesh: &mut Mesh, report: &mut Report) {
+    exact::run(mesh, report).await;
+    policy_change::run(mesh, report).await;
+    failures_and_upgrades(mesh, report).await;
+}
+
+/// Runs all but the change of a ConfigMap, which waits for the kubelet and does not depend on the mesh.
+pub async fn run_without_waiting(mesh: &mut Mesh, report: &mut Report) {
+    exact::run(mesh, report).await;
+    failures_and_upgrades(mesh, report).await;
+}
+
+async fn failures_and_upgrades(mesh: &mut Mesh, report: &mut Report) {
+    sidecar_killed::run(mesh, report).await;
+    redis_away::run(mesh, report).await;
+    filter_upgraded::run(mesh, report).await;
+    mistakes::run(mesh, report).await;
+}
+
+/// Sends a burst with a new key.
+///
+/// # Panics
+/// Not exactly the quota is admitted.
+async fn exact_burst(mesh: &Mesh) -> Counts {
+    let counts = mesh.clients.burst(CLOSED, &new_key(), BURST).await;
+    let exact = Counts::exact(BURST, mesh.quota);
+    assert_eq!(counts, exact, "a burst of {BURST} with one key");
+    counts
+}
+
+/// Decisions of each pod's sidecar so far.
+fn decisions(mesh: &Mesh) -> Vec<f64> {
+    let pods = mesh.pods();
+    let sums = pods.iter().map(|pod| pod.sum("sluicegate_decisions_total"));
+    sums.map(Option::unwrap_or_default).collect()
+}
+
+/// Restarts of all containers so far.
+fn restarts(mesh: &Mesh) -> u64 {
+    mesh.pods().iter().map(Pod::restarts).sum()
+}
+
+/// Whether this metric of every pod's sidecar has this value.
+fn all_report(mesh: &Mesh, metric: &str, value: f64) -> bool {
+    let pods = mesh.pods();
+    pods.len() == PODS && pods.iter().all(|pod| pod.metric(metric) == Some(value))
+}
