@@ -13,7 +13,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::recorder::Recorder;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
-use sluicegate_tests::wire::{self, read_request};
+use sluicegate_tests::wire::{self, read_question};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -34,7 +34,7 @@ where
         while let Ok((mut stream, _)) = listener.accept().await {
             let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
             tokio::spawn(async move {
-                if read_request(&mut stream).await {
+                if read_question(&mut stream).await {
                     answer(count.fetch_add(1, Ordering::SeqCst), stream).await;
                 }
             });

@@ -220,14 +220,14 @@ async fn f9_a_request_behind_a_lost_callout_gets_its_verdict() {
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         let (mut lost, _) = listener.accept().await.unwrap();
-        wire::read_request(&mut lost).await;
+        wire::read_question(&mut lost).await;
         let answer = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"l","quota":9,"window_ms":1,"remaining":8,"reset_ms":1,"retry_after_ms":0}]}"#;
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
             answer.len()
         );
         while let Ok((mut stream, _)) = listener.accept().await {
-            while wire::read_request(&mut stream).await {
+            while wire::read_question(&mut stream).await {
                 stream
                     .write_all(format!("{head}{answer}").as_bytes())
                     .await

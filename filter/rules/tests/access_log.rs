@@ -81,6 +81,10 @@ fn f15_other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answe
         (VerdictError::Timeout, "timeout"),
         (VerdictError::Unreachable, "unreachable"),
         (VerdictError::Status("<b> 418".to_owned()), "status"),
+        (
+            VerdictError::UnknownCluster("nowhere".to_owned()),
+            "unknown_cluster",
+        ),
         (VerdictError::Full, "full"),
         (VerdictError::Refused("a key".to_owned()), "decision"),
     ] {
@@ -127,7 +131,7 @@ fn f11_envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
             Some("503"),
             Err(VerdictError::Unreachable),
             "error_unreachable",
-            "Envoy cannot reach the sidecar: no such cluster, no healthy endpoint or connection refused",
+            "Envoy cannot reach the sidecar: no healthy endpoint or connection refused",
         ),
         (
             Some("413"),
