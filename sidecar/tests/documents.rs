@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 const ENDINGS: [&str; 13] = [
     "md", "rs", "lua", "py", "js", "mjs", "json", "yaml", "yml", "toml", "svg", "png", "c",
 ];
-/// Files that users write, and files that a build or `tests/setup` makes.
-const NOT_OURS: [&str; 4] = [".tools", "envoy.yaml", "policy.yaml", "target"];
+/// Beginnings of the paths of a user's machine (`/etc`), of files that users write, and of those that a build or
+/// `tests/setup` makes.
+const NOT_OURS: [&str; 5] = ["", ".tools", "envoy.yaml", "policy.yaml", "target"];
 
 fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
