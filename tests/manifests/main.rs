@@ -12,6 +12,7 @@
 //!
 //! `tests/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
 
+mod documents;
 mod envoy;
 mod filter;
 mod scenes;

@@ -10,7 +10,7 @@ use sluicegate_tests::process::repository;
 use crate::scenes::{self, NAMESPACE};
 
 /// What kubeconform says of a text of manifests; `Err` if one does not fit its schema or has none.
-fn conforms(text: &str) -> Result<String, String> {
+pub fn conforms(text: &str) -> Result<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("manifests.yaml");
     std::fs::write(&file, text).unwrap();
