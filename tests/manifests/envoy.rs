@@ -27,7 +27,7 @@ async fn the_charts_own_envoy_limits() {
     let manifests = scenes::rendered("kubernetes-deployment.yaml");
     let file = &chart::manifest(&manifests, "ConfigMap", "sluicegate-envoy")["data"]["envoy.yaml"];
     let config = serde_saphyr::from_str(file.as_str().expect("a file")).expect("YAML");
-    limits(config, &values).await;
+    limits_of(config, &values).await;
 }
 
 #[test]
@@ -50,13 +50,20 @@ fn the_translations_are_of_this_chart() {
 
 async fn translation_limits(mesh: &str) {
     let fixture = Translated::read(mesh);
-    limits(fixture.envoy, &fixture.values).await;
+    limits_of(fixture.envoy, &fixture.values).await;
 }
 
-/// Sends requests through an Envoy with this configuration and a sidecar with the policy in these values.
-async fn limits(mut config: Value, values: &Value) {
+/// With the policy and the first rule in these values.
+async fn limits_of(config: Value, values: &Value) {
+    let rule = &values["filter"]["config"]["rules"][0];
+    let path = rule["match"]["path_prefix"].as_str().expect("a path");
+    let name = rule["name"].as_str().expect("a name");
+    limits(config, values["policy"].clone(), path, name).await;
+}
+
+/// Sends requests through an Envoy with this configuration and a sidecar with this policy, to the path of this rule.
+pub async fn limits(mut config: Value, mut policy: Value, path: &str, rule: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let mut policy = values["policy"].clone();
     policy["store"] = json!("memory");
     // A stall of this machine is not an outage.
     policy["store_timeout"] = json!("2s");
@@ -65,18 +72,13 @@ async fn limits(mut config: Value, values: &Value) {
     policy["limits"]["per-key"]["windows"] = json!([{ "quota": quota, "per": "1h" }]);
     let sidecar = Sidecar::start(&policy.to_string(), folder.path()).await;
     let upstream = upstream::start().await;
-    let rule = &values["filter"]["config"]["rules"][0];
-    let path = rule["match"]["path_prefix"]
-        .as_str()
-        .expect("a path")
-        .to_owned();
     let (port, admin_port) = (free_port(), free_port());
     local(&mut config, [port, admin_port, sidecar.port, upstream]);
     let envoy = Envoy::start_config(folder.path(), 1, port, admin_port, &config).await;
 
     let mut answers = Vec::new();
     for _ in 0..quota + 2 {
-        let request = client().get(envoy.url(&path)).header("x-api-key", "k");
+        let request = client().get(envoy.url(path)).header("x-api-key", "k");
         // Of the fields that Sluicegate writes, a client's copy does not reach the upstream.
         let answer = request.header("ratelimit", "forged").send().await.unwrap();
         answers.push(answer.status().as_u16());
@@ -88,7 +90,6 @@ async fn limits(mut config: Value, values: &Value) {
     assert_eq!(denied, [429, 429]);
 
     // The tags of statistics make labels of the rule and the limit.
-    let rule = rule["name"].as_str().expect("a name");
     let counter = format!("sluicegate_rule_limit_denied{{rule=\"{rule}\",limit=\"per-key\"}} 2");
     let statistics = format!("http://127.0.0.1:{admin_port}/stats/prometheus");
     eventually(&counter, async || {

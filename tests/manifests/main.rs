@@ -12,5 +12,10 @@
 //!
 //! `tests/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
 
+mod documents;
 mod envoy;
+mod filter;
 mod scenes;
+mod sidecar;
+mod valid;
+mod values;

@@ -47,10 +47,10 @@ load_assignment:
 {{- if and .Values.existingPolicy .Values.store.url -}}
 {{- fail "store.url: does not change the policy in existingPolicy; set `store` in that policy, or store.existingSecret.name" -}}
 {{- end -}}
-{{- if not (or .Values.existingPolicy .Values.policy.limits) -}}
+{{- if not (or .Values.existingPolicy (.Values.policy).limits) -}}
 {{- fail "policy.limits: set the limits, or existingPolicy to a ConfigMap with a policy.yaml" -}}
 {{- end -}}
-{{- if and $needsFilter (not .Values.filter.config.rules) -}}
+{{- if and $needsFilter (not (.Values.filter.config).rules) -}}
 {{- fail "filter.config.rules: set the rules: which requests ask for which limits" -}}
 {{- end -}}
 {{- if and .Values.filter.http.url (not .Values.filter.http.sha256) -}}

@@ -86,3 +86,19 @@ seccompProfile: { type: RuntimeDefault }
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+
+{{/* What a pod needs, to merge into its template. */}}
+{{- define "sluicegate.podTemplate" -}}
+metadata:
+  labels:
+    {{- include "sluicegate.podLabels" . | nindent 4 }}
+spec:
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  initContainers:
+    - {{ include "sluicegate.container" . | nindent 6 | trim }}
+  volumes:
+    {{- include "sluicegate.volumes" . | nindent 4 }}
+{{- end }}

@@ -10,7 +10,9 @@
 {{- end -}}
 {{- end }}
 
+{{/* Every manifest has them, so this is where values are checked: Helm renders files in an order of its own. */}}
 {{- define "sluicegate.labels" -}}
+{{- include "sluicegate.validate" . -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -1,0 +1,209 @@
+//! The sidecar in a pod: one container for all kinds, its restrictions, and probes that a store's absence does not fail.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use sluicegate_tests::chart;
+use sluicegate_tests::client::get;
+use sluicegate_tests::process::{Process, eventually, free_port, repository};
+
+use crate::scenes::{self, NAMESPACE};
+
+/// The pod that a rendering puts the sidecar into.
+fn pod(file: &str) -> Value {
+    pod_of(&scenes::rendered(file))
+}
+
+fn pod_of(manifests: &[Value]) -> Value {
+    for manifest in manifests {
+        let found = match manifest["kind"].as_str().unwrap_or_default() {
+            "Deployment" => &manifest["spec"]["template"]["spec"],
+            "EnvoyProxy" => {
+                let deployment = &manifest["spec"]["provider"]["kubernetes"]["envoyDeployment"];
+                &deployment["patch"]["value"]["spec"]["template"]["spec"]
+            }
+            "ConfigMap" if manifest["metadata"]["name"] == "sluicegate-istiod-values" => {
+                return injected(manifest);
+            }
+            _ => continue,
+        };
+        return found.clone();
+    }
+    panic!("no pod in these manifests")
+}
+
+/// The pod's part of istiod's injection template.
+fn injected(manifest: &Value) -> Value {
+    let values = manifest["data"]["values.yaml"].as_str().expect("values");
+    let values: Value = serde_saphyr::from_str(values).expect("YAML");
+    let template = &values["sidecarInjectorWebhook"]["templates"]["sluicegate"];
+    let template = template.as_str().expect("a template");
+    // istiod takes it for a Go template.
+    assert!(!template.contains("{{"), "{template}");
+    serde_saphyr::from_str::<Value>(template).expect("YAML")["spec"].clone()
+}
+
+fn container(pod: &Value) -> Value {
+    let containers = pod["initContainers"].as_array().expect("init containers");
+    let [container] = containers.as_slice() else {
+        panic!("{containers:?}")
+    };
+    container.clone()
+}
+
+#[test]
+fn every_kind_has_the_same_container() {
+    let mut deployment = scenes::values("kubernetes-deployment.yaml");
+    // The other files have none of these.
+    for field in ["sidecar", "imagePullSecrets"] {
+        deployment.as_object_mut().unwrap().remove(field);
+    }
+    let deployment = pod_of(&chart::render(NAMESPACE, &deployment).unwrap());
+    let envoy_gateway = pod("envoy-gateway.yaml");
+    let istio = pod("istio.yaml");
+    assert_eq!(container(&deployment), container(&envoy_gateway));
+    // Under Istio a startup probe would wait for the proxy, which waits for it.
+    let mut without = container(&envoy_gateway);
+    without
+        .as_object_mut()
+        .unwrap()
+        .remove("startupProbe")
+        .expect("a startup probe");
+    assert_eq!(without, container(&istio));
+    assert_eq!(envoy_gateway["volumes"], istio["volumes"]);
+    assert_eq!(envoy_gateway["volumes"][0], deployment["volumes"][0]);
+}
+
+#[test]
+fn the_document_has_the_container_that_the_chart_makes() {
+    let page = std::fs::read_to_string(repository("docs/install/kubernetes.md")).unwrap();
+    let block = page
+        .split("```yaml\n")
+        .find(|block| block.starts_with("initContainers:"));
+    let block = block
+        .expect("a container to paste")
+        .split("```")
+        .next()
+        .unwrap();
+    let pasted: Value = serde_saphyr::from_str(block).expect("YAML");
+    let mut values = scenes::values("kubernetes.yaml");
+    values["filter"]["config"] = scenes::values("envoy-gateway.yaml")["filter"]["config"].clone();
+    values["kubernetes"] =
+        json!({ "deployment": { "enabled": true, "upstream": { "host": "app" } } });
+    let pod = pod_of(&chart::render(NAMESPACE, &values).unwrap());
+    assert_eq!(container(&pasted), container(&pod));
+    assert_eq!(pasted["volumes"][0], pod["volumes"][0]);
+}
+
+#[test]
+fn no_container_can_do_more_than_it_needs() {
+    for file in [
+        "envoy-gateway.yaml",
+        "istio.yaml",
+        "kubernetes-deployment.yaml",
+    ] {
+        let manifests = scenes::rendered(file);
+        let pod = pod_of(&manifests);
+        let job =
+            &chart::manifest(&manifests, "Job", "sluicegate-check")["spec"]["template"]["spec"];
+        let lists = [
+            &pod["initContainers"],
+            &pod["containers"],
+            &job["containers"],
+        ];
+        for container in lists.iter().filter_map(|list| list.as_array()).flatten() {
+            assert_eq!(
+                container["securityContext"],
+                json!({
+                    "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "readOnlyRootFilesystem": true,
+                    "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
+                    "seccompProfile": { "type": "RuntimeDefault" },
+                }),
+                "{file}"
+            );
+            assert!(
+                container["resources"]["limits"]["memory"].is_string(),
+                "{file}"
+            );
+        }
+        assert_eq!(job["automountServiceAccountToken"], false);
+    }
+}
+
+/// Starts the sidecar with the arguments that a pod has, on free ports, with a Redis that is away, and asks what the
+/// kubelet would ask.
+#[tokio::test]
+async fn the_probes_do_not_evict_pods_while_redis_is_away() {
+    let manifests = scenes::rendered("envoy-gateway.yaml");
+    let policy =
+        &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"]["policy.yaml"];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    std::fs::write(&file, policy.as_str().unwrap()).unwrap();
+    let container = container(&pod_of(&manifests));
+    let (port, admin_port) = (free_port(), free_port());
+    let arguments = container["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|argument| {
+            let argument = argument.as_str().unwrap();
+            argument
+                .replace("/etc/sluicegate/policy.yaml", file.to_str().unwrap())
+                .replace("9180", &port.to_string())
+                .replace("9181", &admin_port.to_string())
+        });
+    let mut command = Command::new(repository("target/debug/sluicegate"));
+    command.args(arguments);
+    command.env(
+        "SLUICEGATE_STORE",
+        format!("redis://127.0.0.1:{}", free_port()),
+    );
+    let log = folder.path().join("log");
+    let sidecar = Process::start(&mut command, &log, "build it: make debug");
+    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        let request = &container[probe]["httpGet"];
+        assert_eq!(request["port"], 9181);
+        let url = format!(
+            "http://127.0.0.1:{admin_port}{}",
+            request["path"].as_str().unwrap()
+        );
+        eventually(probe, async || {
+            sluicegate_tests::client::answers(&url).await
+        })
+        .await;
+        assert_eq!(get(&url).await.0, 200, "{probe}: {}", sidecar.log());
+    }
+    // It does know that its Redis is away.
+    let metrics = format!("http://127.0.0.1:{admin_port}/metrics");
+    eventually("the store is down", async || {
+        get(&metrics)
+            .await
+            .1
+            .lines()
+            .any(|line| line == "sluicegate_store_up 0")
+    })
+    .await;
+    assert_eq!(
+        get(&format!("http://127.0.0.1:{admin_port}/readyz"))
+            .await
+            .0,
+        200
+    );
+}
+
+#[test]
+fn secrets_reach_the_sidecar_by_reference() {
+    let mut values = scenes::values("envoy-gateway.yaml");
+    values["store"] = json!({ "existingSecret": { "name": "redis" } });
+    values["sidecar"]["adminToken"]["existingSecret"] = json!({ "name": "admin", "key": "bearer" });
+    let manifests = chart::render(NAMESPACE, &values).unwrap();
+    assert_eq!(
+        container(&pod_of(&manifests))["env"],
+        json!([
+            { "name": "SLUICEGATE_STORE", "valueFrom": { "secretKeyRef": { "name": "redis", "key": "url" } } },
+            { "name": "SLUICEGATE_ADMIN_TOKEN", "valueFrom": { "secretKeyRef": { "name": "admin", "key": "bearer" } } },
+            { "name": "SLUICEGATE_OPEN_METRICS", "value": "true" },
+        ])
+    );
+}
