@@ -1,4 +1,4 @@
-//! Envoy Gateway by its own chart, and ours in front of an application.
+//! Envoy Gateway by its own chart, and ours in front of an application, as docs/install/envoy-gateway.md says.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,15 +7,23 @@ use sluicegate_tests::process::eventually_within;
 
 use crate::cluster::REGISTRY;
 use crate::images::TAG;
-use crate::mesh::{Mesh, QUOTA, Release, TIMEOUT, address, manifest, prepare, wait_for};
+use crate::mesh::{
+    Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, replace_pods, wait_for,
+};
+use crate::pages::Page;
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
 const SYSTEM: &str = "envoy-gateway-system";
-const SHOP: &str = "shop-gateway";
+/// That of the page.
+const NAMESPACE: &str = "default";
 const PROXIES: &str = "gateway.envoyproxy.io/owning-gateway-name=eg";
+const VALUES: &str = "values-envoy-gateway.yaml";
 
-/// Installs everything and waits until the gateway is ready.
+/// Longest wait for Envoy Gateway to act.
+const ACTS_WITHIN: Duration = Duration::from_secs(120);
+
+/// Installs everything by the page, checks what the page checks, and changes the rules to the test's.
 pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
     let chart = cache().join("charts/gateway-helm").display().to_string();
     tools.helm(&[
@@ -34,26 +42,31 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         "--wait",
         TIMEOUT,
     ]);
-    prepare(tools, SHOP, &[]).await;
-    let release = Release::of(folder, SHOP, &["rules.yaml", "values-envoy-gateway.yaml"]);
-    release
-        .apply(tools, "install", SHOP)
-        .unwrap_or_else(|failure| panic!("{failure}"));
-    tools.apply(SHOP, &manifest("envoy-gateway.yaml", SHOP));
-    wait_for(tools, SHOP, "deployment/app");
+    prepare(tools, NAMESPACE);
+    let page = Page::read("envoy-gateway.md", folder, &["images.yaml", VALUES]);
+    page.install(tools, folder);
+    tools.apply(NAMESPACE, &manifest("envoy-gateway.yaml"));
     let arguments = ["get", "deployment", "--namespace", SYSTEM, "--selector"];
     let deployment = || tools.kubectl(&[&arguments[..], &[PROXIES, "--output=name"]].concat());
-    eventually_within(
-        Duration::from_secs(120),
-        "Envoy Gateway makes a Deployment",
-        async || !deployment().is_empty(),
-    )
+    eventually_within(ACTS_WITHIN, "the proxies' Deployment", async || {
+        !deployment().is_empty()
+    })
     .await;
-    wait_for(tools, SYSTEM, &deployment());
+    let deployment = deployment();
+    wait_for(tools, SYSTEM, &deployment);
+    let gateway = ["gateway/eg", "--namespace", NAMESPACE, TIMEOUT];
+    tools.kubectl(&[&["wait", "--for=condition=Programmed"], &gateway[..]].concat());
+    page.check(tools, folder);
+
+    let release = Release::of(folder, VALUES);
+    release
+        .apply(tools, "upgrade", NAMESPACE)
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    replace_pods(tools, SYSTEM, PROXIES, &deployment);
     Mesh {
         name: "Envoy Gateway",
         tools: tools.clone(),
-        namespace: SHOP,
+        namespace: NAMESPACE,
         proxies: (SYSTEM, PROXIES),
         admin_port: 19_000,
         filter: "envoyextensionpolicy",
@@ -61,4 +74,31 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         quota: QUOTA,
         release,
     }
+}
+
+/// Takes the chart and its Gateway away, and waits until the proxies are gone.
+pub async fn uninstall(tools: &Tools) {
+    tools.kubectl(&["delete", "gateway/eg", "--namespace", NAMESPACE]);
+    tools.helm(&[
+        "uninstall",
+        RELEASE,
+        "--namespace",
+        NAMESPACE,
+        "--wait",
+        TIMEOUT,
+    ]);
+    tools.kubectl(&[
+        "delete",
+        "deployment/redis",
+        "deployment/app",
+        "--namespace",
+        NAMESPACE,
+    ]);
+    let pods = ["get", "pods", "--namespace", SYSTEM, "--selector", PROXIES];
+    eventually_within(ACTS_WITHIN, "the proxies end", async || {
+        tools
+            .kubectl(&[&pods[..], &["--output=name"]].concat())
+            .is_empty()
+    })
+    .await;
 }

@@ -51,9 +51,11 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         let mut mesh = envoy_gateway::install(&tools, &folder).await;
         report.version("Envoy Gateway", &versions::pinned("envoy_gateway"));
         report.version("Envoy", &versions::envoy(&mesh));
-        report.note("Envoy Gateway, the chart and an application are installed");
+        report.note("Envoy Gateway and the chart are installed by docs/install/envoy-gateway.md");
         translated::capture(&mesh, "envoy-gateway");
         scenarios::run(&mut mesh, &mut report).await;
+        envoy_gateway::uninstall(&tools).await;
+        report.note("Envoy Gateway: the chart is uninstalled");
     }
     if only != "envoy-gateway" {
         let mut mesh = istio::workload(&tools, &folder).await;
@@ -63,7 +65,7 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         translated::capture(&mesh, "istio-workload");
         scenarios::run(&mut mesh, &mut report).await;
         let mut mesh = istio::ingress(&tools, &folder).await;
-        report.note("Istio's ingress gateway and the chart are installed");
+        report.note("Istio ingress: the chart is installed by docs/install/istio.md");
         translated::capture(&mesh, "istio");
         scenarios::run_without_waiting(&mut mesh, &mut report).await;
     }

@@ -4,13 +4,18 @@
 
 use std::path::Path;
 
-use crate::mesh::{Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, wait_for};
+use crate::mesh::{
+    Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, replace_pods, wait_for,
+};
+use crate::pages::Page;
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
 const SYSTEM: &str = "istio-system";
 const SHOP: &str = "shop";
-const INGRESS: &str = "ingress";
+/// Namespace and release of Istio's gateway chart, as on the page.
+const INGRESS: &str = "istio-ingress";
+const PROXIES: &str = "istio=ingress";
 
 /// Envoy's admin port in Istio's proxies.
 const ADMIN_PORT: u16 = 15_000;
@@ -26,8 +31,13 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
         &["--create-namespace"],
     );
     helm(tools, "install", "istiod", SYSTEM, &["--values", &istio]);
-    prepare(tools, SHOP, &["istio-injection=enabled"]).await;
-    let release = install(tools, folder, SHOP, "values-istio-workload.yaml");
+    tools.kubectl(&["create", "namespace", SHOP]);
+    tools.kubectl(&["label", "namespace", SHOP, "istio-injection=enabled"]);
+    prepare(tools, SHOP);
+    let release = Release::of(folder, "values-istio-workload.yaml");
+    release
+        .apply(tools, "install", SHOP)
+        .unwrap_or_else(|failure| panic!("{failure}"));
     // The chart's injection template, for istiod.
     let injection = folder.join("values-injection.yaml").display().to_string();
     let name = format!("{RELEASE}-istiod-values");
@@ -53,21 +63,32 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
     }
 }
 
-/// Installs Istio's ingress gateway and the chart for it, beside a workload.
+/// Installs Istio's ingress gateway and, by docs/install/istio.md, the chart for it; checks what the page checks, and changes
+/// the rules to the test's.
 pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
-    prepare(tools, INGRESS, &[]).await;
-    let release = install(tools, folder, INGRESS, "values-istio-ingress.yaml");
+    tools.kubectl(&["create", "namespace", INGRESS]);
+    // The page's Redis is in `default`.
+    prepare(tools, "default");
     let gateway = values(folder, "values-istio-gateway.yaml");
     let chart = cache().join("charts/istio-gateway").display().to_string();
     let arguments = ["install", INGRESS, &chart, "--namespace", INGRESS, TIMEOUT];
     tools.helm(&[&arguments[..], &["--wait", "--values", &gateway]].concat());
-    tools.apply(INGRESS, &manifest("istio-ingress.yaml", INGRESS));
-    wait_for(tools, INGRESS, "deployment/app");
+    tools.apply(INGRESS, &manifest("istio-ingress.yaml"));
+    let page = Page::read("istio.md", folder, &["images.yaml"]);
+    page.install(tools, folder);
+    page.check(tools, folder);
+
+    let release = Release::of(folder, "values-istio-ingress.yaml");
+    release
+        .apply(tools, "upgrade", INGRESS)
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    let deployment = format!("deployment/{INGRESS}");
+    replace_pods(tools, INGRESS, PROXIES, &deployment);
     Mesh {
         name: "Istio ingress",
         tools: tools.clone(),
         namespace: INGRESS,
-        proxies: (INGRESS, "istio=ingress"),
+        proxies: (INGRESS, PROXIES),
         admin_port: ADMIN_PORT,
         filter: "wasmplugin",
         clients: Clients::of(&address(tools, INGRESS, &[INGRESS])),
@@ -76,19 +97,10 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     }
 }
 
-/// Installs our chart.
-fn install(tools: &Tools, folder: &Path, namespace: &str, file: &str) -> Release {
-    let release = Release::of(folder, namespace, &["rules.yaml", file]);
-    release
-        .apply(tools, "install", namespace)
-        .unwrap_or_else(|failure| panic!("{failure}"));
-    release
-}
-
 /// A file of manifests/, filled in and written; its path.
 fn values(folder: &Path, name: &str) -> String {
     let file = folder.join(name);
-    std::fs::write(&file, manifest(name, SYSTEM)).expect("a file of our own");
+    std::fs::write(&file, manifest(name)).expect("a file of our own");
     file.display().to_string()
 }
 

@@ -15,6 +15,7 @@
 //! | `manifests/` | what the meshes' users would have: Redis, an application, routes |
 //! | `mesh.rs` | a mesh with the chart installed |
 //! | `envoy_gateway.rs`, `istio.rs` | install one |
+//! | `pages.rs` | the commands of docs/install, run as they are written |
 //! | `scenarios.rs`, `scenarios/` | what is counted, for each mesh alike |
 //! | `traffic.rs` | clients, and exact counts of their answers |
 //! | `translated.rs` | captures what the control planes made of the chart, for `tests/manifests` |
@@ -27,6 +28,7 @@ mod images;
 mod inside;
 mod istio;
 mod mesh;
+mod pages;
 mod pods;
 mod report;
 mod scenarios;

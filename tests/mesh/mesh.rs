@@ -13,6 +13,9 @@ use crate::traffic::Clients;
 /// The quota in manifests/rules.yaml.
 pub const QUOTA: u64 = 50;
 
+/// The chart.
+pub const CHART: &str = "deploy/helm/sluicegate";
+
 /// The release of the chart, and so the name of its objects.
 pub const RELEASE: &str = "sluicegate";
 
@@ -74,22 +77,22 @@ pub struct Release {
 }
 
 impl Release {
-    /// Values of these files of manifests/.
-    pub fn of(folder: &Path, namespace: &str, files: &[&str]) -> Self {
-        let files = files.iter().map(|name| {
-            let file = folder.join(format!("{namespace}-{name}"));
-            std::fs::write(&file, manifest(name, namespace)).expect("a file of our own");
-            file
+    /// Values of the images, the rules and this file of manifests/.
+    pub fn of(folder: &Path, file: &str) -> Self {
+        let files = ["images.yaml", "rules.yaml", file].map(|name| {
+            let path = folder.join(format!("release-{name}"));
+            std::fs::write(&path, manifest(name)).expect("a file of our own");
+            path
         });
         Self {
-            files: files.collect(),
+            files: files.into(),
             settings: Vec::new(),
         }
     }
 
     /// Installs or upgrades it.
     pub fn apply(&self, tools: &Tools, verb: &str, namespace: &str) -> Result<String, String> {
-        let chart = repository("deploy/helm/sluicegate").display().to_string();
+        let chart = repository(CHART).display().to_string();
         let mut arguments = vec![verb, RELEASE, &chart, "--namespace", namespace, TIMEOUT];
         let files: Vec<_> = self
             .files
@@ -107,19 +110,13 @@ impl Release {
 }
 
 /// A file of manifests/, filled in.
-pub fn manifest(name: &str, namespace: &str) -> String {
+pub fn manifest(name: &str) -> String {
     let text = std::fs::read_to_string(repository("tests/mesh/manifests").join(name)).expect(name);
-    text.replace("{registry}", REGISTRY)
-        .replace("{tag}", TAG)
-        .replace("{namespace}", namespace)
+    text.replace("{registry}", REGISTRY).replace("{tag}", TAG)
 }
 
-/// Makes a namespace with a Redis and an application in it.
-pub async fn prepare(tools: &Tools, namespace: &str, labels: &[&str]) {
-    tools.kubectl(&["create", "namespace", namespace]);
-    for label in labels {
-        tools.kubectl(&["label", "namespace", namespace, label]);
-    }
+/// Makes a Redis and an application in a namespace.
+pub fn prepare(tools: &Tools, namespace: &str) {
     let upstream = repository("deploy/docker/upstream.yaml")
         .display()
         .to_string();
@@ -132,9 +129,11 @@ pub async fn prepare(tools: &Tools, namespace: &str, labels: &[&str]) {
         &format!("--from-file={upstream}"),
     ]);
     for name in ["redis", "application"] {
-        tools.apply(namespace, &manifest(&format!("{name}.yaml"), namespace));
+        tools.apply(namespace, &manifest(&format!("{name}.yaml")));
     }
-    wait_for(tools, namespace, "deployment/redis");
+    for name in ["redis", "app"] {
+        wait_for(tools, namespace, &format!("deployment/{name}"));
+    }
 }
 
 /// Waits until a Deployment is rolled out.
@@ -149,4 +148,17 @@ pub fn address(tools: &Tools, namespace: &str, service: &[&str]) -> String {
     let service = found.pointer("/items/0").unwrap_or(&found);
     let address = service["spec"]["clusterIP"].as_str();
     address.expect("a Service with an address").to_owned()
+}
+
+/// Replaces the proxies' pods, so that they start with the policy of now: the kubelet would take a minute to tell them.
+pub fn replace_pods(tools: &Tools, namespace: &str, selector: &str, deployment: &str) {
+    tools.kubectl(&[
+        "delete",
+        "pods",
+        "--namespace",
+        namespace,
+        "--selector",
+        selector,
+    ]);
+    wait_for(tools, namespace, deployment);
 }

@@ -104,12 +104,12 @@ impl Pod {
         line.rsplit(' ').next()?.parse().ok()
     }
 
-    /// The sum of a metric over its labels; `None` while the sidecar does not answer.
-    pub fn sum(&self, name: &str) -> Option<f64> {
+    /// The sum of a metric over the series that have this label; `None` while the sidecar does not answer.
+    pub fn sum(&self, name: &str, label: &str) -> Option<f64> {
         let page = self.try_get(9181, "/metrics").ok()?;
         let lines = page
             .lines()
-            .filter(|line| line.starts_with(&format!("{name}{{")));
+            .filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
         Some(
             lines
                 .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())

@@ -54,10 +54,13 @@ async fn exact_burst(mesh: &Mesh) -> Counts {
     counts
 }
 
-/// Decisions of each pod's sidecar so far.
-fn decisions(mesh: &Mesh) -> Vec<f64> {
+/// Decisions of each pod's sidecar so far, of this source or, if it is empty, of all.
+fn decisions(mesh: &Mesh, source: &str) -> Vec<f64> {
     let pods = mesh.pods();
-    let sums = pods.iter().map(|pod| pod.sum("sluicegate_decisions_total"));
+    let label = format!("source=\"{source}");
+    let sums = pods
+        .iter()
+        .map(|pod| pod.sum("sluicegate_decisions_total", &label));
     sums.map(Option::unwrap_or_default).collect()
 }
 

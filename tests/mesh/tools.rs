@@ -97,11 +97,18 @@ impl Tools {
 
     fn command(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = program(name);
-        command.args(arguments).env("KUBECONFIG", &self.kubeconfig);
+        self.prepare(command.args(arguments));
+        command
+    }
+
+    /// Lets a command find the cluster, and kubectl and helm.
+    pub fn prepare(&self, command: &mut Command) {
+        command.env("KUBECONFIG", &self.kubeconfig);
         // Where they keep caches; / is not the test's own.
         let home = self.kubeconfig.parent().expect("a file in a folder");
         command.env("HOME", home);
-        command
+        let paths = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{paths}", cache().join("bin").display()));
     }
 
     /// What `kubectl ARGUMENTS` prints.

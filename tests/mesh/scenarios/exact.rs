@@ -13,14 +13,14 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
     // Pods are ready before kube-proxy sends them connections.
     eventually_within(RECOVERS, "every pod decides", async || {
         mesh.clients.is_served(CLOSED).await;
-        let decisions = decisions(mesh);
+        let decisions = decisions(mesh, "");
         decisions.len() == PODS && decisions.iter().all(|count| *count > 0.0)
     })
     .await;
-    let (before, started) = (decisions(mesh), Instant::now());
+    let (before, started) = (decisions(mesh, ""), Instant::now());
     let counts = exact_burst(mesh).await;
     let took = started.elapsed();
-    let both = before.iter().zip(decisions(mesh));
+    let both = before.iter().zip(decisions(mesh, ""));
     let each: Vec<_> = both.map(|(before, after)| after - before).collect();
     assert!(
         each.len() == PODS && each.iter().all(|decisions| *decisions > 0.0),

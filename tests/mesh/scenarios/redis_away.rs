@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate_tests::process::eventually_within;
 
-use super::{BURST, PODS, RECOVERS, all_report, exact_burst, restarts};
+use super::{BURST, PODS, RECOVERS, all_report, decisions, exact_burst, restarts};
 use crate::mesh::{Mesh, wait_for};
 use crate::report::Report;
 use crate::traffic::{CLOSED, Counts, Key, OPEN, new_key};
@@ -24,8 +24,9 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
     let open = mesh.clients.stream(OPEN, Key::Own);
     let closed = mesh.clients.stream(CLOSED, Key::Own);
     scale_redis(mesh, 0);
-    eventually_within(RECOVERS, "the sidecars miss Redis", async || {
-        all_report(mesh, UP, 0.0)
+    // For the first moments a sidecar answers `unavailable`; then it decides by its share.
+    eventually_within(RECOVERS, "both sidecars decide by shares", async || {
+        decisions(mesh, "share").iter().all(|count| *count > 0.0)
     })
     .await;
     let mut counts = mesh.clients.burst(CLOSED, &new_key(), BURST).await;

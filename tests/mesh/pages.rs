@@ -1,0 +1,82 @@
+//! The commands of docs/install, run as they are written.
+//!
+//! Only what cannot be had here is replaced: the published chart and images by ours, and Istio's chart repository by the
+//! folder that tests/mesh/build filled.
+
+use std::path::Path;
+use std::process::Command;
+
+use sluicegate_tests::process::repository;
+
+use crate::mesh::{CHART, manifest};
+use crate::tools::{Tools, cache, run};
+
+/// What the page's last command prints: a limit of 5, and 7 requests.
+const IN_FORCE: &str = "200\n200\n200\n200\n200\n429\n429";
+
+/// A page of docs/install.
+#[derive(Debug)]
+pub struct Page {
+    name: &'static str,
+    blocks: Vec<String>,
+    /// Ends the command that installs the chart.
+    values: String,
+}
+
+impl Page {
+    /// Reads a page; its chart is installed with these files of manifests/ in addition.
+    pub fn read(name: &'static str, folder: &Path, files: &[&str]) -> Self {
+        let text = std::fs::read_to_string(repository("docs/install").join(name)).expect(name);
+        let blocks = text.split("```sh\n").skip(1);
+        let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned());
+        let mut values = String::new();
+        for file in files {
+            let path = folder.join(format!("{name}-{file}"));
+            std::fs::write(&path, manifest(file)).expect("a file of our own");
+            values += &format!(" --values {}", path.display());
+        }
+        Self {
+            name,
+            blocks: blocks.collect(),
+            values,
+        }
+    }
+
+    /// Runs all blocks but the last.
+    pub fn install(&self, tools: &Tools, folder: &Path) {
+        let (_, blocks) = self.blocks.split_last().expect("a page with commands");
+        for block in blocks {
+            self.run(tools, folder, block);
+        }
+    }
+
+    /// Runs the last block.
+    ///
+    /// # Panics
+    /// The limit is not in force.
+    pub fn check(&self, tools: &Tools, folder: &Path) {
+        let last = self.blocks.last().expect("a page with commands");
+        assert_eq!(self.run(tools, folder, last), IN_FORCE, "{}", self.name);
+    }
+
+    fn run(&self, tools: &Tools, folder: &Path, block: &str) -> String {
+        let published = "oci://ghcr.io/sluicegate/charts/sluicegate --version 0.1.0";
+        let chart = repository(CHART).display().to_string();
+        let block = block
+            .replace(
+                "--values sluicegate.yaml\n",
+                &format!("--values sluicegate.yaml{}\n", self.values),
+            )
+            .replace(published, &chart)
+            .replace(
+                "istio/istiod",
+                &cache().join("charts/istiod").display().to_string(),
+            );
+        let mut command = Command::new("bash");
+        command
+            .args(["-euo", "pipefail", "-c", &block])
+            .current_dir(folder);
+        tools.prepare(&mut command);
+        run(&mut command)
+    }
+}
