@@ -25,7 +25,10 @@ fn the_message_comes_when_both_ports_accept_connections() {
     let systemd = UnixDatagram::bind(path("notify")).unwrap();
     systemd.set_read_timeout(Some(WITHIN)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
-    command.arg("serve").arg("--policy").arg(path("policy.yaml"));
+    command
+        .arg("serve")
+        .arg("--policy")
+        .arg(path("policy.yaml"));
     for (argument, socket) in [("--listen", "decisions"), ("--admin-listen", "admin")] {
         command.args([argument, &format!("unix:{}", path(socket).display())]);
     }

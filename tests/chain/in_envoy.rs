@@ -41,8 +41,11 @@ async fn a_repeated_denial_needs_no_callout_and_is_counted_by_rule_and_limit() {
     );
     eventually("the denials are counted", async || {
         let (_, text) = get(&statistics).await;
-        let lines = text.lines().filter_map(|line| line.strip_prefix(DENIED));
-        lines.last().and_then(|count| count.trim().parse().ok()) == Some(REPEATED + 1)
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(DENIED));
+        lines
+            .next_back()
+            .and_then(|count| count.trim().parse().ok())
+            == Some(REPEATED + 1)
     })
     .await;
     assert_eq!(chain.envoy.vm_deaths().await, 0, "{}", chain.envoy.log());
