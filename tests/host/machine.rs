@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use sluicegate_tests::namespaces::OWN_ROOT;
 use sluicegate_tests::process::{POLL, repository};
 
 /// Archives of `tests/compose/images`, unpacked one over the other.
@@ -25,18 +26,6 @@ const VARIABLES: [&str; 4] = [
     "REQUESTS_CA_BUNDLE",
 ];
 const BOOTED_WITHIN: Duration = Duration::from_secs(60);
-
-/// Makes this process's root the root of its mount namespace, which in a chroot it is not: the kernel allows no user
-/// namespaces in a chroot. So this command joins the namespace anew, checks whether its root differs, and moves our root
-/// over it.
-const OWN_ROOT: [&str; 6] = [
-    "nsenter",
-    "--mount=/proc/self/ns/mnt",
-    "--wd=/",
-    "sh",
-    "-c",
-    r#"if ! [ . -ef / ]; then mount --move . / || exit 1; fi; exec chroot . "$0" "$@""#,
-];
 
 /// A running machine; everything in it ends when it is dropped.
 pub struct Machine {

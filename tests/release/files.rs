@@ -56,14 +56,14 @@ fn the_program_of_each_archive_is_static_stripped_and_of_this_version() {
             "filter-licences.txt",
             "sluicegate.wasm",
             "systemd/sluicegate.service",
-            "examples/policy.yaml",
-            "examples/envoy.yaml",
+            "policy.yaml",
+            "envoy.yaml",
             "completions/sluicegate.bash",
             "completions/_sluicegate",
             "completions/sluicegate.fish",
-            "man/man1/sluicegate.1",
-            "man/man1/sluicegate-serve.1",
-            "man/man1/sluicegate-override.1",
+            "man/sluicegate.1",
+            "man/sluicegate-serve.1",
+            "man/sluicegate-override.1",
         ] {
             let length = std::fs::metadata(folder.join(file)).map(|file| file.len());
             assert!(length.is_ok_and(|length| length > 0), "{file}");

@@ -23,9 +23,10 @@ const CONTAINERD: &str = "/opt/containerd";
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Makes this process's root the root of its mount namespace, which in a chroot it is not. `docker exec`, and so every
-/// health check, starts at the namespace's root: from a chroot it would run on the machine and not in its container.
-/// So this command joins the namespace anew, checks whether its root differs, and moves our root over it.
-const OWN_ROOT: [&str; 6] = [
+/// health check, starts at the namespace's root: from a chroot it would run on the machine and not in its container. And
+/// the kernel allows no user namespaces in a chroot. So this command joins the namespace anew, checks whether its root
+/// differs, and moves our root over it.
+pub const OWN_ROOT: [&str; 6] = [
     "nsenter",
     "--mount=/proc/self/ns/mnt",
     "--wd=/",
