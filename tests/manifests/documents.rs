@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate_tests::chart;
 use sluicegate_tests::process::repository;
 
-use crate::{envoy, valid};
+use crate::envoy::Chain;
+use crate::valid;
 
 /// Renders what it is told to install, into a file for each command. Other charts are only read for their values.
 const HELM: &str = r#"#!/bin/sh
@@ -140,12 +141,12 @@ async fn the_envoy_of_the_page_on_kubernetes_answers_as_the_page_says() {
         let text = chart::manifest(&manifests, "ConfigMap", name)["data"][file].clone();
         serde_saphyr::from_str(text.as_str().unwrap()).unwrap()
     };
-    let policy = file("sluicegate-policy", "policy.yaml");
-    envoy::limits(
-        file("sluicegate-envoy", "envoy.yaml"),
-        policy,
-        "/",
-        "per-key",
-    )
-    .await;
+    let values = json!({
+        "policy": file("sluicegate-policy", "policy.yaml"),
+        "filter": { "config": file("sluicegate-check", "filter.yaml") },
+    });
+    Chain::of(file("sluicegate-envoy", "envoy.yaml"), &values)
+        .await
+        .limits()
+        .await;
 }

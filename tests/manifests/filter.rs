@@ -92,9 +92,9 @@ fn the_hook_finds_mistakes() {
         assert!(said.contains("2 moons"), "{said}");
 
         let mut misspelt = scenes::values(file);
-        misspelt["policy"]["limits"]["per-key"]["algoritm"] = json!("token_bucket");
+        misspelt["policy"]["limits"]["per-key"]["algorithms"] = json!("token_bucket");
         let said = hook(&misspelt, &[]).expect_err("a misspelt field");
-        assert!(said.contains("algoritm"), "{said}");
+        assert!(said.contains("algorithms"), "{said}");
     }
 }
 

@@ -199,8 +199,8 @@ fn mistakes_are_named() {
         ),
         (
             "istio.yaml",
-            r#"filter.config.rules[0].chekcs=[]"#,
-            "'/filter/config/rules/0': additional properties 'chekcs' not allowed",
+            r#"filter.config.rules[0].check=[]"#,
+            "'/filter/config/rules/0': additional properties 'check' not allowed",
         ),
         (
             "istio.yaml",
