@@ -4,6 +4,7 @@
 //! It runs in namespaces of the test's own, so everything may use its usual ports, and files that have a fixed place
 //! (/run, /var/lib, /var/log, /etc/hosts) are the test's own too.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -22,6 +23,9 @@ const SERVICES: &str = "10.96.0.0/16";
 const PODS: &str = "10.244.0.0/16";
 /// The bridge of all pods; node/cni.conflist names it too.
 const BRIDGE: &str = "cni0";
+
+/// Containerd's socket; node/kubelet.yaml names it too.
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
 
 /// How long a part may take to start on a busy machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
@@ -76,12 +80,14 @@ impl Cluster {
         cluster.control_plane(&kubeconfig);
         let mut coredns = program("coredns");
         cluster.spawn("coredns", coredns.arg("-conf").arg(filled("Corefile")));
-        cluster.node(
-            &filled("containerd.toml"),
-            &filled("kubelet.yaml"),
-            group,
-            &kubeconfig,
-        );
+        cluster
+            .node(
+                &filled("containerd.toml"),
+                &filled("kubelet.yaml"),
+                group,
+                &kubeconfig,
+            )
+            .await;
         filled("cni.conflist");
         cluster
     }
@@ -128,12 +134,15 @@ impl Cluster {
         self.spawn("kube-proxy", &mut proxy);
     }
 
-    fn node(&mut self, containerd: &Path, kubelet: &Path, group: &str, kubeconfig: &Path) {
+    async fn node(&mut self, containerd: &Path, kubelet: &Path, group: &str, kubeconfig: &Path) {
         groups(group);
         self.spawn(
             "containerd",
             Command::new("containerd").arg("--config").arg(containerd),
         );
+        // The kubelet ends if it cannot reach containerd at once.
+        self.until("containerd", || UnixStream::connect(CONTAINERD).is_ok())
+            .await;
         let mut command = program("kubelet");
         command.arg("--config").arg(kubelet).arg("--kubeconfig");
         command.arg(kubeconfig);

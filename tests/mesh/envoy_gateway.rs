@@ -67,6 +67,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         name: "Envoy Gateway",
         tools: tools.clone(),
         namespace: NAMESPACE,
+        redis: NAMESPACE,
         proxies: (SYSTEM, PROXIES),
         admin_port: 19_000,
         filter: "envoyextensionpolicy",
@@ -91,6 +92,7 @@ pub async fn uninstall(tools: &Tools) {
         "delete",
         "deployment/redis",
         "deployment/app",
+        "configmap/upstream",
         "--namespace",
         NAMESPACE,
     ]);

@@ -10,7 +10,7 @@ use crate::{envoy_gateway, images, istio, scenarios, translated, versions};
 
 /// Keeps everything running after a failure.
 const HOLD: &str = "SLUICEGATE_MESH_HOLD";
-/// Runs one mesh only: `envoy-gateway` or `istio`.
+/// Runs one mesh only: `envoy-gateway`, `istio` or `istio-ingress`.
 const ONLY: &str = "SLUICEGATE_MESH_ONLY";
 
 /// Starts everything and runs all scenarios.
@@ -47,7 +47,7 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
 async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
     report.version("Kubernetes", &versions::kubernetes(&tools));
     let only = std::env::var(ONLY).unwrap_or_default();
-    if only != "istio" {
+    if !only.starts_with("istio") {
         let mut mesh = envoy_gateway::install(&tools, &folder).await;
         report.version("Envoy Gateway", &versions::pinned("envoy_gateway"));
         report.version("Envoy", &versions::envoy(&mesh));
@@ -63,7 +63,9 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         report.version("Envoy under Istio", &versions::envoy(&mesh));
         report.note("Istio, the chart and an application are installed");
         translated::capture(&mesh, "istio-workload");
-        scenarios::run(&mut mesh, &mut report).await;
+        if only != "istio-ingress" {
+            scenarios::run(&mut mesh, &mut report).await;
+        }
         let mut mesh = istio::ingress(&tools, &folder).await;
         report.note("Istio ingress: the chart is installed by docs/install/istio.md");
         translated::capture(&mesh, "istio");

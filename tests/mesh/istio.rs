@@ -3,6 +3,9 @@
 //! The proxy is pilot-agent with Envoy as its project builds it: no package registry has Istio's build.
 
 use std::path::Path;
+use std::time::Duration;
+
+use sluicegate_tests::process::eventually_within;
 
 use crate::mesh::{
     Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, replace_pods, wait_for,
@@ -16,6 +19,9 @@ const SHOP: &str = "shop";
 /// Namespace and release of Istio's gateway chart, as on the page.
 const INGRESS: &str = "istio-ingress";
 const PROXIES: &str = "istio=ingress";
+
+/// Longest wait for the kubelet to end a proxy that drains.
+const ACTS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Envoy's admin port in Istio's proxies.
 const ADMIN_PORT: u16 = 15_000;
@@ -54,6 +60,7 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
         name: "Istio",
         tools: tools.clone(),
         namespace: SHOP,
+        redis: SHOP,
         proxies: (SHOP, "app=app"),
         admin_port: ADMIN_PORT,
         filter: "wasmplugin",
@@ -76,6 +83,12 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     tools.apply(INGRESS, &manifest("istio-ingress.yaml"));
     let page = Page::read("istio.md", folder, &["images.yaml"]);
     page.install(tools, folder);
+    // The pods before the rollout have no sidecar: until they are gone, some requests get 200 by the rule's `allow`.
+    let pods = ["get", "pods", "--namespace", INGRESS, "--output=name"];
+    eventually_within(ACTS_WITHIN, "the pods without a sidecar end", async || {
+        tools.kubectl(&pods).lines().count() == 2
+    })
+    .await;
     page.check(tools, folder);
 
     let release = Release::of(folder, "values-istio-ingress.yaml");
@@ -88,6 +101,7 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
         name: "Istio ingress",
         tools: tools.clone(),
         namespace: INGRESS,
+        redis: "default",
         proxies: (INGRESS, PROXIES),
         admin_port: ADMIN_PORT,
         filter: "wasmplugin",

@@ -29,8 +29,10 @@ pub struct Mesh {
     pub name: &'static str,
     /// kubectl and helm.
     pub tools: Tools,
-    /// The namespace of the release, and of its Redis.
+    /// The namespace of the release.
     pub namespace: &'static str,
+    /// The namespace of its Redis.
+    pub redis: &'static str,
     /// Namespace and selector of the proxies' pods.
     pub proxies: (&'static str, &'static str),
     /// The port of Envoy's admin interface in a pod.

@@ -46,7 +46,7 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
     );
 
     scale_redis(mesh, 1);
-    wait_for(&mesh.tools, mesh.namespace, "deployment/redis");
+    wait_for(&mesh.tools, mesh.redis, "deployment/redis");
     let started = Instant::now();
     eventually_within(RECOVERS, "the sidecars use Redis", async || {
         all_report(mesh, UP, 1.0)
@@ -67,6 +67,6 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
 
 fn scale_redis(mesh: &Mesh, replicas: u8) {
     let replicas = format!("--replicas={replicas}");
-    let scale = ["scale", "deployment/redis", "--namespace", mesh.namespace];
+    let scale = ["scale", "deployment/redis", "--namespace", mesh.redis];
     mesh.tools.kubectl(&[&scale[..], &[&replicas]].concat());
 }
