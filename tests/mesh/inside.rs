@@ -50,7 +50,7 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
     if !only.starts_with("istio") {
         let mut mesh = envoy_gateway::install(&tools, &folder).await;
         report.version("Envoy Gateway", &versions::pinned("envoy_gateway"));
-        report.version("Envoy", &versions::envoy(&mesh));
+        report.version("Envoy under Envoy Gateway", &versions::envoy(&mesh));
         report.note("Envoy Gateway and the chart are installed by docs/install/envoy-gateway.md");
         translated::capture(&mesh, "envoy-gateway");
         scenarios::run(&mut mesh, &mut report).await;
@@ -70,6 +70,9 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         report.note("Istio ingress: the chart is installed by docs/install/istio.md");
         translated::capture(&mesh, "istio");
         scenarios::run_without_waiting(&mut mesh, &mut report).await;
+    }
+    if only.is_empty() && translated::writes() {
+        report.write_page();
     }
 }
 

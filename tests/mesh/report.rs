@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
+use sluicegate_tests::marked;
 use sluicegate_tests::process::repository;
 
 use crate::mesh::Mesh;
 use crate::traffic::Counts;
+
+const PAGE: &str = "docs/versions.md";
 
 /// What was counted.
 #[derive(Debug)]
@@ -67,6 +70,16 @@ impl Report {
             seconds: (took.as_secs_f64() * 10.0).round() / 10.0,
             note: note.to_owned(),
         });
+    }
+
+    /// Writes the versions into docs/versions.md; for a run of everything.
+    pub fn write_page(&self) {
+        let mut text = "| what | version |\n|---|---|\n".to_owned();
+        for (name, version) in &self.versions {
+            text += &format!("| {name} | {version} |\n");
+        }
+        marked::write(PAGE, "mesh", &text);
+        println!("mesh: wrote {PAGE}");
     }
 
     /// Prints the table and writes the file.

@@ -5,9 +5,14 @@ use sluicegate_tests::translated::Translated;
 
 use crate::mesh::{Mesh, RELEASE};
 
-/// Writes tests/manifests/translated/NAME.json, if `SLUICEGATE_WRITE` says so.
+/// Whether `SLUICEGATE_WRITE` says that this run writes into the repository.
+pub fn writes() -> bool {
+    std::env::var_os("SLUICEGATE_WRITE").is_some()
+}
+
+/// Writes tests/manifests/translated/NAME.json, if it does.
 pub fn capture(mesh: &Mesh, name: &str) {
-    if std::env::var_os("SLUICEGATE_WRITE").is_none() {
+    if !writes() {
         return;
     }
     let arguments = ["get", "values", RELEASE, "--namespace", mesh.namespace];

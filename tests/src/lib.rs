@@ -19,6 +19,7 @@
 //! | `wire.rs` | HTTP/1.1 by hand |
 //! | `client.rs` | clients, one of them hostile |
 //! | `collector.rs` | a receiver of OpenTelemetry's spans |
+//! | `marked.rs` | parts of documents that a run writes |
 //! | `chart.rs` | the Helm chart, rendered |
 //! | `translated.rs` | what control planes make of it |
 
@@ -29,6 +30,7 @@ pub mod collector;
 pub mod edge;
 pub mod envoy;
 pub mod identity;
+pub mod marked;
 pub mod namespaces;
 pub mod noise;
 pub mod process;

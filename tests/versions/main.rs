@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let suites = Suites::build();
     let envoys = envoys::run(&suites, &wanted);
     let stores = stores::run(&suites, &wanted);
-    let tables = [envoys, stores, table::mesh()];
+    let tables = [envoys, stores];
     for table in &tables {
         println!("\n{}", table.text());
     }

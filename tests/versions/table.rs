@@ -1,15 +1,10 @@
 //! The tables: printed, and in docs/versions.md between two marks.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
-use sluicegate_tests::process::repository;
+use sluicegate_tests::marked;
 
 use crate::suite::{Cell, Column};
 
 const PAGE: &str = "docs/versions.md";
-/// Written by `make mesh`.
-const MESH: &str = "target/mesh/versions.json";
 
 /// One version.
 pub struct Row {
@@ -114,60 +109,10 @@ impl Table {
     }
 }
 
-/// A row of the mesh's table, as `make mesh` writes it.
-#[derive(Deserialize)]
-struct Mesh {
-    /// The product: Kubernetes, Istio, Envoy Gateway.
-    product: String,
-    version: String,
-    /// What `make mesh` did with it.
-    ran: String,
-}
-
-/// What `make mesh` ran last; empty if it has not run here.
-pub fn mesh() -> Table {
-    let mut table = Table::new("mesh", &[]);
-    table.head = ["mesh", "version", "what ran"].map(str::to_owned).into();
-    let Ok(text) = std::fs::read_to_string(repository(MESH)) else {
-        return table;
-    };
-    let rows: Vec<Mesh> = serde_json::from_str(&text).expect(MESH);
-    for Mesh {
-        product,
-        version,
-        ran,
-    } in rows
-    {
-        let cells = vec![product, version.clone(), ran];
-        table.add(Row {
-            version,
-            cells,
-            failures: Vec::new(),
-        });
-    }
-    table
-}
-
 /// Writes the tables into the page; a table without rows leaves what is there.
 pub fn write(tables: &[Table]) {
-    let path = repository(PAGE);
-    let mut page = std::fs::read_to_string(&path).expect(PAGE);
-    let filled: BTreeMap<_, _> = tables
-        .iter()
-        .filter(|table| !table.rows.is_empty())
-        .map(|table| (table.name, table.text()))
-        .collect();
-    for (name, text) in filled {
-        let (begin, end) = (format!("<!-- {name}: "), format!("<!-- end of {name} -->"));
-        let start = page
-            .find(&begin)
-            .and_then(|at| Some(at + page[at..].find('\n')? + 1));
-        let stop = page.find(&end);
-        let (Some(start), Some(stop)) = (start, stop) else {
-            panic!("{PAGE} has no marks of {name}")
-        };
-        page.replace_range(start..stop, &format!("\n{text}\n"));
+    for table in tables.iter().filter(|table| !table.rows.is_empty()) {
+        marked::write(PAGE, table.name, &table.text());
     }
-    std::fs::write(&path, page).expect(PAGE);
     println!("versions: wrote {PAGE}");
 }
