@@ -113,7 +113,12 @@ async fn with_a_new_sidecar(
 
 async fn without_redis(engine: &Engine, clients: &mut Clients, report: &Report) -> Counts {
     engine.kill("redis");
-    let reported = async || get(READY).await.1.contains("the store does not answer");
+    let reported = async || {
+        get(READY)
+            .await
+            .1
+            .contains("the store has not answered for")
+    };
     eventually("the sidecar reports that its store is down", reported).await;
     // There is no other sidecar, so this one's share is the whole limit.
     clients.check_that_limits_hold(3).await;

@@ -40,7 +40,7 @@ fn every_command_of_the_page_works_and_the_units_hold() {
 
     let ready = guide.follow("Share the counts");
     assert!(
-        ready.contains("ready") && !ready.contains("does not answer"),
+        ready.contains("ready") && !ready.contains("has not answered for"),
         "{ready}"
     );
     machine.must("curl -sSf -H 'x-api-key: k' http://127.0.0.1:10000/");
