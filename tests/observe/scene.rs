@@ -91,11 +91,14 @@ pub fn now() -> f64 {
 }
 
 /// `store_timeout` is half a second, so that a stall of the machine is not an outage.
+///
+/// `everyone` denies while Redis is away: with shares, requests would get no verdict for a tenth of a second only, and no
+/// alert could be sure to see it.
 pub fn policy(store: &str, plenty: u32) -> String {
     format!(
         "store: {store}\nstore_timeout: 500ms\nlimits:\n\
          \x20 per-key:\n    algorithm: sliding_log\n    windows: [{{ quota: 10, per: 2s }}]\n\
-         \x20 everyone:\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n"
+         \x20 everyone:\n    when_store_is_down: deny\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n"
     )
 }
 
