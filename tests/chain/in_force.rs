@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get};
+use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::{eventually, free_port, repository};
 use sluicegate_tests::sidecar::{Sidecar, binary};
 use sluicegate_tests::upstream;
 
-use crate::lifecycle::{from_file, write_listener};
 use crate::support::{per_key, plugin, policy};
 
 async fn sidecar(folder: &Path) -> Sidecar {
@@ -106,13 +106,8 @@ async fn a_cluster_that_does_not_exist_is_reported_before_the_first_request() {
     assert!(line.is_some_and(|line| line.contains("[error]")), "{log}");
     let before = envoy.stat(unknown).await;
     for _ in 0..3 {
-        let answer = client()
-            .get(envoy.url("/"))
-            .header("x-api-key", "k")
-            .send()
-            .await
-            .unwrap();
-        assert_eq!(answer.status(), 200);
+        let status = status_for(&client(), &envoy.url("/"), "k").await;
+        assert_eq!(status, Some(200));
     }
     let [after, unreachable, allowed] = envoy
         .counts([
@@ -171,13 +166,8 @@ async fn a_refused_configuration_is_counted_and_the_one_in_force_is_announced() 
         "{}",
         envoy.log()
     );
-    let answer = client()
-        .get(envoy.url("/"))
-        .header("x-api-key", "k")
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(answer.status(), 200);
+    let status = status_for(&client(), &envoy.url("/"), "k").await;
+    assert_eq!(status, Some(200));
     assert_eq!(envoy.counted("admitted").await, 1);
     assert_eq!(announced(&sidecar).await, in_force);
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, post, status_for};
 use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::recorder::Recorder;
 use sluicegate_tests::sidecar::Sidecar;
@@ -213,28 +214,6 @@ async fn serves(envoy: &Envoy) {
         status_for(&client(), &envoy.url("/"), "after").await == Some(200)
     })
     .await;
-}
-
-/// Moves the listener from a configuration to a file that Envoy watches, so that it can be replaced.
-pub fn from_file(config: &mut Value, folder: &Path) -> Value {
-    let mut listener = at(config, "/static_resources/listeners/0").take();
-    listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
-    write_listener(folder, &listener);
-    config["static_resources"]
-        .as_object_mut()
-        .unwrap()
-        .remove("listeners");
-    config["node"] = json!({ "id": "n", "cluster": "c" });
-    config["dynamic_resources"] = json!({ "lds_config": {
-        "path_config_source": { "path": folder.join("lds.json") }, "resource_api_version": "V3" } });
-    listener
-}
-
-/// Replaces that file by a rename, which Envoy watches for.
-pub fn write_listener(folder: &Path, listener: &Value) {
-    let file = folder.join("lds.new");
-    std::fs::write(&file, json!({ "resources": [listener] }).to_string()).unwrap();
-    std::fs::rename(file, folder.join("lds.json")).unwrap();
 }
 
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";

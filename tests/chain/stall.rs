@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sluicegate_tests::client::post;
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Exchange, Wire};
@@ -17,7 +18,6 @@ use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
 use crate::access_log::access_log;
-use crate::lifecycle::{from_file, write_listener};
 use crate::support::{per_key, plugin, policy};
 
 /// Concurrently waiting requests: close to the capacity of the filter's queue.

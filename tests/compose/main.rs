@@ -28,25 +28,10 @@ mod scenario;
 mod stand_ins;
 mod traffic;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use sluicegate_tests::namespaces;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    match arguments.as_slice() {
-        [] => runtime.block_on(namespaces::run("compose")),
-        [inside, folder, group] if inside == namespaces::INSIDE => {
-            runtime.block_on(inside::run(Path::new(folder), group))
-        }
-        _ => {
-            eprintln!("compose: takes no arguments");
-            ExitCode::from(64)
-        }
-    }
+    namespaces::main("compose", inside::run)
 }

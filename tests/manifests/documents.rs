@@ -12,7 +12,7 @@ use sluicegate_tests::process::repository;
 use crate::envoy::Chain;
 use crate::valid;
 
-/// Renders what it is told to install, into a file for each command. Other charts are only read for their values.
+/// Renders the charts that its commands install, into a file for each command. Other charts are only read for their values.
 const HELM: &str = r#"#!/bin/sh
 set -eu
 case "$1 $2 $3" in

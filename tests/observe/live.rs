@@ -79,6 +79,12 @@ async fn play(scene: &mut Scene) -> (f64, f64) {
         scene.sidecar.metric(here).await > 0.0
     })
     .await;
+    // Within 15 s. The runbook looks for it.
+    eventually("the filter announces itself to the new sidecar", async || {
+        let metrics = scene.sidecar.metrics().await;
+        metrics.contains("\nsluicegate_filter_info{")
+    })
+    .await;
     (from, now())
 }
 

@@ -11,6 +11,7 @@
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
 //! | `identity.rs` | client certificates and signed tokens |
 //! | `envoy.rs` | an Envoy with the filter |
+//! | `listener.rs` | its listener in a file that it watches |
 //! | `prometheus.rs` | a Prometheus |
 //! | `upstream.rs` | what is behind Envoy |
 //! | `report.rs` | a bench's table, goals and file |
@@ -30,6 +31,7 @@ pub mod collector;
 pub mod edge;
 pub mod envoy;
 pub mod identity;
+pub mod listener;
 pub mod marked;
 pub mod namespaces;
 pub mod noise;

@@ -15,7 +15,7 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The argument that tells this program that it runs inside the namespaces.
-pub const INSIDE: &str = "inside";
+const INSIDE: &str = "inside";
 
 /// An empty folder that containerd creates wherever it runs.
 const CONTAINERD: &str = "/opt/containerd";
@@ -38,12 +38,31 @@ pub const OWN_ROOT: [&str; 6] = [
 /// How long killed processes may take to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 
-/// Runs the test called `name` and cleans up after it: this program with the arguments [`INSIDE`], a folder of the test's
-/// own, and the name of its control groups.
+/// Runs the test called `name`: `inside`, in new namespaces, with a folder of the test's own and the name of its control
+/// groups. Cleans up after it.
 ///
 /// # Panics
 /// The folder cannot be made, or the program cannot be started.
-pub async fn run(name: &str) -> ExitCode {
+pub fn main(name: &str, inside: impl AsyncFnOnce(&Path, &str) -> ExitCode) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    match arguments.as_slice() {
+        [] => runtime.block_on(run(name)),
+        [argument, folder, group] if argument == INSIDE => {
+            runtime.block_on(inside(Path::new(folder), group))
+        }
+        _ => {
+            eprintln!("{name}: takes no arguments");
+            ExitCode::from(64)
+        }
+    }
+}
+
+/// Runs this program with the arguments [`INSIDE`], the folder and the control groups' name, and cleans up after it.
+async fn run(name: &str) -> ExitCode {
     let user = std::fs::metadata("/proc/self").expect("/proc").uid();
     if user != 0 {
         eprintln!("{name}: making namespaces requires root: sudo make {name}");

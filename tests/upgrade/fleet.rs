@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sluicegate_tests::client::{answers, client};
 use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::{eventually, free_port, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, binary};
@@ -97,7 +98,8 @@ impl Fleet {
             upstream::start().await,
             Some(plugin),
             |config| {
-                listener = listener_from_file(config, folder.path(), &module);
+                *at(config, &format!("/static_resources/listeners/0{MODULE}")) = json!(module);
+                listener = from_file(config, folder.path());
             },
         )
         .await;
@@ -220,31 +222,4 @@ impl Traffic {
 
 fn policy(redis: &Redis) -> String {
     format!("store: {}{POLICY}", redis.url())
-}
-
-/// Moves the listener to a file that Envoy watches, with this module.
-fn listener_from_file(
-    config: &mut Value,
-    folder: &std::path::Path,
-    module: &std::path::Path,
-) -> Value {
-    let mut listener = at(config, "/static_resources/listeners/0").take();
-    listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
-    *at(&mut listener, MODULE) = json!(module);
-    write_listener(folder, &listener);
-    config["static_resources"]
-        .as_object_mut()
-        .unwrap()
-        .remove("listeners");
-    config["node"] = json!({ "id": "n", "cluster": "c" });
-    config["dynamic_resources"] = json!({ "lds_config": {
-        "path_config_source": { "path": folder.join("lds.json") }, "resource_api_version": "V3" } });
-    listener
-}
-
-/// Replaces that file by a rename, which Envoy watches for.
-fn write_listener(folder: &std::path::Path, listener: &Value) {
-    let file = folder.join("lds.new");
-    std::fs::write(&file, json!({ "resources": [listener] }).to_string()).unwrap();
-    std::fs::rename(file, folder.join("lds.json")).unwrap();
 }

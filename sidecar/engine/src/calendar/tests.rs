@@ -1,3 +1,5 @@
+//! Days of 23, 24.5 and 25 hours, weeks, months, leap years, and every zone of the database.
+
 use super::*;
 
 fn at(text: &str) -> u64 {
