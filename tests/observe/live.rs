@@ -80,10 +80,13 @@ async fn play(scene: &mut Scene) -> (f64, f64) {
     })
     .await;
     // Within 15 s. The runbook looks for it.
-    eventually("the filter announces itself to the new sidecar", async || {
-        let metrics = scene.sidecar.metrics().await;
-        metrics.contains("\nsluicegate_filter_info{")
-    })
+    eventually(
+        "the filter announces itself to the new sidecar",
+        async || {
+            let metrics = scene.sidecar.metrics().await;
+            metrics.contains("\nsluicegate_filter_info{")
+        },
+    )
     .await;
     (from, now())
 }
