@@ -107,11 +107,11 @@ upgrade: debug filter ## an earlier commit's sidecar and filter together with th
 	@echo "upgrade: $(SLUICEGATE_EARLIER) and this version together"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) cargo test --quiet --locked -p sluicegate-tests --test upgrade
 
-mesh: filter ## run the chart in a real Kubernetes, behind Envoy Gateway and inside Istio, and count what clients get (ten minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
+mesh: filter ## run the chart in a real Kubernetes, with its own Envoys, behind Envoy Gateway and inside Istio, and count what clients get (eleven minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
 	@tests/setup mesh
 	@deploy/release/binary amd64
 	@deploy/images/build --filter target/filter/sluicegate.wasm --amd64 target/release-build/linux-amd64/sluicegate --out target/images
-	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (ten minutes)"
+	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (eleven minutes)"
 	@cargo run --quiet --locked -p sluicegate-tests --bin mesh
 
 bench: filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)

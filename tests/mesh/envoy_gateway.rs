@@ -70,7 +70,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         redis: NAMESPACE,
         proxies: (SYSTEM, PROXIES),
         admin_port: 19_000,
-        filter: "envoyextensionpolicy",
+        filter: "envoyextensionpolicy/sluicegate",
         clients: Clients::of(&address(tools, SYSTEM, &["--selector", PROXIES])),
         quota: QUOTA,
         release,

@@ -1,4 +1,4 @@
-//! Runs inside the namespaces: starts the cluster, runs both meshes, reports.
+//! Runs inside the namespaces: starts the cluster, runs own Envoys and both meshes, reports.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use crate::cluster::Cluster;
 use crate::report::Report;
 use crate::tools::Tools;
-use crate::{envoy_gateway, images, istio, scenarios, translated, versions};
+use crate::{envoy_gateway, images, istio, kubernetes, scenarios, translated, versions};
 
 /// Keeps everything running after a failure.
 const HOLD: &str = "SLUICEGATE_MESH_HOLD";
-/// Runs one mesh only: `envoy-gateway`, `istio` or `istio-ingress`.
+/// Runs one only: `kubernetes`, `envoy-gateway`, `istio` or `istio-ingress`.
 const ONLY: &str = "SLUICEGATE_MESH_ONLY";
 
 /// Starts everything and runs all scenarios.
@@ -47,7 +47,15 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
 async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
     report.version("Kubernetes", &versions::kubernetes(&tools));
     let only = std::env::var(ONLY).unwrap_or_default();
-    if !only.starts_with("istio") {
+    let runs = |name: &str| name.starts_with(&only);
+    if runs("kubernetes") {
+        let mut mesh = kubernetes::install(&tools, &folder);
+        report.note("the chart and its Envoys are installed by docs/install/kubernetes.md");
+        scenarios::run_without_mesh(&mut mesh, &mut report).await;
+        kubernetes::uninstall(&tools);
+        report.note("the chart is uninstalled");
+    }
+    if runs("envoy-gateway") {
         let mut mesh = envoy_gateway::install(&tools, &folder).await;
         report.version("Envoy Gateway", &versions::pinned("envoy_gateway"));
         report.version("Envoy under Envoy Gateway", &versions::envoy(&mesh));
@@ -57,7 +65,7 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         envoy_gateway::uninstall(&tools).await;
         report.note("Envoy Gateway: the chart is uninstalled");
     }
-    if only != "envoy-gateway" {
+    if runs("istio-ingress") {
         let mut mesh = istio::workload(&tools, &folder).await;
         report.version("Istio", &versions::pinned("istio"));
         report.version("Envoy under Istio", &versions::envoy(&mesh));

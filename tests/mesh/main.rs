@@ -1,4 +1,5 @@
-//! `make mesh`: runs the chart in a real Kubernetes, behind Envoy Gateway and inside Istio, and counts what clients get.
+//! `make mesh`: runs the chart in a real Kubernetes, with Envoys of its own, behind Envoy Gateway and inside Istio, and counts
+//! what clients get.
 //!
 //! Control plane and node run as processes of this machine, in namespaces that end with the test: no process, mount,
 //! bridge, rule or container outlives it, and two runs do not meet. `SLUICEGATE_MESH_HOLD=1` keeps everything running
@@ -14,7 +15,7 @@
 //! | `images.rs` | images from layers, without Docker |
 //! | `manifests/` | what the meshes' users would have: Redis, an application, routes |
 //! | `mesh.rs` | a mesh with the chart installed |
-//! | `envoy_gateway.rs`, `istio.rs` | install one |
+//! | `kubernetes.rs`, `envoy_gateway.rs`, `istio.rs` | install one |
 //! | `pages.rs` | the commands of docs/install, run as they are written |
 //! | `scenarios.rs`, `scenarios/` | what is counted, for each mesh alike |
 //! | `traffic.rs` | clients, and exact counts of their answers |
@@ -27,6 +28,7 @@ mod envoy_gateway;
 mod images;
 mod inside;
 mod istio;
+mod kubernetes;
 mod mesh;
 mod pages;
 mod pods;

@@ -37,7 +37,7 @@ pub struct Mesh {
     pub proxies: (&'static str, &'static str),
     /// The port of Envoy's admin interface in a pod.
     pub admin_port: u16,
-    /// The object that holds the filter's configuration.
+    /// The object that holds the filter's configuration: KIND/NAME.
     pub filter: &'static str,
     /// Who sends requests.
     pub clients: Clients,
@@ -66,8 +66,9 @@ impl Mesh {
     pub fn filter_object(&self) -> String {
         let object = self
             .tools
-            .get(&[self.filter, RELEASE, "--namespace", self.namespace]);
-        object["spec"].to_string()
+            .get(&[self.filter, "--namespace", self.namespace]);
+        let content = object.get("spec").or(object.get("data"));
+        content.expect("an object with content").to_string()
     }
 }
 

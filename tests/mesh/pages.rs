@@ -64,8 +64,8 @@ impl Page {
         let chart = repository(CHART).display().to_string();
         let block = block
             .replace(
-                "--values sluicegate.yaml\n",
-                &format!("--values sluicegate.yaml{}\n", self.values),
+                "--values sluicegate.yaml",
+                &format!("--values sluicegate.yaml{}", self.values),
             )
             .replace(published, &chart)
             .replace(

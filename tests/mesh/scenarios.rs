@@ -1,4 +1,4 @@
-//! What is counted, for each mesh alike: one scenario in each file of scenarios/.
+//! What is counted, for own Envoys and each mesh alike: one scenario in each file of scenarios/.
 
 mod exact;
 mod filter_upgraded;
@@ -36,11 +36,22 @@ pub async fn run_without_waiting(mesh: &mut Mesh, report: &mut Report) {
     failures_and_upgrades(mesh, report).await;
 }
 
+/// Likewise, without the filter's upgrade: a filter that comes from a ConfigMap is replaced with the pods.
+pub async fn run_without_mesh(mesh: &mut Mesh, report: &mut Report) {
+    exact::run(mesh, report).await;
+    failures(mesh, report).await;
+    mistakes::run(mesh, report).await;
+}
+
 async fn failures_and_upgrades(mesh: &mut Mesh, report: &mut Report) {
-    sidecar_killed::run(mesh, report).await;
-    redis_away::run(mesh, report).await;
+    failures(mesh, report).await;
     filter_upgraded::run(mesh, report).await;
     mistakes::run(mesh, report).await;
+}
+
+async fn failures(mesh: &Mesh, report: &mut Report) {
+    sidecar_killed::run(mesh, report).await;
+    redis_away::run(mesh, report).await;
 }
 
 /// Sends a burst with a new key.

@@ -1,0 +1,65 @@
+//! The chart with Envoys of its own in front of an application, as docs/install/kubernetes.md says.
+
+use std::path::Path;
+
+use sluicegate_tests::process::repository;
+
+use crate::mesh::{
+    Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, prepare, replace_pods, wait_for,
+};
+use crate::pages::Page;
+use crate::tools::Tools;
+use crate::traffic::Clients;
+
+/// That of the page.
+const NAMESPACE: &str = "default";
+const PROXIES: &str = "sluicegate=sluicegate";
+const VALUES: &str = "values-kubernetes.yaml";
+
+/// Installs everything by the page, checks what the page checks, and changes the rules to the test's.
+pub fn install(tools: &Tools, folder: &Path) -> Mesh {
+    prepare(tools, NAMESPACE);
+    // The page takes it from the release.
+    let module = repository("target/filter/sluicegate.wasm");
+    std::fs::copy(&module, folder.join("sluicegate.wasm"))
+        .unwrap_or_else(|error| panic!("{}: {error}; make it: make filter", module.display()));
+    let page = Page::read("kubernetes.md", folder, &["images.yaml"]);
+    page.install(tools, folder);
+    page.check(tools, folder);
+
+    let release = Release::of(folder, VALUES);
+    release
+        .apply(tools, "upgrade", NAMESPACE)
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    let deployment = format!("deployment/{RELEASE}");
+    wait_for(tools, NAMESPACE, &deployment);
+    replace_pods(tools, NAMESPACE, PROXIES, &deployment);
+    Mesh {
+        name: "Own Envoys",
+        tools: tools.clone(),
+        namespace: NAMESPACE,
+        redis: NAMESPACE,
+        proxies: (NAMESPACE, PROXIES),
+        admin_port: 9_901,
+        filter: "configmap/sluicegate-envoy",
+        clients: Clients::of(&address(tools, NAMESPACE, &[RELEASE])),
+        quota: QUOTA,
+        release,
+    }
+}
+
+/// Takes the chart away, and what the page and [`prepare`] made.
+pub fn uninstall(tools: &Tools) {
+    let names = ["uninstall", RELEASE, "--namespace", NAMESPACE];
+    tools.helm(&[&names[..], &["--wait", TIMEOUT]].concat());
+    tools.kubectl(&[
+        "delete",
+        "--namespace",
+        NAMESPACE,
+        "deployment/redis",
+        "deployment/app",
+        "configmap/upstream",
+        "configmap/sluicegate-filter",
+        "secret/sluicegate-redis",
+    ]);
+}
