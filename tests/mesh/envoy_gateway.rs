@@ -14,6 +14,7 @@ use crate::pages::Page;
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
+const PAGE: &str = "envoy-gateway.md";
 const SYSTEM: &str = "envoy-gateway-system";
 /// That of the page.
 const NAMESPACE: &str = "default";
@@ -43,7 +44,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         TIMEOUT,
     ]);
     prepare(tools, NAMESPACE);
-    let page = Page::read("envoy-gateway.md", folder, &["images.yaml", VALUES]);
+    let page = Page::read(PAGE, folder, &["images.yaml", VALUES]);
     page.install(tools, folder);
     tools.apply(NAMESPACE, &manifest("envoy-gateway.yaml"));
     let arguments = ["get", "deployment", "--namespace", SYSTEM, "--selector"];
@@ -65,6 +66,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
     replace_pods(tools, SYSTEM, PROXIES, &deployment);
     Mesh {
         name: "Envoy Gateway",
+        page: PAGE,
         tools: tools.clone(),
         namespace: NAMESPACE,
         redis: NAMESPACE,

@@ -14,6 +14,7 @@ use crate::pages::Page;
 use crate::tools::{Tools, cache};
 use crate::traffic::Clients;
 
+const PAGE: &str = "istio.md";
 const SYSTEM: &str = "istio-system";
 const SHOP: &str = "shop";
 /// Namespace and release of Istio's gateway chart, as on the page.
@@ -58,6 +59,7 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
     wait_for(tools, SHOP, "deployment/app");
     Mesh {
         name: "Istio",
+        page: PAGE,
         tools: tools.clone(),
         namespace: SHOP,
         redis: SHOP,
@@ -81,7 +83,7 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     let arguments = ["install", INGRESS, &chart, "--namespace", INGRESS, TIMEOUT];
     tools.helm(&[&arguments[..], &["--wait", "--values", &gateway]].concat());
     tools.apply(INGRESS, &manifest("istio-ingress.yaml"));
-    let page = Page::read("istio.md", folder, &["images.yaml"]);
+    let page = Page::read(PAGE, folder, &["images.yaml"]);
     page.install(tools, folder);
     // The pods before the rollout have no sidecar: until they are gone, some requests get 200 by the rule's `allow`.
     let pods = ["get", "pods", "--namespace", INGRESS, "--output=name"];
@@ -99,6 +101,7 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     replace_pods(tools, INGRESS, PROXIES, &deployment);
     Mesh {
         name: "Istio ingress",
+        page: PAGE,
         tools: tools.clone(),
         namespace: INGRESS,
         redis: "default",

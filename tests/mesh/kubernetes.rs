@@ -11,6 +11,7 @@ use crate::pages::Page;
 use crate::tools::Tools;
 use crate::traffic::Clients;
 
+const PAGE: &str = "kubernetes.md";
 /// That of the page.
 const NAMESPACE: &str = "default";
 const PROXIES: &str = "sluicegate=sluicegate";
@@ -23,7 +24,7 @@ pub fn install(tools: &Tools, folder: &Path) -> Mesh {
     let module = repository("target/filter/sluicegate.wasm");
     std::fs::copy(&module, folder.join("sluicegate.wasm"))
         .unwrap_or_else(|error| panic!("{}: {error}; make it: make filter", module.display()));
-    let page = Page::read("kubernetes.md", folder, &["images.yaml"]);
+    let page = Page::read(PAGE, folder, &["images.yaml"]);
     page.install(tools, folder);
     page.check(tools, folder);
 
@@ -36,6 +37,7 @@ pub fn install(tools: &Tools, folder: &Path) -> Mesh {
     replace_pods(tools, NAMESPACE, PROXIES, &deployment);
     Mesh {
         name: "Own Envoys",
+        page: PAGE,
         tools: tools.clone(),
         namespace: NAMESPACE,
         redis: NAMESPACE,

@@ -27,6 +27,8 @@ pub const TIMEOUT: &str = "--timeout=5m";
 pub struct Mesh {
     /// As its project writes it.
     pub name: &'static str,
+    /// Its page of docs/install.
+    pub page: &'static str,
     /// kubectl and helm.
     pub tools: Tools,
     /// The namespace of the release.

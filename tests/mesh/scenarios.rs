@@ -2,6 +2,7 @@
 
 mod exact;
 mod filter_upgraded;
+mod misconfigured;
 mod mistakes;
 mod policy_change;
 mod redis_away;
@@ -47,6 +48,7 @@ async fn failures_and_upgrades(mesh: &mut Mesh, report: &mut Report) {
     failures(mesh, report).await;
     filter_upgraded::run(mesh, report).await;
     mistakes::run(mesh, report).await;
+    misconfigured::run(mesh, report).await;
 }
 
 async fn failures(mesh: &Mesh, report: &mut Report) {

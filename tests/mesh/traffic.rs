@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use reqwest::{Client, StatusCode};
+use reqwest::{Client, Response, StatusCode};
 use serde::Serialize;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -180,13 +180,23 @@ impl Clients {
         Stream { stop, task }
     }
 
-    async fn ask(&self, path: &str, key: &Key) -> Answer {
+    /// The status of one request; `None` if there is no answer.
+    pub async fn status(&self, path: &str) -> Option<u16> {
+        let answer = self.send(path, &Key::Own).await.ok()?;
+        Some(answer.status().as_u16())
+    }
+
+    async fn send(&self, path: &str, key: &Key) -> reqwest::Result<Response> {
         let key = match key {
             Key::Shared(name) => name.clone(),
             Key::Own => next_name(),
         };
         let request = self.client.get(format!("{}{path}", self.url));
-        let Ok(answer) = request.header("x-api-key", key).send().await else {
+        request.header("x-api-key", key).send().await
+    }
+
+    async fn ask(&self, path: &str, key: &Key) -> Answer {
+        let Ok(answer) = self.send(path, key).await else {
             return Answer::Lost;
         };
         match answer.status() {
