@@ -121,6 +121,21 @@ fn s20_a_policy_can_be_checked_without_rules() {
     );
 }
 
+#[test]
+fn the_store_in_the_environment_is_checked_without_whitespace_around_it() {
+    let check = |store: &str| {
+        let mut command = sluicegate(&["check-config", "--policy", "envoy/policy.yaml"]);
+        command.env("SLUICEGATE_STORE", store).output().unwrap()
+    };
+    for store in ["", "memory", "redis://127.0.0.1:6379\n"] {
+        assert_eq!(check(store).status.code(), Some(0), "{store:?}");
+    }
+    let wrong = check("redis:/127.0.0.1");
+    assert_eq!(wrong.status.code(), Some(64));
+    let printed = String::from_utf8_lossy(&wrong.stderr);
+    assert!(printed.contains("SLUICEGATE_STORE"), "{printed}");
+}
+
 /// The commands that `--help` lists.
 fn commands() -> Vec<String> {
     let help = String::from_utf8(run(&["--help"]).stdout).unwrap();

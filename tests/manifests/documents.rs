@@ -22,7 +22,8 @@ case "$1 $2 $3" in
     shift 2
     n=$(ls rendered-* 2>/dev/null | wc -l)
     exec "$REAL_HELM" template sluicegate "$CHART" --kube-version 1.36.0 "$@" >"rendered-$n" ;;
-  "upgrade istiod istio/istiod") ;;
+  "get metadata istiod") printf 'NAME: istiod\nVERSION: 1.30.0\n' ;;
+  "upgrade istiod istio/istiod") [ "$4 $5" = "--version 1.30.0" ] ;;
   *) echo "helm $*: the test knows no such command" >&2; exit 1 ;;
 esac
 "#;
@@ -52,10 +53,9 @@ fn run(page: &str, folder: &Path) -> Vec<String> {
     let blocks: Vec<_> = blocks
         .map(|block| block.split("```").next().unwrap())
         .collect();
-    let (checks, commands): (Vec<&str>, Vec<&str>) = blocks
-        .into_iter()
-        .partition(|block| block.contains("curl "));
-    assert_eq!(checks.len(), 1, "{page}: how to see the 429s");
+    // How to see the 429s, and how to remove everything.
+    let check = blocks.iter().position(|block| block.contains("curl "));
+    let commands = &blocks[..check.expect("how to see the 429s")];
     let path = std::env::var("PATH").unwrap();
     for block in commands {
         let mut shell = Command::new("sh");

@@ -7,11 +7,13 @@
 //! | `values.rs` | values: their schema, their document, clear errors |
 //! | `sidecar.rs` | the sidecar in a pod: one container for all kinds, its restrictions, its probes |
 //! | `filter.rs` | the filter's configuration and policy: `check-config`, the hook that runs it |
+//! | `ci.rs` | `check-config` on what `helm template` prints |
 //! | `envoy.rs` | real Envoys with the chart's own configuration and the meshes' |
 //! | `documents.rs` | the pages of docs/install |
 //!
 //! `tests/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
 
+mod ci;
 mod documents;
 mod envoy;
 mod filter;

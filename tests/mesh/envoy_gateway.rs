@@ -8,7 +8,7 @@ use sluicegate_tests::process::eventually_within;
 use crate::cluster::REGISTRY;
 use crate::images::TAG;
 use crate::mesh::{
-    Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, manifest, prepare, replace_pods, wait_for,
+    Mesh, QUOTA, Release, TIMEOUT, address, manifest, prepare, replace_pods, unprepare, wait_for,
 };
 use crate::pages::Page;
 use crate::tools::{Tools, cache};
@@ -79,30 +79,8 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
     }
 }
 
-/// Takes the chart and its Gateway away, and waits until the proxies are gone.
-pub async fn uninstall(tools: &Tools) {
-    tools.kubectl(&["delete", "gateway/eg", "--namespace", NAMESPACE]);
-    tools.helm(&[
-        "uninstall",
-        RELEASE,
-        "--namespace",
-        NAMESPACE,
-        "--wait",
-        TIMEOUT,
-    ]);
-    tools.kubectl(&[
-        "delete",
-        "deployment/redis",
-        "deployment/app",
-        "configmap/upstream",
-        "--namespace",
-        NAMESPACE,
-    ]);
-    let pods = ["get", "pods", "--namespace", SYSTEM, "--selector", PROXIES];
-    eventually_within(ACTS_WITHIN, "the proxies end", async || {
-        tools
-            .kubectl(&[&pods[..], &["--output=name"]].concat())
-            .is_empty()
-    })
-    .await;
+/// Takes everything away, by the page.
+pub fn uninstall(tools: &Tools, folder: &Path) {
+    Page::read(PAGE, folder, &[]).remove(tools, folder);
+    unprepare(tools, NAMESPACE);
 }

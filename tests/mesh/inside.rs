@@ -10,8 +10,9 @@ use crate::{envoy_gateway, images, istio, kubernetes, scenarios, translated, ver
 
 /// Keeps everything running after a failure.
 const HOLD: &str = "SLUICEGATE_MESH_HOLD";
-/// Runs one only: `kubernetes`, `envoy-gateway`, `istio` or `istio-ingress`.
+/// Runs one only.
 const ONLY: &str = "SLUICEGATE_MESH_ONLY";
+const ALL: [&str; 4] = ["kubernetes", "envoy-gateway", "istio", "istio-ingress"];
 
 /// Starts everything and runs all scenarios.
 pub async fn run(folder: &Path, group: &str) -> ExitCode {
@@ -47,13 +48,17 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
 async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
     report.version("Kubernetes", &versions::kubernetes(&tools));
     let only = std::env::var(ONLY).unwrap_or_default();
+    assert!(
+        only.is_empty() || ALL.contains(&only.as_str()),
+        "{ONLY}={only}: it has to be one of {ALL:?}"
+    );
     let runs = |name: &str| name.starts_with(&only);
     if runs("kubernetes") {
         let mut mesh = kubernetes::install(&tools, &folder);
         report.note("the chart and its Envoys are installed by docs/install/kubernetes.md");
         scenarios::run_without_mesh(&mut mesh, &mut report).await;
-        kubernetes::uninstall(&tools);
-        report.note("the chart is uninstalled");
+        kubernetes::uninstall(&tools, &folder);
+        report.note("own Envoys: the chart is uninstalled, by the page");
     }
     if runs("envoy-gateway") {
         let mut mesh = envoy_gateway::install(&tools, &folder).await;
@@ -62,8 +67,8 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         report.note("Envoy Gateway and the chart are installed by docs/install/envoy-gateway.md");
         translated::capture(&mesh, "envoy-gateway");
         scenarios::run(&mut mesh, &mut report).await;
-        envoy_gateway::uninstall(&tools).await;
-        report.note("Envoy Gateway: the chart is uninstalled");
+        envoy_gateway::uninstall(&tools, &folder);
+        report.note("Envoy Gateway: the chart is uninstalled, by the page");
     }
     if runs("istio-ingress") {
         let mut mesh = istio::workload(&tools, &folder).await;
@@ -78,6 +83,9 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
         report.note("Istio ingress: the chart is installed by docs/install/istio.md");
         translated::capture(&mesh, "istio");
         scenarios::run_without_waiting(&mut mesh, &mut report).await;
+        istio::uninstall(&mesh, &folder);
+        scenarios::not_limited(&mesh).await;
+        report.note("Istio ingress: the chart is uninstalled, by the page");
     }
     if only.is_empty() && translated::writes() {
         report.write_page();

@@ -114,6 +114,11 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     }
 }
 
+/// Takes the chart away from the ingress gateway, by the page; the limit is not in force any more.
+pub fn uninstall(mesh: &Mesh, folder: &Path) {
+    Page::read(PAGE, folder, &[]).remove(&mesh.tools, folder);
+}
+
 /// A file of manifests/, filled in and written; its path.
 fn values(folder: &Path, name: &str) -> String {
     let file = folder.join(name);

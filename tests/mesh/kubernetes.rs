@@ -5,7 +5,7 @@ use std::path::Path;
 use sluicegate_tests::process::repository;
 
 use crate::mesh::{
-    Mesh, QUOTA, RELEASE, Release, TIMEOUT, address, prepare, replace_pods, wait_for,
+    Mesh, QUOTA, RELEASE, Release, address, prepare, replace_pods, unprepare, wait_for,
 };
 use crate::pages::Page;
 use crate::tools::Tools;
@@ -50,18 +50,8 @@ pub fn install(tools: &Tools, folder: &Path) -> Mesh {
     }
 }
 
-/// Takes the chart away, and what the page and [`prepare`] made.
-pub fn uninstall(tools: &Tools) {
-    let names = ["uninstall", RELEASE, "--namespace", NAMESPACE];
-    tools.helm(&[&names[..], &["--wait", TIMEOUT]].concat());
-    tools.kubectl(&[
-        "delete",
-        "--namespace",
-        NAMESPACE,
-        "deployment/redis",
-        "deployment/app",
-        "configmap/upstream",
-        "configmap/sluicegate-filter",
-        "secret/sluicegate-redis",
-    ]);
+/// Takes everything away, by the page.
+pub fn uninstall(tools: &Tools, folder: &Path) {
+    Page::read(PAGE, folder, &[]).remove(tools, folder);
+    unprepare(tools, NAMESPACE);
 }

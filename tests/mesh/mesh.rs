@@ -141,6 +141,12 @@ pub fn prepare(tools: &Tools, namespace: &str) {
     }
 }
 
+/// Takes away what [`prepare`] made; its Services stay.
+pub fn unprepare(tools: &Tools, namespace: &str) {
+    let made = ["deployment/redis", "deployment/app", "configmap/upstream"];
+    tools.kubectl(&[&["delete", "--namespace", namespace], &made[..]].concat());
+}
+
 /// Waits until a Deployment is rolled out.
 pub fn wait_for(tools: &Tools, namespace: &str, deployment: &str) {
     let arguments = ["rollout", "status", deployment, "--namespace", namespace];

@@ -18,7 +18,9 @@ const IN_FORCE: &str = "200\n200\n200\n200\n200\n429\n429";
 #[derive(Debug)]
 pub struct Page {
     name: &'static str,
-    blocks: Vec<String>,
+    install: Vec<String>,
+    check: String,
+    remove: Vec<String>,
     /// Ends the command that installs the chart.
     values: String,
 }
@@ -29,6 +31,10 @@ impl Page {
         let text = std::fs::read_to_string(repository("docs/install").join(name)).expect(name);
         let blocks = text.split("```sh\n").skip(1);
         let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned());
+        let mut install: Vec<_> = blocks.collect();
+        let check = install.iter().position(|block| block.contains("curl "));
+        let mut rest = install.split_off(check.expect("how to see the 429s"));
+        let remove = rest.split_off(1);
         let mut values = String::new();
         for file in files {
             let path = folder.join(format!("{name}-{file}"));
@@ -37,26 +43,38 @@ impl Page {
         }
         Self {
             name,
-            blocks: blocks.collect(),
+            install,
+            check: rest.remove(0),
+            remove,
             values,
         }
     }
 
-    /// Runs all blocks but the last.
+    /// Runs everything before the check.
     pub fn install(&self, tools: &Tools, folder: &Path) {
-        let (_, blocks) = self.blocks.split_last().expect("a page with commands");
-        for block in blocks {
+        for block in &self.install {
             self.run(tools, folder, block);
         }
     }
 
-    /// Runs the last block.
+    /// Runs the block that sends requests.
     ///
     /// # Panics
     /// The limit is not in force.
     pub fn check(&self, tools: &Tools, folder: &Path) {
-        let last = self.blocks.last().expect("a page with commands");
-        assert_eq!(self.run(tools, folder, last), IN_FORCE, "{}", self.name);
+        let printed = self.run(tools, folder, &self.check);
+        assert_eq!(printed, IN_FORCE, "{}", self.name);
+    }
+
+    /// Runs everything after the check.
+    ///
+    /// # Panics
+    /// The page does not say how to remove what it installed.
+    pub fn remove(&self, tools: &Tools, folder: &Path) {
+        assert!(!self.remove.is_empty(), "{}", self.name);
+        for block in &self.remove {
+            self.run(tools, folder, block);
+        }
     }
 
     fn run(&self, tools: &Tools, folder: &Path, block: &str) -> String {

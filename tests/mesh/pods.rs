@@ -17,6 +17,8 @@ pub const SIDECAR: &str = "sluicegate";
 #[derive(Clone, Debug)]
 pub struct Pod {
     pub name: String,
+    /// Its address in the cluster.
+    pub address: String,
     /// Whether all its containers are ready.
     pub ready: bool,
     /// Containers' names, identifiers and restarts.
@@ -48,6 +50,10 @@ impl Pod {
             |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
         Self {
             name: pod["metadata"]["name"].as_str().expect("a name").to_owned(),
+            address: pod["status"]["podIP"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
             ready: conditions.into_iter().flatten().any(ready),
             containers,
         }
@@ -70,7 +76,7 @@ impl Pod {
     /// What a port of the pod's loopback answers.
     ///
     /// # Panics
-    /// It does not.
+    /// There is no answer.
     pub fn get(&self, port: u16, path: &str) -> String {
         self.try_get(port, path)
             .unwrap_or_else(|failure| panic!("{}: {failure}", self.name))

@@ -6,6 +6,7 @@ mod misconfigured;
 mod mistakes;
 mod policy_change;
 mod redis_away;
+mod runbook;
 mod sidecar_killed;
 
 use std::time::Duration;
@@ -27,6 +28,7 @@ const RECOVERS: Duration = Duration::from_secs(180);
 /// Runs all scenarios.
 pub async fn run(mesh: &mut Mesh, report: &mut Report) {
     exact::run(mesh, report).await;
+    runbook::run(mesh, report);
     policy_change::run(mesh, report).await;
     failures_and_upgrades(mesh, report).await;
 }
@@ -34,12 +36,14 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
 /// Runs all but the change of a ConfigMap, which waits for the kubelet and does not depend on the mesh.
 pub async fn run_without_waiting(mesh: &mut Mesh, report: &mut Report) {
     exact::run(mesh, report).await;
+    runbook::run(mesh, report);
     failures_and_upgrades(mesh, report).await;
 }
 
 /// Likewise, without the filter's upgrade: a filter that comes from a ConfigMap is replaced with the pods.
 pub async fn run_without_mesh(mesh: &mut Mesh, report: &mut Report) {
     exact::run(mesh, report).await;
+    runbook::run(mesh, report);
     failures(mesh, report).await;
     mistakes::run(mesh, report).await;
 }
@@ -65,6 +69,15 @@ async fn exact_burst(mesh: &Mesh) -> Counts {
     let exact = Counts::exact(BURST, mesh.quota);
     assert_eq!(counts, exact, "a burst of {BURST} with one key");
     counts
+}
+
+/// Checks that requests pass without a limit.
+///
+/// # Panics
+/// One does not get 200.
+pub async fn not_limited(mesh: &Mesh) {
+    let counts = mesh.clients.burst(CLOSED, &new_key(), BURST).await;
+    assert_eq!(counts.ok, BURST, "without the chart: {counts:?}");
 }
 
 /// Decisions of each pod's sidecar so far, of this source or, if it is empty, of all.

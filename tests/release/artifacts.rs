@@ -7,7 +7,7 @@ use std::process::Command;
 use sluicegate_tests::process::repository;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Debian's names, and the start of what qemu needs to run a program for it here.
+/// Debian's names, and those of qemu and the kernel.
 pub const ARCHITECTURES: [(&str, &str); 2] = [("amd64", "x86_64"), ("arm64", "aarch64")];
 
 /// A file of the release; `VERSION` in its name stands for the version.

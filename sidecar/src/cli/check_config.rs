@@ -7,6 +7,7 @@ use sluicegate::policy::Policy;
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
+use super::direct::{store_address, store_of_environment};
 use super::manifests::{Manifests, nothing_in};
 use super::stdout::{line, print};
 
@@ -53,6 +54,10 @@ impl CheckConfig {
             Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
             None => None,
         };
+        // What `serve` would use in this environment.
+        if let Some(policy) = &given {
+            store_address(policy, store_of_environment().as_deref())?;
+        }
         if self.envoy.is_empty() {
             return print("the policy is valid; no filter configuration was checked (`--envoy`)\n");
         }

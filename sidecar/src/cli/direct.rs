@@ -53,10 +53,7 @@ impl Direct {
         let Some(path) = &self.policy else {
             return Ok(None);
         };
-        let given = self.store.clone().or_else(|| {
-            let environment = std::env::var("SLUICEGATE_STORE").ok();
-            environment.filter(|store| !store.is_empty())
-        });
+        let given = self.store.clone().or_else(store_of_environment);
         let metrics = Metrics::new().map_err(Failure::system)?;
         let handle = PolicyHandle::load(path, &metrics).map_err(Failure::usage)?;
         let policy = &handle.current().policy;
@@ -82,8 +79,15 @@ impl Direct {
     }
 }
 
+/// What SLUICEGATE_STORE says.
+pub fn store_of_environment() -> Option<String> {
+    std::env::var("SLUICEGATE_STORE").ok()
+}
+
 /// The address of the store: `given`, or else the policy's.
 pub fn store_address(policy: &Policy, given: Option<&str>) -> Result<StoreAddress, Failure> {
+    // A Secret that was made of a file often ends with a line break.
+    let given = given.map(str::trim).filter(|text| !text.is_empty());
     match given {
         None => Ok(policy.store.clone()),
         Some(text) => policy

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sd_notify::NotifyState;
-use sluicegate::decide::PolicyHandle;
-use sluicegate::decide::Service;
+use sluicegate::decide::{PolicyHandle, Service};
+use sluicegate::policy::StoreAddress;
 use sluicegate::server::Stop;
 use sluicegate::store::Store;
 use sluicegate::telemetry::log;
@@ -60,6 +60,7 @@ impl Serve {
         let handle = PolicyHandle::load(&self.policy, &metrics).map_err(Failure::usage)?;
         let policy = &handle.current().policy;
         let store = store_address(policy, self.store.as_deref())?;
+        let is_alone = matches!(store, StoreAddress::Memory);
         let store =
             Store::open(&store, policy.store_timeout).with_memory_limit(policy.memory_limit);
         let mut service = Service::new(handle, store, metrics);
@@ -94,6 +95,12 @@ impl Serve {
             }
         });
         info!(%listen, %admin_listen, "serving");
+        if is_alone {
+            warn!(
+                "the counts are in this process's memory: no other sidecar sees them, and a restart forgets them; to share \
+                 them, set `store` in the policy, or SLUICEGATE_STORE, to the URL of a Redis"
+            );
+        }
         // For `Type=notify` of a systemd unit; without systemd this does nothing. Both ports accept connections already.
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
             warn!("cannot tell systemd that the sidecar serves: {error}");

@@ -23,10 +23,11 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
         .unwrap_or_else(|failure| panic!("{failure}"));
     eventually_within(RECOVERS, "both proxies have the new filter", async || {
         let modules = modules(mesh);
-        modules
-            .iter()
-            .zip(&before)
-            .all(|(now, before)| now != before)
+        modules.len() == before.len()
+            && modules
+                .iter()
+                .zip(&before)
+                .all(|(now, before)| now != before)
     })
     .await;
     let took = started.elapsed();

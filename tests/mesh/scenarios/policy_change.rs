@@ -25,10 +25,11 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
         .unwrap_or_else(|failure| panic!("{failure}"));
     eventually_within(FELT_WITHIN, "both sidecars have the policy", async || {
         let epochs = epochs(mesh);
-        epochs
-            .iter()
-            .zip(&epochs_before)
-            .all(|(now, before)| now > before)
+        epochs.len() == epochs_before.len()
+            && epochs
+                .iter()
+                .zip(&epochs_before)
+                .all(|(now, before)| now > before)
     })
     .await;
     let took = started.elapsed();

@@ -1,0 +1,54 @@
+//! `helm template . | sluicegate check-config --envoy -`, as docs/filter.md tells people to run it in CI.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use sluicegate_tests::chart;
+use sluicegate_tests::process::repository;
+
+use crate::scenes::{self, NAMESPACE};
+
+/// The exit status, and all that was printed.
+fn check(values: &Value) -> (Option<i32>, String) {
+    let manifests = chart::render(NAMESPACE, values).expect("valid values");
+    let documents: Vec<_> = manifests.iter().map(Value::to_string).collect();
+    let mut command = Command::new(repository("target/debug/sluicegate"));
+    let mut child = command
+        .args(["check-config", "--envoy", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("target/debug/sluicegate; build it: make debug");
+    let mut input = child.stdin.take().unwrap();
+    input
+        .write_all(documents.join("\n---\n").as_bytes())
+        .unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&printed).into_owned(),
+    )
+}
+
+#[test]
+fn the_chart_is_checked_against_its_own_policy() {
+    for file in [
+        "envoy-gateway.yaml",
+        "istio.yaml",
+        "kubernetes-deployment.yaml",
+    ] {
+        let mut values = scenes::values(file);
+        let (status, printed) = check(&values);
+        assert_eq!(status, Some(0), "{file}: {printed}");
+        assert!(!printed.contains("several policies"), "{file}: {printed}");
+
+        values["filter"]["config"]["rules"][0]["checks"][0]["limit"] = json!("per-kye");
+        let (status, printed) = check(&values);
+        assert_eq!(status, Some(64), "{file}: {printed}");
+        assert!(printed.contains("no limit `per-kye`"), "{file}: {printed}");
+    }
+}

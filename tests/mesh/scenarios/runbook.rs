@@ -1,0 +1,51 @@
+//! What docs/runbook.md says for Kubernetes: its commands reach a pod, and then the commands that it begins with work.
+
+use std::process::Command;
+
+use sluicegate_tests::process::repository;
+
+use crate::mesh::Mesh;
+use crate::report::Report;
+use crate::tools::run as output_of;
+
+pub fn run(mesh: &Mesh, report: &Report) {
+    let page = std::fs::read_to_string(repository("docs/runbook.md")).expect("the page");
+    let block = |fence: &str, index: usize| {
+        let found = page.split(fence).nth(index).expect(fence);
+        found.split("```").next().unwrap_or_default().to_owned()
+    };
+    let pod = &mesh.pods()[0];
+    let mut reach = block("```bash\n", 1);
+    for (example, real) in [
+        ("=envoy-gateway-system", format!("={}", mesh.proxies.0)),
+        ("=10.244.0.7:9181", format!("={}:9181", pod.address)),
+        (
+            "RELEASE_NAMESPACE=default",
+            format!("RELEASE_NAMESPACE={}", mesh.namespace),
+        ),
+        ("=19000", format!("={}", mesh.admin_port)),
+    ] {
+        assert_eq!(reach.matches(example).count(), 1, "{example}");
+        reach = reach.replace(example, &real);
+    }
+    // The first block in `sh` sets the variables of a host.
+    let start = block("```sh\n", 2);
+    assert!(start.contains("/readyz"), "{start}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = format!(
+        "export PATH={}:$PATH\ntrap 'kill $(jobs -p)' EXIT\n{reach}\n\
+         until curl -s -o /dev/null \"http://$SIDECAR/healthz\" && curl -s -o /dev/null \"http://$ENVOY/ready\"; do\n\
+         sleep 0.2; done\n{start}\nsluicegate check-config --policy \"$POLICY\" --envoy \"$RULES\"\n",
+        // The one of the image.
+        repository("target/release-build/linux-amd64").display()
+    );
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", &script]);
+    command.current_dir(folder.path());
+    mesh.tools.prepare(&mut command);
+    let printed = output_of(&mut command);
+    for expected in ["serving", "sluicegate_decisions_total", "0 errors"] {
+        assert!(printed.contains(expected), "no `{expected}`: {printed}");
+    }
+    report.note(&format!("{}: docs/runbook.md leads to a pod", mesh.name));
+}
