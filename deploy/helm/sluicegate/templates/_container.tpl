@@ -41,7 +41,7 @@ livenessProbe:
   timeoutSeconds: 5
   failureThreshold: 6
 resources:
-  {{- toYaml .Values.sidecar.resources | nindent 2 }}
+  {{- toYaml (.Values.sidecar.resources | default dict) | nindent 2 }}
 securityContext:
   {{- include "sluicegate.securityContext" . | nindent 2 }}
 volumeMounts:
@@ -64,7 +64,7 @@ volumeMounts:
 {{- $env = append $env (dict "name" "SLUICEGATE_OPEN_METRICS" "value" "true") -}}
 {{- end -}}
 {{- end -}}
-{{- with concat $env .Values.sidecar.env -}}
+{{- with concat $env (.Values.sidecar.env | default list) -}}
 {{- toYaml . -}}
 {{- end -}}
 {{- end }}
