@@ -41,7 +41,7 @@ livenessProbe:
   timeoutSeconds: 5
   failureThreshold: 6
 resources:
-  {{- toYaml (.Values.sidecar.resources | default dict) | nindent 2 }}
+  {{- toYaml .Values.sidecar.resources | nindent 2 }}
 securityContext:
   {{- include "sluicegate.securityContext" . | nindent 2 }}
 volumeMounts:
