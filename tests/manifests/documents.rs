@@ -122,12 +122,12 @@ fn istios_page_gives_istiod_and_the_pods_what_they_need() {
     run("istio.md", folder.path());
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     let values: Value = serde_saphyr::from_str(&read("istiod.yaml")).unwrap();
-    assert!(values["sidecarInjectorWebhook"]["templates"]["sluicegate"].is_string());
+    assert!(values["sidecarInjectorWebhook"]["templates"]["sluicegate.istio-ingress"].is_string());
     let patch: Value = serde_json::from_str(&read("patch.json")).unwrap();
     let annotations = &patch["spec"]["template"]["metadata"]["annotations"];
     assert_eq!(
         annotations["inject.istio.io/templates"],
-        "gateway,sluicegate"
+        "gateway,sluicegate.istio-ingress"
     );
 }
 

@@ -171,6 +171,63 @@ fn a_gateway_in_istio_is_a_client() {
     }
 }
 
+/// On proxies with traffic the sidecars come first.
+#[test]
+fn everything_but_the_filter_can_be_installed() {
+    for file in KINDS {
+        let before = scenes::rendered(file);
+        let mut values = scenes::values(file);
+        values["filter"]["enabled"] = json!(false);
+        let manifests = chart::render(NAMESPACE, &values).unwrap();
+        let kinds = |manifests: &[Value]| -> Vec<String> {
+            let kinds = manifests
+                .iter()
+                .map(|manifest| manifest["kind"].to_string());
+            let mut kinds: Vec<_> = kinds
+                .filter(|kind| {
+                    !kind.contains("EnvoyExtensionPolicy") && !kind.contains("WasmPlugin")
+                })
+                .collect();
+            kinds.sort();
+            kinds
+        };
+        assert_eq!(kinds(&manifests), kinds(&before), "{file}");
+        let text = json!(manifests).to_string();
+        for filter in [
+            "EnvoyExtensionPolicy",
+            "WasmPlugin",
+            "http.wasm",
+            "sluicegate-filter",
+        ] {
+            assert!(!text.contains(filter), "{file}: {filter}");
+        }
+        assert!(scenes::notes(&values).contains("Nothing is limited yet"));
+        // The hook reads the rules all the same.
+        assert!(hook(&values, &[]).unwrap().contains("0 errors"));
+        values["filter"]["config"]["rules"][0]["checks"][0]["limit"] = json!("per-kye");
+        let said = hook(&values, &[]).expect_err("a limit that the policy lacks");
+        assert!(said.contains("per-kye"), "{said}");
+        // They may come later.
+        values["filter"] = json!({ "enabled": false });
+        hook(&values, &[]).unwrap();
+    }
+}
+
+/// A patch for a filter that is not there would be an error of Envoy Gateway's.
+#[test]
+fn without_the_filter_nothing_patches_it() {
+    let mut values = scenes::values("envoy-gateway.yaml");
+    values["envoyGateway"]["failReload"] = json!([{ "gateway": "eg", "listener": "http" }]);
+    for enabled in [true, false] {
+        values["filter"]["enabled"] = json!(enabled);
+        let manifests = chart::render(NAMESPACE, &values).unwrap();
+        let is_patched = manifests
+            .iter()
+            .any(|manifest| manifest["kind"] == "EnvoyPatchPolicy");
+        assert_eq!(is_patched, enabled);
+    }
+}
+
 #[test]
 fn generated_what_the_chart_has_from_the_example() {
     let text = std::fs::read_to_string(repository("envoy/envoy.yaml")).unwrap();

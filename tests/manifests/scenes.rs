@@ -1,6 +1,7 @@
 //! The files in tests/manifests/values, and what the chart renders from them.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 use sluicegate_tests::chart;
@@ -28,4 +29,24 @@ pub fn values(name: &str) -> Value {
 /// What the chart renders from a file.
 pub fn rendered(name: &str) -> Vec<Value> {
     chart::render(NAMESPACE, &values(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// What `helm install` prints at its end with these values: `helm template` does not, so a copy of the chart has it in a
+/// manifest.
+pub fn notes(values: &Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("chart");
+    let mut cp = Command::new("cp");
+    cp.args(["--recursive", "--dereference"]);
+    let output = chart::run(cp.arg(repository("deploy/helm/sluicegate")).arg(&copy));
+    assert!(output.status.success(), "{output:?}");
+    let manifest = "kind: Notes\ntext: {{ include \"sluicegate.notes\" . | toJson }}\n";
+    std::fs::write(copy.join("templates/notes.yaml"), manifest).unwrap();
+    let file = folder.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
+    let text = chart::template(&copy, NAMESPACE, &[&file], &[]).unwrap();
+    let manifests = chart::manifests(&text);
+    let is_ours = |manifest: &&Value| manifest["kind"] == "Notes";
+    let notes = manifests.iter().find(is_ours).expect("the notes");
+    notes["text"].as_str().expect("a text").to_owned()
 }

@@ -36,7 +36,7 @@ fn pod_of(manifests: &[Value]) -> Value {
 fn injected(manifest: &Value) -> Value {
     let values = manifest["data"]["values.yaml"].as_str().expect("values");
     let values: Value = serde_saphyr::from_str(values).expect("YAML");
-    let template = &values["sidecarInjectorWebhook"]["templates"]["sluicegate"];
+    let template = &values["sidecarInjectorWebhook"]["templates"]["sluicegate.shop"];
     let template = template.as_str().expect("a template");
     // istiod takes it for a Go template.
     assert!(!template.contains("{{"), "{template}");

@@ -64,7 +64,7 @@ volumeMounts:
 {{- $env = append $env (dict "name" "SLUICEGATE_OPEN_METRICS" "value" "true") -}}
 {{- end -}}
 {{- end -}}
-{{- with concat $env .Values.sidecar.env -}}
+{{- with concat $env (.Values.sidecar.env | default list) -}}
 {{- toYaml . -}}
 {{- end -}}
 {{- end }}

@@ -1,13 +1,16 @@
 {{/* Names, labels and namespaces that several templates share. */}}
 
+{{/* Refused and not cut when it is too long: two releases would get one name. */}}
 {{- define "sluicegate.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Release.Name -}}
+{{- if not (contains .Chart.Name $name) -}}
+{{- $name = printf "%s-%s" $name .Chart.Name -}}
 {{- end -}}
+{{- $name = .Values.fullnameOverride | default $name -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $name) -}}
+{{- fail (printf "fullnameOverride: set a name, because `%s`, made from the release's, cannot be that of a Service: up to 40 of a-z, 0-9 and -, beginning with a letter" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end }}
 
 {{/* Every manifest has them, so this is where values are checked: Helm renders files in an order of its own. */}}
@@ -41,6 +44,11 @@ sluicegate: {{ include "sluicegate.fullname" . }}
 {{/* The host of Istio's ServiceEntry for the sidecar. */}}
 {{- define "sluicegate.istioHost" -}}
 {{- include "sluicegate.fullname" . }}.internal
+{{- end }}
+
+{{/* The name of istiod's injection template. istiod has one set of templates for all namespaces; neither part has a dot. */}}
+{{- define "sluicegate.istioTemplate" -}}
+{{- include "sluicegate.fullname" . }}.{{ .Release.Namespace }}
 {{- end }}
 
 {{/* Envoy's name for the cluster that holds the sidecar. */}}

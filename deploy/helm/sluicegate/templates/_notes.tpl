@@ -9,24 +9,31 @@ Gateways of class `{{ .Values.envoyGateway.gatewayClass }}` have the sidecar. Fo
 Give your Gateway in {{ .Release.Namespace }} the sidecar:
   kubectl -n {{ .Release.Namespace }} patch gateway GATEWAY --type merge -p '{"spec":{"infrastructure":{"parametersRef":{"group":"gateway.envoyproxy.io","kind":"EnvoyProxy","name":"{{ $name }}"}}}}'
 {{- end }}
+{{- if .Values.filter.enabled }}
 A Gateway without it lets everything pass if its rules say `when_unavailable: allow`: send more requests than the limit, and
 expect 429.
+{{- end }}
 {{- else if eq .Values.kind "istio" -}}
 1. Give istiod the template that adds the sidecar to pods (once, and after changes of `sidecar`):
      kubectl -n {{ .Release.Namespace }} get configmap {{ $name }}-istiod-values -o 'jsonpath={.data.values\.yaml}' > {{ $name }}-istiod.yaml
-     helm -n istio-system upgrade istiod istio/istiod --reuse-values -f {{ $name }}-istiod.yaml
+     helm -n istio-system get metadata istiod # its VERSION, below: without it Helm takes the newest
+     helm -n istio-system upgrade istiod istio/istiod --version VERSION --reuse-values -f {{ $name }}-istiod.yaml
 2. Annotate the pods, and restart them:
-     inject.istio.io/templates: {{ eq .Values.istio.proxy "gateway" | ternary "gateway" "sidecar" }},{{ $name }}
+     inject.istio.io/templates: {{ eq .Values.istio.proxy "gateway" | ternary "gateway" "sidecar" }},{{ include "sluicegate.istioTemplate" . }}
      sidecar.istio.io/extraStatTags: rule,limit
      {{- if eq .Values.istio.proxy "workload" }}
      traffic.sidecar.istio.io/excludeInboundPorts: "{{ .Values.sidecar.adminPort }}"
      {{- end }}
+{{- if .Values.filter.enabled }}
 3. Send more requests than the limit, and expect 429: without the sidecar, rules with `when_unavailable: allow` let
    everything pass.
+{{- end }}
 {{- else if .Values.kubernetes.deployment.enabled -}}
+{{- if .Values.filter.enabled -}}
 The Deployment waits for the filter:
   kubectl -n {{ .Release.Namespace }} create configmap {{ .Values.kubernetes.deployment.filterConfigMap }} --from-file=sluicegate.wasm
 Then send more requests than the limit to Service `{{ $name }}`, and expect 429.
+{{- end }}
 {{- else -}}
 Give the pods of your Envoys this label, container and volume:
 
@@ -35,5 +42,13 @@ Give the pods of your Envoys this label, container and volume:
 and your Envoy's configuration this cluster:
 
 {{ include "sluicegate.envoyCluster" . }}
+{{- end }}
+{{- $runsFilter := or (has .Values.kind (list "envoyGateway" "istio")) .Values.kubernetes.deployment.enabled }}
+{{- if and $runsFilter (not .Values.filter.enabled) }}
+Nothing is limited yet: the filter is not installed. When every pod has the sidecar, run `helm upgrade` without
+`filter.enabled: false`.
+{{- end }}
+{{- if and .Values.existingPolicy (not .Values.store.existingSecret.name) }}
+The policy in ConfigMap `{{ .Values.existingPolicy }}` must name its `store`: otherwise every pod counts on its own.
 {{- end }}
 {{- end }}
