@@ -83,6 +83,7 @@ fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
 fn precise() -> Algorithm {
     Algorithm::SlidingWindow {
         precision_us: 3 * SECOND,
+        leased: false,
     }
 }
 
@@ -267,7 +268,7 @@ fn the_clock_may_step() {
         assert!(held + taken <= spec.most_at_once(), "{held} + {taken}");
         // One window later the whole quota is available, although the clock has not reached the old time.
         let lock = match spec.algorithm {
-            Algorithm::SlidingWindow { precision_us } => spec.window_us + precision_us,
+            Algorithm::SlidingWindow { precision_us, .. } => spec.window_us + precision_us,
             Algorithm::TokenBucket { burst } => (burst * spec.window_us).div_ceil(spec.quota),
             _ => spec.window_us,
         };

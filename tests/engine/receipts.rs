@@ -17,6 +17,7 @@ const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow {
         precision_us: SECOND,
+        leased: false,
     },
     Algorithm::FixedWindow,
     Algorithm::TokenBucket { burst: 10 },
