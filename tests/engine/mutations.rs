@@ -160,13 +160,13 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "after a clock step, units of a lease end with the step that it is now",
-        "if kind == LEASED and last > stamp then stamp = last < stamp + b and last or stamp + b end",
+        "if kind == LEASED and last > stamp then stamp = stamp + b end",
         "",
     ),
     (
-        "after a clock step, units of a lease are all restamped",
-        "stamp = last < stamp + b and last or stamp + b end",
-        "stamp = stamp + b end",
+        "every sliding window is restamped as if it had leases",
+        "if kind == LEASED and last > stamp then",
+        "if last > stamp then",
     ),
     (
         "a token bucket waits for its old clock",

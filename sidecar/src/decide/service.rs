@@ -14,7 +14,8 @@ use sluicegate_protocol::{
 use super::buckets::buckets;
 use super::denials::Denials;
 use super::epoch::{PolicyHandle, Reload};
-use super::plan::Plan;
+use super::leases::{Keeper, Leases};
+use super::plan::{Leasing, Plan};
 use super::receipts;
 use super::settle::Settler;
 use crate::clock;
@@ -40,6 +41,7 @@ pub struct Service {
     store: Arc<Store>,
     settler: Settler,
     denials: Denials,
+    leases: Arc<Leases>,
     /// The number of known steps of the store's clock.
     clock_steps: AtomicU64,
     /// Held while the store's overrides are read.
@@ -75,6 +77,7 @@ impl Service {
                 format!("{instance:x}"),
             ),
             policy,
+            leases: Leases::new(store.is_shared().then(|| store.timeout())),
             store,
             denials: Denials::default(),
             clock_steps: AtomicU64::new(0),
@@ -111,9 +114,17 @@ impl Service {
         self.void_after_step();
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let mut plan = Plan::new(&epoch.policy, &asked, overrides, |decision| {
-            self.denials.covering(moment, decision)
-        });
+        let leasing = Leasing {
+            leases: &self.leases,
+            epoch: epoch.number,
+        };
+        let mut plan = Plan::new(
+            &epoch.policy,
+            &asked,
+            overrides,
+            Some(leasing),
+            |decision| self.denials.covering(moment, decision),
+        );
         plan.leave_receipts(&asked, receipts::secret);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);
@@ -121,7 +132,10 @@ impl Service {
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
         let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
-        let decided = plan.verdicts(&outcomes, &fallbacks);
+        for (wanted, outcome) in plan.for_leases(&asked, &outcomes) {
+            self.leases.note(wanted, epoch.number, outcome);
+        }
+        let decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
             epoch.metrics.count(decided, decision, now_us);
@@ -130,9 +144,13 @@ impl Service {
             }
         }
         if store_asked
-            || decided
-                .iter()
-                .any(|decided| matches!(decided.source, Source::Certificate | Source::Override))
+            || decided.iter().any(|decided| {
+                let source = decided.source;
+                matches!(
+                    source,
+                    Source::Certificate | Source::Override | Source::Lease
+                )
+            })
         {
             self.metrics
                 .observe_decision(started.elapsed(), store_asked);
@@ -156,6 +174,7 @@ impl Service {
             && self.clock_steps.swap(steps, Ordering::Relaxed) != steps
         {
             self.denials.void_all();
+            self.leases.end_all();
         }
     }
 
@@ -241,6 +260,11 @@ impl Service {
             };
             outcomes.push(outcome);
         }
+        let leased = void.iter().filter_map(|(limit, key)| {
+            let limit = epoch.policy.limit(limit)?;
+            limit.lease.is_some().then_some((limit, *key))
+        });
+        self.leases.end(leased);
         self.denials.void(void);
         Ok(json(&Listed { outcomes }))
     }
@@ -276,10 +300,14 @@ impl Service {
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let plan = Plan::new(&epoch.policy, &looks, overrides, |_| None);
+        let plan = Plan::new(&epoch.policy, &looks, overrides, None, |_| None);
         let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
         let now_us = clock::now_us();
-        for (decided, (_, sample)) in plan.verdicts(&outcomes, &fallbacks).iter().zip(&samples) {
+        for (decided, (_, sample)) in plan
+            .verdicts(&outcomes, &fallbacks, now_us)
+            .iter()
+            .zip(&samples)
+        {
             if decided.source != Source::Override {
                 epoch.metrics.note(&decided.verdict, &sample.key, now_us);
             }
@@ -302,6 +330,7 @@ impl Service {
             sidecars: usize::try_from(sidecars).unwrap_or(usize::MAX),
             unwritten,
             overrides: self.override_counts(),
+            leased: self.leases.held(),
         })
     }
 
@@ -340,8 +369,23 @@ impl Service {
         self.settler.write_back().await;
     }
 
-    /// Announces to the store that this sidecar is shutting down.
+    /// Asks for leases and returns what was not spent. Never returns.
+    pub async fn keep_leases(&self) {
+        self.keeper().run().await;
+    }
+
+    fn keeper(&self) -> Keeper<'_> {
+        Keeper {
+            leases: &self.leases,
+            settler: &self.settler,
+            policy: &self.policy,
+            denials: &self.denials,
+        }
+    }
+
+    /// Returns what is leased, and announces to the store that this sidecar is shutting down.
     pub async fn leave(&self) {
+        self.keeper().close().await;
         self.settler.leave().await;
     }
 

@@ -27,6 +27,7 @@ pub struct Grant<T> {
 /// The leases of one key. `T` is what their owner needs to return them.
 #[derive(Debug)]
 pub struct Pool<T> {
+    terms: LeaseTerms,
     rate: Rate,
     /// In the order in which they end.
     leases: Vec<Lease<T>>,
@@ -74,8 +75,9 @@ pub struct EndedLease<T> {
 impl<T> Pool<T> {
     /// A pool without a lease.
     #[must_use]
-    pub fn new(terms: &LeaseTerms) -> Self {
+    pub fn new(terms: LeaseTerms) -> Self {
         Self {
+            terms,
             rate: Rate::default(),
             leases: Vec::new(),
             remaining: None,
@@ -130,6 +132,11 @@ impl<T> Pool<T> {
             && newest.is_none_or(|newest| newest.left <= newest.units / 2)
     }
 
+    /// The lease that is wanted will be asked for: [`Pool::ask`], then [`Pool::granted`] or [`Pool::refused`] follow.
+    pub fn asked(&mut self) {
+        self.asking = true;
+    }
+
     /// How many units to ask for. After this, [`Pool::granted`] or [`Pool::refused`] follows. `store_us` is the store's
     /// clock, if it is known.
     ///
@@ -137,7 +144,6 @@ impl<T> Pool<T> {
     /// None now.
     pub fn ask(
         &mut self,
-        terms: &LeaseTerms,
         windows: &[BucketSpec],
         now_us: u64,
         store_us: Option<u64>,
@@ -145,7 +151,8 @@ impl<T> Pool<T> {
         self.asking = true;
         let at_us = store_us.ok_or(LeaseRefusal::Store)?;
         let remaining = self.remaining.unwrap_or(0);
-        let units = terms.size(windows, self.rate.per_s(now_us), remaining, at_us)?;
+        let per_s = self.rate.per_s(now_us);
+        let units = self.terms.size(windows, per_s, remaining, at_us)?;
         Ok(units.min(self.most.max(SMALLEST_LEASE)))
     }
 
@@ -166,14 +173,14 @@ impl<T> Pool<T> {
     }
 
     /// There is no lease now. The next attempt comes a little later.
-    pub fn refused(&mut self, terms: &LeaseTerms, now_us: u64) {
+    pub fn refused(&mut self, now_us: u64) {
         self.asking = false;
-        self.next_try_us = now_us.saturating_add(terms.longest_us / RETRY_PART);
+        self.next_try_us = now_us.saturating_add(self.terms.longest_us / RETRY_PART);
     }
 
     /// Removes the leases that have ended. If more than half of one came back, the next has half as many units; otherwise
     /// it may have twice as many.
-    pub fn ended(&mut self, terms: &LeaseTerms, now_us: u64) -> Vec<EndedLease<T>> {
+    pub fn ended(&mut self, now_us: u64) -> Vec<EndedLease<T>> {
         let ended = self.leases.extract_if(.., |lease| lease.ends_us <= now_us);
         let mut units_and_left = Vec::new();
         let ended = ended.map(|lease| {
@@ -188,7 +195,7 @@ impl<T> Pool<T> {
             self.most = if left > units / 2 {
                 (units / 2).max(SMALLEST_LEASE)
             } else {
-                self.most.max(units).saturating_mul(2).min(terms.most)
+                self.most.max(units).saturating_mul(2).min(self.terms.most)
             };
         }
         ended
@@ -201,9 +208,16 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Forgets what the store had left: the policy or its clock has changed.
+    /// Forgets what the store had left: the bucket was reset, or the store's clock has stepped.
     pub fn forget_remaining(&mut self) {
         self.remaining = None;
+    }
+
+    /// Ends all leases; the next ones have other terms. Keeps the rate.
+    pub fn start_again(&mut self, terms: LeaseTerms) {
+        self.end_all();
+        self.forget_remaining();
+        (self.terms, self.most) = (terms, terms.most);
     }
 
     /// Units that are held.
@@ -242,7 +256,7 @@ mod tests {
 
     /// A pool that has been asked for 4,000 units a second until [`START`].
     fn hot() -> Pool<&'static str> {
-        let mut pool = Pool::new(&TERMS);
+        let mut pool = Pool::new(TERMS);
         for ask in 0..4_000 {
             assert!(pool.take(START - 1_000_000 + ask * 250, 1, 0).is_none());
         }
@@ -271,9 +285,9 @@ mod tests {
         );
         assert!(pool.take(START + 50, 1, 0).is_none());
         assert_eq!(pool.held(), 6, "until it is returned");
-        let ended = pool.ended(&TERMS, START + 50);
+        let ended = pool.ended(START + 50);
         assert_eq!((ended.len(), ended[0].units), (1, 6));
-        assert!(pool.ended(&TERMS, START + 60).is_empty());
+        assert!(pool.ended(START + 60).is_empty());
     }
 
     #[test]
@@ -300,7 +314,7 @@ mod tests {
         let lease = pool.take(START, 10, 0).unwrap().lease;
         assert!(pool.put_back(lease, 10));
         let lease = pool.take(START, 10, 0).unwrap().lease;
-        assert_eq!(pool.ended(&TERMS, START + 50)[0].units, 0);
+        assert_eq!(pool.ended(START + 50)[0].units, 0);
         assert!(!pool.put_back(lease, 10), "the rest was returned already");
     }
 
@@ -308,7 +322,7 @@ mod tests {
     fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
         let mut pool = hot();
         assert!(pool.wants_lease(START));
-        let units = pool.ask(&TERMS, &WINDOWS, START, Some(START)).unwrap();
+        let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
         assert!((390..=400).contains(&units), "{units}");
         assert!(!pool.wants_lease(START), "it is being asked for");
         pool.granted(grant(400, START + 99_000));
@@ -320,31 +334,28 @@ mod tests {
         pool.take(START, 200, 0).unwrap();
         pool.take(START, 200, 0).unwrap();
         assert!(!pool.wants_lease(START), "two at most");
-        pool.ended(&TERMS, START + 99_000);
+        pool.ended(START + 99_000);
         assert!(pool.wants_lease(START + 99_000));
     }
 
     #[test]
     fn after_a_refusal_there_is_a_pause() {
         let mut pool = hot();
-        assert_eq!(
-            pool.ask(&TERMS, &WINDOWS, START, None),
-            Err(LeaseRefusal::Store)
-        );
-        pool.refused(&TERMS, START);
+        assert_eq!(pool.ask(&WINDOWS, START, None), Err(LeaseRefusal::Store));
+        pool.refused(START);
         assert!(!pool.wants_lease(START + 4_999) && pool.wants_lease(START + 5_000));
     }
 
     #[test]
     fn nothing_is_asked_for_before_the_store_said_what_is_left() {
-        let mut pool = Pool::<()>::new(&TERMS);
+        let mut pool = Pool::<()>::new(TERMS);
         for ask in 0..4_000 {
             pool.take(START + ask * 250, 1, 0);
         }
         assert!(!pool.wants_lease(START + 1_000_000));
         pool.note_remaining(10);
         assert!(pool.wants_lease(START + 1_000_000));
-        let refused = pool.ask(&TERMS, &WINDOWS, START + 1_000_000, Some(START));
+        let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START));
         assert_eq!(refused, Err(LeaseRefusal::NearLimit));
     }
 
@@ -355,10 +366,10 @@ mod tests {
         // Nothing is spent: halves, down to the smallest.
         for round in 0..7 {
             let now_us = START + round;
-            let units = pool.ask(&TERMS, &WINDOWS, START, Some(START)).unwrap();
+            let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
             sizes.push(units);
             pool.granted(grant(units, now_us));
-            pool.ended(&TERMS, now_us);
+            pool.ended(now_us);
         }
         assert!(
             sizes.windows(2).all(|pair| pair[1] == (pair[0] / 2).max(8)),
@@ -368,11 +379,11 @@ mod tests {
         // All is spent: doubles again, up to what the rate allows.
         for round in 10..18 {
             let now_us = START + round;
-            let units = pool.ask(&TERMS, &WINDOWS, START, Some(START)).unwrap();
+            let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
             sizes.push(units);
             pool.granted(grant(units, now_us + 1));
             pool.take(now_us, units, 0).unwrap();
-            pool.ended(&TERMS, now_us + 1);
+            pool.ended(now_us + 1);
         }
         assert!(*sizes.last().unwrap() > 350, "{sizes:?}");
     }
@@ -384,7 +395,7 @@ mod tests {
         pool.granted(grant(10, START + 60));
         pool.end_all();
         assert!(pool.take(START, 1, 0).is_none());
-        let units: u64 = pool.ended(&TERMS, START).iter().map(|one| one.units).sum();
+        let units: u64 = pool.ended(START).iter().map(|one| one.units).sum();
         assert_eq!((units, pool.held()), (20, 0));
         assert!(!pool.is_idle(START) && pool.is_idle(START + 10_000_000));
     }
