@@ -41,7 +41,11 @@ const MAX_WISHES: usize = 4_096;
 #[derive(Debug)]
 enum Wish {
     /// Ask for a lease.
-    Ask(KeyOf),
+    Ask {
+        key: KeyOf,
+        /// Requests go to the store meanwhile.
+        dry: bool,
+    },
     /// Return the leases of a key that have ended.
     Look(KeyOf),
     /// Return units whose lease was returned while they were taken.
@@ -239,7 +243,11 @@ impl Leases {
 
     fn wish_for_lease(&self, of_key: &mut OfKey, wanted: Wanted<'_>, now_us: u64) {
         of_key.pool.asked();
-        if !self.wish(Wish::Ask(wanted.under(of_key.epoch))) {
+        let wish = Wish::Ask {
+            key: wanted.under(of_key.epoch),
+            dry: of_key.pool.is_dry(now_us),
+        };
+        if !self.wish(wish) {
             of_key.pool.refused(now_us);
         }
     }

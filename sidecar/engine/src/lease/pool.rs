@@ -152,7 +152,9 @@ impl<T> Pool<T> {
         let at_us = store_us.ok_or(LeaseRefusal::Store)?;
         let remaining = self.remaining.unwrap_or(0);
         let per_s = self.rate.per_s(now_us);
-        let units = self.terms.size(windows, per_s, remaining, at_us)?;
+        let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
+        let held = live.map(|lease| lease.left).sum();
+        let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
         Ok(units.min(self.most.max(SMALLEST_LEASE)))
     }
 
@@ -224,6 +226,13 @@ impl<T> Pool<T> {
     #[must_use]
     pub fn held(&self) -> u64 {
         self.leases.iter().map(|lease| lease.left).sum()
+    }
+
+    /// Whether there is no lease to spend.
+    #[must_use]
+    pub fn is_dry(&self, now_us: u64) -> bool {
+        let mut leases = self.leases.iter();
+        !leases.any(|lease| now_us < lease.ends_us && lease.left > 0)
     }
 
     /// Whether it can be dropped: it holds nothing, and the key is asked for less than once a second.

@@ -75,7 +75,8 @@ impl LeaseTerms {
         length_us - length_us.div_ceil(DRIFT)
     }
 
-    /// The units of a lease for a key that is asked for `per_s` units a second, of which the store has `remaining` left.
+    /// The units of a lease for a key that is asked for `per_s` units a second, of which `held` are held already and the store
+    /// has `remaining` left.
     ///
     /// # Errors
     /// There is none now.
@@ -83,6 +84,7 @@ impl LeaseTerms {
         &self,
         windows: &[BucketSpec],
         per_s: f64,
+        held: u64,
         remaining: u64,
         at_us: u64,
     ) -> Result<u64, LeaseRefusal> {
@@ -95,7 +97,10 @@ impl LeaseTerms {
         }
         let wanted = per_s * float(self.length_us(windows, at_us)) / 1e6;
         // Not negative, and a cast of a float saturates.
-        let units = (wanted as u64).min(self.most).min(spare);
+        let units = (wanted as u64)
+            .saturating_sub(held)
+            .min(self.most)
+            .min(spare);
         if units < SMALLEST_LEASE {
             return Err(LeaseRefusal::Small);
         }
@@ -163,7 +168,7 @@ mod tests {
         ] {
             let windows = [minute(1_000_000), spec(algorithm, 1_000_000, 60_000_000)];
             assert_eq!(spend_by_us(&windows, 1), None);
-            let size = TERMS.size(&windows, 1e6, 1_000_000, 1);
+            let size = TERMS.size(&windows, 1e6, 0, 1_000_000, 1);
             assert_eq!(size, Err(LeaseRefusal::Small), "{algorithm:?}");
         }
         assert_eq!(spend_by_us(&[], 1), None);
@@ -189,8 +194,10 @@ mod tests {
     fn the_size_is_what_will_be_spent_and_never_more_than_half_of_what_is_to_spare() {
         let (windows, at) = ([minute(60_000)], 1_000_001);
         assert_eq!(reserve(&TERMS, &windows), 200);
-        let size = |per_s, remaining| TERMS.size(&windows, per_s, remaining, at);
+        let size = |per_s, remaining| TERMS.size(&windows, per_s, 0, remaining, at);
         assert_eq!(size(2_000.0, 60_000), Ok(199));
+        let renewed = TERMS.size(&windows, 2_000.0, 66, 60_000, at);
+        assert_eq!(renewed, Ok(133), "what is held is spent first");
         assert_eq!(size(2e6, 60_000), Ok(1_000), "`most`");
         assert_eq!(size(2_000.0, 400), Ok(100), "half of what is to spare");
         assert_eq!(size(2_000.0, 215), Err(LeaseRefusal::NearLimit));
@@ -198,7 +205,7 @@ mod tests {
         assert_eq!(size(2_000.0, 0), Err(LeaseRefusal::NearLimit));
         assert_eq!(size(49.0, 60_000), Err(LeaseRefusal::Cold));
         assert_eq!(size(70.0, 60_000), Err(LeaseRefusal::Small));
-        let end_of_step = TERMS.size(&windows, 2_000.0, 60_000, 1_998_000);
+        let end_of_step = TERMS.size(&windows, 2_000.0, 0, 60_000, 1_998_000);
         assert_eq!(end_of_step, Err(LeaseRefusal::Small));
     }
 

@@ -3,15 +3,21 @@
 use std::sync::Arc;
 
 use sluicegate_engine::lease::{Grant, LeaseRefusal, reserve};
-use sluicegate_engine::{BatchBuilder, Bucket, Decision, Outcome, Take, bucket_key, receipt_key};
+use sluicegate_engine::{
+    BatchBuilder, Bucket, Decision, Outcome, Receipt as StoredReceipt, Take, bucket_key,
+    receipt_key,
+};
 
 use super::KeyOf;
 use super::held::Leased;
 use crate::decide::plan::window_us;
-use crate::decide::receipts;
 use crate::policy::Limit;
 use crate::store::GiveBackEntry;
 use crate::telemetry::metrics::LeaseMetrics;
+
+/// How long the store keeps the receipt of a lease after its end. A key has some leases each second, and a window may last
+/// for days: receipts that lasted as long would fill the store. Units that are returned later are held for one window.
+const RETURN_WITHIN_US: u64 = 5_000_000;
 
 /// What is needed to return the units of a lease, and to answer from it.
 #[derive(Debug)]
@@ -70,12 +76,15 @@ impl Asked {
             cost: self.units,
         });
         let takes = takes.collect();
-        let windows = self.buckets.iter().map(|bucket| &bucket.spec);
-        let receipt = receipts::receipt(self.store_key.clone(), self.units, windows);
+        let longest_us = self.key.limit.lease.map_or(0, |terms| terms.longest_us);
         builder.push(Decision {
             takes,
             peek: false,
-            receipts: vec![receipt],
+            receipts: vec![StoredReceipt {
+                key: self.store_key.clone(),
+                units: self.units,
+                lifetime_us: longest_us.saturating_add(RETURN_WITHIN_US),
+            }],
         });
     }
 

@@ -9,7 +9,7 @@ use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
 use sluicegate_engine::{BatchBuilder, bucket_key};
 
 use super::ask::{Asked, is_useless};
-use super::{KeyOf, Leases, MAX_WISHES, Receipt, Wish, lock};
+use super::{KeyOf, Leases, Receipt, Wish, lock};
 use crate::clock;
 use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
@@ -17,9 +17,11 @@ use crate::decide::receipts;
 use crate::decide::settle::Settler;
 use crate::telemetry::metrics::LeaseMetrics;
 
-/// Asks and returns wait for others for this part of the longest lease, so that they share a call; at most [`MAX_GROUPING`].
-const GROUPING_PART: u64 = 20;
-const MAX_GROUPING: Duration = Duration::from_millis(5);
+/// Renewals and returns wait for others for this part of the longest lease, so that they share a call: a renewal begins when
+/// what is left lasts for a third of it.
+const GROUPING_PART: u64 = 5;
+/// The same, for keys without a lease to spend.
+const DRY_GROUPING_PART: u64 = 50;
 
 /// Units to return.
 type Returns = Vec<EndedLease<Arc<Receipt>>>;
@@ -45,15 +47,21 @@ impl Keeper<'_> {
         let mut ends: BTreeMap<u64, Vec<KeyOf>> = BTreeMap::new();
         loop {
             let mut wishes = Vec::new();
-            let next = ends.first_key_value().map(|(ends_us, _)| *ends_us);
-            tokio::select! {
-                _ = wished.recv_many(&mut wishes, MAX_WISHES) => {}
-                () = sleep_until(next) => {}
-            }
-            let due = ends.values().next().and_then(|keys| keys.first());
-            tokio::time::sleep(grouping(&wishes, due)).await;
-            while let Ok(wish) = wished.try_recv() {
-                wishes.push(wish);
+            let mut begin_us = ends.iter().next().map(|(ends_us, keys)| {
+                let first = keys.first().map_or(0, grouping_us);
+                ends_us.saturating_add(first)
+            });
+            // Until the first wish or return must not wait any longer.
+            loop {
+                tokio::select! {
+                    wish = wished.recv() => {
+                        let Some(wish) = wish else { return };
+                        let by_us = clock::now_us().saturating_add(wish.may_wait_us());
+                        begin_us = Some(begin_us.map_or(by_us, |begin_us| begin_us.min(by_us)));
+                        wishes.push(wish);
+                    }
+                    () = sleep_until(begin_us) => break,
+                }
             }
             let later = ends.split_off(&clock::now_us().saturating_add(1));
             let (mut asks, mut returns) = (Vec::new(), Vec::new());
@@ -63,7 +71,7 @@ impl Keeper<'_> {
             ends = later;
             for wish in wishes {
                 match wish {
-                    Wish::Ask(key) => asks.push(key),
+                    Wish::Ask { key, .. } => asks.push(key),
                     Wish::Look(key) => returns.extend(self.ended(&key)),
                     Wish::Return(ended) => returns.push(ended),
                 }
@@ -225,8 +233,8 @@ impl Keeper<'_> {
             for (ended, returned) in of_epoch.iter().zip(returned) {
                 let metrics = &ended.tag.metrics;
                 metrics.remove_on_the_way(ended.units);
-                if returned.is_some() && ended.tag.is_granted {
-                    metrics.count_returned(ended.units);
+                if ended.tag.is_granted {
+                    metrics.count_returned(returned.unwrap_or(0));
                 }
             }
             if !self.denials.is_empty() {
@@ -255,16 +263,21 @@ fn unspent(grant: Grant<Arc<Receipt>>) -> EndedLease<Arc<Receipt>> {
     }
 }
 
-/// How long to wait for others.
-fn grouping(wishes: &[Wish], due: Option<&KeyOf>) -> Duration {
-    let limit_of = |wish: &Wish| match wish {
-        Wish::Ask(key) | Wish::Look(key) => key.limit.lease,
-        Wish::Return(ended) => ended.tag.limit.lease,
-    };
-    let due = due.and_then(|key| key.limit.lease);
-    let terms = wishes.iter().filter_map(limit_of).chain(due);
-    let shortest_us = terms.map(|terms| terms.longest_us).min().unwrap_or(0);
-    Duration::from_micros(shortest_us / GROUPING_PART).min(MAX_GROUPING)
+/// How long a key's renewal or return waits for others.
+fn grouping_us(key: &KeyOf) -> u64 {
+    key.limit.lease.map_or(0, |terms| terms.longest_us) / GROUPING_PART
+}
+
+impl Wish {
+    /// How long it waits for others.
+    fn may_wait_us(&self) -> u64 {
+        match self {
+            Self::Ask { key, dry: true } => grouping_us(key) * GROUPING_PART / DRY_GROUPING_PART,
+            Self::Ask { key, .. } => grouping_us(key),
+            // A denial found them, or an operator ended them.
+            Self::Look(_) | Self::Return(_) => 0,
+        }
+    }
 }
 
 async fn sleep_until(us: Option<u64>) {
