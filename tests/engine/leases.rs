@@ -112,7 +112,8 @@ struct Seen {
     by_store: u64,
     denials: u64,
     most_idle: u64,
-    /// The largest part of the bound that was idle, in percent.
+    /// The most units held by all, and the largest part of the bound that this was, in percent.
+    most_held: u64,
     most_of_bound: u64,
 }
 
@@ -249,32 +250,46 @@ impl Run<'_> {
         }
     }
 
-    /// The published bound: idle elsewhere is at most 2 x D x L, D being the units a second that the fleet was asked for, on
-    /// the average of a quarter of a second, at some time in the last L.
-    fn check_idle(&mut self, denied: usize, cost: u64) {
-        let others = (0..SIDECARS).filter(|other| *other != denied);
-        let of = |other: usize| {
-            let one = &self.sidecars[other];
+    /// 2 x D x L: D is how many units a second the fleet was asked for, on the average of a quarter of a second, at some time
+    /// in the last L.
+    fn bound(&self) -> u64 {
+        let since = self.now.saturating_sub(TERMS.longest_us);
+        let first = self.first_asked(since);
+        let weights = self.asked[first..].iter().map(|(.., weight)| *weight);
+        let rate = weights.fold(self.weight_at(first, since), f64::max) * 1e6 / MEMORY_US;
+        (2.0 * rate * TERMS.longest_us as f64 / 1e6) as u64
+    }
+
+    /// The first request since a time.
+    fn first_asked(&self, since: u64) -> usize {
+        self.asked.partition_point(|(at, ..)| *at < since)
+    }
+
+    /// Units that sidecars hold.
+    fn held(&self, sidecars: impl Iterator<Item = usize>) -> u64 {
+        let of = |sidecar: usize| {
+            let one = &self.sidecars[sidecar];
             one.pool.held() + one.tentative
         };
-        let idle: u64 = others.clone().map(of).sum();
-        let since = self.now.saturating_sub(TERMS.longest_us);
-        let first = self.asked.partition_point(|(at, ..)| *at < since);
-        let recent = &self.asked[first..];
-        let weights = recent.iter().map(|(.., weight)| *weight);
-        let rate = weights.fold(self.weight_at(first, since), f64::max) * 1e6 / MEMORY_US;
-        let bound = (2.0 * rate * TERMS.longest_us as f64 / 1e6) as u64;
+        sidecars.map(of).sum()
+    }
+
+    /// When the store denies, what is idle elsewhere is within the bound. And unless demand is more than twice the limit's own
+    /// rate, every lease has ended.
+    fn check_idle(&mut self, denied: usize, cost: u64) {
+        let others = (0..SIDECARS).filter(|other| *other != denied);
+        let (idle, bound) = (self.held(others.clone()), self.bound());
         assert!(
             idle <= bound,
             "{idle} units are idle elsewhere, over {bound}"
         );
         self.seen.most_idle = self.seen.most_idle.max(idle);
-        if bound > 0 {
-            self.seen.most_of_bound = self.seen.most_of_bound.max(100 * idle / bound);
-        }
-        // Unless demand is more than twice the limit's own rate, every lease has ended before the first denial.
+        let since = self.now.saturating_sub(TERMS.longest_us);
+        let recent = &self.asked[self.first_asked(since)..];
         let asked: u64 = recent.iter().map(|(_, units, _)| units).sum();
-        if asked.max(cost) <= reserve(&TERMS, &self.world.windows) && self.world.steps.is_empty() {
+        let of_rate = |spec: &BucketSpec| 2 * TERMS.longest_us * spec.quota / spec.window_us;
+        let twice_the_rate = self.world.windows.iter().map(of_rate).max().unwrap_or(0);
+        if asked.max(cost) <= twice_the_rate && self.world.steps.is_empty() {
             for other in others {
                 let dry = self.sidecars[other].pool.is_dry(self.clock(other));
                 assert!(dry, "sidecar {other} still holds a lease at a denial");
@@ -391,6 +406,10 @@ impl Run<'_> {
                     remaining,
                     tag: secret,
                 });
+                let (held, bound) = (self.held(0..SIDECARS), self.bound());
+                assert!(held <= bound, "{held} units are held, over {bound}");
+                self.seen.most_held = self.seen.most_held.max(held);
+                self.seen.most_of_bound = self.seen.most_of_bound.max(100 * held / bound.max(1));
                 let more_us = self.random(20 * MS);
                 self.after(sidecar, ends_us - now_us + more_us, Event::Collect);
             }
@@ -450,8 +469,7 @@ impl Run<'_> {
     }
 }
 
-fn run(stores: &mut Stores, world: &World) -> Seen {
-    stores.start_again();
+fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
     let subject = "hot".to_owned();
     let bucket = |(index, spec): (usize, &BucketSpec)| Bucket {
         key: format!("sg:{{{subject}}}:l:{index}"),
@@ -466,10 +484,10 @@ fn run(stores: &mut Stores, world: &World) -> Seen {
         returned: 0,
         tentative: 0,
     };
-    let mut run = Run {
+    Run {
         stores,
         buckets: world.windows.iter().enumerate().map(bucket).collect(),
-        subject: subject.clone(),
+        subject,
         world,
         now: SECOND,
         store_ahead: START_US,
@@ -480,7 +498,12 @@ fn run(stores: &mut Stores, world: &World) -> Seen {
         admitted: Vec::new(),
         asked: Vec::new(),
         seen: Seen::default(),
-    };
+    }
+}
+
+fn run(stores: &mut Stores, world: &World) -> Seen {
+    stores.start_again();
+    let mut run = new_run(stores, world);
     let mut begins = 0;
     for phase in &world.phases {
         for (sidecar, rate) in phase.rates.into_iter().enumerate() {
@@ -535,14 +558,14 @@ fn sliding(quota: u64, window_us: u64, precision_us: u64) -> BucketSpec {
 }
 
 fn windows(fixed: bool) -> impl Strategy<Value = Vec<BucketSpec>> {
-    let quota = prop_oneof![150u64..600, 600u64..1_500];
+    let quota = prop_oneof![100u64..300, 300u64..1_000];
     let sliding_one = (
         quota.clone(),
         15 * SECOND..40 * SECOND,
         900 * MS..7 * SECOND,
     )
         .prop_map(|(quota, window_us, precision_us)| sliding(quota, window_us, precision_us));
-    let fixed_one = (quota, 15 * SECOND..40 * SECOND).prop_map(|(quota, window_us)| BucketSpec {
+    let fixed_one = (quota, 4 * SECOND..12 * SECOND).prop_map(|(quota, window_us)| BucketSpec {
         algorithm: Algorithm::FixedWindow,
         quota,
         window_us,
@@ -570,7 +593,7 @@ fn phases() -> impl Strategy<Value = Vec<Phase>> {
 }
 
 fn worlds(fixed: bool, steps_back: bool) -> impl Strategy<Value = World> {
-    let steps = prop::collection::vec((1u64..15 * SECOND, 5u64..95), 1..4);
+    let steps = prop::collection::vec((1u64..5 * SECOND, 5u64..95), 1..4);
     let crashes = prop::collection::vec((0..SIDECARS, 5u64..95), 0..3);
     (windows(fixed), phases(), crashes, steps, any::<u64>()).prop_map(
         move |(windows, phases, crashes, steps, seed)| World {
@@ -603,6 +626,7 @@ fn run_all(worlds: impl Strategy<Value = World>) {
         total.by_store += seen.by_store;
         total.denials += seen.denials;
         total.most_idle = total.most_idle.max(seen.most_idle);
+        total.most_held = total.most_held.max(seen.most_held);
         total.most_of_bound = total.most_of_bound.max(seen.most_of_bound);
         Ok(())
     });
@@ -618,6 +642,117 @@ fn run_all(worlds: impl Strategy<Value = World>) {
 fn panic_text(why: &Box<dyn std::any::Any + Send>) -> String {
     let text = why.downcast_ref::<String>().cloned();
     text.unwrap_or_else(|| "a panic".to_owned())
+}
+
+/// A lease that is spent in its last microsecond, in a store that is full all the time.
+#[derive(Clone, Debug)]
+struct LastMoment {
+    precision_us: u64,
+    window_us: u64,
+    /// When the units are taken, in thousandths of a step.
+    taken_at: u64,
+    units: u64,
+    /// The clock steps back by so much, so many thousandths of the lease's time after it was taken.
+    step: Option<(u64, u64)>,
+}
+
+fn last_moments(steps_back: bool) -> impl Strategy<Value = LastMoment> {
+    let step = (1u64..8 * SECOND, 0u64..1_000);
+    (SECOND..3 * SECOND, 4u64..8, 0u64..1_000, 8u64..20, step).prop_map(
+        move |(precision_us, steps, taken_at, units, step)| LastMoment {
+            precision_us,
+            window_us: precision_us * steps + 7,
+            taken_at,
+            units,
+            step: steps_back.then_some(step),
+        },
+    )
+}
+
+fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
+    stores.start_again();
+    let world = World {
+        windows: vec![sliding(40, moment.window_us, moment.precision_us)],
+        phases: Vec::new(),
+        crashes: Vec::new(),
+        steps: Vec::new(),
+        seed: 0,
+    };
+    let mut run = new_run(stores, &world);
+    let p = moment.precision_us;
+    // The beginning of a step of the store, and a time in it.
+    run.now = p - START_US % p + p / 1_000 * moment.taken_at + 1;
+    let terms = LeaseTerms {
+        longest_us: 10 * SECOND,
+        ..TERMS
+    };
+    let outcome = run.decide(moment.units, Some(1));
+    assert!(outcome.admitted);
+    let length_us = terms.length_us(&world.windows, outcome.at_us);
+    let mut pool = Pool::new(terms);
+    pool.granted(Grant {
+        units: moment.units,
+        ends_us: run.now + length_us,
+        remaining: outcome.remaining,
+        tag: (),
+    });
+    let (begin, end) = (run.now, run.now + length_us);
+    let step = moment
+        .step
+        .map(|(us, part)| (begin + length_us / 1_000 * part, us));
+    let until = begin + 3 * moment.window_us;
+    // Late by up to two steps, in case the pool lets units be spent then.
+    let spends = [end.saturating_sub(1), end + 1, end + p / 2, end + 2 * p];
+    let mut times: Vec<u64> = (0..)
+        .map(|n| begin + n * p / 16)
+        .take_while(|at| *at < until)
+        .chain(spends.into_iter().filter(|at| *at >= begin))
+        .chain(step.iter().map(|(at, _)| *at))
+        .collect();
+    times.sort_unstable();
+    let mut stepped = false;
+    for at in times {
+        run.now = at;
+        if let Some((_, us)) = step.filter(|(step_at, _)| *step_at <= at && !stepped) {
+            run.store_ahead -= us;
+            stepped = true;
+        }
+        if spends.contains(&at) && pool.take(at, moment.units, 0).is_some() {
+            run.admit(moment.units);
+        }
+        while run.decide(1, None).admitted {
+            run.admit(1);
+        }
+    }
+    run.check_never_over();
+    let spent = run.admitted.iter().filter(|(.., units)| *units > 1).count();
+    assert_eq!(spent, usize::from(length_us > 0), "the lease was spent");
+}
+
+fn check_last_moments(steps_back: bool) {
+    let stores = std::cell::RefCell::new(Stores::start());
+    let config = Config {
+        cases: 40,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let ran = TestRunner::new(config).run(&last_moments(steps_back), |moment| {
+        spend_in_the_last_moment(&mut stores.borrow_mut(), &moment);
+        Ok(())
+    });
+    if let Err(failure) = ran {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn units_that_are_spent_in_the_last_moment_are_in_no_window_over() {
+    check_last_moments(false);
+}
+
+#[test]
+fn units_that_are_spent_after_the_clock_stepped_back_are_in_no_window_over() {
+    check_last_moments(true);
 }
 
 #[test]
