@@ -717,8 +717,10 @@ fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
             run.store_ahead -= us;
             stepped = true;
         }
-        if spends.contains(&at) && pool.take(at, moment.units, 0).is_some() {
-            run.admit(moment.units);
+        // Half of it in its last moment. The other half is too late.
+        let half = moment.units / 2;
+        if spends.contains(&at) && pool.take(at, half, 0).is_some() {
+            run.admit(half);
         }
         while run.decide(1, None).admitted {
             run.admit(1);
