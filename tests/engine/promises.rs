@@ -87,10 +87,18 @@ fn precise() -> Algorithm {
     }
 }
 
+fn leased() -> Algorithm {
+    Algorithm::SlidingWindow {
+        precision_us: 3 * SECOND,
+        leased: true,
+    }
+}
+
 fn any_spec() -> impl Strategy<Value = BucketSpec> {
     prop_oneof![
         spec(Algorithm::SlidingLog),
         spec(precise()),
+        spec(leased()),
         spec(Algorithm::FixedWindow),
         spec(Algorithm::TokenBucket { burst: 9 }),
     ]
@@ -268,7 +276,10 @@ fn the_clock_may_step() {
         assert!(held + taken <= spec.most_at_once(), "{held} + {taken}");
         // One window later the whole quota is available, although the clock has not reached the old time.
         let lock = match spec.algorithm {
-            Algorithm::SlidingWindow { precision_us, .. } => spec.window_us + precision_us,
+            Algorithm::SlidingWindow {
+                precision_us,
+                leased,
+            } => spec.window_us + precision_us * (1 + u64::from(leased)),
             Algorithm::TokenBucket { burst } => (burst * spec.window_us).div_ceil(spec.quota),
             _ => spec.window_us,
         };

@@ -332,3 +332,6 @@ impl Shard {
         self.keys = self.by_limit.values().map(HashMap::len).sum();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,7 @@ use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Health, HealthState, Outage, Store, StoreError};
 use crate::telemetry::events::EventLog;
-use crate::telemetry::metrics::{GaugeReadings, Metrics, Sample};
+use crate::telemetry::metrics::{GaugeReadings, LeaseTotals, Metrics, Sample};
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
 
@@ -387,6 +387,15 @@ impl Service {
     pub async fn leave(&self) {
         self.keeper().close().await;
         self.settler.leave().await;
+    }
+
+    /// What leases hold and have spent, if a limit of the policy in force has some.
+    pub fn lease_totals(&self) -> Option<LeaseTotals> {
+        let spent = self.policy.current().metrics.spent_by_leases()?;
+        Some(LeaseTotals {
+            held: self.leases.held().values().sum(),
+            spent,
+        })
     }
 
     /// The kind of store, for people.

@@ -30,7 +30,7 @@ use crate::telemetry::labels::{FailureKind, Outcome, Source};
 use crate::telemetry::verdict::Decided;
 use families::Families;
 pub use families::MetricsError;
-pub use leases::LeaseMetrics;
+pub use leases::{LeaseMetrics, LeaseTotals};
 use limit::LimitMetrics;
 pub use limit::Sample;
 use windows::WindowMetrics;
@@ -294,6 +294,12 @@ impl PolicyMetrics {
     /// The metrics of a limit's leases, if the policy has leases for it.
     pub fn leases(&self, limit: &str) -> Option<Arc<LeaseMetrics>> {
         self.leases.get(limit).map(Arc::clone)
+    }
+
+    /// Units that leases have spent, if a limit of the policy has leases.
+    pub fn spent_by_leases(&self) -> Option<u64> {
+        let each = self.leases.values();
+        (!self.leases.is_empty()).then(|| each.map(|of_limit| of_limit.spent()).sum())
     }
 
     /// A verdict has the state of one limit only, the one that decided. Of each other limit, which may be almost used

@@ -4,10 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus::{IntCounter, IntGauge};
+use serde::Serialize;
 use sluicegate_engine::lease::LeaseRefusal;
 
 use super::families::Families;
 use crate::telemetry::labels::{LeaseEvent, NoLease};
+
+/// All leases of a sidecar, for the live page.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LeaseTotals {
+    /// Units that are held.
+    pub held: u64,
+    /// Units spent since the start.
+    pub spent: u64,
+}
 
 /// The metrics of one limit's leases.
 #[derive(Debug)]
@@ -50,6 +60,11 @@ impl LeaseMetrics {
     /// A decision was admitted with units of a lease.
     pub fn count_spent(&self, units: u64) {
         self.spent.inc_by(units);
+    }
+
+    /// Units spent so far.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent.get()
     }
 
     /// The store has taken units back.
