@@ -91,6 +91,9 @@ enum Event {
     },
 }
 
+/// When an event happens, its number among those of that time, whose it is, and in which of its lives.
+type Planned = (u64, u64, usize, u32, Event);
+
 #[derive(Debug)]
 struct Sidecar {
     pool: Pool<u128>,
@@ -126,7 +129,7 @@ struct Run<'a> {
     /// The store's clock is ahead of real time by this.
     store_ahead: u64,
     sidecars: Vec<Sidecar>,
-    queue: BinaryHeap<Reverse<(u64, u64, usize, u32, Event)>>,
+    queue: BinaryHeap<Reverse<Planned>>,
     number: u64,
     secrets: u128,
     /// Real time and store's time of each admission, and its units.

@@ -189,6 +189,34 @@ async fn a_denial_by_another_limit_puts_leased_units_back() {
 }
 
 #[tokio::test]
+async fn a_tighter_limit_in_the_same_decision_does_not_keep_a_hot_limit_from_its_leases() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let mut sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let (mut admitted, mut user) = (0, 0);
+    while units(&sidecar, "spent").await < 200 {
+        assert!(
+            Instant::now() < deadline,
+            "no leases: {}",
+            sidecar.metrics().await
+        );
+        // Each user has 5 units in an hour, so the store's answers are about users.
+        let of_user = |user: u64| {
+            let small = json!({ "limit": "small", "key": user.to_string() });
+            json!({ "checks": [small, check("hot")] })
+        };
+        admitted += admit(&sidecar, (user..user + 20).map(of_user).collect()).await;
+        user += 20;
+    }
+    assert_eq!(admitted, user);
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    let other = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    assert_eq!(used(&other).await, admitted, "of the hot limit");
+}
+
+#[tokio::test]
 async fn a_sidecar_that_stops_returns_its_leases() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;

@@ -148,19 +148,23 @@ impl Leases {
         ))
     }
 
-    /// Notes the store's outcome of a decision over this check. If units that this sidecar holds are why it was denied, they
-    /// are returned at once.
-    pub fn note(&self, wanted: Wanted<'_>, epoch: u64, outcome: &Outcome) {
+    /// Notes the store's outcome of a decision over this check; `decided`: this check decided. If units that this sidecar holds
+    /// are why it was denied, they are returned at once.
+    pub fn note(&self, wanted: Wanted<'_>, epoch: u64, outcome: &Outcome, decided: bool) {
         let mut shard = self.shard(wanted.key);
         let now_us = clock::now_us();
         let of_key = shard.known(&wanted.limit.name, wanted.key);
         let Some(of_key) = of_key.filter(|of_key| of_key.epoch == epoch) else {
             return;
         };
-        of_key.pool.note_remaining(outcome.remaining);
+        if decided {
+            of_key.pool.note_remaining(outcome.remaining);
+        } else if outcome.admitted {
+            of_key.pool.note_admitted(&wanted.limit.windows);
+        }
         if !outcome.admitted {
             let held = of_key.pool.held();
-            if held > 0 && outcome.remaining.saturating_add(held) >= wanted.cost {
+            if decided && held > 0 && outcome.remaining.saturating_add(held) >= wanted.cost {
                 of_key.pool.end_all();
                 of_key.pool.refused(now_us);
                 self.wish(Wish::Look(wanted.under(epoch)));

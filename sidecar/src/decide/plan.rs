@@ -7,7 +7,9 @@ use std::sync::Arc;
 use sluicegate_engine::{
     Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, receipt_key,
 };
-use sluicegate_protocol::{DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict};
+use sluicegate_protocol::{
+    DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
+};
 
 use super::fallback::Fallback;
 use super::leases::{Held, Leases, Wanted};
@@ -150,6 +152,20 @@ impl Planned {
     }
 }
 
+impl Planned {
+    /// What the caller is to do without the store's outcome. If it admits, it spends what leases decided: their limits need not
+    /// be among those that allow everything.
+    fn without_store(&self, say: Option<WithoutStore>, now_us: u64) -> Option<WithoutStore> {
+        if say == Some(WithoutStore::Allow) {
+            if !self.leased.iter().all(|(_, held)| held.is_live(now_us)) {
+                return None;
+            }
+            self.leased.iter().for_each(|(_, held)| held.spend());
+        }
+        say
+    }
+}
+
 /// The status of a check that a lease decides.
 fn leased_status(check: usize, held: &Held) -> LimitStatus<'_> {
     LimitStatus {
@@ -245,12 +261,13 @@ impl Plan {
         self.batch.decisions.iter().zip(limits)
     }
 
-    /// The checks that leases might have decided and the store did, with its outcomes. `asked` as above.
+    /// The checks that leases might have decided and the store did, with its outcomes, and whether the check decided. `asked` as
+    /// above.
     pub fn for_leases<'a>(
         &'a self,
         asked: &'a [Result<Asked<'_>, Problem>],
         outcomes: &'a [Option<Outcome>],
-    ) -> impl Iterator<Item = (Wanted<'a>, &'a Outcome)> {
+    ) -> impl Iterator<Item = (Wanted<'a>, &'a Outcome, bool)> {
         let planned = self.decisions.iter().zip(asked);
         let planned = planned.filter_map(|(entry, asked)| match (entry, asked) {
             (Entry::Planned(planned), Ok(asked)) => Some((planned, asked)),
@@ -268,7 +285,10 @@ impl Plan {
                     key: &asked.checks.get(*index)?.key,
                     cost: take.cost,
                 };
-                Some((wanted, outcome.as_ref()?))
+                let outcome = outcome.as_ref()?;
+                let decided_by = planned.sources.get(outcome.decided_by);
+                let decided = decided_by.is_some_and(|(check, _)| check == index);
+                Some((wanted, outcome, decided))
             })
         })
     }
@@ -320,7 +340,7 @@ impl Plan {
                                 outcome
                             }
                             (None, Some(Fallback::NoVerdict(say))) => {
-                                then = *say;
+                                then = planned.without_store(*say, now_us);
                                 return None;
                             }
                             (None, None) => return None,

@@ -132,8 +132,8 @@ impl Service {
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
         let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
-        for (wanted, outcome) in plan.for_leases(&asked, &outcomes) {
-            self.leases.note(wanted, epoch.number, outcome);
+        for (wanted, outcome, decided) in plan.for_leases(&asked, &outcomes) {
+            self.leases.note(wanted, epoch.number, outcome, decided);
         }
         let decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         for (decided, asked) in decided.iter().zip(&asked) {

@@ -3,7 +3,7 @@
 //! Every time is one of a monotonic clock. An empty pool never denies: it says nothing, and the store is asked.
 
 use super::rate::Rate;
-use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE};
+use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, reserve};
 use crate::batch::BucketSpec;
 
 /// Most leases of a key at once: one that is spent, and the one that renews it.
@@ -118,6 +118,13 @@ impl<T> Pool<T> {
     /// Notes what the store has left in the tightest window, as an ordinary decision said.
     pub fn note_remaining(&mut self, remaining: u64) {
         self.remaining = Some(remaining);
+    }
+
+    /// Notes that the store admitted a decision over this key, and another limit was the tightest: enough for the smallest lease
+    /// is assumed to be left. What is granted tells more.
+    pub fn note_admitted(&mut self, windows: &[BucketSpec]) {
+        let smallest = reserve(&self.terms, windows).saturating_add(2 * SMALLEST_LEASE);
+        self.remaining.get_or_insert(smallest);
     }
 
     /// Whether it is time to ask the store for a lease: there is none, or the newest is half spent.
@@ -366,6 +373,21 @@ mod tests {
         assert!(pool.wants_lease(START + 1_000_000));
         let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START));
         assert_eq!(refused, Err(LeaseRefusal::NearLimit));
+    }
+
+    #[test]
+    fn where_another_limit_is_the_tightest_the_first_lease_is_the_smallest() {
+        let mut pool = hot();
+        pool.forget_remaining();
+        pool.note_admitted(&WINDOWS);
+        assert!(pool.wants_lease(START));
+        assert_eq!(pool.ask(&WINDOWS, START, Some(START)), Ok(SMALLEST_LEASE));
+        pool.note_remaining(100_000);
+        pool.note_admitted(&WINDOWS);
+        assert!(
+            pool.ask(&WINDOWS, START, Some(START)).unwrap() > 300,
+            "what is known stays"
+        );
     }
 
     #[test]

@@ -103,9 +103,15 @@ fn a_denial_ends_the_leases_that_caused_it_and_no_others() {
     world.grant("k", 1);
     world
         .leases
-        .note(world.wanted("k", 8_000), 1, &denied(5_000));
+        .note(world.wanted("k", 8_000), 1, &denied(5_000), true);
     assert!(world.take("k", 1, 1).is_some(), "it could not have helped");
-    world.leases.note(world.wanted("k", 60), 1, &denied(3));
+    world
+        .leases
+        .note(world.wanted("k", 60), 1, &denied(3), false);
+    assert!(world.take("k", 1, 1).is_some(), "another limit denied");
+    world
+        .leases
+        .note(world.wanted("k", 60), 1, &denied(3), true);
     assert!(world.take("k", 1, 1).is_none());
 }
 
