@@ -185,8 +185,8 @@ for i = 1, #KEYS do
           head_stamp = last - (last - head_stamp) % TWO48
         end
         kept = (total - base) % TWO32
-        -- The clock stepped back: units of a lease may still be spent until the end of their step. So the end of the next
-        -- step is believed as a stamp, later ones become that, and so does what is taken now.
+        -- The clock stepped back: units of a lease may still be spent until the end of their step. So the end of the
+        -- next step is believed as a stamp, later ones become that, and so does what is taken now.
         if kind == LEASED and last > stamp then stamp = stamp + b end
       end
     end

@@ -1,24 +1,24 @@
 //! From checks to buckets and from outcomes back to verdicts. Pure.
 
 mod add;
+mod leased;
 
 use std::sync::Arc;
 
 use sluicegate_engine::{
     Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, receipt_key,
 };
-use sluicegate_protocol::{
-    DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore,
-};
+use sluicegate_protocol::{DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict};
 
 use super::fallback::Fallback;
-use super::leases::{Held, Leases, Wanted};
+use super::leases::{Held, Leases};
 use super::overridden::{How, Overridden};
 use super::overrides::OverridesNow;
 use super::receipts;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
 use add::add;
+use leased::leased_status;
 
 /// A request's decisions as a batch for the store, with what is needed to build the verdicts.
 #[derive(Debug, Default)]
@@ -120,67 +120,6 @@ impl Planned {
     }
 }
 
-impl Planned {
-    /// The verdict of a decision of which leases decided a part. If one of them has ended while the store was asked, there is
-    /// none: its units must not be spent any more.
-    fn with_leases<'a>(
-        &'a self,
-        verdict: (&'a str, Verdict<'a>),
-        now_us: u64,
-    ) -> Option<(&'a str, Verdict<'a>)> {
-        let (_, Verdict::Admitted(status)) = &verdict else {
-            return Some(verdict);
-        };
-        if !self.leased.iter().all(|(_, held)| held.is_live(now_us)) {
-            return None;
-        }
-        self.leased.iter().for_each(|(_, held)| held.spend());
-        let tightest = self
-            .leased
-            .iter()
-            .min_by_key(|(_, held)| held.leased.remaining);
-        match tightest {
-            Some((check, held)) if held.leased.remaining < status.remaining => {
-                let status = LimitStatus {
-                    receipt: status.receipt.clone(),
-                    ..leased_status(*check, held)
-                };
-                Some((held.limit().name.as_str(), Verdict::Admitted(status)))
-            }
-            _ => Some(verdict),
-        }
-    }
-}
-
-impl Planned {
-    /// What the caller is to do without the store's outcome. If it admits, it spends what leases decided: their limits need not
-    /// be among those that allow everything.
-    fn without_store(&self, say: Option<WithoutStore>, now_us: u64) -> Option<WithoutStore> {
-        if say == Some(WithoutStore::Allow) {
-            if !self.leased.iter().all(|(_, held)| held.is_live(now_us)) {
-                return None;
-            }
-            self.leased.iter().for_each(|(_, held)| held.spend());
-        }
-        say
-    }
-}
-
-/// The status of a check that a lease decides.
-fn leased_status(check: usize, held: &Held) -> LimitStatus<'_> {
-    LimitStatus {
-        check,
-        limit: held.limit().name.as_str().into(),
-        quota: held.leased.quota,
-        window_ms: held.leased.window_ms,
-        remaining: held.leased.remaining,
-        reset_ms: held.leased.reset_ms,
-        retry_after_ms: 0,
-        hold_ms: 0,
-        receipt: Vec::new(),
-    }
-}
-
 impl Plan {
     /// Looks up every check's limit and takes its units from a lease, or adds a take for each of its windows. `covering` returns the cached denial of a
     /// certificate that covers a decision.
@@ -259,38 +198,6 @@ impl Plan {
         });
         let limits = planned.map(|planned| planned.sources.iter().map(|(_, limit)| limit.as_ref()));
         self.batch.decisions.iter().zip(limits)
-    }
-
-    /// The checks that leases might have decided and the store did, with its outcomes, and whether the check decided. `asked` as
-    /// above.
-    pub fn for_leases<'a>(
-        &'a self,
-        asked: &'a [Result<Asked<'_>, Problem>],
-        outcomes: &'a [Option<Outcome>],
-    ) -> impl Iterator<Item = (Wanted<'a>, &'a Outcome, bool)> {
-        let planned = self.decisions.iter().zip(asked);
-        let planned = planned.filter_map(|(entry, asked)| match (entry, asked) {
-            (Entry::Planned(planned), Ok(asked)) => Some((planned, asked)),
-            _ => None,
-        });
-        let answered = planned.zip(&self.batch.decisions).zip(outcomes);
-        answered.flat_map(|(((planned, asked), decision), outcome)| {
-            let leasable = planned.leasable.iter();
-            leasable.filter_map(move |index| {
-                let sources = planned.sources.iter().zip(&decision.takes);
-                let of_check = |((check, _), _): &(&(usize, Arc<Limit>), _)| check == index;
-                let ((_, limit), take) = sources.into_iter().find(of_check)?;
-                let wanted = Wanted {
-                    limit,
-                    key: &asked.checks.get(*index)?.key,
-                    cost: take.cost,
-                };
-                let outcome = outcome.as_ref()?;
-                let decided_by = planned.sources.get(outcome.decided_by);
-                let decided = decided_by.is_some_and(|(check, _)| check == index);
-                Some((wanted, outcome, decided))
-            })
-        })
     }
 
     /// The verdicts, in the order of the request. An outcome is `None` if the store did not answer; then the fallback at the

@@ -14,7 +14,7 @@ use sluicegate_protocol::{
 use super::buckets::buckets;
 use super::denials::Denials;
 use super::epoch::{PolicyHandle, Reload};
-use super::leases::{Keeper, Leases};
+use super::leases::Leases;
 use super::plan::{Leasing, Plan};
 use super::receipts;
 use super::settle::Settler;
@@ -22,10 +22,11 @@ use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Health, HealthState, Outage, Store, StoreError};
 use crate::telemetry::events::EventLog;
-use crate::telemetry::metrics::{GaugeReadings, LeaseTotals, Metrics, Sample};
+use crate::telemetry::metrics::{GaugeReadings, Metrics, Sample};
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
 
+mod leases;
 mod overrides;
 
 /// A connection that is replaced within this time is not reported as an outage.
@@ -260,11 +261,7 @@ impl Service {
             };
             outcomes.push(outcome);
         }
-        let leased = void.iter().filter_map(|(limit, key)| {
-            let limit = epoch.policy.limit(limit)?;
-            limit.lease.is_some().then_some((limit, *key))
-        });
-        self.leases.end(leased);
+        self.end_leases(&epoch.policy, &void);
         self.denials.void(void);
         Ok(json(&Listed { outcomes }))
     }
@@ -367,35 +364,6 @@ impl Service {
     /// Writes units that were admitted without the store back to it. Never returns.
     pub async fn write_back(&self) {
         self.settler.write_back().await;
-    }
-
-    /// Asks for leases and returns what was not spent. Never returns.
-    pub async fn keep_leases(&self) {
-        self.keeper().run().await;
-    }
-
-    fn keeper(&self) -> Keeper<'_> {
-        Keeper {
-            leases: &self.leases,
-            settler: &self.settler,
-            policy: &self.policy,
-            denials: &self.denials,
-        }
-    }
-
-    /// Returns what is leased, and announces to the store that this sidecar is shutting down.
-    pub async fn leave(&self) {
-        self.keeper().close().await;
-        self.settler.leave().await;
-    }
-
-    /// What leases hold and have spent, if a limit of the policy in force has some.
-    pub fn lease_totals(&self) -> Option<LeaseTotals> {
-        let spent = self.policy.current().metrics.spent_by_leases()?;
-        Some(LeaseTotals {
-            held: self.leases.held().values().sum(),
-            spent,
-        })
     }
 
     /// The kind of store, for people.
