@@ -5,6 +5,7 @@
 --            not after I7, microseconds of Redis's clock: when it runs later than this, it does nothing
 --            for each key       kind I1 | limit I4 | a I7 | b I7
 --              kind 1, sliding log and window: a = window, b = precision (1 for a log), microseconds
+--              kind 6, sliding window whose units may be spent until the end of their step (a lease): a, b as kind 1
 --              kind 2, fixed window:           a = window, microseconds
 --              kind 3, token bucket:           limit = burst, a = fine units drained per microsecond,
 --                                              b = fine units per unit
@@ -48,7 +49,7 @@ end
 local not_after, kind, limit, a, b, position = unpack('>I7I1I4I7I7', request)
 if now > not_after then return pack('>I7', now) end
 
-local LOG, FIXED, TOKEN, RECEIPT, CALENDAR = 1, 2, 3, 4, 5
+local LOG, FIXED, TOKEN, RECEIPT, CALENDAR, LEASED = 1, 2, 3, 4, 5, 6
 local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
 local TWO32, TWO48 = 4294967296, 281474976710656
 -- A key outlives its content by this many microseconds: Redis expires keys by a separate millisecond clock.
@@ -157,7 +158,7 @@ for i = 1, #KEYS do
   elseif kind == RECEIPT then
     buckets[i] = read_receipt(key, limit, a)
   else
-    if kind ~= LOG then error('sluicegate: unknown kind of bucket') end
+    if kind ~= LOG and kind ~= LEASED then error('sluicegate: unknown kind of bucket') end
     local stamp, kept = now + (-now) % b, 0
     local head, lag, blocks, base, born, expires, ahead, from = 0, 0, 0, 0, now, 0, 0, 1
     local head_stamp, last = 0, 0
@@ -184,6 +185,9 @@ for i = 1, #KEYS do
           head_stamp = last - (last - head_stamp) % TWO48
         end
         kept = (total - base) % TWO32
+        -- The clock stepped back: units of a lease may still be spent until the end of their step. So the end of the
+        -- next step is believed as a stamp, later ones become that, and so does what is taken now.
+        if kind == LEASED and last > stamp then stamp = stamp + b end
       end
     end
     local log = {

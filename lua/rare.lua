@@ -313,7 +313,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     end
     if late > 0 then
       -- The clock stepped back: the records that get the stamp of now.
-      stamps[#stamps + 1], units[#units + 1] = now + (-now) % log.b, late
+      stamps[#stamps + 1], units[#units + 1] = now + log.fresh - log.a, late
     end
     if log.kept == 0 then
       -- Nothing older counts: start again, as decide.lua does.

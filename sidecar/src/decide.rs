@@ -12,6 +12,7 @@
 //! | `fallback.rs` | the answer if the store gave no outcome |
 //! | `buckets.rs`, `receipts.rs` | the buckets of a limit; receipts on the wire |
 //! | `denials.rs` | denial certificates: cached denials, for as long as they are exact |
+//! | `leases.rs`, `leases/` | decisions from units that were taken in advance |
 //! | `epoch.rs` | the policy in force and its counters; their replacement while requests are served |
 
 mod allowance;
@@ -19,6 +20,7 @@ mod buckets;
 mod denials;
 mod epoch;
 mod fallback;
+mod leases;
 mod overridden;
 mod overrides;
 mod plan;

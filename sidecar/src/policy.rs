@@ -5,11 +5,12 @@
 //! | `limits.rs` | a policy's contents |
 //! | `store.rs` | where the state is kept and how to reach it |
 //! | `overrides.rs` | overrides of a limit for single keys |
-//! | `file.rs`, `window_file.rs`, `override_file.rs` | the policy in YAML, and its validation |
+//! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `problem.rs` | describes a broken policy without quoting it |
 //! | `source.rs` | its file: read, watched, reloaded |
 
 mod file;
+mod lease_file;
 mod limits;
 mod override_file;
 mod overrides;

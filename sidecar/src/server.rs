@@ -175,6 +175,7 @@ pub async fn run(
         () = service.watch_store() => {}
         () = service.watch_overrides() => {}
         () = service.write_back() => {}
+        () = service.keep_leases() => {}
         () = feed.run(&service) => {}
     }
 }

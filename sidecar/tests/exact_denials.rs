@@ -91,10 +91,10 @@ fn ask(
     let asked = [Ok(decision.clone())];
     let overrides = Overrides::new(policy, None);
     let overrides = overrides.at(|| asked_us / 1_000);
-    let plan = Plan::new(policy, &asked, overrides, |_| None);
+    let plan = Plan::new(policy, &asked, overrides, None, |_| None);
     let outcomes = engine.decide(decided_us, &plan.batch).into_iter();
     let outcomes: Vec<_> = outcomes.map(Result::ok).collect();
-    let decided: Vec<Decided<'_>> = plan.verdicts(&outcomes, &[]);
+    let decided: Vec<Decided<'_>> = plan.verdicts(&outcomes, &[], 0);
     match &decided[0].verdict {
         Verdict::Admitted(status) => Verdict::Admitted(status.clone().into_owned()),
         Verdict::Denied(status) => Verdict::Denied(status.clone().into_owned()),

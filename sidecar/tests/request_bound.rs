@@ -42,10 +42,10 @@ fn s22_decisions_beyond_the_bound_of_a_request_are_refused_and_the_rest_is_decid
     let policy = policy();
     // 256 decisions of 32 checks with 8 windows held Redis for 2.4 s.
     let asked: Vec<_> = (0..256).map(|name| Ok(decision(name, 32))).collect();
-    let plan = Plan::new(&policy, &asked, OverridesNow::default(), |_| None);
+    let plan = Plan::new(&policy, &asked, OverridesNow::default(), None, |_| None);
     assert_eq!(plan.batch.weight(), MAX_REQUEST_WEIGHT);
     let fit = plan.batch.decisions.len();
-    let verdicts = plan.verdicts(&vec![None; fit], &[]);
+    let verdicts = plan.verdicts(&vec![None; fit], &[], 0);
     for (index, decided) in verdicts.iter().enumerate() {
         match &decided.verdict {
             Verdict::Unavailable { .. } => {
@@ -72,6 +72,12 @@ fn s7_a_request_of_1024_single_checks_is_within_the_bound() {
         Ok(decision)
     };
     let asked: Vec<_> = (0..1_024).map(one).collect();
-    let plan = Plan::new(&policy.unwrap(), &asked, OverridesNow::default(), |_| None);
+    let plan = Plan::new(
+        &policy.unwrap(),
+        &asked,
+        OverridesNow::default(),
+        None,
+        |_| None,
+    );
     assert_eq!(plan.batch.decisions.len(), 1_024);
 }

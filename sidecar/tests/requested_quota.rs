@@ -47,7 +47,7 @@ fn ask(
 ) -> (Vec<Answered>, Vec<String>) {
     let policy = Policy::parse(POLICY).unwrap();
     let asked: Vec<Result<_, Problem>> = decisions.into_iter().map(Ok).collect();
-    let plan = Plan::new(&policy, &asked, OverridesNow::default(), |_| None);
+    let plan = Plan::new(&policy, &asked, OverridesNow::default(), None, |_| None);
     let outcomes = engine.decide(1_790_000_000_000_000, &plan.batch);
     let outcomes: Vec<_> = outcomes.into_iter().map(Result::ok).collect();
     let answered = |verdict: &Verdict<'_>| match verdict {
@@ -56,7 +56,7 @@ fn ask(
         Verdict::Error { .. } => None,
         Verdict::Unavailable { .. } => panic!("{verdict:?}"),
     };
-    let verdicts = plan.verdicts(&outcomes, &[]);
+    let verdicts = plan.verdicts(&outcomes, &[], 0);
     let verdicts = verdicts.iter().map(|decided| answered(&decided.verdict));
     let refused = plan.refused_quotas.iter().map(|limit| limit.name.clone());
     (verdicts.collect(), refused.collect())

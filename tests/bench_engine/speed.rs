@@ -59,6 +59,7 @@ pub fn logs(rig: &mut Rig, report: &mut Report) {
     );
     let precise = Algorithm::SlidingWindow {
         precision_us: window / 100,
+        leased: false,
     };
     let sliding = ours(rig, "window", spec(precise, limit, window), 1, KEYS);
     let [zset, log, sliding] = rig.rates([&zset, &log, &sliding]);

@@ -35,7 +35,10 @@ async fn experienced() -> (Sidecar, Redis, TempDir) {
     let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
     // Only a token bucket has a burst.
     let bucket = "  bucket: { algorithm: token_bucket, windows: [{ quota: 5, per: 1m }] }\n";
-    let text = text + bucket;
+    // Only limits with leases have series of leases.
+    let pooled =
+        "  pooled: { algorithm: fixed_window, windows: [{ quota: 5000, per: 1h }], lease: {} }\n";
+    let text = text + bucket + pooled;
     let sidecar = Sidecar::start(&text, folder.path()).await;
     live_through_everything(&sidecar, &mut redis).await;
     (sidecar, redis, folder)

@@ -43,6 +43,11 @@ fn sliding_window_agrees_with_the_model() {
 }
 
 #[test]
+fn a_leased_sliding_window_agrees_with_the_model() {
+    agrees(Kind::LeasedWindow);
+}
+
+#[test]
 fn fixed_window_agrees_with_the_model() {
     agrees(Kind::FixedWindow);
 }

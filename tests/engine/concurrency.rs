@@ -76,7 +76,10 @@ fn no_trailing_window_ever_holds_more_than_the_limit() {
     let precision_us = 5_000;
     for algorithm in [
         Algorithm::SlidingLog,
-        Algorithm::SlidingWindow { precision_us },
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased: false,
+        },
     ] {
         let admissions = admitted(algorithm);
         assert!(

@@ -11,7 +11,10 @@ pub fn every_algorithm(window_us: u64) -> Vec<Bucket> {
     let precision_us = window_us / 4;
     let algorithms = [
         Algorithm::SlidingLog,
-        Algorithm::SlidingWindow { precision_us },
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased: false,
+        },
         Algorithm::FixedWindow,
         Algorithm::TokenBucket { burst: 150 },
     ];

@@ -72,6 +72,8 @@ pub enum Clock {
 pub enum Kind {
     SlidingLog,
     SlidingWindow,
+    /// Sliding windows of limits with leases.
+    LeasedWindow,
     FixedWindow,
     CalendarWindow,
     TokenBucket,
@@ -84,12 +86,15 @@ const WINDOWS_US: std::ops::Range<u64> = 20_000_000..40_000_000;
 fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
     let algorithm = match kind {
         Kind::SlidingLog => Just(Algorithm::SlidingLog).boxed(),
-        Kind::SlidingWindow => prop_oneof![
+        Kind::SlidingWindow | Kind::LeasedWindow => prop_oneof![
             (1_000_000u64..15_000_000),
             (1u64..1_000),
             Just(WINDOWS_US.start)
         ]
-        .prop_map(|precision_us| Algorithm::SlidingWindow { precision_us })
+        .prop_map(move |precision_us| Algorithm::SlidingWindow {
+            precision_us,
+            leased: kind == Kind::LeasedWindow,
+        })
         .boxed(),
         Kind::FixedWindow => Just(Algorithm::FixedWindow).boxed(),
         Kind::TokenBucket => prop_oneof![1u64..30, 1u64..3_000]
@@ -101,6 +106,7 @@ fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
                 spec(Kind::CalendarWindow),
                 spec(Kind::SlidingLog),
                 spec(Kind::SlidingWindow),
+                spec(Kind::LeasedWindow),
                 spec(Kind::FixedWindow),
                 spec(Kind::TokenBucket)
             ]

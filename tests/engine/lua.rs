@@ -203,6 +203,12 @@ impl Lua {
             .collect()
     }
 
+    /// Deletes all keys of its Redis.
+    pub fn forget_everything(&mut self) {
+        let flushed = redis::cmd("FLUSHDB").exec(&mut self.connection);
+        flushed.expect("an empty Redis");
+    }
+
     pub fn reset(&mut self, key: &str) {
         redis::cmd("UNLINK")
             .arg(key)

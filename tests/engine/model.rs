@@ -125,8 +125,20 @@ impl Model {
 
 fn stamp(spec: &BucketSpec, now: u64) -> u64 {
     match spec.algorithm {
-        Algorithm::SlidingWindow { precision_us } => now.div_ceil(precision_us) * precision_us,
+        Algorithm::SlidingWindow { precision_us, .. } => now.div_ceil(precision_us) * precision_us,
         _ => now,
+    }
+}
+
+/// The latest stamp that is believed: units of a lease may be spent until the end of their step, so what a clock that stepped
+/// back restamps gets the end of the next step.
+fn latest_stamp(spec: &BucketSpec, now: u64) -> u64 {
+    match spec.algorithm {
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased: true,
+        } => (now.div_ceil(precision_us) + 1) * precision_us,
+        _ => stamp(spec, now),
     }
 }
 
@@ -160,7 +172,7 @@ fn counts(spec: &BucketSpec, stamp: u64, now: u64) -> bool {
 
 impl Held {
     fn heal(&mut self, spec: &BucketSpec, now: u64) {
-        let latest = stamp(spec, now);
+        let latest = latest_stamp(spec, now);
         match spec.algorithm {
             Algorithm::TokenBucket { .. } => {
                 if self.as_of > now {
@@ -316,7 +328,10 @@ impl Held {
         if self.used(spec, now) == 0 {
             self.born = now;
         }
-        let stamp = stamp(spec, now);
+        // No later admission has an earlier stamp.
+        let newest = self.admissions.iter().map(|a| a.stamp).max();
+        let newest = newest.filter(|_| !is_fixed(spec)).unwrap_or(0);
+        let stamp = stamp(spec, now).max(newest);
         self.admissions.push(Admission { stamp, units: cost });
     }
 

@@ -130,8 +130,8 @@ const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a write-back forgets what a step of the clock has moved",
-        "units[#units + 1] = now + (-now) % log.b, late",
-        "units[#units + 1] = now + (-now) % log.b, 0",
+        "units[#units + 1] = now + log.fresh - log.a, late",
+        "units[#units + 1] = now + log.fresh - log.a, 0",
     ),
     (
         "a write-back between two records does not add up",
@@ -157,6 +157,16 @@ const BUGS: &[(&str, &str, &str)] = &[
         "a log's future is believed",
         "if kept > 0 and (last > stamp or head_stamp + a <= now) then",
         "if kept > 0 and head_stamp + a <= now then",
+    ),
+    (
+        "after a clock step, units of a lease end with the step that it is now",
+        "if kind == LEASED and last > stamp then stamp = stamp + b end",
+        "",
+    ),
+    (
+        "every sliding window is restamped as if it had leases",
+        "if kind == LEASED and last > stamp then",
+        "if last > stamp then",
     ),
     (
         "a token bucket waits for its old clock",
@@ -233,6 +243,7 @@ fn found(lua: &RefCell<Lua>) -> Option<String> {
     for kind in [
         Kind::SlidingLog,
         Kind::SlidingWindow,
+        Kind::LeasedWindow,
         Kind::FixedWindow,
         Kind::CalendarWindow,
         Kind::TokenBucket,

@@ -83,6 +83,14 @@ fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
 fn precise() -> Algorithm {
     Algorithm::SlidingWindow {
         precision_us: 3 * SECOND,
+        leased: false,
+    }
+}
+
+fn leased() -> Algorithm {
+    Algorithm::SlidingWindow {
+        precision_us: 3 * SECOND,
+        leased: true,
     }
 }
 
@@ -90,6 +98,7 @@ fn any_spec() -> impl Strategy<Value = BucketSpec> {
     prop_oneof![
         spec(Algorithm::SlidingLog),
         spec(precise()),
+        spec(leased()),
         spec(Algorithm::FixedWindow),
         spec(Algorithm::TokenBucket { burst: 9 }),
     ]
@@ -267,7 +276,10 @@ fn the_clock_may_step() {
         assert!(held + taken <= spec.most_at_once(), "{held} + {taken}");
         // One window later the whole quota is available, although the clock has not reached the old time.
         let lock = match spec.algorithm {
-            Algorithm::SlidingWindow { precision_us } => spec.window_us + precision_us,
+            Algorithm::SlidingWindow {
+                precision_us,
+                leased,
+            } => spec.window_us + precision_us * (1 + u64::from(leased)),
             Algorithm::TokenBucket { burst } => (burst * spec.window_us).div_ceil(spec.quota),
             _ => spec.window_us,
         };

@@ -17,33 +17,42 @@ const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow {
         precision_us: SECOND,
+        leased: false,
     },
     Algorithm::FixedWindow,
     Algorithm::TokenBucket { burst: 10 },
 ];
 
 /// Both stores, which must agree.
-struct Stores {
+pub struct Stores {
     lua: Lua,
     memory: Memory,
 }
 
 impl Stores {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self {
             lua: Lua::start(),
             memory: Memory::new(),
         }
     }
 
-    fn decide(&mut self, now_us: u64, batch: &Batch) -> Vec<Outcome> {
+    /// Forgets everything.
+    pub fn start_again(&mut self) {
+        self.memory = Memory::new();
+        self.lua.forget_everything();
+    }
+
+    /// The outcomes of both stores.
+    pub fn decide(&mut self, now_us: u64, batch: &Batch) -> Vec<Outcome> {
         let rust = self.memory.decide(now_us, batch);
         let rust: Vec<_> = rust.into_iter().map(Result::unwrap).collect();
         assert_eq!(self.lua.decide(Some(now_us), batch), rust);
         rust
     }
 
-    fn give(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
+    /// The units that both stores return.
+    pub fn give(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
         let rust = self.memory.return_units(now_us, returns);
         assert_eq!(self.lua.return_units(Some(now_us), returns), rust);
         rust

@@ -15,7 +15,7 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
         bucket.spec.quota = 2_000_000;
         let mut entries = 0;
         let precision_us = match &mut bucket.spec.algorithm {
-            Algorithm::SlidingWindow { precision_us } => {
+            Algorithm::SlidingWindow { precision_us, .. } => {
                 *precision_us = SECOND;
                 SECOND
             }

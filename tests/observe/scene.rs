@@ -98,6 +98,7 @@ pub fn policy(store: &str, plenty: u32) -> String {
     format!(
         "store: {store}\nstore_timeout: 500ms\nlimits:\n\
          \x20 per-key:\n    algorithm: sliding_log\n    windows: [{{ quota: 10, per: 2s }}]\n\
+         \x20 pooled:\n    algorithm: sliding_window\n    windows: [{{ quota: 100000, per: 10m }}]\n    lease: {{}}\n\
          \x20 everyone:\n    when_store_is_down: deny\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n"
     )
 }
@@ -136,7 +137,11 @@ fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<Joi
         .into();
     let url = format!("http://127.0.0.1:{sidecar_port}/v1/decide");
     let question = r#"{"decisions":[{"checks":[{"limit":"per-key","key":"worker","cost":1}]}]}"#;
-    tasks.push(each(12, noisy, client().post(url).body(question)));
+    tasks.push(each(12, noisy, client().post(&url).body(question)));
+    // A key that is hot enough for leases.
+    let pooled = json!({ "checks": [{ "limit": "pooled", "key": "hot" }] });
+    let pooled = json!({ "decisions": vec![pooled; 30] }).to_string();
+    tasks.push(each(10, &always, client().post(url).body(pooled)));
     tasks
 }
 

@@ -77,6 +77,21 @@ def sentences(page, folder, monitor):
         assert note is None or note in summary["notes"], (state, summary)
 
 
+# What leases hold and have spent, and the line that it must give.
+LEASES = [
+    (None, ""),
+    ({"held": 0, "spent": 0}, "Leases hold 0 units; 0 were spent without a call."),
+    ({"held": 1, "spent": 12345}, "Leases hold 1 unit; 12,345 were spent without a call."),
+]
+
+
+def leases(page, folder, monitor):
+    """the line about leases says what they hold and have spent"""
+    for state, line in LEASES:
+        found = page.evaluate("""async (state) => (await import("/page/summary.js")).leasesText(state ?? undefined)""", state)
+        assert found == line, (state, found)
+
+
 def totals(page, folder, monitor):
     """rates survive lost and repeated messages, restarts and gaps"""
     found = page.evaluate("""async () => {

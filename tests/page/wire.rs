@@ -159,3 +159,25 @@ async fn an_outage_before_the_first_viewer_is_among_the_events() {
     assert!(first.contains("\"kind\":\"store_lost\""), "{first}");
     assert!(first.contains("\"state\":\"lost\""), "{first}");
 }
+
+#[tokio::test]
+async fn the_stream_tells_what_leases_hold_only_where_a_limit_has_some() {
+    let folder = tempfile::tempdir().unwrap();
+    let leased = POLICY.replace("sliding_log", "fixed_window");
+    let leased = leased.replace("quota: 1, per: 1s }]", "quota: 500, per: 1m }], lease: {}");
+    for (policy, told) in [(POLICY, false), (leased.as_str(), true)] {
+        let sidecar = Sidecar::start(policy, folder.path()).await;
+        let mut viewer = ask(&sidecar, "/page/stream").await;
+        let snapshot = async {
+            let mut heard = String::new();
+            while !heard.contains("event: snapshot") || !heard.ends_with("\n\n") {
+                heard += &String::from_utf8_lossy(&viewer.chunk().await.unwrap().unwrap());
+            }
+            heard
+        };
+        let heard = tokio::time::timeout(Duration::from_secs(10), snapshot).await;
+        let heard = heard.expect("a snapshot");
+        let leases = r#""leases":{"held":0,"spent":0}"#;
+        assert_eq!(heard.contains(leases), told, "{heard}");
+    }
+}

@@ -26,6 +26,9 @@ pub enum Algorithm {
     SlidingWindow {
         /// Width of one step, in microseconds; at least 1, at most the window.
         precision_us: u64,
+        /// Units may be spent until the end of the step in which they were taken (a lease). So a clock that stepped back
+        /// restamps what it holds one step later than otherwise.
+        leased: bool,
     },
     /// One counter per window aligned to the store's clock; up to twice the limit around an edge.
     FixedWindow,

@@ -75,7 +75,7 @@ impl BucketSpec {
         }
         match self.algorithm {
             Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Ok(()),
-            Algorithm::SlidingWindow { precision_us } => {
+            Algorithm::SlidingWindow { precision_us, .. } => {
                 if precision_us == 0 || precision_us > self.window_us {
                     let remedy = format!(
                         "use 1 us to the window, {} us; a hundredth of it is a good start",
@@ -149,6 +149,7 @@ mod tests {
         );
         let long = Algorithm::SlidingWindow {
             precision_us: 2_000,
+            leased: false,
         };
         let error = spec(long, 5, 1_000).check().unwrap_err();
         assert_eq!((error.field, error.value), ("precision", 2_000));

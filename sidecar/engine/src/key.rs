@@ -49,7 +49,7 @@ fn tag(key: &mut String, spec: &BucketSpec) {
     // Writing to a String cannot fail.
     let _ = match spec.algorithm {
         Algorithm::SlidingLog => write!(key, "log{LAYOUT}:{window}"),
-        Algorithm::SlidingWindow { precision_us } => {
+        Algorithm::SlidingWindow { precision_us, .. } => {
             write!(key, "win{LAYOUT}:{window}:{}", span(precision_us))
         }
         Algorithm::FixedWindow => write!(key, "fix{LAYOUT}:{window}"),

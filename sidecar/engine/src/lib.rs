@@ -7,6 +7,7 @@
 //! | `calendar.rs` | days, weeks and months of a time zone, as instants |
 //! | `check.rs` | the bounds on a bucket's numbers, and errors with a remedy |
 //! | `key.rs` | the format of a bucket's key |
+//! | `lease.rs`, `lease/` | leases: units that are taken in advance |
 //! | `memory.rs` | the embedded store; `memory/` has a file for each algorithm |
 //! | `receipt.rs` | receipts: proof that units were taken, to give them back |
 //! | `script.rs`, `script/reply.rs` | encodes calls of the Lua script and decodes its replies |
@@ -21,6 +22,7 @@ mod builder;
 mod calendar;
 mod check;
 mod key;
+pub mod lease;
 mod memory;
 mod receipt;
 pub mod script;

@@ -34,8 +34,14 @@ impl BucketSpec {
             Algorithm::SlidingLog | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
                 self.window_us
             }
-            Algorithm::SlidingWindow { precision_us } => {
-                self.window_us.saturating_add(precision_us)
+            Algorithm::SlidingWindow {
+                precision_us,
+                leased,
+            } => {
+                // After a clock step, units of a leased limit may be stamped one step later.
+                let steps = if leased { 2 } else { 1 };
+                let late_us = precision_us.saturating_mul(steps);
+                self.window_us.saturating_add(late_us)
             }
             Algorithm::TokenBucket { .. } => {
                 let rate = self.token_rate();

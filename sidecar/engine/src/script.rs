@@ -215,7 +215,13 @@ fn begin<'a>(
 fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
     let (kind, a, b, more) = match spec.algorithm {
         Algorithm::SlidingLog => (1, spec.window_us, 1, None),
-        Algorithm::SlidingWindow { precision_us } => (1, spec.window_us, precision_us, None),
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased,
+        } => {
+            let kind = if leased { 6 } else { 1 };
+            (kind, spec.window_us, precision_us, None)
+        }
         Algorithm::FixedWindow => (2, spec.window_us, 0, None),
         Algorithm::TokenBucket { .. } => {
             let rate = spec.token_rate();

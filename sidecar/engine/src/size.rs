@@ -26,7 +26,7 @@ impl BucketSpec {
         match self.algorithm {
             Algorithm::SlidingLog => self.quota,
             // A step begun before the window may still be held, and the one to come is already used.
-            Algorithm::SlidingWindow { precision_us } => {
+            Algorithm::SlidingWindow { precision_us, .. } => {
                 self.quota.min(self.window_us / precision_us.max(1) + 2)
             }
             Algorithm::FixedWindow

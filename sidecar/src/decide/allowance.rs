@@ -16,6 +16,8 @@ pub enum Allowance<'a> {
         quota: Option<u64>,
         /// Milliseconds until other windows apply, if known.
         ends_in_ms: Option<u64>,
+        /// Whether they are an override's.
+        overridden: bool,
     },
     /// Any number of units, without asking the store.
     Unlimited,
@@ -39,11 +41,13 @@ pub fn allowance<'a>(
             windows: &limit.windows,
             quota: limit.accepted_quota(requested),
             ends_in_ms: None,
+            overridden: false,
         },
         Some((Effect::Windows(windows), ends_in_ms)) => Allowance::Windows {
             windows,
             quota: None,
             ends_in_ms,
+            overridden: true,
         },
         Some((Effect::Unlimited, _)) => Allowance::Unlimited,
         Some((Effect::Blocked, ends_in_ms)) => Allowance::Blocked { ends_in_ms },

@@ -1,6 +1,7 @@
 //! From checks to buckets and from outcomes back to verdicts. Pure.
 
 mod add;
+mod leased;
 
 use std::sync::Arc;
 
@@ -10,12 +11,14 @@ use sluicegate_engine::{
 use sluicegate_protocol::{DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict};
 
 use super::fallback::Fallback;
+use super::leases::{Held, Leases};
 use super::overridden::{How, Overridden};
 use super::overrides::OverridesNow;
 use super::receipts;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
 use add::add;
+use leased::leased_status;
 
 /// A request's decisions as a batch for the store, with what is needed to build the verdicts.
 #[derive(Debug, Default)]
@@ -38,8 +41,19 @@ enum Entry {
     Held(LimitStatus<'static>),
     /// Decided by overrides; with the checks that need receipts.
     Overridden(Overridden, Vec<usize>),
+    /// Every check is decided from a lease; with the indexes of the checks.
+    Leased(Vec<(usize, Held)>),
     /// The store is asked.
     Planned(Planned),
+}
+
+/// The leases that checks may be decided from.
+#[derive(Clone, Copy, Debug)]
+pub struct Leasing<'a> {
+    /// The leases.
+    pub leases: &'a Arc<Leases>,
+    /// The epoch of the request.
+    pub epoch: u64,
 }
 
 /// A decision for the store. The batch has the planned decisions in the same order.
@@ -53,6 +67,10 @@ struct Planned {
     secrets: Vec<(usize, u128)>,
     /// Milliseconds until the first override of its quotas ends: a denial is not cached for longer.
     most_hold_ms: u64,
+    /// What was taken from leases; the store is asked for the rest. Dropped, it is put back.
+    leased: Vec<(usize, Held)>,
+    /// The checks that a lease might have decided; their limits' leases learn from the outcome.
+    leasable: Vec<usize>,
 }
 
 impl Planned {
@@ -103,12 +121,13 @@ impl Planned {
 }
 
 impl Plan {
-    /// Looks up every check's limit and adds a take for each of its windows. `covering` returns the cached denial of a
+    /// Looks up every check's limit and takes its units from a lease, or adds a take for each of its windows. `covering` returns the cached denial of a
     /// certificate that covers a decision.
     pub fn new(
         policy: &Policy,
         asked: &[Result<Asked<'_>, Problem>],
         overrides: OverridesNow<'_>,
+        leasing: Option<Leasing<'_>>,
         covering: impl Fn(&Asked<'_>) -> Option<LimitStatus<'static>>,
     ) -> Self {
         let ttl_ms = u64::try_from(policy.denial_ttl.as_millis()).unwrap_or(u64::MAX);
@@ -124,9 +143,10 @@ impl Plan {
                     Some(status) => Entry::Held(status),
                     None => {
                         let refused = &mut plan.refused_quotas;
-                        add(policy, decision, overrides, &mut builder, refused).unwrap_or_else(
-                            |problem| Entry::Bad(problem.of_entry(DECISIONS, index)),
-                        )
+                        add(policy, decision, overrides, leasing, &mut builder, refused)
+                            .unwrap_or_else(|problem| {
+                                Entry::Bad(problem.of_entry(DECISIONS, index))
+                            })
                     }
                 },
             };
@@ -164,7 +184,8 @@ impl Plan {
                         receipts.extend(wanted.iter().filter_map(|_| secret()));
                     }
                 }
-                Entry::Bad(_) | Entry::Held(_) => {}
+                // A decision that asks for receipts is not made from leases.
+                Entry::Bad(_) | Entry::Held(_) | Entry::Leased(_) => {}
             }
         }
     }
@@ -173,18 +194,19 @@ impl Plan {
     pub fn takes(&self) -> impl Iterator<Item = (&Decision, impl Iterator<Item = &Limit> + Clone)> {
         let planned = self.decisions.iter().filter_map(|entry| match entry {
             Entry::Planned(planned) => Some(planned),
-            Entry::Bad(_) | Entry::Held(_) | Entry::Overridden(..) => None,
+            Entry::Bad(_) | Entry::Held(_) | Entry::Overridden(..) | Entry::Leased(_) => None,
         });
         let limits = planned.map(|planned| planned.sources.iter().map(|(_, limit)| limit.as_ref()));
         self.batch.decisions.iter().zip(limits)
     }
 
     /// The verdicts, in the order of the request. An outcome is `None` if the store did not answer; then the fallback at the
-    /// same index decides, if there is one.
+    /// same index decides, if there is one. Spends what was taken from leases for decisions that are admitted at `now_us`.
     pub fn verdicts<'a>(
         &'a self,
         outcomes: &[Option<Outcome>],
         fallbacks: &[Fallback],
+        now_us: u64,
     ) -> Vec<Decided<'a>> {
         let fallbacks = fallbacks.iter().map(Some).chain(std::iter::repeat(None));
         let answers = outcomes.iter().zip(fallbacks);
@@ -203,6 +225,18 @@ impl Plan {
                     Source::Override,
                     overridden.verdict(self.denial_ttl_ms),
                 ),
+                Entry::Leased(leased) => {
+                    leased.iter().for_each(|(_, held)| held.spend());
+                    let tightest = leased.iter().min_by_key(|(_, held)| held.leased.remaining);
+                    match tightest {
+                        Some((check, held)) => (
+                            held.limit().name.as_str(),
+                            Source::Lease,
+                            Verdict::Admitted(leased_status(*check, held)),
+                        ),
+                        None => ("", Source::Lease, Verdict::Unavailable { then: None }),
+                    }
+                }
                 Entry::Planned(planned) => {
                     let (mut then, mut source) = (None, Source::Store);
                     let verdict = asked.next().and_then(|(decision, answer)| {
@@ -213,12 +247,13 @@ impl Plan {
                                 outcome
                             }
                             (None, Some(Fallback::NoVerdict(say))) => {
-                                then = *say;
+                                then = planned.without_store(*say, now_us);
                                 return None;
                             }
                             (None, None) => return None,
                         };
-                        self.verdict(planned, decision, outcome, source)
+                        let verdict = self.verdict(planned, decision, outcome, source)?;
+                        planned.with_leases(verdict, now_us)
                     });
                     let first = planned
                         .sources
@@ -281,7 +316,7 @@ impl Plan {
 
 /// The time in which the whole quota becomes available again: for a token bucket, its burst at its rate; for a calendar
 /// window, the length of the window at `at_us`.
-fn window_us(spec: &BucketSpec, at_us: u64) -> u64 {
+pub(super) fn window_us(spec: &BucketSpec, at_us: u64) -> u64 {
     match spec.algorithm {
         Algorithm::TokenBucket { burst } => spec.held_for_us(burst),
         Algorithm::CalendarWindow(_) => {

@@ -14,7 +14,8 @@ use sluicegate_protocol::{
 use super::buckets::buckets;
 use super::denials::Denials;
 use super::epoch::{PolicyHandle, Reload};
-use super::plan::Plan;
+use super::leases::Leases;
+use super::plan::{Leasing, Plan};
 use super::receipts;
 use super::settle::Settler;
 use crate::clock;
@@ -25,6 +26,7 @@ use crate::telemetry::metrics::{GaugeReadings, Metrics, Sample};
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
 
+mod leases;
 mod overrides;
 
 /// A connection that is replaced within this time is not reported as an outage.
@@ -40,6 +42,7 @@ pub struct Service {
     store: Arc<Store>,
     settler: Settler,
     denials: Denials,
+    leases: Arc<Leases>,
     /// The number of known steps of the store's clock.
     clock_steps: AtomicU64,
     /// Held while the store's overrides are read.
@@ -75,6 +78,7 @@ impl Service {
                 format!("{instance:x}"),
             ),
             policy,
+            leases: Leases::new(store.is_shared().then(|| store.timeout())),
             store,
             denials: Denials::default(),
             clock_steps: AtomicU64::new(0),
@@ -111,9 +115,17 @@ impl Service {
         self.void_after_step();
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let mut plan = Plan::new(&epoch.policy, &asked, overrides, |decision| {
-            self.denials.covering(moment, decision)
-        });
+        let leasing = Leasing {
+            leases: &self.leases,
+            epoch: epoch.number,
+        };
+        let mut plan = Plan::new(
+            &epoch.policy,
+            &asked,
+            overrides,
+            Some(leasing),
+            |decision| self.denials.covering(moment, decision),
+        );
         plan.leave_receipts(&asked, receipts::secret);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);
@@ -121,7 +133,10 @@ impl Service {
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
         let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
-        let decided = plan.verdicts(&outcomes, &fallbacks);
+        for (wanted, outcome, decided) in plan.for_leases(&asked, &outcomes) {
+            self.leases.note(wanted, epoch.number, outcome, decided);
+        }
+        let decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
             epoch.metrics.count(decided, decision, now_us);
@@ -130,9 +145,13 @@ impl Service {
             }
         }
         if store_asked
-            || decided
-                .iter()
-                .any(|decided| matches!(decided.source, Source::Certificate | Source::Override))
+            || decided.iter().any(|decided| {
+                let source = decided.source;
+                matches!(
+                    source,
+                    Source::Certificate | Source::Override | Source::Lease
+                )
+            })
         {
             self.metrics
                 .observe_decision(started.elapsed(), store_asked);
@@ -156,6 +175,7 @@ impl Service {
             && self.clock_steps.swap(steps, Ordering::Relaxed) != steps
         {
             self.denials.void_all();
+            self.leases.end_all();
         }
     }
 
@@ -241,6 +261,7 @@ impl Service {
             };
             outcomes.push(outcome);
         }
+        self.end_leases(&epoch.policy, &void);
         self.denials.void(void);
         Ok(json(&Listed { outcomes }))
     }
@@ -276,10 +297,14 @@ impl Service {
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let plan = Plan::new(&epoch.policy, &looks, overrides, |_| None);
+        let plan = Plan::new(&epoch.policy, &looks, overrides, None, |_| None);
         let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
         let now_us = clock::now_us();
-        for (decided, (_, sample)) in plan.verdicts(&outcomes, &fallbacks).iter().zip(&samples) {
+        for (decided, (_, sample)) in plan
+            .verdicts(&outcomes, &fallbacks, now_us)
+            .iter()
+            .zip(&samples)
+        {
             if decided.source != Source::Override {
                 epoch.metrics.note(&decided.verdict, &sample.key, now_us);
             }
@@ -302,6 +327,7 @@ impl Service {
             sidecars: usize::try_from(sidecars).unwrap_or(usize::MAX),
             unwritten,
             overrides: self.override_counts(),
+            leased: self.leases.held(),
         })
     }
 
@@ -338,11 +364,6 @@ impl Service {
     /// Writes units that were admitted without the store back to it. Never returns.
     pub async fn write_back(&self) {
         self.settler.write_back().await;
-    }
-
-    /// Announces to the store that this sidecar is shutting down.
-    pub async fn leave(&self) {
-        self.settler.leave().await;
     }
 
     /// The kind of store, for people.

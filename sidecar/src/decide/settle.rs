@@ -11,7 +11,7 @@ use super::fallback::{Fallback, Mode};
 use super::plan::Plan;
 use crate::policy::WhenStoreIsDown;
 use crate::store::batch::Batcher;
-use crate::store::{NoShare, Outage, Store, StoreError};
+use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
 
 /// The store, the queue in front of it, and the fallback for outages.
@@ -111,6 +111,32 @@ impl Settler {
             }
         }
         outcomes
+    }
+
+    /// The store's outcomes for decisions that take units in advance; none while what it knows of their keys is incomplete.
+    pub async fn take_in_advance(&self, batch: Arc<Batch>) -> Vec<Option<Outcome>> {
+        let held = self.outage.held_back(&self.store, &batch, Instant::now());
+        if !held.await.is_empty() {
+            return vec![None; batch.decisions.len()];
+        }
+        self.batcher.decide(batch, None).await
+    }
+
+    /// The clock of the store that keeps a bucket, in microseconds, if it is up and its clock is known.
+    pub fn clock_us(&self, key: &str) -> Option<u64> {
+        (!self.store.is_down(key)).then(|| self.store.clock_us(key))?
+    }
+
+    /// Returns units by receipts: how many for each entry, `None` where the store did not answer.
+    pub async fn give_back(&self, entries: &[GiveBackEntry]) -> Vec<Option<u64>> {
+        if entries.is_empty() {
+            return Vec::new();
+        }
+        let (units, error) = self.store.give_back(entries).await;
+        if let Some(error) = error {
+            self.batcher.record_error(&error);
+        }
+        units
     }
 
     /// Whether the store was asked since the last call of this function.

@@ -153,7 +153,7 @@ impl Feed {
         let snapshot = Snapshot::new(
             (clock::unix_ms(), self.started_ms),
             &service.policy,
-            service.store_name(),
+            (service.store_name(), service.lease_totals()),
             &service.events,
             history.series(),
             history.samples().next_back().unwrap_or(&none),

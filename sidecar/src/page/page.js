@@ -2,7 +2,7 @@
 
 import { Chart, Spark } from "./chart.js";
 import { ALL, NOW_MS, RateHistory } from "./rates.js";
-import { clock, event as described, limitName, percent, rate, requests, summarize, span, windowText } from "./summary.js";
+import { clock, event as described, leasesText, limitName, percent, rate, requests, summarize, span, windowText } from "./summary.js";
 import { listen } from "./stream.js";
 
 const byId = (id) => document.getElementById(id);
@@ -191,7 +191,7 @@ function show_top() {
 }
 
 function show_store(now) {
-  const { store, policy } = snapshot;
+  const { store, policy, leases } = snapshot;
   const name = store.name.charAt(0).toUpperCase() + store.name.slice(1);
   const [tone, state, detail] = {
     answers: ["calm", `${name} answers`, `Each call may take up to ${policy.store_timeout_ms} ms.`],
@@ -200,7 +200,7 @@ function show_store(now) {
   }[store.state];
   byId("store-state").dataset.tone = tone;
   setText(byId("store-state"), state);
-  setText(byId("store-detail"), detail);
+  setText(byId("store-detail"), [detail, leasesText(leases)].filter(Boolean).join(" "));
 }
 
 function show_policy(now) {

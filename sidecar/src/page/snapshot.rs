@@ -10,6 +10,7 @@ use crate::decide::{Epoch, PolicyHandle};
 use crate::policy::{AlgorithmName, Limit, window_name};
 use crate::telemetry::events::{Event, EventKind, EventLog, StoreState};
 use crate::telemetry::history::{Counts, Sample, Series};
+use crate::telemetry::metrics::LeaseTotals;
 
 /// Everything that the page shows, once a second. Counts are totals since the start, so a lost message does no harm.
 #[derive(Debug, Serialize)]
@@ -20,6 +21,9 @@ pub struct Snapshot {
     version: &'static str,
     policy: PolicyView,
     store: StoreView,
+    /// Only if a limit of the policy has leases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leases: Option<LeaseTotals>,
     /// The newest sample.
     sample: SampleView,
     series: Vec<SeriesView>,
@@ -108,7 +112,7 @@ impl Snapshot {
     pub fn new(
         (now_ms, started_ms): (u64, u64),
         policy: &PolicyHandle,
-        store: &'static str,
+        (store, leases): (&'static str, Option<LeaseTotals>),
         events: &EventLog,
         series: &[Series],
         newest: &Sample,
@@ -124,6 +128,7 @@ impl Snapshot {
                 name: store,
                 state: events.store().into(),
             },
+            leases,
             sample: newest.into(),
             series: series.iter().map(SeriesView::from).collect(),
             top,

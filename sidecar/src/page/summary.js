@@ -44,6 +44,13 @@ export function windowText({ quota, per_ms, calendar, burst }) {
   return `${quota.toLocaleString("en")} per ${per}${at_once}`;
 }
 
+/** What leases hold and have spent: `Leases hold 20 units; 300 were spent without a call.` Empty without leases. */
+export function leasesText(leases) {
+  if (!leases) return "";
+  const { held, spent } = leases;
+  return `Leases hold ${held.toLocaleString("en")} unit${held === 1 ? "" : "s"}; ${spent.toLocaleString("en")} were spent without a call.`;
+}
+
 /** The name of a series for people. */
 export function limitName(name) {
   return name === "" ? "(unknown limit)" : name;

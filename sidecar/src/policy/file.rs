@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::Algorithm;
 
+use super::lease_file::LeaseFile;
 use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
@@ -49,6 +50,8 @@ struct LimitFile {
     when_store_is_down: WhenStoreIsDown,
     #[serde(default)]
     quota_from_request: Option<Spanned<QuotaFromRequest>>,
+    #[serde(default)]
+    lease: Option<Spanned<LeaseFile>>,
     #[serde(default)]
     overrides: Vec<Spanned<OverrideFile>>,
 }
@@ -199,11 +202,22 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
             Some(max)
         }
     };
+    let lease = match &file.lease {
+        None => None,
+        Some(lease) => {
+            let terms = lease
+                .value
+                .read(&mut windows, max_requested_quota.is_some())
+                .map_err(|why| (Some(lease.referenced.line()), format!("`lease`: {why}")))?;
+            Some(terms)
+        }
+    };
     let mut limit = Limit {
         name: name.to_owned(),
         windows,
         when_store_is_down: file.when_store_is_down,
         max_requested_quota,
+        lease,
         overrides: BTreeMap::new(),
     };
     limit.overrides =

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluicegate_engine::BucketSpec;
+use sluicegate_engine::lease::LeaseTerms;
 
 use super::overrides::Override;
 use super::store::StoreAddress;
@@ -48,6 +49,8 @@ pub struct Limit {
     /// The largest quota that a request may carry; `None` if requests may not carry one. A limit that accepts one has one
     /// window, whose state's key does not depend on the quota.
     pub max_requested_quota: Option<u64>,
+    /// The terms on which units may be taken in advance; `None`: every decision asks the store.
+    pub lease: Option<LeaseTerms>,
     /// The policy file's overrides, by key.
     pub overrides: BTreeMap<String, Override>,
 }

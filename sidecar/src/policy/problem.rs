@@ -11,7 +11,7 @@ const FILE: &str = "the path of a file";
 const WHOLE: &str = "a whole number of 1 or more";
 
 /// All fields of the file, and the values that each accepts.
-const FIELDS: [(&str, &str); 32] = [
+const FIELDS: [(&str, &str); 36] = [
     (
         "store",
         "`memory` or the URL of a Redis, `\"redis://HOST:PORT\"`",
@@ -65,6 +65,13 @@ const FIELDS: [(&str, &str); 32] = [
         "a mapping of `max`, for example `{ max: 5000 }`",
     ),
     ("max", WHOLE),
+    (
+        "lease",
+        "a mapping of `longest`, `most` and `from`, for example `{ longest: 100ms }`",
+    ),
+    ("longest", DURATION),
+    ("most", WHOLE),
+    ("from", "a rate such as `50/s`"),
     (
         "overrides",
         "a list of mappings, for example `- { key: KEY, quota: 500 }`",

@@ -104,6 +104,7 @@ impl WindowFile {
                         }
                         None => default_precision_us(window_us),
                     },
+                    leased: false,
                 },
             },
             quota: self.quota,

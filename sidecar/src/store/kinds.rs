@@ -99,6 +99,11 @@ impl Store {
         }
     }
 
+    /// Whether a fleet shares it. Otherwise it is in this process.
+    pub const fn is_shared(&self) -> bool {
+        !matches!(self.kind, Kind::Memory(_))
+    }
+
     /// Whether parts of it may be down while others answer.
     pub const fn has_parts(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))

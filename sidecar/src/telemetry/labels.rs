@@ -1,5 +1,7 @@
 //! The values of labels with a fixed set of values, an enum each. `docs/metrics.md` explains them; a test compares.
 
+use sluicegate_engine::lease::LeaseRefusal;
+
 /// Defines an enum whose values have names, and a list of all values.
 macro_rules! names {
     ($(#[$doc:meta])* $name:ident { $($(#[$why:meta])* $value:ident = $text:literal,)+ }) => {
@@ -36,6 +38,8 @@ names! {
         Certificate = "certificate",
         /// A denial cached by the filter, inside Envoy.
         Filter = "filter",
+        /// Units that this sidecar had taken in advance.
+        Lease = "lease",
         /// An override that makes a key unlimited or blocks it.
         Override = "override",
         /// The request itself, which is invalid.
@@ -82,6 +86,46 @@ names! {
         Overloaded = "overloaded",
         /// The embedded store has reached `memory_limit`.
         Full = "full",
+    }
+}
+
+names! {
+    /// What happened to units of leases.
+    LeaseEvent {
+        /// The store granted them.
+        Granted = "granted",
+        /// A request was admitted with them.
+        Spent = "spent",
+        /// They were given back to the store.
+        Returned = "returned",
+    }
+}
+
+names! {
+    /// Why a key had no lease.
+    NoLease {
+        /// It is asked for less often than `from`.
+        Cold = "cold",
+        /// It would have had fewer than eight units.
+        Small = "small",
+        /// Too little would have remained in a window.
+        NearLimit = "near_limit",
+        /// The answer came when the lease had ended.
+        Late = "late",
+        /// The store did not answer, or is down.
+        Store = "store",
+    }
+}
+
+impl From<LeaseRefusal> for NoLease {
+    fn from(refusal: LeaseRefusal) -> Self {
+        match refusal {
+            LeaseRefusal::Cold => Self::Cold,
+            LeaseRefusal::Small => Self::Small,
+            LeaseRefusal::NearLimit => Self::NearLimit,
+            LeaseRefusal::Late => Self::Late,
+            LeaseRefusal::Store => Self::Store,
+        }
     }
 }
 
@@ -150,6 +194,14 @@ mod tests {
         assert_eq!(
             documented(page, "outcome"),
             names(ReloadOutcome::ALL, ReloadOutcome::name)
+        );
+        assert_eq!(
+            documented(page, "event"),
+            names(LeaseEvent::ALL, LeaseEvent::name)
+        );
+        assert_eq!(
+            documented(page, "reason"),
+            names(NoLease::ALL, NoLease::name)
         );
     }
 

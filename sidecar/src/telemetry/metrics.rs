@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `metrics/families.rs` | every metric's name, help and buckets |
 //! | `metrics/limit.rs` | the metrics of one limit |
+//! | `metrics/leases.rs` | the metrics of one limit's leases |
 //! | `metrics/windows.rs` | quotas and lengths of the limits' windows |
 //! | `metrics/totals.rs` | counts of decisions so far, for the live page |
 
 mod families;
+mod leases;
 mod limit;
 mod totals;
 mod windows;
@@ -28,6 +30,7 @@ use crate::telemetry::labels::{FailureKind, Outcome, Source};
 use crate::telemetry::verdict::Decided;
 use families::Families;
 pub use families::MetricsError;
+pub use leases::{LeaseMetrics, LeaseTotals};
 use limit::LimitMetrics;
 pub use limit::Sample;
 use windows::WindowMetrics;
@@ -39,11 +42,13 @@ pub struct Metrics {
     /// The metrics of every limit in the policy in force.
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     windows: WindowMetrics,
+    /// The metrics of leases of every limit that has had some; units may still be on the way when a reload ends them.
+    leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
     filters: Mutex<Filters>,
 }
 
 /// Gauges that are not kept up to date but read at each scrape.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GaugeReadings {
     /// Cached denials.
     pub certificates: usize,
@@ -53,6 +58,8 @@ pub struct GaugeReadings {
     pub unwritten: usize,
     /// Overrides in force.
     pub overrides: OverrideCounts,
+    /// Units that leases hold, by limit.
+    pub leased: BTreeMap<String, u64>,
 }
 
 /// How many overrides are in force, by what they allow.
@@ -71,6 +78,8 @@ pub struct OverrideCounts {
 pub struct PolicyMetrics {
     families: Arc<Families>,
     limits: BTreeMap<String, Arc<LimitMetrics>>,
+    /// Of the limits with leases.
+    leases: BTreeMap<String, Arc<LeaseMetrics>>,
 }
 
 impl Metrics {
@@ -83,6 +92,7 @@ impl Metrics {
             families: Arc::new(Families::new()?),
             limits: Mutex::default(),
             windows: WindowMetrics::default(),
+            leases: Mutex::default(),
             filters: Mutex::default(),
         })
     }
@@ -154,10 +164,24 @@ impl Metrics {
             let _ = self.families.top_denied_ratio.remove_label_values(&[gone]);
         }
         known.clone_from(&limits);
+        let leased = policy.limits().filter(|limit| limit.lease.is_some());
+        let leased = leased.map(|limit| {
+            if let Some(limit_metrics) = limits.get(&limit.name) {
+                limit_metrics.count_leases(&self.families);
+            }
+            (limit.name.clone(), self.leases_of(&limit.name))
+        });
         PolicyMetrics {
             families: Arc::clone(&self.families),
+            leases: leased.collect(),
             limits,
         }
+    }
+
+    fn leases_of(&self, limit: &str) -> Arc<LeaseMetrics> {
+        let mut known = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_limit = known.entry(limit.to_owned());
+        Arc::clone(of_limit.or_insert_with(|| Arc::new(LeaseMetrics::new(&self.families, limit))))
     }
 
     /// Notes which filter asks.
@@ -215,6 +239,12 @@ impl Metrics {
             let overrides = self.families.overrides.with_label_values(&[allowance]);
             overrides.set(gauge(count));
         }
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        for (limit, lease_metrics) in leases.iter() {
+            let held = readings.leased.get(limit).copied().unwrap_or(0);
+            lease_metrics.set_held(held);
+        }
+        drop(leases);
         let now_us = clock::now_us();
         for limit_metrics in self.known() {
             limit_metrics.refresh(now_us);
@@ -259,6 +289,17 @@ impl PolicyMetrics {
                 }
             }
         }
+    }
+
+    /// The metrics of a limit's leases, if the policy has leases for it.
+    pub fn leases(&self, limit: &str) -> Option<Arc<LeaseMetrics>> {
+        self.leases.get(limit).map(Arc::clone)
+    }
+
+    /// Units that leases have spent, if a limit of the policy has leases.
+    pub fn spent_by_leases(&self) -> Option<u64> {
+        let each = self.leases.values();
+        (!self.leases.is_empty()).then(|| each.map(|of_limit| of_limit.spent()).sum())
     }
 
     /// A verdict has the state of one limit only, the one that decided. Of each other limit, which may be almost used

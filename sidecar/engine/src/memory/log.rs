@@ -32,9 +32,22 @@ pub(super) struct Log {
 /// The stamp of what is admitted at `now_us`.
 fn stamp(spec: &BucketSpec, now_us: u64) -> u64 {
     match spec.algorithm {
-        Algorithm::SlidingWindow { precision_us } => now_us.next_multiple_of(precision_us),
+        Algorithm::SlidingWindow { precision_us, .. } => now_us.next_multiple_of(precision_us),
         _ => now_us,
     }
+}
+
+/// The latest stamp that an entry may have at `now_us`. Units of a lease may still be spent until the end of the step in which
+/// they were taken: if the clock stepped back, that is up to one step later than the end of the step that it is in now.
+fn latest_stamp(spec: &BucketSpec, now_us: u64) -> u64 {
+    let later_us = match spec.algorithm {
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased: true,
+        } => precision_us,
+        _ => 0,
+    };
+    stamp(spec, now_us) + later_us
 }
 
 impl Log {
@@ -46,10 +59,10 @@ impl Log {
         }
     }
 
-    /// If the clock stepped back, entries with later stamps are restamped to now: they can lock the bucket for at most
-    /// one window, and none expires early.
+    /// If the clock stepped back, entries with later stamps are restamped to now (of a leased limit: one step later): they
+    /// can lock the bucket for at most one window, and none expires early.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
-        let stamp_us = stamp(spec, now_us);
+        let stamp_us = latest_stamp(spec, now_us);
         if self.entries.back().is_none_or(|e| e.stamp_us <= stamp_us) {
             return;
         }
@@ -122,7 +135,7 @@ impl Log {
     pub(super) fn growth(&self, spec: &BucketSpec, now_us: u64) -> usize {
         let grows = self.entries.len() == self.entries.capacity()
             && self.head(spec, now_us) == 0
-            && self.entries.back().map(|e| e.stamp_us) != Some(stamp(spec, now_us));
+            && self.entries.back().map(|e| e.stamp_us) < Some(stamp(spec, now_us));
         if grows { self.heap_bytes().max(1) } else { 0 }
     }
 
@@ -137,7 +150,9 @@ impl Log {
             self.entries.clear();
             self.born_us = now_us;
         }
-        self.append(stamp(spec, now_us), total + cost);
+        // Stamps only grow: after a clock step, those of a leased limit may be later than now.
+        let newest_us = self.entries.back().map_or(0, |e| e.stamp_us);
+        self.append(newest_us.max(stamp(spec, now_us)), total + cost);
     }
 
     /// Only the entry of that time loses units: to take them from another would free them too late or too soon.

@@ -58,6 +58,7 @@ fn a_give_back_after_a_reset_takes_nothing_from_others() {
         Algorithm::SlidingLog,
         Algorithm::SlidingWindow {
             precision_us: SECOND,
+            leased: false,
         },
         Algorithm::FixedWindow,
         Algorithm::TokenBucket { burst: 10 },

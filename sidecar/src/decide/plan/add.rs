@@ -5,9 +5,10 @@ use std::sync::Arc;
 use sluicegate_engine::{BatchBuilder, BucketSpec, Decision, MAX_REQUEST_WEIGHT, Take, bucket_key};
 use sluicegate_protocol::{Code, Decision as Asked, Problem};
 
-use super::{Entry, Planned};
+use super::{Entry, Leasing, Planned};
 use crate::decide::allowance::{Allowance, allowance};
 use crate::decide::buckets::unknown_limit;
+use crate::decide::leases;
 use crate::decide::overridden::{How, Overridden, ends_later, hold_until_end};
 use crate::decide::overrides::OverridesNow;
 use crate::policy::{Limit, Policy, most};
@@ -21,6 +22,8 @@ struct Wanted<'a> {
     windows: &'a [BucketSpec],
     /// Replaces the windows' own quota.
     quota: Option<u64>,
+    /// Whether units that were taken in advance may decide it.
+    leasable: bool,
 }
 
 impl Wanted<'_> {
@@ -37,6 +40,14 @@ impl Wanted<'_> {
         most(self.windows())
     }
 
+    fn as_wanted(&self) -> leases::Wanted<'_> {
+        leases::Wanted {
+            limit: self.limit,
+            key: self.key,
+            cost: self.cost,
+        }
+    }
+
     /// Merges a check of the same limit and key; the smaller of two quotas applies.
     fn merge(&mut self, other: &Self) {
         self.cost = self.cost.saturating_add(other.cost);
@@ -51,6 +62,7 @@ pub(super) fn add(
     policy: &Policy,
     asked: &Asked<'_>,
     overrides: OverridesNow<'_>,
+    leasing: Option<Leasing<'_>>,
     builder: &mut BatchBuilder,
     refused_quotas: &mut Vec<Arc<Limit>>,
 ) -> Result<Entry, Problem> {
@@ -96,8 +108,13 @@ pub(super) fn add(
                 windows,
                 quota,
                 ends_in_ms,
+                overridden,
             } => {
                 most_hold_ms = most_hold_ms.min(hold_until_end(ends_in_ms));
+                if let Some(terms) = &limit.lease {
+                    // Units may come back as soon as other sidecars' leases end.
+                    most_hold_ms = most_hold_ms.min(terms.longest_us / 1_000);
+                }
                 // Two checks of the same limit and key in one decision are one check of both costs: separately, both might
                 // be admitted into capacity that only one of them can take.
                 let same = wanted
@@ -111,6 +128,12 @@ pub(super) fn add(
                     limit,
                     windows,
                     quota,
+                    leasable: limit.lease.is_some()
+                        && !overridden
+                        && quota.is_none()
+                        && check.cost > 0
+                        && !asked.peek
+                        && !asked.receipt,
                 };
                 match same {
                     Some(earlier) => earlier.merge(&next),
@@ -141,6 +164,28 @@ pub(super) fn add(
         }
         Some(admitted) if wanted.is_empty() => return Ok(Entry::Overridden(admitted, receipts)),
         _ => {}
+    }
+    let (mut leased, mut leasable) = (Vec::new(), Vec::new());
+    if let Some(Leasing { leases, epoch }) = leasing {
+        let alone = wanted.len() == 1;
+        wanted.retain(|check| {
+            if !check.leasable {
+                return true;
+            }
+            match leases.take(check.as_wanted(), epoch, alone) {
+                Some(held) => {
+                    leased.push((check.index, held));
+                    false
+                }
+                None => {
+                    leasable.push(check.index);
+                    true
+                }
+            }
+        });
+        if wanted.is_empty() {
+            return Ok(Entry::Leased(leased));
+        }
     }
     let visits: usize = wanted.iter().map(|check| check.windows.len()).sum();
     if builder.weight() + visits > MAX_REQUEST_WEIGHT {
@@ -174,5 +219,7 @@ pub(super) fn add(
         receipts,
         secrets: Vec::new(),
         most_hold_ms,
+        leased,
+        leasable,
     }))
 }

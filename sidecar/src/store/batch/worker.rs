@@ -104,6 +104,11 @@ impl Batcher {
         whole
     }
 
+    /// Records the error of a call that was made beside this queue.
+    pub fn record_error(&self, error: &StoreError) {
+        self.shared.record_error(error);
+    }
+
     async fn decide_in(
         &self,
         lane: &mpsc::Sender<(BatchSlice, Waiter)>,
@@ -143,9 +148,13 @@ impl Shared {
     /// Records a call's errors. The connections, not the calls, determine whether the store is up.
     fn record_errors(&self, reply: &StoreReply) {
         for error in &reply.errors {
-            self.metrics.count_store_failure(error.kind());
-            self.events.log.failed(error.kind(), error);
+            self.record_error(error);
         }
+    }
+
+    fn record_error(&self, error: &StoreError) {
+        self.metrics.count_store_failure(error.kind());
+        self.events.log.failed(error.kind(), error);
     }
 }
 

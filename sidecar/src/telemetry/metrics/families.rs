@@ -64,6 +64,9 @@ pub struct Families {
     pub sidecars: IntGauge,
     pub unwritten: IntGauge,
     pub overrides: IntGaugeVec,
+    pub lease_units: IntCounterVec,
+    pub lease_held: IntGaugeVec,
+    pub lease_refusals: IntCounterVec,
     pub filter_info: IntGaugeVec,
     pub epoch: IntGauge,
     pub reloads_loaded: IntCounter,
@@ -233,6 +236,28 @@ impl Families {
                     ),
                     &["allowance"],
                 )?,
+            )?,
+            lease_units: counters(
+                &registry,
+                "sluicegate_lease_units_total",
+                "Units of leases that the store granted, that were spent, and that were returned.",
+                &["limit", "event"],
+            )?,
+            lease_held: add(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "sluicegate_lease_units_held",
+                        "Units of leases that are neither spent nor returned yet.",
+                    ),
+                    &["limit"],
+                )?,
+            )?,
+            lease_refusals: counters(
+                &registry,
+                "sluicegate_lease_refusals_total",
+                "Times that a key got no lease, by reason.",
+                &["limit", "reason"],
             )?,
             filter_info: add(
                 &registry,

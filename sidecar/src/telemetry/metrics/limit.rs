@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use prometheus::{Gauge, Histogram, IntCounter};
@@ -26,7 +26,8 @@ struct PerSource {
 impl PerSource {
     const fn of(&self, source: Source) -> &IntCounter {
         match source {
-            Source::Store | Source::Request => &self.store,
+            // A lease never denies.
+            Source::Store | Source::Request | Source::Lease => &self.store,
             Source::Share => &self.share,
             Source::Certificate => &self.certificate,
             Source::Filter => &self.filter,
@@ -42,6 +43,8 @@ pub struct LimitMetrics {
     admitted: IntCounter,
     admitted_by_share: IntCounter,
     admitted_by_override: IntCounter,
+    /// Only limits with leases have this series.
+    admitted_by_lease: OnceLock<IntCounter>,
     denied: PerSource,
     shadow_admitted: IntCounter,
     shadow_denied: PerSource,
@@ -124,6 +127,7 @@ impl LimitMetrics {
             admitted: counter(Outcome::Admitted, Source::Store),
             admitted_by_share: counter(Outcome::Admitted, Source::Share),
             admitted_by_override: counter(Outcome::Admitted, Source::Override),
+            admitted_by_lease: OnceLock::new(),
             denied: per_source(Outcome::Denied),
             shadow_admitted: counter(Outcome::ShadowAdmitted, Source::Store),
             shadow_denied: per_source(Outcome::ShadowDenied),
@@ -146,6 +150,17 @@ impl LimitMetrics {
         }
     }
 
+    /// Adds the series of decisions made from leases.
+    pub(super) fn count_leases(&self, families: &Families) {
+        let labels = [
+            self.limit.as_str(),
+            Outcome::Admitted.name(),
+            Source::Lease.name(),
+        ];
+        self.admitted_by_lease
+            .get_or_init(|| families.decisions.with_label_values(&labels));
+    }
+
     /// Counts a verdict about `key`, the key of the check that decided.
     pub(super) fn count(&self, verdict: &Verdict<'_>, source: Source, key: &str, now_us: u64) {
         match verdict {
@@ -156,6 +171,11 @@ impl LimitMetrics {
                         // It took nothing, so it says nothing of how much is used.
                         self.admitted_by_override.inc();
                         return;
+                    }
+                    Source::Lease => {
+                        if let Some(admitted) = self.admitted_by_lease.get() {
+                            admitted.inc();
+                        }
                     }
                     _ => self.admitted.inc(),
                 }

@@ -1,0 +1,253 @@
+//! The leases of one key: units are taken from them, put back into them, and returned when they end.
+//!
+//! Every time is one of a monotonic clock. An empty pool never denies: it says nothing, and the store is asked.
+
+use super::rate::Rate;
+use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, reserve};
+use crate::batch::BucketSpec;
+
+/// Most leases of a key at once: one that is spent, and the one that renews it.
+const MAX_LEASES: usize = 2;
+/// After a refusal, this part of the longest lease passes before the next attempt.
+const RETRY_PART: u64 = 20;
+
+/// A lease that the store has granted.
+#[derive(Clone, Debug)]
+pub struct Grant<T> {
+    /// Its units.
+    pub units: u64,
+    /// When it ends: the moment before the call was sent, and [`LeaseTerms::length_us`] of the store's time.
+    pub ends_us: u64,
+    /// What the store had left afterwards, in the tightest window.
+    pub remaining: u64,
+    /// What its owner needs to return it.
+    pub tag: T,
+}
+
+/// The leases of one key. `T` is what their owner needs to return them.
+#[derive(Debug)]
+pub struct Pool<T> {
+    terms: LeaseTerms,
+    rate: Rate,
+    /// In the order in which they end.
+    leases: Vec<Lease<T>>,
+    /// Units that the store had left, as it last said.
+    remaining: Option<u64>,
+    /// The most units of the next lease: half as many after one that came back.
+    most: u64,
+    asking: bool,
+    next_try_us: u64,
+    last_id: u64,
+}
+
+#[derive(Debug)]
+struct Lease<T> {
+    id: u64,
+    units: u64,
+    left: u64,
+    ends_us: u64,
+    remaining: u64,
+    tag: T,
+}
+
+/// Units that were taken from a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken<'a, T> {
+    /// The lease, to put them back.
+    pub lease: u64,
+    /// When the lease ends: they must be spent before.
+    pub ends_us: u64,
+    /// What is left: of this lease, and of the store's when it granted it.
+    pub remaining: u64,
+    /// The lease's tag.
+    pub tag: &'a T,
+}
+
+/// A lease that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EndedLease<T> {
+    /// The units that were not spent; may be 0.
+    pub units: u64,
+    /// Its tag.
+    pub tag: T,
+}
+
+impl<T> Pool<T> {
+    /// A pool without a lease.
+    #[must_use]
+    pub fn new(terms: LeaseTerms) -> Self {
+        Self {
+            terms,
+            rate: Rate::default(),
+            leases: Vec::new(),
+            remaining: None,
+            most: terms.most,
+            asking: false,
+            next_try_us: 0,
+            last_id: 0,
+        }
+    }
+
+    /// Takes units, all from one lease that lasts for at least `stay_us` more. `None`: ask the store.
+    ///
+    /// To be called for every request for the key, since the rate is measured here.
+    pub fn take(&mut self, now_us: u64, cost: u64, stay_us: u64) -> Option<Taken<'_, T>> {
+        self.rate.add(now_us, cost);
+        let until_us = now_us.saturating_add(stay_us);
+        let mut leases = self.leases.iter_mut();
+        let lease = leases.find(|lease| lease.left >= cost && until_us < lease.ends_us)?;
+        lease.left -= cost;
+        Some(Taken {
+            lease: lease.id,
+            ends_us: lease.ends_us,
+            remaining: lease.remaining.saturating_add(lease.left),
+            tag: &lease.tag,
+        })
+    }
+
+    /// Puts units back that were not spent after all. `false` if their lease was returned meanwhile: then they are to be
+    /// returned, too.
+    pub fn put_back(&mut self, lease: u64, units: u64) -> bool {
+        let lease = self.leases.iter_mut().find(|known| known.id == lease);
+        lease.is_some_and(|lease| {
+            lease.left += units;
+            true
+        })
+    }
+
+    /// Notes what the store has left in the tightest window, as an ordinary decision said.
+    pub fn note_remaining(&mut self, remaining: u64) {
+        self.remaining = Some(remaining);
+    }
+
+    /// Notes that the store admitted a decision over this key, and another limit was the tightest: enough for the smallest lease
+    /// is assumed to be left. What is granted tells more.
+    pub fn note_admitted(&mut self, windows: &[BucketSpec]) {
+        let smallest = reserve(&self.terms, windows).saturating_add(2 * SMALLEST_LEASE);
+        self.remaining.get_or_insert(smallest);
+    }
+
+    /// Whether it is time to ask the store for a lease: there is none, or the newest is half spent.
+    #[must_use]
+    pub fn wants_lease(&self, now_us: u64) -> bool {
+        if self.asking || now_us < self.next_try_us || self.remaining.is_none() {
+            return false;
+        }
+        let mut live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
+        let newest = live.clone().next_back();
+        live.by_ref().count() < MAX_LEASES
+            && newest.is_none_or(|newest| newest.left <= newest.units / 2)
+    }
+
+    /// The lease that is wanted will be asked for: [`Pool::ask`], then [`Pool::granted`] or [`Pool::refused`] follow.
+    pub fn asked(&mut self) {
+        self.asking = true;
+    }
+
+    /// How many units to ask for. After this, [`Pool::granted`] or [`Pool::refused`] follows. `store_us` is the store's
+    /// clock, if it is known.
+    ///
+    /// # Errors
+    /// None now.
+    pub fn ask(
+        &mut self,
+        windows: &[BucketSpec],
+        now_us: u64,
+        store_us: Option<u64>,
+    ) -> Result<u64, LeaseRefusal> {
+        self.asking = true;
+        let at_us = store_us.ok_or(LeaseRefusal::Store)?;
+        let remaining = self.remaining.unwrap_or(0);
+        let per_s = self.rate.per_s(now_us);
+        let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
+        let held = live.map(|lease| lease.left).sum();
+        let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
+        Ok(units.min(self.most.max(SMALLEST_LEASE)))
+    }
+
+    /// The store has granted a lease.
+    pub fn granted(&mut self, grant: Grant<T>) {
+        self.asking = false;
+        self.remaining = Some(grant.remaining);
+        self.last_id += 1;
+        self.leases.push(Lease {
+            id: self.last_id,
+            units: grant.units,
+            left: grant.units,
+            ends_us: grant.ends_us,
+            remaining: grant.remaining,
+            tag: grant.tag,
+        });
+        self.leases.sort_by_key(|lease| lease.ends_us);
+    }
+
+    /// There is no lease now. The next attempt comes a little later.
+    pub fn refused(&mut self, now_us: u64) {
+        self.asking = false;
+        self.next_try_us = now_us.saturating_add(self.terms.longest_us / RETRY_PART);
+    }
+
+    /// Removes the leases that have ended. If more than half of one came back, the next has half as many units; otherwise
+    /// it may have twice as many.
+    pub fn ended(&mut self, now_us: u64) -> Vec<EndedLease<T>> {
+        let ended = self.leases.extract_if(.., |lease| lease.ends_us <= now_us);
+        let mut units_and_left = Vec::new();
+        let ended = ended.map(|lease| {
+            units_and_left.push((lease.units, lease.left));
+            EndedLease {
+                units: lease.left,
+                tag: lease.tag,
+            }
+        });
+        let ended = ended.collect();
+        for (units, left) in units_and_left {
+            self.most = if left > units / 2 {
+                (units / 2).max(SMALLEST_LEASE)
+            } else {
+                self.most.max(units).saturating_mul(2).min(self.terms.most)
+            };
+        }
+        ended
+    }
+
+    /// Ends all leases, so that [`Pool::ended`] returns them now.
+    pub fn end_all(&mut self) {
+        for lease in &mut self.leases {
+            lease.ends_us = 0;
+        }
+    }
+
+    /// Forgets what the store had left: the bucket was reset, or the store's clock has stepped.
+    pub fn forget_remaining(&mut self) {
+        self.remaining = None;
+    }
+
+    /// Ends all leases; the next ones have other terms. Keeps the rate.
+    pub fn start_again(&mut self, terms: LeaseTerms) {
+        self.end_all();
+        self.forget_remaining();
+        (self.terms, self.most) = (terms, terms.most);
+    }
+
+    /// Units that are held.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.leases.iter().map(|lease| lease.left).sum()
+    }
+
+    /// Whether there is no lease to spend.
+    #[must_use]
+    pub fn is_dry(&self, now_us: u64) -> bool {
+        let mut leases = self.leases.iter();
+        !leases.any(|lease| now_us < lease.ends_us && lease.left > 0)
+    }
+
+    /// Whether it can be dropped: it holds nothing, and the key is asked for less than once a second.
+    #[must_use]
+    pub fn is_idle(&self, now_us: u64) -> bool {
+        self.leases.is_empty() && !self.asking && self.rate.per_s(now_us) < 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

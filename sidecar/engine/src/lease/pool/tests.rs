@@ -1,0 +1,181 @@
+//! Tests of the leases of one key.
+
+use super::*;
+use crate::batch::Algorithm;
+
+const TERMS: LeaseTerms = LeaseTerms {
+    longest_us: 100_000,
+    most: 400,
+    from_per_s: 50,
+};
+const WINDOWS: [BucketSpec; 1] = [BucketSpec {
+    algorithm: Algorithm::SlidingWindow {
+        precision_us: 1_000_000,
+        leased: true,
+    },
+    quota: 600_000,
+    window_us: 60_000_000,
+}];
+/// A second, by the pool's clock and by the store's.
+const START: u64 = 1_000_001;
+
+/// A pool that has been asked for 4,000 units a second until [`START`].
+fn hot() -> Pool<&'static str> {
+    let mut pool = Pool::new(TERMS);
+    for ask in 0..4_000 {
+        assert!(pool.take(START - 1_000_000 + ask * 250, 1, 0).is_none());
+    }
+    pool.note_remaining(600_000);
+    pool
+}
+
+fn grant(units: u64, ends_us: u64) -> Grant<&'static str> {
+    Grant {
+        units,
+        ends_us,
+        remaining: 100_000,
+        tag: "receipt",
+    }
+}
+
+#[test]
+fn units_are_spent_until_the_end_and_not_a_microsecond_later() {
+    let mut pool = hot();
+    pool.granted(grant(10, START + 50));
+    let taken = pool.take(START + 49, 4, 0).unwrap();
+    assert_eq!((taken.remaining, taken.ends_us), (100_006, START + 50));
+    assert!(
+        pool.take(START + 49, 1, 1).is_none(),
+        "it must last a little longer"
+    );
+    assert!(pool.take(START + 50, 1, 0).is_none());
+    assert_eq!(pool.held(), 6, "until it is returned");
+    let ended = pool.ended(START + 50);
+    assert_eq!((ended.len(), ended[0].units), (1, 6));
+    assert!(pool.ended(START + 60).is_empty());
+}
+
+#[test]
+fn an_empty_lease_says_nothing_and_a_cost_is_not_split() {
+    let mut pool = hot();
+    pool.granted(grant(10, START + 50));
+    assert!(pool.take(START, 11, 0).is_none());
+    assert!(pool.take(START, 10, 0).is_some());
+    assert!(pool.take(START, 1, 0).is_none());
+    pool.granted(grant(3, START + 90));
+    pool.granted(grant(3, START + 80));
+    assert!(pool.take(START, 4, 0).is_none(), "3 and 3 are not 4");
+    assert_eq!(
+        pool.take(START, 3, 0).unwrap().ends_us,
+        START + 80,
+        "the first to end"
+    );
+}
+
+#[test]
+fn what_is_put_back_can_be_spent_or_is_returned() {
+    let mut pool = hot();
+    pool.granted(grant(10, START + 50));
+    let lease = pool.take(START, 10, 0).unwrap().lease;
+    assert!(pool.put_back(lease, 10));
+    let lease = pool.take(START, 10, 0).unwrap().lease;
+    assert_eq!(pool.ended(START + 50)[0].units, 0);
+    assert!(!pool.put_back(lease, 10), "the rest was returned already");
+}
+
+#[test]
+fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
+    let mut pool = hot();
+    assert!(pool.wants_lease(START));
+    let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
+    assert!((390..=400).contains(&units), "{units}");
+    assert!(!pool.wants_lease(START), "it is being asked for");
+    pool.granted(grant(400, START + 99_000));
+    pool.take(START, 199, 0).unwrap();
+    assert!(!pool.wants_lease(START));
+    pool.take(START, 1, 0).unwrap();
+    assert!(pool.wants_lease(START));
+    pool.granted(grant(400, START + 99_500));
+    pool.take(START, 200, 0).unwrap();
+    pool.take(START, 200, 0).unwrap();
+    assert!(!pool.wants_lease(START), "two at most");
+    pool.ended(START + 99_000);
+    assert!(pool.wants_lease(START + 99_000));
+}
+
+#[test]
+fn after_a_refusal_there_is_a_pause() {
+    let mut pool = hot();
+    assert_eq!(pool.ask(&WINDOWS, START, None), Err(LeaseRefusal::Store));
+    pool.refused(START);
+    assert!(!pool.wants_lease(START + 4_999) && pool.wants_lease(START + 5_000));
+}
+
+#[test]
+fn nothing_is_asked_for_before_the_store_said_what_is_left() {
+    let mut pool = Pool::<()>::new(TERMS);
+    for ask in 0..4_000 {
+        pool.take(START + ask * 250, 1, 0);
+    }
+    assert!(!pool.wants_lease(START + 1_000_000));
+    pool.note_remaining(10);
+    assert!(pool.wants_lease(START + 1_000_000));
+    let refused = pool.ask(&WINDOWS, START + 1_000_000, Some(START));
+    assert_eq!(refused, Err(LeaseRefusal::NearLimit));
+}
+
+#[test]
+fn where_another_limit_is_the_tightest_the_first_lease_is_the_smallest() {
+    let mut pool = hot();
+    pool.forget_remaining();
+    pool.note_admitted(&WINDOWS);
+    assert!(pool.wants_lease(START));
+    assert_eq!(pool.ask(&WINDOWS, START, Some(START)), Ok(SMALLEST_LEASE));
+    pool.note_remaining(100_000);
+    pool.note_admitted(&WINDOWS);
+    assert!(
+        pool.ask(&WINDOWS, START, Some(START)).unwrap() > 300,
+        "what is known stays"
+    );
+}
+
+#[test]
+fn the_next_lease_is_half_as_large_if_more_than_half_came_back() {
+    let mut pool = hot();
+    let mut sizes = Vec::new();
+    // Nothing is spent: halves, down to the smallest.
+    for round in 0..7 {
+        let now_us = START + round;
+        let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
+        sizes.push(units);
+        pool.granted(grant(units, now_us));
+        pool.ended(now_us);
+    }
+    assert!(
+        sizes.windows(2).all(|pair| pair[1] == (pair[0] / 2).max(8)),
+        "{sizes:?}"
+    );
+    assert_eq!(sizes.last(), Some(&8));
+    // All is spent: doubles again, up to what the rate allows.
+    for round in 10..18 {
+        let now_us = START + round;
+        let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
+        sizes.push(units);
+        pool.granted(grant(units, now_us + 1));
+        pool.take(now_us, units, 0).unwrap();
+        pool.ended(now_us + 1);
+    }
+    assert!(*sizes.last().unwrap() > 350, "{sizes:?}");
+}
+
+#[test]
+fn a_pool_that_is_ended_returns_everything_at_once() {
+    let mut pool = hot();
+    pool.granted(grant(10, START + 50));
+    pool.granted(grant(10, START + 60));
+    pool.end_all();
+    assert!(pool.take(START, 1, 0).is_none());
+    let units: u64 = pool.ended(START).iter().map(|one| one.units).sum();
+    assert_eq!((units, pool.held()), (20, 0));
+    assert!(!pool.is_idle(START) && pool.is_idle(START + 10_000_000));
+}

@@ -1,0 +1,220 @@
+//! How many units a lease is for, until when it may be spent, and why there is none.
+
+use super::rate::float;
+use crate::batch::{Algorithm, BucketSpec};
+
+/// Fewer units are not worth a call.
+pub const SMALLEST_LEASE: u64 = 8;
+/// Part of a lease's time that is not used: two clocks may differ by this much in speed, or twice what NTP allows.
+const DRIFT: u64 = 1_000;
+
+/// A limit's terms for leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTerms {
+    /// The longest time for which units are held, in microseconds: L.
+    pub longest_us: u64,
+    /// The most units of one lease.
+    pub most: u64,
+    /// The units per second from which a key has leases.
+    pub from_per_s: u64,
+}
+
+/// Why a key has no lease now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeaseRefusal {
+    /// It is asked for less often than `from`.
+    Cold,
+    /// Fewer than [`SMALLEST_LEASE`] units: it is asked for too rarely for the time that is left of the step or window.
+    Small,
+    /// Less than the reserve would remain in a window, or the store denied it.
+    NearLimit,
+    /// The answer came when the lease had ended.
+    Late,
+    /// The store did not answer, is down, or its clock is not known yet.
+    Store,
+}
+
+/// The time of the store's clock until which units that are taken at `at_us` may be spent: nothing is over in any window,
+/// whenever they are spent until then. `None` for algorithms that have no such time.
+#[must_use]
+pub fn spend_by_us(windows: &[BucketSpec], at_us: u64) -> Option<u64> {
+    let each = windows.iter().map(|spec| match spec.algorithm {
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased: true,
+        } => Some(at_us.next_multiple_of(precision_us.max(1))),
+        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Some(spec.window_at(at_us).1),
+        // A log would free the units before they are spent. A token bucket drains meanwhile. A sliding window without
+        // the mark would be restamped too early after a clock step.
+        Algorithm::SlidingLog
+        | Algorithm::TokenBucket { .. }
+        | Algorithm::SlidingWindow { leased: false, .. } => None,
+    });
+    each.min()?
+}
+
+/// The units that must remain in every window after a lease was taken: twice what the tightest window returns in the
+/// longest time of a lease. So unless demand is more than twice the limit's own rate, every lease has ended before the
+/// store denies.
+#[must_use]
+pub fn reserve(terms: &LeaseTerms, windows: &[BucketSpec]) -> u64 {
+    let each = windows.iter().map(|spec| {
+        let units = 2 * u128::from(terms.longest_us) * u128::from(spec.quota);
+        units.div_ceil(u128::from(spec.window_us).max(1))
+    });
+    let most = each.max().unwrap_or(u128::MAX);
+    u64::try_from(most).unwrap_or(u64::MAX)
+}
+
+impl LeaseTerms {
+    /// How many microseconds of the store's clock a lease that is taken at `at_us` has, less what the clocks may differ.
+    #[must_use]
+    pub fn length_us(&self, windows: &[BucketSpec], at_us: u64) -> u64 {
+        let left_us = spend_by_us(windows, at_us).map_or(0, |end_us| end_us.saturating_sub(at_us));
+        let length_us = left_us.min(self.longest_us);
+        length_us - length_us.div_ceil(DRIFT)
+    }
+
+    /// The units of a lease for a key that is asked for `per_s` units a second, of which `held` are held already and the store
+    /// has `remaining` left.
+    ///
+    /// # Errors
+    /// There is none now.
+    pub fn size(
+        &self,
+        windows: &[BucketSpec],
+        per_s: f64,
+        held: u64,
+        remaining: u64,
+        at_us: u64,
+    ) -> Result<u64, LeaseRefusal> {
+        if per_s < float(self.from_per_s) {
+            return Err(LeaseRefusal::Cold);
+        }
+        let spare = remaining.saturating_sub(reserve(self, windows)) / 2;
+        if spare < SMALLEST_LEASE {
+            return Err(LeaseRefusal::NearLimit);
+        }
+        let wanted = per_s * float(self.length_us(windows, at_us)) / 1e6;
+        // Not negative, and a cast of a float saturates.
+        let units = (wanted as u64)
+            .saturating_sub(held)
+            .min(self.most)
+            .min(spare);
+        if units < SMALLEST_LEASE {
+            return Err(LeaseRefusal::Small);
+        }
+        Ok(units)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calendar::{Calendar, CalendarUnit};
+
+    const TERMS: LeaseTerms = LeaseTerms {
+        longest_us: 100_000,
+        most: 1_000,
+        from_per_s: 50,
+    };
+
+    fn spec(algorithm: Algorithm, quota: u64, window_us: u64) -> BucketSpec {
+        BucketSpec {
+            algorithm,
+            quota,
+            window_us,
+        }
+    }
+
+    fn sliding(precision_us: u64, leased: bool) -> Algorithm {
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased,
+        }
+    }
+
+    fn minute(quota: u64) -> BucketSpec {
+        spec(sliding(1_000_000, true), quota, 60_000_000)
+    }
+
+    #[test]
+    fn units_may_be_spent_until_the_first_of_all_steps_and_windows_ends() {
+        let windows = [
+            minute(10),
+            spec(sliding(300_000, true), 10, 9_000_000),
+            spec(Algorithm::FixedWindow, 10, 2_000_000),
+        ];
+        assert_eq!(spend_by_us(&windows, 1_000_001), Some(1_200_000));
+        assert_eq!(spend_by_us(&windows[..1], 1_000_001), Some(2_000_000));
+        assert_eq!(spend_by_us(&windows[2..], 3_999_999), Some(4_000_000));
+        assert_eq!(
+            spend_by_us(&windows[..1], 2_000_000),
+            Some(2_000_000),
+            "no time at all"
+        );
+        let day = Calendar::new(CalendarUnit::Day, "UTC").unwrap();
+        let day = spec(Algorithm::CalendarWindow(day), 5, day.longest_us());
+        let noon_us = 20_000 * 86_400_000_000 + 43_200_000_000;
+        assert_eq!(spend_by_us(&[day], noon_us), Some(20_001 * 86_400_000_000));
+    }
+
+    #[test]
+    fn a_log_a_token_bucket_and_a_window_without_the_mark_have_no_leases() {
+        for algorithm in [
+            Algorithm::SlidingLog,
+            Algorithm::TokenBucket { burst: 5 },
+            sliding(1_000, false),
+        ] {
+            let windows = [minute(1_000_000), spec(algorithm, 1_000_000, 60_000_000)];
+            assert_eq!(spend_by_us(&windows, 1), None);
+            let size = TERMS.size(&windows, 1e6, 0, 1_000_000, 1);
+            assert_eq!(size, Err(LeaseRefusal::Small), "{algorithm:?}");
+        }
+        assert_eq!(spend_by_us(&[], 1), None);
+    }
+
+    #[test]
+    fn a_lease_ends_before_its_step_does() {
+        let windows = [minute(10)];
+        assert_eq!(TERMS.length_us(&windows, 1_000_000), 0);
+        assert_eq!(
+            TERMS.length_us(&windows, 1_000_001),
+            99_900,
+            "as long as the terms say"
+        );
+        assert_eq!(
+            TERMS.length_us(&windows, 1_950_000),
+            49_950,
+            "less than the step is long"
+        );
+    }
+
+    #[test]
+    fn the_size_is_what_will_be_spent_and_never_more_than_half_of_what_is_to_spare() {
+        let (windows, at) = ([minute(60_000)], 1_000_001);
+        assert_eq!(reserve(&TERMS, &windows), 200);
+        let size = |per_s, remaining| TERMS.size(&windows, per_s, 0, remaining, at);
+        assert_eq!(size(2_000.0, 60_000), Ok(199));
+        let renewed = TERMS.size(&windows, 2_000.0, 66, 60_000, at);
+        assert_eq!(renewed, Ok(133), "what is held is spent first");
+        assert_eq!(size(2e6, 60_000), Ok(1_000), "`most`");
+        assert_eq!(size(2_000.0, 400), Ok(100), "half of what is to spare");
+        assert_eq!(size(2_000.0, 215), Err(LeaseRefusal::NearLimit));
+        assert_eq!(size(2_000.0, 216), Ok(8));
+        assert_eq!(size(2_000.0, 0), Err(LeaseRefusal::NearLimit));
+        assert_eq!(size(49.0, 60_000), Err(LeaseRefusal::Cold));
+        assert_eq!(size(70.0, 60_000), Err(LeaseRefusal::Small));
+        let end_of_step = TERMS.size(&windows, 2_000.0, 0, 60_000, 1_998_000);
+        assert_eq!(end_of_step, Err(LeaseRefusal::Small));
+    }
+
+    #[test]
+    fn the_reserve_is_that_of_the_fastest_window() {
+        let windows = [
+            minute(60_000),
+            spec(sliding(10_000, true), 3_001, 1_000_000),
+        ];
+        assert_eq!(reserve(&TERMS, &windows), 601);
+    }
+}

@@ -1,0 +1,153 @@
+//! The decision that asks for a lease, and what its outcome grants. Pure.
+
+use std::sync::Arc;
+
+use sluicegate_engine::lease::{Grant, LeaseRefusal, reserve};
+use sluicegate_engine::{
+    BatchBuilder, Bucket, Decision, Outcome, Receipt as StoredReceipt, Take, bucket_key,
+    receipt_key,
+};
+
+use super::KeyOf;
+use super::held::Leased;
+use crate::decide::plan::window_us;
+use crate::policy::Limit;
+use crate::store::GiveBackEntry;
+use crate::telemetry::metrics::LeaseMetrics;
+
+/// How long the store keeps the receipt of a lease after its end. A key has some leases each second, and a window may last
+/// for days: receipts that lasted as long would fill the store. Units that are returned later are held for one window.
+const RETURN_WITHIN_US: u64 = 5_000_000;
+
+/// What is needed to return the units of a lease, and to answer from it.
+#[derive(Debug)]
+pub struct Receipt {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// The key.
+    pub key: String,
+    /// The epoch in which the units were taken.
+    pub epoch: u64,
+    /// The metrics of the limit's leases.
+    pub metrics: Arc<LeaseMetrics>,
+    /// Whether the store said that it granted the lease.
+    pub is_granted: bool,
+    /// The receipt's key in the store.
+    store_key: String,
+    /// What the units were taken from.
+    buckets: Vec<Bucket>,
+    /// The window that decided, as it was when the lease was granted.
+    quota: u64,
+    window_ms: u64,
+    /// When its whole quota is available again, by this process's clock.
+    whole_us: u64,
+}
+
+/// A lease that is being asked for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub key: KeyOf,
+    pub units: u64,
+    pub metrics: Arc<LeaseMetrics>,
+    store_key: String,
+    buckets: Vec<Bucket>,
+}
+
+impl Asked {
+    pub fn new(key: KeyOf, units: u64, secret: u128, metrics: Arc<LeaseMetrics>) -> Self {
+        let limit = &key.limit;
+        let bucket = |spec| Bucket {
+            key: bucket_key(&key.key, &limit.name, spec),
+            spec: *spec,
+        };
+        Self {
+            units,
+            metrics,
+            store_key: receipt_key(&key.key, &limit.name, secret),
+            buckets: limit.windows.iter().map(bucket).collect(),
+            key,
+        }
+    }
+
+    /// Adds the decision to a batch: the units from every window, with a receipt.
+    pub fn add_to(&self, builder: &mut BatchBuilder) {
+        let takes = self.buckets.iter().map(|bucket| Take {
+            bucket: builder.bucket(bucket.key.clone(), bucket.spec),
+            cost: self.units,
+        });
+        let takes = takes.collect();
+        let longest_us = self.key.limit.lease.map_or(0, |terms| terms.longest_us);
+        builder.push(Decision {
+            takes,
+            peek: false,
+            receipts: vec![StoredReceipt {
+                key: self.store_key.clone(),
+                units: self.units,
+                lifetime_us: longest_us.saturating_add(RETURN_WITHIN_US),
+            }],
+        });
+    }
+
+    /// The lease that an outcome grants. `sent_us` is when the call was not sent yet, by this process's clock.
+    pub fn grant(self, outcome: Option<&Outcome>, sent_us: u64) -> Grant<Arc<Receipt>> {
+        let length_us = outcome.map_or(0, |outcome| match &self.key.limit.lease {
+            Some(terms) => terms.length_us(&self.key.limit.windows, outcome.at_us),
+            None => 0,
+        });
+        let decided = outcome.and_then(|outcome| {
+            let spec = self.buckets.get(outcome.decided_by)?.spec;
+            let window_ms = window_us(&spec, outcome.at_us).div_ceil(1_000);
+            Some((spec.most_at_once(), window_ms, outcome.reset_us))
+        });
+        let (quota, window_ms, reset_us) = decided.unwrap_or_default();
+        Grant {
+            units: self.units,
+            ends_us: sent_us.saturating_add(length_us),
+            remaining: outcome.map_or(0, |outcome| outcome.remaining),
+            tag: Arc::new(Receipt {
+                limit: self.key.limit,
+                key: self.key.key,
+                epoch: self.key.epoch,
+                metrics: self.metrics,
+                is_granted: outcome.is_some_and(|outcome| outcome.admitted),
+                store_key: self.store_key,
+                buckets: self.buckets,
+                quota,
+                window_ms,
+                whole_us: sent_us.saturating_add(reset_us),
+            }),
+        }
+    }
+}
+
+/// Why a lease that was granted is returned at once.
+pub(super) fn is_useless(grant: &Grant<Arc<Receipt>>, now_us: u64) -> Option<LeaseRefusal> {
+    let limit = &grant.tag.limit;
+    let terms = limit.lease.as_ref()?;
+    if now_us >= grant.ends_us {
+        return Some(LeaseRefusal::Late);
+    }
+    // Others took units since this sidecar last looked.
+    (grant.remaining < reserve(terms, &limit.windows)).then_some(LeaseRefusal::NearLimit)
+}
+
+impl Receipt {
+    /// The status of a check that is decided from the lease.
+    pub(super) fn leased(&self, remaining: u64, now_us: u64) -> Leased {
+        Leased {
+            quota: self.quota,
+            window_ms: self.window_ms,
+            remaining: remaining.min(self.quota),
+            reset_ms: self.whole_us.saturating_sub(now_us).div_ceil(1_000),
+        }
+    }
+
+    /// The request that returns units to the store.
+    pub(super) fn give_back(&self, units: u64) -> GiveBackEntry {
+        GiveBackEntry {
+            receipt: self.store_key.clone(),
+            units,
+            buckets: self.buckets.clone(),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Units of a decision that were taken from a lease: spent if the decision is admitted, put back if they are dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sluicegate_engine::lease::EndedLease;
+
+use super::{Leases, Receipt, Wish};
+use crate::policy::Limit;
+
+/// How a check that a lease decides stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leased {
+    /// The quota of the tightest window when the lease was granted.
+    pub quota: u64,
+    /// The length of that window.
+    pub window_ms: u64,
+    /// What is left in the lease, and what the store had left when it granted it.
+    pub remaining: u64,
+    /// Until the whole quota is available again.
+    pub reset_ms: u64,
+}
+
+/// Units that were taken from a lease. Dropping them puts them back: the decision was denied, or its caller has left.
+#[derive(Debug)]
+pub struct Held {
+    leases: Arc<Leases>,
+    receipt: Arc<Receipt>,
+    lease: u64,
+    ends_us: u64,
+    units: u64,
+    spent: AtomicBool,
+    /// For the verdict.
+    pub leased: Leased,
+}
+
+impl Held {
+    pub(super) fn new(
+        leases: &Arc<Leases>,
+        units: u64,
+        (lease, ends_us): (u64, u64),
+        leased: Leased,
+        receipt: Arc<Receipt>,
+    ) -> Self {
+        receipt.metrics.add_on_the_way(units);
+        Self {
+            leases: Arc::clone(leases),
+            receipt,
+            lease,
+            ends_us,
+            units,
+            spent: AtomicBool::new(false),
+            leased,
+        }
+    }
+
+    /// Its limit.
+    pub fn limit(&self) -> &Arc<Limit> {
+        &self.receipt.limit
+    }
+
+    /// Whether the units may still be spent.
+    pub fn is_live(&self, now_us: u64) -> bool {
+        now_us < self.ends_us
+    }
+
+    /// Spends the units: the decision is admitted.
+    pub fn spend(&self) {
+        if !self.spent.swap(true, Ordering::Relaxed) {
+            self.receipt.metrics.count_spent(self.units);
+            self.receipt.metrics.remove_on_the_way(self.units);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if *self.spent.get_mut() {
+            return;
+        }
+        let receipt = &self.receipt;
+        let kept = self
+            .leases
+            .put_back(&receipt.limit.name, &receipt.key, self.lease, self.units);
+        if kept {
+            receipt.metrics.remove_on_the_way(self.units);
+            return;
+        }
+        let ended = EndedLease {
+            units: self.units,
+            tag: Arc::clone(receipt),
+        };
+        if !self.leases.wish(Wish::Return(ended)) {
+            receipt.metrics.remove_on_the_way(self.units);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The task that asks the store for leases and returns what was not spent. Each round makes at most one call of each kind for
+//! all keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_engine::lease::{EndedLease, Grant, LeaseRefusal};
+use sluicegate_engine::{BatchBuilder, bucket_key};
+
+use super::ask::{Asked, is_useless};
+use super::{KeyOf, Leases, Receipt, Wish, lock};
+use crate::clock;
+use crate::decide::denials::Denials;
+use crate::decide::epoch::PolicyHandle;
+use crate::decide::receipts;
+use crate::decide::settle::Settler;
+use crate::telemetry::metrics::LeaseMetrics;
+
+/// Renewals and returns wait for others for this part of the longest lease, so that they share a call: a renewal begins when
+/// what is left lasts for a third of it.
+const GROUPING_PART: u64 = 5;
+/// The same, for keys without a lease to spend.
+const DRY_GROUPING_PART: u64 = 50;
+
+/// Units to return.
+type Returns = Vec<EndedLease<Arc<Receipt>>>;
+
+/// What the keeper works with.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeper<'a> {
+    /// The leases.
+    pub leases: &'a Leases,
+    /// Asks the store.
+    pub settler: &'a Settler,
+    /// The policy in force.
+    pub policy: &'a PolicyHandle,
+    /// Their certificates end when units come back.
+    pub denials: &'a Denials,
+}
+
+impl Keeper<'_> {
+    /// Keeps the leases. Never returns.
+    pub async fn run(self) {
+        let mut wished = self.leases.wished.lock().await;
+        // When leases end, and of which keys.
+        let mut ends: BTreeMap<u64, Vec<KeyOf>> = BTreeMap::new();
+        loop {
+            let mut wishes = Vec::new();
+            let mut begin_us = ends.iter().next().map(|(ends_us, keys)| {
+                let first = keys.first().map_or(0, grouping_us);
+                ends_us.saturating_add(first)
+            });
+            // Until the first wish or return must not wait any longer.
+            loop {
+                tokio::select! {
+                    wish = wished.recv() => {
+                        let Some(wish) = wish else { return };
+                        let by_us = clock::now_us().saturating_add(wish.may_wait_us());
+                        begin_us = Some(begin_us.map_or(by_us, |begin_us| begin_us.min(by_us)));
+                        wishes.push(wish);
+                    }
+                    () = sleep_until(begin_us) => break,
+                }
+            }
+            let later = ends.split_off(&clock::now_us().saturating_add(1));
+            let (mut asks, mut returns) = (Vec::new(), Vec::new());
+            for key in ends.into_values().flatten() {
+                returns.extend(self.ended(&key));
+            }
+            ends = later;
+            for wish in wishes {
+                match wish {
+                    Wish::Ask { key, .. } => asks.push(key),
+                    Wish::Look(key) => returns.extend(self.ended(&key)),
+                    Wish::Return(ended) => returns.push(ended),
+                }
+            }
+            let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.give_back(returns));
+            self.give_back(useless).await;
+            for (ends_us, key) in granted {
+                ends.entry(ends_us).or_default().push(key);
+            }
+        }
+    }
+
+    /// Ends all leases for good, and returns them.
+    pub async fn close(self) {
+        self.leases.close();
+        let mut returns = Vec::new();
+        for shard in &self.leases.shards {
+            let mut shard = lock(shard);
+            for of_key in shard.all() {
+                returns.extend(on_the_way(of_key.pool.ended(u64::MAX)));
+            }
+        }
+        self.give_back(returns).await;
+    }
+
+    /// The leases of a key that have ended, with units left.
+    fn ended(&self, key: &KeyOf) -> Returns {
+        let mut shard = self.leases.shard(&key.key);
+        match shard.known(&key.limit.name, &key.key) {
+            Some(of_key) => on_the_way(of_key.pool.ended(clock::now_us())),
+            None => Vec::new(),
+        }
+    }
+
+    /// Asks for leases. Returns when the granted ones end, and what is to be returned at once.
+    async fn ask(&self, keys: Vec<KeyOf>) -> (Vec<(u64, KeyOf)>, Returns) {
+        let (mut granted, mut useless) = (Vec::new(), Vec::new());
+        let asked: Vec<_> = keys.iter().filter_map(|key| self.plan(key)).collect();
+        if asked.is_empty() {
+            return (granted, useless);
+        }
+        let mut builder = BatchBuilder::new();
+        for one in &asked {
+            one.add_to(&mut builder);
+        }
+        // Before the call: by the store's clock, the lease was not taken earlier than this.
+        let sent_us = clock::now_us();
+        let outcomes = self
+            .settler
+            .take_in_advance(Arc::new(builder.finish()))
+            .await;
+        for (one, outcome) in asked.into_iter().zip(outcomes) {
+            let (key, metrics) = (one.key.clone(), Arc::clone(&one.metrics));
+            let grant = one.grant(outcome.as_ref(), sent_us);
+            match &outcome {
+                // Redis may have granted it. Its units are returned as far as they were taken.
+                None => {
+                    self.refuse(&key, &metrics, LeaseRefusal::Store, None);
+                    useless.extend(on_the_way(vec![unspent(grant)]));
+                }
+                Some(outcome) if !outcome.admitted => {
+                    let remaining = Some(outcome.remaining);
+                    self.refuse(&key, &metrics, LeaseRefusal::NearLimit, remaining);
+                }
+                Some(_) => {
+                    metrics.count_granted(grant.units);
+                    let ends_us = grant.ends_us;
+                    match self.install(&key, grant) {
+                        None => granted.push((ends_us, key)),
+                        Some(grant) => useless.extend(on_the_way(vec![unspent(grant)])),
+                    }
+                }
+            }
+        }
+        (granted, useless)
+    }
+
+    /// How many units to ask for, if any.
+    fn plan(&self, key: &KeyOf) -> Option<Asked> {
+        let epoch = self.policy.current();
+        let spec = key.limit.windows.first()?;
+        let first = bucket_key(&key.key, &key.limit.name, spec);
+        let store_us = self.settler.clock_us(&first);
+        let secret = receipts::secret();
+        let mut shard = self.leases.shard(&key.key);
+        let of_key = shard.known(&key.limit.name, &key.key)?;
+        let now_us = clock::now_us();
+        let metrics = epoch.metrics.leases(&key.limit.name);
+        let (Some(metrics), true, true) = (
+            metrics,
+            epoch.number == key.epoch,
+            of_key.epoch == key.epoch,
+        ) else {
+            // Another policy or other overrides are in force now.
+            of_key.pool.refused(now_us);
+            return None;
+        };
+        let units = of_key.pool.ask(&key.limit.windows, now_us, store_us);
+        match (units, secret) {
+            (Ok(units), Some(secret)) => Some(Asked::new(key.clone(), units, secret, metrics)),
+            (units, _) => {
+                of_key.pool.refused(now_us);
+                metrics.count_refused(units.err().unwrap_or(LeaseRefusal::Store));
+                None
+            }
+        }
+    }
+
+    /// Puts a lease into its pool; returns it if it is of no use.
+    fn install(&self, key: &KeyOf, grant: Grant<Arc<Receipt>>) -> Option<Grant<Arc<Receipt>>> {
+        let now_us = clock::now_us();
+        if let Some(reason) = is_useless(&grant, now_us) {
+            self.refuse(key, &grant.tag.metrics, reason, Some(grant.remaining));
+            return Some(grant);
+        }
+        let mut shard = self.leases.shard(&key.key);
+        match shard.known(&key.limit.name, &key.key) {
+            Some(of_key) if of_key.epoch == key.epoch && !self.leases.is_closed() => {
+                of_key.pool.granted(grant);
+                None
+            }
+            of_key => {
+                if let Some(of_key) = of_key {
+                    of_key.pool.refused(now_us);
+                }
+                Some(grant)
+            }
+        }
+    }
+
+    fn refuse(
+        &self,
+        key: &KeyOf,
+        metrics: &LeaseMetrics,
+        reason: LeaseRefusal,
+        remaining: Option<u64>,
+    ) {
+        metrics.count_refused(reason);
+        let mut shard = self.leases.shard(&key.key);
+        if let Some(of_key) = shard.known(&key.limit.name, &key.key) {
+            of_key.pool.refused(clock::now_us());
+            if let Some(remaining) = remaining {
+                of_key.pool.note_remaining(remaining);
+            }
+        }
+    }
+
+    /// Returns units. Each is returned once: repeating a call whose answer was lost could return units that were spent,
+    /// since the receipt is for all units of the lease.
+    async fn give_back(&self, mut returns: Returns) {
+        // A call names a bucket once, with one quota: so each epoch has its own.
+        returns.sort_by_key(|ended| ended.tag.epoch);
+        for of_epoch in returns.chunk_by(|one, other| one.tag.epoch == other.tag.epoch) {
+            let entries = of_epoch
+                .iter()
+                .map(|ended| ended.tag.give_back(ended.units));
+            let entries: Vec<_> = entries.collect();
+            let returned = self.settler.give_back(&entries).await;
+            for (ended, returned) in of_epoch.iter().zip(returned) {
+                let metrics = &ended.tag.metrics;
+                metrics.remove_on_the_way(ended.units);
+                if ended.tag.is_granted {
+                    metrics.count_returned(returned.unwrap_or(0));
+                }
+            }
+            if !self.denials.is_empty() {
+                let keys = of_epoch.iter();
+                let keys =
+                    keys.map(|ended| (ended.tag.limit.name.as_str(), ended.tag.key.as_str()));
+                self.denials.void(keys);
+            }
+        }
+    }
+}
+
+/// Counts units as on the way to the store, and drops what has none.
+fn on_the_way(mut ended: Returns) -> Returns {
+    ended.retain(|ended| ended.units > 0);
+    for one in &ended {
+        one.tag.metrics.add_on_the_way(one.units);
+    }
+    ended
+}
+
+fn unspent(grant: Grant<Arc<Receipt>>) -> EndedLease<Arc<Receipt>> {
+    EndedLease {
+        units: grant.units,
+        tag: grant.tag,
+    }
+}
+
+/// How long a key's renewal or return waits for others.
+fn grouping_us(key: &KeyOf) -> u64 {
+    key.limit.lease.map_or(0, |terms| terms.longest_us) / GROUPING_PART
+}
+
+impl Wish {
+    /// How long it waits for others.
+    fn may_wait_us(&self) -> u64 {
+        match self {
+            Self::Ask { key, dry: true } => grouping_us(key) * GROUPING_PART / DRY_GROUPING_PART,
+            Self::Ask { key, .. } => grouping_us(key),
+            // A denial found them, or an operator ended them.
+            Self::Look(_) | Self::Return(_) => 0,
+        }
+    }
+}
+
+async fn sleep_until(us: Option<u64>) {
+    match us {
+        Some(us) => {
+            let wait_us = us.saturating_sub(clock::now_us());
+            tokio::time::sleep(Duration::from_micros(wait_us)).await;
+        }
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,147 @@
+//! Tests of the leases by key: what a store grants is made up here.
+
+use sluicegate_engine::Outcome;
+
+use super::ask::Asked;
+use super::*;
+use crate::policy::Policy;
+use crate::telemetry::metrics::{Metrics, PolicyMetrics};
+
+struct World {
+    limit: Arc<Limit>,
+    metrics: PolicyMetrics,
+    leases: Arc<Leases>,
+}
+
+fn world() -> World {
+    let text = "limits: { l: { algorithm: fixed_window, windows: [{ quota: 9000, per: 24h }], lease: { longest: 10s } } }";
+    let policy = Policy::parse(text).unwrap();
+    World {
+        limit: Arc::clone(policy.limit("l").unwrap()),
+        metrics: Metrics::new().unwrap().policy_loaded(1, &policy),
+        leases: Leases::new(Some(Duration::from_millis(20))),
+    }
+}
+
+impl World {
+    fn wanted<'a>(&'a self, key: &'a str, cost: u64) -> Wanted<'a> {
+        let limit = &self.limit;
+        Wanted { limit, key, cost }
+    }
+
+    fn take(&self, key: &str, cost: u64, epoch: u64) -> Option<Held> {
+        self.leases.take(self.wanted(key, cost), epoch, true)
+    }
+
+    /// A lease of 100 units for a key that was asked for.
+    fn grant(&self, key: &str, epoch: u64) {
+        assert!(self.take(key, 1, epoch).is_none());
+        let outcome = Outcome {
+            admitted: true,
+            decided_by: 0,
+            remaining: 5_000,
+            reset_us: 60_000_000,
+            retry_after_us: 0,
+            at_us: 1_790_000_000_000_000,
+        };
+        let key_of = self.wanted(key, 1).under(epoch);
+        let metrics = self.metrics.leases("l").unwrap();
+        let asked = Asked::new(key_of, 100, 7, metrics);
+        let grant = asked.grant(Some(&outcome), clock::now_us());
+        assert_eq!(ask::is_useless(&grant, clock::now_us()), None);
+        let mut shard = self.leases.shard(key);
+        shard.known("l", key).unwrap().pool.granted(grant);
+    }
+
+    fn held(&self) -> u64 {
+        self.leases.held().get("l").copied().unwrap_or(0)
+    }
+}
+
+#[test]
+fn units_are_spent_or_put_back() {
+    let world = world();
+    world.grant("k", 1);
+    let held = world.take("k", 30, 1).unwrap();
+    assert_eq!((held.leased.remaining, held.leased.quota), (5_070, 9_000));
+    assert_eq!(held.leased.window_ms, 86_400_000);
+    assert!((59_000..=60_000).contains(&held.leased.reset_ms));
+    held.spend();
+    drop(held);
+    assert_eq!(world.held(), 70);
+    drop(world.take("k", 30, 1).unwrap());
+    assert_eq!(world.held(), 70, "put back");
+    assert!(world.take("other", 1, 1).is_none());
+    assert!(world.take("k", 71, 1).is_none());
+}
+
+#[test]
+fn another_epoch_spends_nothing_of_an_earlier_one() {
+    let world = world();
+    world.grant("k", 1);
+    assert!(world.take("k", 1, 2).is_none());
+    assert_eq!(world.held(), 100, "until it is returned");
+    world.grant("k", 2);
+    assert!(
+        world.take("k", 1, 1).is_none(),
+        "a request that began before"
+    );
+    assert!(world.take("k", 1, 2).is_some());
+}
+
+#[test]
+fn a_denial_ends_the_leases_that_caused_it_and_no_others() {
+    let world = world();
+    let denied = |remaining| Outcome {
+        admitted: false,
+        decided_by: 0,
+        remaining,
+        reset_us: 1,
+        retry_after_us: 1,
+        at_us: 1,
+    };
+    world.grant("k", 1);
+    world
+        .leases
+        .note(world.wanted("k", 8_000), 1, &denied(5_000), true);
+    assert!(world.take("k", 1, 1).is_some(), "it could not have helped");
+    world
+        .leases
+        .note(world.wanted("k", 60), 1, &denied(3), false);
+    assert!(world.take("k", 1, 1).is_some(), "another limit denied");
+    world
+        .leases
+        .note(world.wanted("k", 60), 1, &denied(3), true);
+    assert!(world.take("k", 1, 1).is_none());
+}
+
+#[test]
+fn a_clock_step_and_a_shutdown_end_all() {
+    let world = world();
+    for key in ["a", "b"] {
+        world.grant(key, 1);
+    }
+    world.leases.end_all();
+    assert!(world.take("a", 1, 1).is_none() && world.take("b", 1, 1).is_none());
+    world.grant("a", 1);
+    world.leases.close();
+    assert!(world.take("a", 1, 1).is_none());
+    assert!(Leases::new(None).is_closed(), "the store is not shared");
+}
+
+#[test]
+fn keys_are_bounded_and_idle_ones_make_room() {
+    let world = world();
+    for number in 0..3 * SHARDS * MAX_KEYS {
+        assert!(world.take(&number.to_string(), 1, 1).is_none());
+    }
+    let keys = || {
+        let shards = world.leases.shards.iter();
+        shards.map(|shard| lock(shard).keys).sum::<usize>()
+    };
+    assert!(keys() <= SHARDS * MAX_KEYS);
+    let mut shard = lock(&world.leases.shards[0]);
+    let later_us = clock::now_us() + 10_000_000;
+    shard.sweep(later_us);
+    assert_eq!((shard.keys, shard.by_limit.len()), (0, 0));
+}

@@ -1,0 +1,109 @@
+//! The part of decisions that leases decide: their verdicts, and what their limits' leases learn from the store. Pure.
+
+use std::sync::Arc;
+
+use sluicegate_engine::Outcome;
+use sluicegate_protocol::{Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore};
+
+use super::{Entry, Plan, Planned};
+use crate::decide::leases::{Held, Wanted};
+use crate::policy::Limit;
+
+impl Planned {
+    /// The verdict of a decision of which leases decided a part. If one of them has ended while the store was asked, there is
+    /// none: its units must not be spent any more.
+    pub(super) fn with_leases<'a>(
+        &'a self,
+        verdict: (&'a str, Verdict<'a>),
+        now_us: u64,
+    ) -> Option<(&'a str, Verdict<'a>)> {
+        let (_, Verdict::Admitted(status)) = &verdict else {
+            return Some(verdict);
+        };
+        if !self.leased.iter().all(|(_, held)| held.is_live(now_us)) {
+            return None;
+        }
+        self.leased.iter().for_each(|(_, held)| held.spend());
+        let tightest = self
+            .leased
+            .iter()
+            .min_by_key(|(_, held)| held.leased.remaining);
+        match tightest {
+            Some((check, held)) if held.leased.remaining < status.remaining => {
+                let status = LimitStatus {
+                    receipt: status.receipt.clone(),
+                    ..leased_status(*check, held)
+                };
+                Some((held.limit().name.as_str(), Verdict::Admitted(status)))
+            }
+            _ => Some(verdict),
+        }
+    }
+}
+
+impl Planned {
+    /// What the caller is to do without the store's outcome. If it admits, it spends what leases decided: their limits need not
+    /// be among those that allow everything.
+    pub(super) fn without_store(
+        &self,
+        say: Option<WithoutStore>,
+        now_us: u64,
+    ) -> Option<WithoutStore> {
+        if say == Some(WithoutStore::Allow) {
+            if !self.leased.iter().all(|(_, held)| held.is_live(now_us)) {
+                return None;
+            }
+            self.leased.iter().for_each(|(_, held)| held.spend());
+        }
+        say
+    }
+}
+
+/// The status of a check that a lease decides.
+pub(super) fn leased_status(check: usize, held: &Held) -> LimitStatus<'_> {
+    LimitStatus {
+        check,
+        limit: held.limit().name.as_str().into(),
+        quota: held.leased.quota,
+        window_ms: held.leased.window_ms,
+        remaining: held.leased.remaining,
+        reset_ms: held.leased.reset_ms,
+        retry_after_ms: 0,
+        hold_ms: 0,
+        receipt: Vec::new(),
+    }
+}
+
+impl Plan {
+    /// The checks that leases might have decided and the store did, with its outcomes, and whether the check decided. `asked` as
+    /// above.
+    pub fn for_leases<'a>(
+        &'a self,
+        asked: &'a [Result<Asked<'_>, Problem>],
+        outcomes: &'a [Option<Outcome>],
+    ) -> impl Iterator<Item = (Wanted<'a>, &'a Outcome, bool)> {
+        let planned = self.decisions.iter().zip(asked);
+        let planned = planned.filter_map(|(entry, asked)| match (entry, asked) {
+            (Entry::Planned(planned), Ok(asked)) => Some((planned, asked)),
+            _ => None,
+        });
+        let answered = planned.zip(&self.batch.decisions).zip(outcomes);
+        answered.flat_map(|(((planned, asked), decision), outcome)| {
+            let leasable = planned.leasable.iter();
+            leasable.filter_map(move |index| {
+                let sources = planned.sources.iter().zip(&decision.takes);
+                let of_check = |((check, _), _): &(&(usize, Arc<Limit>), _)| check == index;
+                let ((_, limit), take) = sources.into_iter().find(of_check)?;
+                let wanted = Wanted {
+                    limit,
+                    key: &asked.checks.get(*index)?.key,
+                    cost: take.cost,
+                };
+                let outcome = outcome.as_ref()?;
+                let decided_by = planned.sources.get(outcome.decided_by);
+                let decided = decided_by.is_some_and(|(check, _)| check == index);
+                Some((wanted, outcome, decided))
+            })
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! A limit's `lease` in the policy file, and its validation.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, reserve};
+use sluicegate_engine::{Algorithm, BucketSpec};
+
+use super::file::{duration, micros};
+use super::problem::shown;
+use super::window_file::window_name;
+
+/// Default of `longest`.
+const DEFAULT_LONGEST: Duration = Duration::from_millis(100);
+/// A reset is felt so much later, and units may lie idle for so long.
+const MAX_LONGEST: Duration = Duration::from_secs(10);
+/// Default of `most`.
+const DEFAULT_MOST: u64 = 1_000;
+/// More would be a large part of every quota.
+const MAX_MOST: u64 = 1_000_000;
+/// Default of `from`, per second.
+const DEFAULT_FROM_PER_S: u64 = 50;
+
+/// An entry of `lease`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LeaseFile {
+    #[serde(default)]
+    longest: Option<String>,
+    #[serde(default)]
+    most: Option<u64>,
+    #[serde(default)]
+    from: Option<String>,
+}
+
+impl LeaseFile {
+    /// The terms, and the windows marked as those of a limit with leases.
+    ///
+    /// # Errors
+    /// The field, its value and the remedy.
+    pub(super) fn read(
+        &self,
+        windows: &mut [BucketSpec],
+        accepts_quotas: bool,
+    ) -> Result<LeaseTerms, String> {
+        if accepts_quotas {
+            return Err(
+                "a limit with `quota_from_request` cannot have leases, because each request for a key may carry another quota: remove one of the two"
+                    .to_owned(),
+            );
+        }
+        for spec in windows.iter_mut() {
+            match &mut spec.algorithm {
+                Algorithm::SlidingWindow { leased, .. } => *leased = true,
+                Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {}
+                Algorithm::SlidingLog => {
+                    return Err(
+                        "`algorithm: sliding_log` is exact to the microsecond, so units cannot be taken in advance: use `sliding_window`, or remove `lease`"
+                            .to_owned(),
+                    );
+                }
+                Algorithm::TokenBucket { .. } => {
+                    return Err(
+                        "`algorithm: token_bucket` drains while units are held in advance, so it has no leases: use `sliding_window`, or remove `lease`"
+                            .to_owned(),
+                    );
+                }
+            }
+        }
+        let terms = LeaseTerms {
+            longest_us: micros(self.longest()?),
+            most: self.most()?,
+            from_per_s: self.rate_per_s()?,
+        };
+        for spec in windows.iter() {
+            let held_back = reserve(&terms, std::slice::from_ref(spec));
+            if spec.quota < held_back.saturating_add(2 * SMALLEST_LEASE) {
+                return Err(format!(
+                    "the window `{}` with a quota of {} has no room for a lease: {held_back} units stay in reserve (twice what comes back in `longest`), and half of the rest must be at least {SMALLEST_LEASE}: shorten `longest`, or remove `lease`",
+                    window_name(spec),
+                    spec.quota
+                ));
+            }
+        }
+        Ok(terms)
+    }
+
+    fn longest(&self) -> Result<Duration, String> {
+        let Some(text) = &self.longest else {
+            return Ok(DEFAULT_LONGEST);
+        };
+        let longest = duration(text).map_err(|why| format!("`longest`: {why}"))?;
+        if longest > MAX_LONGEST {
+            return Err(format!(
+                "`longest` is {longest:?}: use at most {MAX_LONGEST:?}, or resets take effect too late"
+            ));
+        }
+        Ok(longest)
+    }
+
+    fn most(&self) -> Result<u64, String> {
+        let most = self.most.unwrap_or(DEFAULT_MOST);
+        if !(SMALLEST_LEASE..=MAX_MOST).contains(&most) {
+            return Err(format!(
+                "`most` is {most}: use {SMALLEST_LEASE} to {MAX_MOST}"
+            ));
+        }
+        Ok(most)
+    }
+
+    fn rate_per_s(&self) -> Result<u64, String> {
+        let Some(text) = &self.from else {
+            return Ok(DEFAULT_FROM_PER_S);
+        };
+        let number = text
+            .strip_suffix("/s")
+            .and_then(|number| number.parse().ok());
+        number
+            .filter(|per_s| (1..=MAX_MOST).contains(per_s))
+            .ok_or_else(|| {
+                let shown = shown(text, "the given text");
+                format!("`from`: {shown} is not a rate of 1/s to {MAX_MOST}/s, such as `50/s`")
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    fn terms(algorithm: &str, windows: &str, more: &str) -> Result<LeaseTerms, String> {
+        let policy = format!(
+            "limits:\n  l:\n    algorithm: {algorithm}\n    windows: [{windows}]\n    {more}\n"
+        );
+        let policy = Policy::parse(&policy)?;
+        let limit = policy.limit("l").unwrap();
+        let is_marked = |spec: &BucketSpec| {
+            !matches!(
+                spec.algorithm,
+                Algorithm::SlidingWindow { leased: false, .. }
+            )
+        };
+        assert!(limit.windows.iter().all(is_marked));
+        Ok(limit.lease.unwrap())
+    }
+
+    const MINUTE: &str = "{ quota: 60000, per: 1m }";
+
+    #[test]
+    fn a_lease_has_defaults_and_each_can_be_given() {
+        let all = "lease: { longest: 250ms, most: 64, from: 7/s }";
+        let given = LeaseTerms {
+            longest_us: 250_000,
+            most: 64,
+            from_per_s: 7,
+        };
+        assert_eq!(terms("sliding_window", MINUTE, all), Ok(given));
+        let default = LeaseTerms {
+            longest_us: 100_000,
+            most: 1_000,
+            from_per_s: 50,
+        };
+        for algorithm in ["sliding_window", "fixed_window"] {
+            assert_eq!(terms(algorithm, MINUTE, "lease: {}"), Ok(default));
+        }
+        let month = "{ quota: 60000, per: month }, { quota: 900, per: 1s }";
+        assert_eq!(terms("fixed_window", month, "lease: {}"), Ok(default));
+    }
+
+    #[test]
+    fn without_lease_nothing_is_marked() {
+        let policy =
+            "limits: { l: { algorithm: sliding_window, windows: [{ quota: 5, per: 1s }] } }";
+        let policy = Policy::parse(policy).unwrap();
+        let limit = policy.limit("l").unwrap();
+        assert_eq!(limit.lease, None);
+        let window = limit.windows[0].algorithm;
+        assert!(matches!(
+            window,
+            Algorithm::SlidingWindow { leased: false, .. }
+        ));
+    }
+
+    #[test]
+    fn what_cannot_be_leased_is_refused_with_field_value_and_remedy() {
+        let lease = "lease: {}";
+        let quotas = "lease: {}\n    quota_from_request: { max: 70000 }";
+        let cases: [(&str, &str, &str, &[&str]); 11] = [
+            (
+                "sliding_log",
+                MINUTE,
+                lease,
+                &["`sliding_window`", "sliding_log"],
+            ),
+            (
+                "token_bucket",
+                MINUTE,
+                lease,
+                &["`sliding_window`", "token_bucket"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                quotas,
+                &["`quota_from_request`", "remove"],
+            ),
+            (
+                "sliding_window",
+                "{ quota: 35, per: 1m }, { quota: 19, per: 1s }",
+                lease,
+                &["window `1s`", "19", "4 units", "`longest`"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                "lease: { longest: soon }",
+                &["`longest`", "soon"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                "lease: { longest: 11s }",
+                &["`longest`", "11s", "10s"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                "lease: { most: 7 }",
+                &["`most` is 7", "8 to"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                "lease: { most: 1000001 }",
+                &["`most`", "1000000"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                "lease: { from: 50 }",
+                &["`from`", "50/s"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                "lease: { from: 0/s }",
+                &["`from`", "0/s", "1/s"],
+            ),
+            (
+                "sliding_window",
+                MINUTE,
+                "lease: { form: 5/s }",
+                &["`form`", "`from`"],
+            ),
+        ];
+        for (algorithm, windows, more, named) in cases {
+            let why = terms(algorithm, windows, more).unwrap_err();
+            assert!(why.contains("line 5"), "{why}");
+            for name in named {
+                assert!(why.contains(name), "{more}: no {name:?} in {why}");
+            }
+        }
+    }
+}

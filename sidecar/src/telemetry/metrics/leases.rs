@@ -1,0 +1,97 @@
+//! The metrics of one limit's leases: units granted, spent, returned and held, and the keys that got none.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus::{IntCounter, IntGauge};
+use serde::Serialize;
+use sluicegate_engine::lease::LeaseRefusal;
+
+use super::families::Families;
+use crate::telemetry::labels::{LeaseEvent, NoLease};
+
+/// All leases of a sidecar, for the live page.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LeaseTotals {
+    /// Units that are held.
+    pub held: u64,
+    /// Units spent since the start.
+    pub spent: u64,
+}
+
+/// The metrics of one limit's leases.
+#[derive(Debug)]
+pub struct LeaseMetrics {
+    granted: IntCounter,
+    spent: IntCounter,
+    returned: IntCounter,
+    held: IntGauge,
+    refused: BTreeMap<NoLease, IntCounter>,
+    /// Units that no lease holds, and that are neither spent nor returned yet.
+    on_the_way: AtomicU64,
+}
+
+impl LeaseMetrics {
+    /// Registers all series, at 0.
+    pub(super) fn new(families: &Families, limit: &str) -> Self {
+        let units = |event: LeaseEvent| {
+            let labels = [limit, event.name()];
+            families.lease_units.with_label_values(&labels)
+        };
+        let refused = NoLease::ALL.iter().map(|reason| {
+            let labels = [limit, reason.name()];
+            (*reason, families.lease_refusals.with_label_values(&labels))
+        });
+        Self {
+            granted: units(LeaseEvent::Granted),
+            spent: units(LeaseEvent::Spent),
+            returned: units(LeaseEvent::Returned),
+            held: families.lease_held.with_label_values(&[limit]),
+            refused: refused.collect(),
+            on_the_way: AtomicU64::new(0),
+        }
+    }
+
+    /// The store has granted units.
+    pub fn count_granted(&self, units: u64) {
+        self.granted.inc_by(units);
+    }
+
+    /// A decision was admitted with units of a lease.
+    pub fn count_spent(&self, units: u64) {
+        self.spent.inc_by(units);
+    }
+
+    /// Units spent so far.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent.get()
+    }
+
+    /// The store has taken units back.
+    pub fn count_returned(&self, units: u64) {
+        self.returned.inc_by(units);
+    }
+
+    /// A key got no lease.
+    pub fn count_refused(&self, refusal: LeaseRefusal) {
+        if let Some(refused) = self.refused.get(&refusal.into()) {
+            refused.inc();
+        }
+    }
+
+    /// Units have left their lease, for a decision or for the store.
+    pub fn add_on_the_way(&self, units: u64) {
+        self.on_the_way.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// They have arrived.
+    pub fn remove_on_the_way(&self, units: u64) {
+        self.on_the_way.fetch_sub(units, Ordering::Relaxed);
+    }
+
+    /// Sets the gauge: the leases hold so many units.
+    pub(super) fn set_held(&self, leased: u64) {
+        let units = leased.saturating_add(self.on_the_way.load(Ordering::Relaxed));
+        self.held.set(i64::try_from(units).unwrap_or(i64::MAX));
+    }
+}

@@ -1,0 +1,102 @@
+//! What must hold in a world of sidecars with leases.
+
+use std::collections::BTreeMap;
+
+use sluicegate_engine::{Algorithm, BucketSpec};
+
+use crate::lease_world::{MEMORY_US, Run, SIDECARS, TERMS};
+
+impl Run<'_> {
+    /// 2 x D x L: D is how many units a second the fleet was asked for, on the average of a quarter of a second, at some time
+    /// in the last L.
+    pub fn bound(&self) -> u64 {
+        let since = self.now.saturating_sub(TERMS.longest_us);
+        let first = self.first_asked(since);
+        let weights = self.asked[first..].iter().map(|(.., weight)| *weight);
+        let rate = weights.fold(self.weight_at(first, since), f64::max) * 1e6 / MEMORY_US;
+        (2.0 * rate * TERMS.longest_us as f64 / 1e6) as u64
+    }
+
+    /// The first request since a time.
+    fn first_asked(&self, since: u64) -> usize {
+        self.asked.partition_point(|(at, ..)| *at < since)
+    }
+
+    /// Units that sidecars hold.
+    pub fn held(&self, sidecars: impl Iterator<Item = usize>) -> u64 {
+        let of = |sidecar: usize| {
+            let one = &self.sidecars[sidecar];
+            one.pool.held() + one.tentative
+        };
+        sidecars.map(of).sum()
+    }
+
+    /// When the store denies, what is idle elsewhere is within the bound. And unless demand is more than twice the limit's own
+    /// rate, every lease has ended.
+    pub fn check_idle(&mut self, denied: usize, cost: u64) {
+        let others = (0..SIDECARS).filter(|other| *other != denied);
+        let (idle, bound) = (self.held(others.clone()), self.bound());
+        assert!(
+            idle <= bound,
+            "{idle} units are idle elsewhere, over {bound}"
+        );
+        self.seen.most_idle = self.seen.most_idle.max(idle);
+        let since = self.now.saturating_sub(TERMS.longest_us);
+        let recent = &self.asked[self.first_asked(since)..];
+        let asked: u64 = recent.iter().map(|(_, units, _)| units).sum();
+        let of_rate = |spec: &BucketSpec| 2 * TERMS.longest_us * spec.quota / spec.window_us;
+        let twice_the_rate = self.world.windows.iter().map(of_rate).max().unwrap_or(0);
+        if asked.max(cost) <= twice_the_rate && self.world.steps.is_empty() {
+            for other in others {
+                let dry = self.sidecars[other].pool.is_dry(self.clock(other));
+                assert!(dry, "sidecar {other} still holds a lease at a denial");
+            }
+        }
+    }
+
+    /// The units of the first so many requests, weighted by their age at a time.
+    pub fn weight_at(&self, requests: usize, at: u64) -> f64 {
+        let last = requests.checked_sub(1).map(|last| self.asked[last]);
+        last.map_or(0.0, |(asked, _, weight)| {
+            weight * (-((at - asked) as f64) / MEMORY_US).exp()
+        })
+    }
+
+    pub fn check_never_over(&self) {
+        for spec in &self.world.windows {
+            let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+            let (mut first, mut sum) = (0, 0);
+            for &(at, store_us, units) in &self.admitted {
+                if spec.algorithm == Algorithm::FixedWindow {
+                    *sums.entry(store_us / spec.window_us).or_default() += units;
+                    continue;
+                }
+                sum += units;
+                while self.admitted[first].0 + spec.window_us <= at {
+                    sum -= self.admitted[first].2;
+                    first += 1;
+                }
+                assert!(sum <= spec.quota, "{sum} of {} until {at}", spec.quota);
+            }
+            for (window, sum) in sums {
+                assert!(
+                    sum <= spec.quota,
+                    "{sum} of {} in window {window}",
+                    spec.quota
+                );
+            }
+        }
+    }
+
+    pub fn check_every_unit(&self) {
+        for (index, one) in self.sidecars.iter().enumerate() {
+            let held = one.pool.held() + one.tentative;
+            assert_eq!(
+                one.granted,
+                one.spent + one.returned + held,
+                "sidecar {index}: {one:?}"
+            );
+            assert_eq!(held, 0, "sidecar {index} holds units after the end");
+        }
+    }
+}

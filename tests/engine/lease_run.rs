@@ -1,0 +1,248 @@
+//! What happens in a world of sidecars with leases, event by event.
+
+use std::cmp::Reverse;
+
+use sluicegate_engine::lease::{Grant, Pool, reserve};
+use sluicegate_engine::{Batch, Decision, Outcome, Receipt, Return, Returns, Take, receipt_key};
+
+use crate::lease_world::{Event, MS, Run, SECOND, SIDECARS, TERMS};
+
+impl Run<'_> {
+    pub fn random(&mut self, below: u64) -> u64 {
+        // xorshift: the world's seed decides all of it.
+        self.number += 1;
+        let mut x = self.world.seed ^ self.number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        x ^= x >> 30;
+        x = x.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x ^= x >> 27;
+        x % below
+    }
+
+    pub fn after(&mut self, sidecar: usize, in_us: u64, event: Event) {
+        self.number += 1;
+        let life = self.sidecars[sidecar].life;
+        let at = self.now + in_us;
+        self.queue
+            .push(Reverse((at, self.number, sidecar, life, event)));
+    }
+
+    /// A sidecar's clock.
+    pub fn clock(&self, sidecar: usize) -> u64 {
+        self.now + self.sidecars[sidecar].zero_us
+    }
+
+    pub fn store_us(&self) -> u64 {
+        self.now + self.store_ahead
+    }
+
+    pub fn decide(&mut self, cost: u64, secret: Option<u128>) -> Outcome {
+        let takes = 0..self.buckets.len();
+        let receipt = secret.map(|secret| Receipt {
+            key: receipt_key(&self.subject, "l", secret),
+            units: cost,
+            lifetime_us: 600 * SECOND,
+        });
+        let batch = Batch {
+            buckets: self.buckets.clone(),
+            decisions: vec![Decision {
+                takes: takes.map(|bucket| Take { bucket, cost }).collect(),
+                peek: false,
+                receipts: receipt.into_iter().collect(),
+            }],
+        };
+        self.stores.decide(self.store_us(), &batch)[0]
+    }
+
+    fn give_back(&mut self, secret: u128, units: u64) {
+        let returns = Returns {
+            buckets: self.buckets.clone(),
+            returns: vec![Return {
+                receipt: receipt_key(&self.subject, "l", secret),
+                units,
+                buckets: (0..self.buckets.len()).collect(),
+            }],
+        };
+        self.stores.give(self.store_us(), &returns);
+    }
+
+    pub fn admit(&mut self, units: u64) {
+        self.admitted.push((self.now, self.store_us(), units));
+    }
+
+    fn request(&mut self, sidecar: usize, cost: u64, mixed: bool) {
+        let now_us = self.clock(sidecar);
+        let weight = self.weight_at(self.asked.len(), self.now) + cost as f64;
+        self.asked.push((self.now, cost, weight));
+        let stay_us = if mixed { 20 * MS } else { 0 };
+        let one = &mut self.sidecars[sidecar];
+        let taken = one.pool.take(now_us, cost, stay_us);
+        let taken = taken.map(|taken| (taken.lease, taken.ends_us, *taken.tag));
+        match taken {
+            Some((lease, ends_us, secret)) if mixed => {
+                one.tentative += cost;
+                let (in_us, admitted) = (self.random(60 * MS), self.random(4) > 0);
+                let units = cost;
+                let event = Event::Resolve {
+                    lease,
+                    ends_us,
+                    units,
+                    secret,
+                    admitted,
+                };
+                self.after(sidecar, in_us, event);
+            }
+            Some(_) => {
+                one.spent += cost;
+                self.seen.leased += cost;
+                self.admit(cost);
+            }
+            None => self.ask_store(sidecar, cost),
+        }
+        self.wish(sidecar);
+    }
+
+    fn ask_store(&mut self, sidecar: usize, cost: u64) {
+        let outcome = self.decide(cost, None);
+        let pool = &mut self.sidecars[sidecar].pool;
+        pool.note_remaining(outcome.remaining);
+        if outcome.admitted {
+            self.seen.by_store += cost;
+            self.admit(cost);
+            return;
+        }
+        self.seen.denials += 1;
+        self.check_idle(sidecar, cost);
+        let now_us = self.clock(sidecar);
+        let pool = &mut self.sidecars[sidecar].pool;
+        if pool.held() > 0 && outcome.remaining + pool.held() >= cost {
+            pool.end_all();
+            pool.refused(now_us);
+            self.after(sidecar, 0, Event::Collect);
+        }
+    }
+
+    fn wish(&mut self, sidecar: usize) {
+        let now_us = self.clock(sidecar);
+        let pool = &mut self.sidecars[sidecar].pool;
+        if pool.wants_lease(now_us) {
+            pool.asked();
+            let in_us = self.random(20 * MS);
+            self.after(sidecar, in_us, Event::Plan);
+        }
+    }
+
+    pub fn handle(&mut self, sidecar: usize, event: Event) {
+        let now_us = self.clock(sidecar);
+        let one = &mut self.sidecars[sidecar];
+        match event {
+            Event::Request { cost, mixed } => self.request(sidecar, cost, mixed),
+            Event::Resolve {
+                lease,
+                ends_us,
+                units,
+                secret,
+                admitted,
+            } => {
+                one.tentative -= units;
+                if admitted && now_us < ends_us {
+                    one.spent += units;
+                    self.seen.leased += units;
+                    self.admit(units);
+                } else if !one.pool.put_back(lease, units) {
+                    one.returned += units;
+                    self.give_back(secret, units);
+                }
+            }
+            Event::Plan => {
+                // What a sidecar knows of the store's clock may be early.
+                let late_us = self.random(5 * MS);
+                let store_us = Some(self.store_us() - late_us);
+                let pool = &mut self.sidecars[sidecar].pool;
+                match pool.ask(&self.world.windows, now_us, store_us) {
+                    Ok(units) => {
+                        let in_us = self.random(15 * MS);
+                        self.after(
+                            sidecar,
+                            in_us,
+                            Event::Run {
+                                units,
+                                sent_us: now_us,
+                            },
+                        );
+                    }
+                    Err(_) => pool.refused(now_us),
+                }
+            }
+            Event::Run { units, sent_us } => {
+                self.secrets += 1;
+                let secret = self.secrets;
+                let outcome = self.decide(units, Some(secret));
+                if self.random(20) == 0 {
+                    // The answer is lost: its units are for nobody.
+                    self.sidecars[sidecar].pool.refused(now_us);
+                    return;
+                }
+                let in_us = self.random(15 * MS);
+                let outcome = (outcome.admitted, outcome.remaining, outcome.at_us);
+                self.after(
+                    sidecar,
+                    in_us,
+                    Event::Granted {
+                        units,
+                        sent_us,
+                        secret,
+                        outcome,
+                    },
+                );
+            }
+            Event::Granted {
+                units,
+                sent_us,
+                secret,
+                outcome: (admitted, remaining, at_us),
+            } => {
+                let length_us = TERMS.length_us(&self.world.windows, at_us);
+                let ends_us = sent_us + length_us;
+                if !admitted {
+                    one.pool.refused(now_us);
+                    one.pool.note_remaining(remaining);
+                    return;
+                }
+                one.granted += units;
+                if now_us >= ends_us || remaining < reserve(&TERMS, &self.world.windows) {
+                    one.pool.refused(now_us);
+                    one.pool.note_remaining(remaining);
+                    one.returned += units;
+                    self.give_back(secret, units);
+                    return;
+                }
+                one.pool.granted(Grant {
+                    units,
+                    ends_us,
+                    remaining,
+                    tag: secret,
+                });
+                let (held, bound) = (self.held(0..SIDECARS), self.bound());
+                assert!(held <= bound, "{held} units are held, over {bound}");
+                self.seen.most_held = self.seen.most_held.max(held);
+                self.seen.most_of_bound = self.seen.most_of_bound.max(100 * held / bound.max(1));
+                let more_us = self.random(20 * MS);
+                self.after(sidecar, ends_us - now_us + more_us, Event::Collect);
+            }
+            Event::Collect => {
+                for ended in one.pool.ended(now_us) {
+                    self.sidecars[sidecar].returned += ended.units;
+                    if ended.units > 0 {
+                        self.give_back(ended.tag, ended.units);
+                    }
+                }
+            }
+            Event::Crash => {
+                one.life += 1;
+                one.pool = Pool::new(TERMS);
+                (one.granted, one.spent, one.returned, one.tentative) = (0, 0, 0, 0);
+            }
+            Event::Back { us } => self.store_ahead -= us,
+        }
+    }
+}

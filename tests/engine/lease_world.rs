@@ -1,0 +1,209 @@
+//! Sidecars with leases on one key, in virtual time, on both stores: they have the real pools (`sluicegate_engine::lease`). Their
+//! calls take time, are lost, and arrive late; they crash; the store's clock steps back, and no sidecar notices.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use sluicegate_engine::lease::{LeaseTerms, Pool};
+use sluicegate_engine::{Bucket, BucketSpec};
+
+use crate::receipts::Stores;
+
+pub const MS: u64 = 1_000;
+pub const SECOND: u64 = 1_000_000;
+/// The store's clock when a world begins; a sidecar's clock has another zero.
+pub const START_US: u64 = 1_790_000_000_000_000;
+pub const SIDECARS: usize = 3;
+/// Ten times what a policy would say, as all times here: a key's real expiry must not come into a world, which takes a second.
+pub const TERMS: LeaseTerms = LeaseTerms {
+    longest_us: SECOND,
+    most: 1_000,
+    from_per_s: 5,
+};
+/// How fast the pools' averages forget.
+pub const MEMORY_US: f64 = 250_000.0;
+
+/// What the three sidecars are asked for.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub windows: Vec<BucketSpec>,
+    pub phases: Vec<Phase>,
+    /// Crashes: a sidecar at a time in percent of the whole.
+    pub crashes: Vec<(usize, u64)>,
+    /// Steps back of the store's clock: how far, at a time in percent of the whole.
+    pub steps: Vec<(u64, u64)>,
+    pub seed: u64,
+}
+
+/// A time of steady load, or of bursts.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    pub for_ms: u64,
+    /// Requests a second, for each sidecar.
+    pub rates: [u64; SIDECARS],
+    /// Requests that arrive at once.
+    pub at_once: u64,
+    pub cost: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// A request. A mixed one waits for the store's answer about another check.
+    Request {
+        cost: u64,
+        mixed: bool,
+    },
+    /// That answer: the units of this lease are spent or put back.
+    Resolve {
+        lease: u64,
+        ends_us: u64,
+        units: u64,
+        secret: u128,
+        admitted: bool,
+    },
+    /// The keeper decides what to ask for.
+    Plan,
+    /// Its call runs in the store.
+    Run {
+        units: u64,
+        sent_us: u64,
+    },
+    /// Its answer arrives.
+    Granted {
+        units: u64,
+        sent_us: u64,
+        secret: u128,
+        outcome: (bool, u64, u64),
+    },
+    /// The keeper returns what has ended.
+    Collect,
+    Crash,
+    Back {
+        us: u64,
+    },
+}
+
+/// When an event happens, its number among those of that time, whose it is, and in which of its lives.
+pub type Planned = (u64, u64, usize, u32, Event);
+
+#[derive(Debug)]
+pub struct Sidecar {
+    pub pool: Pool<u128>,
+    /// Its clock is ahead of real time by this.
+    pub zero_us: u64,
+    /// Counts its crashes: events of an earlier life are dropped.
+    pub life: u32,
+    pub granted: u64,
+    pub spent: u64,
+    pub returned: u64,
+    /// Units taken for mixed decisions.
+    pub tentative: u64,
+}
+
+/// What a world showed.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub leased: u64,
+    pub by_store: u64,
+    pub denials: u64,
+    pub most_idle: u64,
+    /// The most units held by all, and the largest part of the bound that this was, in percent.
+    pub most_held: u64,
+    pub most_of_bound: u64,
+}
+
+pub struct Run<'a> {
+    pub stores: &'a mut Stores,
+    pub world: &'a World,
+    pub buckets: Vec<Bucket>,
+    pub subject: String,
+    pub now: u64,
+    /// The store's clock is ahead of real time by this.
+    pub store_ahead: u64,
+    pub sidecars: Vec<Sidecar>,
+    pub queue: BinaryHeap<Reverse<Planned>>,
+    pub number: u64,
+    pub secrets: u128,
+    /// Real time and store's time of each admission, and its units.
+    pub admitted: Vec<(u64, u64, u64)>,
+    /// Everything that was asked for: real time, units, and the units so far weighted by their age then.
+    pub asked: Vec<(u64, u64, f64)>,
+    pub seen: Seen,
+}
+
+pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
+    let subject = "hot".to_owned();
+    let bucket = |(index, spec): (usize, &BucketSpec)| Bucket {
+        key: format!("sg:{{{subject}}}:l:{index}"),
+        spec: *spec,
+    };
+    let sidecar = |zero_us| Sidecar {
+        pool: Pool::new(TERMS),
+        zero_us,
+        life: 0,
+        granted: 0,
+        spent: 0,
+        returned: 0,
+        tentative: 0,
+    };
+    Run {
+        stores,
+        buckets: world.windows.iter().enumerate().map(bucket).collect(),
+        subject,
+        world,
+        now: SECOND,
+        store_ahead: START_US,
+        sidecars: [7, 12_345_678, 3 * SECOND].map(sidecar).into(),
+        queue: BinaryHeap::new(),
+        number: 0,
+        secrets: 0,
+        admitted: Vec::new(),
+        asked: Vec::new(),
+        seen: Seen::default(),
+    }
+}
+
+pub fn run(stores: &mut Stores, world: &World) -> Seen {
+    stores.start_again();
+    let mut run = new_run(stores, world);
+    let mut begins = 0;
+    for phase in &world.phases {
+        for (sidecar, rate) in phase.rates.into_iter().enumerate() {
+            let step = SECOND * phase.at_once / rate.max(1);
+            let mut at = begins + run.random(step.max(1));
+            while at < begins + phase.for_ms * MS && rate > 0 {
+                for _ in 0..phase.at_once {
+                    let mixed = run.random(5) == 0;
+                    let cost = phase.cost;
+                    run.after(sidecar, at, Event::Request { cost, mixed });
+                }
+                at += step.max(1) / 2 + run.random(step.max(1));
+            }
+        }
+        begins += phase.for_ms * MS;
+    }
+    for (sidecar, percent) in &world.crashes {
+        run.after(*sidecar, begins / 100 * percent, Event::Crash);
+    }
+    for (us, percent) in &world.steps {
+        run.after(0, begins / 100 * percent, Event::Back { us: *us });
+    }
+    while let Some(Reverse((at, _, sidecar, life, event))) = run.queue.pop() {
+        run.now = at;
+        // Requests, crashes and the clock are not a sidecar's own.
+        let of_world = matches!(
+            event,
+            Event::Request { .. } | Event::Crash | Event::Back { .. }
+        );
+        if of_world || life == run.sidecars[sidecar].life {
+            run.handle(sidecar, event);
+        }
+    }
+    run.now += 2 * SECOND;
+    for sidecar in 0..SIDECARS {
+        run.handle(sidecar, Event::Collect);
+    }
+    run.check_never_over();
+    run.check_every_unit();
+    run.seen
+}

@@ -1,0 +1,236 @@
+//! Leases of several sidecars on one key, in generated worlds: nothing is ever over, what lies idle elsewhere when the store
+//! denies is within the published bound, and every unit is accounted for.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use sluicegate_engine::lease::{Grant, LeaseTerms, Pool};
+use sluicegate_engine::{Algorithm, BucketSpec};
+
+use crate::lease_world::{MS, Phase, SECOND, SIDECARS, START_US, Seen, TERMS, World, new_run, run};
+use crate::receipts::Stores;
+
+fn sliding(quota: u64, window_us: u64, precision_us: u64) -> BucketSpec {
+    BucketSpec {
+        algorithm: Algorithm::SlidingWindow {
+            precision_us,
+            leased: true,
+        },
+        quota,
+        window_us,
+    }
+}
+
+fn windows(fixed: bool) -> impl Strategy<Value = Vec<BucketSpec>> {
+    let quota = prop_oneof![100u64..300, 300u64..1_000];
+    let sliding_one = (
+        quota.clone(),
+        15 * SECOND..40 * SECOND,
+        900 * MS..7 * SECOND,
+    )
+        .prop_map(|(quota, window_us, precision_us)| sliding(quota, window_us, precision_us));
+    let fixed_one = (quota, 4 * SECOND..12 * SECOND).prop_map(|(quota, window_us)| BucketSpec {
+        algorithm: Algorithm::FixedWindow,
+        quota,
+        window_us,
+    });
+    if fixed {
+        prop::collection::vec(fixed_one, 1..3).boxed()
+    } else {
+        prop::collection::vec(sliding_one, 1..3).boxed()
+    }
+}
+
+fn phases() -> impl Strategy<Value = Vec<Phase>> {
+    let rate = prop_oneof![1 => Just(0u64), 2 => 1u64..8, 5 => 8u64..60, 2 => 60u64..250];
+    let rates = [rate.clone(), rate.clone(), rate];
+    let at_once = prop_oneof![3 => Just(1u64), 1 => 2u64..40];
+    let cost = prop_oneof![4 => Just(1u64), 1 => 2u64..9];
+    let phase = (2_000u64..15_000, rates, at_once, cost);
+    let phase = phase.prop_map(|(for_ms, rates, at_once, cost)| Phase {
+        for_ms,
+        rates,
+        at_once,
+        cost,
+    });
+    prop::collection::vec(phase, 2..5)
+}
+
+fn worlds(fixed: bool, steps_back: bool) -> impl Strategy<Value = World> {
+    let steps = prop::collection::vec((1u64..5 * SECOND, 5u64..95), 1..4);
+    let crashes = prop::collection::vec((0..SIDECARS, 5u64..95), 0..3);
+    (windows(fixed), phases(), crashes, steps, any::<u64>()).prop_map(
+        move |(windows, phases, crashes, steps, seed)| World {
+            windows,
+            phases,
+            crashes,
+            steps: if steps_back { steps } else { Vec::new() },
+            seed,
+        },
+    )
+}
+
+/// Runs generated worlds; together they must have leased, asked the store, and met denials with units idle elsewhere.
+fn run_all(worlds: impl Strategy<Value = World>) {
+    let stores = std::cell::RefCell::new(Stores::start());
+    let total = std::cell::RefCell::new(Seen::default());
+    let config = Config {
+        cases: 25,
+        failure_persistence: None,
+        max_shrink_iters: 30,
+        ..Config::default()
+    };
+    let ran = TestRunner::new(config).run(&worlds, |world| {
+        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run(&mut stores.borrow_mut(), &world)
+        }));
+        let seen = seen.map_err(|why| TestCaseError::fail(panic_text(&why)))?;
+        let mut total = total.borrow_mut();
+        total.leased += seen.leased;
+        total.by_store += seen.by_store;
+        total.denials += seen.denials;
+        total.most_idle = total.most_idle.max(seen.most_idle);
+        total.most_held = total.most_held.max(seen.most_held);
+        total.most_of_bound = total.most_of_bound.max(seen.most_of_bound);
+        Ok(())
+    });
+    if let Err(failure) = ran {
+        panic!("{failure}");
+    }
+    let total = total.into_inner();
+    println!("measured: {total:?}");
+    assert!(total.leased > total.by_store / 2, "few leases: {total:?}");
+    assert!(total.denials > 100 && total.most_idle > 0, "{total:?}");
+}
+
+fn panic_text(why: &Box<dyn std::any::Any + Send>) -> String {
+    let text = why.downcast_ref::<String>().cloned();
+    text.unwrap_or_else(|| "a panic".to_owned())
+}
+
+/// A lease that is spent in its last microsecond, in a store that is full all the time.
+#[derive(Clone, Debug)]
+struct LastMoment {
+    precision_us: u64,
+    window_us: u64,
+    /// When the units are taken, in thousandths of a step.
+    taken_at: u64,
+    units: u64,
+    /// The clock steps back by so much, so many thousandths of the lease's time after it was taken.
+    step: Option<(u64, u64)>,
+}
+
+fn last_moments(steps_back: bool) -> impl Strategy<Value = LastMoment> {
+    let step = (1u64..8 * SECOND, 0u64..1_000);
+    (SECOND..3 * SECOND, 4u64..8, 0u64..1_000, 8u64..20, step).prop_map(
+        move |(precision_us, steps, taken_at, units, step)| LastMoment {
+            precision_us,
+            window_us: precision_us * steps + 7,
+            taken_at,
+            units,
+            step: steps_back.then_some(step),
+        },
+    )
+}
+
+fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
+    stores.start_again();
+    let world = World {
+        windows: vec![sliding(40, moment.window_us, moment.precision_us)],
+        phases: Vec::new(),
+        crashes: Vec::new(),
+        steps: Vec::new(),
+        seed: 0,
+    };
+    let mut run = new_run(stores, &world);
+    let p = moment.precision_us;
+    // The beginning of a step of the store, and a time in it.
+    run.now = p - START_US % p + p / 1_000 * moment.taken_at + 1;
+    let terms = LeaseTerms {
+        longest_us: 10 * SECOND,
+        ..TERMS
+    };
+    let outcome = run.decide(moment.units, Some(1));
+    assert!(outcome.admitted);
+    let length_us = terms.length_us(&world.windows, outcome.at_us);
+    let mut pool = Pool::new(terms);
+    pool.granted(Grant {
+        units: moment.units,
+        ends_us: run.now + length_us,
+        remaining: outcome.remaining,
+        tag: (),
+    });
+    let (begin, end) = (run.now, run.now + length_us);
+    let step = moment
+        .step
+        .map(|(us, part)| (begin + length_us / 1_000 * part, us));
+    let until = begin + 3 * moment.window_us;
+    // Late by up to two steps, in case the pool lets units be spent then.
+    let spends = [end.saturating_sub(1), end + 1, end + p / 2, end + 2 * p];
+    let mut times: Vec<u64> = (0..)
+        .map(|n| begin + n * p / 16)
+        .take_while(|at| *at < until)
+        .chain(spends.into_iter().filter(|at| *at >= begin))
+        .chain(step.iter().map(|(at, _)| *at))
+        .collect();
+    times.sort_unstable();
+    let mut stepped = false;
+    for at in times {
+        run.now = at;
+        if let Some((_, us)) = step.filter(|(step_at, _)| *step_at <= at && !stepped) {
+            run.store_ahead -= us;
+            stepped = true;
+        }
+        // Half of it in its last moment. The other half is too late.
+        let half = moment.units / 2;
+        if spends.contains(&at) && pool.take(at, half, 0).is_some() {
+            run.admit(half);
+        }
+        while run.decide(1, None).admitted {
+            run.admit(1);
+        }
+    }
+    run.check_never_over();
+    let spent = run.admitted.iter().filter(|(.., units)| *units > 1).count();
+    assert_eq!(spent, usize::from(length_us > 0), "the lease was spent");
+}
+
+fn check_last_moments(steps_back: bool) {
+    let stores = std::cell::RefCell::new(Stores::start());
+    let config = Config {
+        cases: 40,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let ran = TestRunner::new(config).run(&last_moments(steps_back), |moment| {
+        spend_in_the_last_moment(&mut stores.borrow_mut(), &moment);
+        Ok(())
+    });
+    if let Err(failure) = ran {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn units_that_are_spent_in_the_last_moment_are_in_no_window_over() {
+    check_last_moments(false);
+}
+
+#[test]
+fn units_that_are_spent_after_the_clock_stepped_back_are_in_no_window_over() {
+    check_last_moments(true);
+}
+
+#[test]
+fn leases_are_never_over_and_idle_within_the_bound() {
+    run_all(worlds(false, false));
+}
+
+#[test]
+fn leases_of_fixed_windows_are_never_over() {
+    run_all(worlds(true, false));
+}
+
+#[test]
+fn leases_are_never_over_when_the_clock_steps_back() {
+    run_all(worlds(false, true));
+}

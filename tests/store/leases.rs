@@ -1,0 +1,317 @@
+//! Leases of a real sidecar: what ends them, and that no unit is lost or spent twice. `lease_load.rs` has three sidecars under
+//! load.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, post};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+const QUOTA: u64 = 100_000;
+/// Long leases, so that a machine that stalls does not end them before a test looks; the step is an hour.
+const LEASE: &str = "{ longest: 10s, most: 500, from: 5/s }";
+
+fn policy(redis: &Redis, quota: u64, lease: &str) -> String {
+    format!(
+        "store: {}
+store_timeout: 1s
+limits:
+  hot: {{ algorithm: sliding_window, when_store_is_down: deny, windows: [{{ quota: {quota}, per: 240h, precision: 1h }}]{lease} }}
+  small: {{ algorithm: sliding_log, windows: [{{ quota: 5, per: 1h }}] }}
+",
+        redis.url()
+    )
+}
+
+fn with_leases(redis: &Redis) -> String {
+    policy(redis, QUOTA, &format!(", lease: {LEASE}"))
+}
+
+fn check(limit: &str) -> Value {
+    json!({ "limit": limit, "key": "k" })
+}
+
+async fn verdicts(sidecar: &Sidecar, decisions: Vec<Value>) -> Vec<Value> {
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (status, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
+    assert_eq!(status, 200, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    answer["verdicts"].as_array().expect("verdicts").clone()
+}
+
+async fn admit(sidecar: &Sidecar, decisions: Vec<Value>) -> u64 {
+    let verdicts = verdicts(sidecar, decisions).await;
+    let admitted = verdicts
+        .iter()
+        .filter(|verdict| verdict["outcome"] == "admitted");
+    admitted.count() as u64
+}
+
+fn times(number: usize, checks: &[Value]) -> Vec<Value> {
+    vec![json!({ "checks": checks }); number]
+}
+
+async fn units(sidecar: &Sidecar, event: &str) -> u64 {
+    let name = format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}");
+    sidecar.metric(&name).await as u64
+}
+
+async fn held(sidecar: &Sidecar) -> u64 {
+    sidecar
+        .metric("sluicegate_lease_units_held{limit=\"hot\"}")
+        .await as u64
+}
+
+/// What the store holds for the key: a peek is never made from a lease.
+async fn used(sidecar: &Sidecar) -> u64 {
+    let peek = json!({ "checks": [check("hot")], "peek": true });
+    let verdict = verdicts(sidecar, vec![peek]).await.remove(0);
+    verdict["quota"].as_u64().expect("a quota") - verdict["remaining"].as_u64().expect("remaining")
+}
+
+async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition().await {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Asks until the sidecar holds a lease with some units; how many decisions were admitted.
+async fn warm(sidecar: &Sidecar) -> u64 {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut admitted = 0;
+    while held(sidecar).await < 50 {
+        assert!(Instant::now() < deadline, "no lease: {}", sidecar.log());
+        admitted += admit(sidecar, times(20, &[check("hot")])).await;
+    }
+    admitted
+}
+
+/// Waits until the sidecar holds nothing; then every unit is accounted for, here and in the store.
+async fn all_is_accounted_for(sidecar: &Sidecar, admitted: u64) {
+    wait_until("everything is returned", async || held(sidecar).await == 0).await;
+    let (granted, spent) = (
+        units(sidecar, "granted").await,
+        units(sidecar, "spent").await,
+    );
+    assert_eq!(granted, spent + units(sidecar, "returned").await);
+    assert!(spent > 0);
+    wait_until("the store holds what was admitted", async || {
+        used(sidecar).await == admitted
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hot_key_is_admitted_without_calls_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    let mut admitted = warm(&sidecar).await;
+    let by_lease =
+        "sluicegate_decisions_total{limit=\"hot\",source=\"lease\",verdict=\"admitted\"}";
+    let before = sidecar.metric(by_lease).await;
+    let verdict = verdicts(&sidecar, times(1, &[check("hot")]))
+        .await
+        .remove(0);
+    admitted += 1;
+    assert_eq!(verdict["outcome"], "admitted");
+    assert_eq!(verdict["quota"], QUOTA);
+    let remaining = verdict["remaining"].as_u64().unwrap();
+    assert!(
+        remaining < QUOTA && remaining >= QUOTA - admitted - 1_000,
+        "{verdict}"
+    );
+    assert!((sidecar.metric(by_lease).await - before - 1.0).abs() < 0.5);
+    // What wants a receipt, and what only looks, is the store's.
+    let asks = [
+        json!({ "checks": [check("hot")], "receipt": true }),
+        json!({ "checks": [check("hot")], "peek": true }),
+    ];
+    let verdicts = verdicts(&sidecar, asks.into()).await;
+    admitted += 1;
+    assert_eq!(verdicts[0]["receipt"].as_array().unwrap().len(), 1);
+    assert!((sidecar.metric(by_lease).await - before - 1.0).abs() < 0.5);
+    // An override that is set ends the leases, and so does one that is removed.
+    let overrides = format!("http://127.0.0.1:{}/v1/overrides", sidecar.admin_port);
+    let blocked = json!({ "limit": "hot", "key": "k", "blocked": true });
+    let request = client()
+        .put(&overrides)
+        .header("content-type", "application/json")
+        .body(blocked.to_string());
+    assert_eq!(request.send().await.unwrap().status(), 200);
+    assert_eq!(admit(&sidecar, times(3, &[check("hot")])).await, 0);
+    let unblocked = json!({ "limit": "hot", "key": "k" });
+    let request = client()
+        .delete(&overrides)
+        .header("content-type", "application/json")
+        .body(unblocked.to_string());
+    assert_eq!(request.send().await.unwrap().status(), 200);
+    admitted += admit(&sidecar, times(1, &[check("hot")])).await;
+    all_is_accounted_for(&sidecar, admitted).await;
+}
+
+#[tokio::test]
+async fn a_denial_by_another_limit_puts_leased_units_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    // A decision that also asks the store takes from a lease only if it lasts for longer than `store_timeout`.
+    let sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    let mut admitted = warm(&sidecar).await;
+    let spent = units(&sidecar, "spent").await;
+    let both = [check("hot"), check("small")];
+    let of_both = verdicts(&sidecar, times(8, &both)).await;
+    let outcomes: Vec<_> = of_both.iter().map(|verdict| &verdict["outcome"]).collect();
+    assert_eq!(outcomes[..5], ["admitted"; 5]);
+    assert_eq!(outcomes[5..], ["denied"; 3]);
+    assert!(
+        of_both[5..]
+            .iter()
+            .all(|verdict| verdict["limit"] == "small")
+    );
+    admitted += 5;
+    wait_until("units of denied decisions are back", async || {
+        units(&sidecar, "spent").await == spent + 5
+    })
+    .await;
+    // The limits' order does not matter, and what the caller hears of is the tightest.
+    assert_eq!(of_both[0]["limit"], "small");
+    // Ended by a change of the policy, so that all is returned now.
+    std::fs::write(&sidecar.policy, policy(&redis, QUOTA, "")).unwrap();
+    wait_until("a reload", async || {
+        sidecar.metric("sluicegate_policy_epoch").await > 1.5
+    })
+    .await;
+    admitted += admit(&sidecar, times(1, &[check("hot")])).await;
+    all_is_accounted_for(&sidecar, admitted).await;
+}
+
+#[tokio::test]
+async fn a_tighter_limit_in_the_same_decision_does_not_keep_a_hot_limit_from_its_leases() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let mut sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let (mut admitted, mut user) = (0, 0);
+    while units(&sidecar, "spent").await < 200 {
+        assert!(
+            Instant::now() < deadline,
+            "no leases: {}",
+            sidecar.metrics().await
+        );
+        // Each user has 5 units in an hour, so the store's answers are about users.
+        let of_user = |user: u64| {
+            let small = json!({ "limit": "small", "key": user.to_string() });
+            json!({ "checks": [small, check("hot")] })
+        };
+        admitted += admit(&sidecar, (user..user + 20).map(of_user).collect()).await;
+        user += 20;
+    }
+    assert_eq!(admitted, user);
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    let other = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    assert_eq!(used(&other).await, admitted, "of the hot limit");
+}
+
+#[tokio::test]
+async fn a_sidecar_that_stops_returns_its_leases() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let mut sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    let admitted = warm(&sidecar).await;
+    assert!(used(&sidecar).await > admitted);
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    let other = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    assert_eq!(used(&other).await, admitted);
+}
+
+#[tokio::test]
+async fn a_sidecar_that_dies_has_spent_its_leases() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let mut sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    let admitted = warm(&sidecar).await;
+    let before = used(&sidecar).await;
+    sidecar.restart().await;
+    assert_eq!((held(&sidecar).await, used(&sidecar).await), (0, before));
+    assert!(before > admitted);
+}
+
+#[tokio::test]
+async fn a_reset_ends_the_leases_of_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    warm(&sidecar).await;
+    let url = format!("http://127.0.0.1:{}/v1/reset", sidecar.admin_port);
+    let reset = json!({ "resets": [{ "limit": "hot", "key": "k" }] });
+    assert_eq!(post(&url, reset.to_string()).await.0, 200);
+    let spent = units(&sidecar, "spent").await;
+    let verdict = verdicts(&sidecar, times(1, &[check("hot")]))
+        .await
+        .remove(0);
+    assert_eq!(verdict["remaining"], QUOTA - 1, "the store decided");
+    assert_eq!(units(&sidecar, "spent").await, spent);
+    wait_until("nothing is held", async || held(&sidecar).await == 0).await;
+    assert_eq!(
+        used(&sidecar).await,
+        1,
+        "what was returned was not of the new count"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_is_spent_while_the_store_is_away_and_not_after_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let short = ", lease: { longest: 3s, most: 500, from: 5/s }";
+    let sidecar = Sidecar::start(&policy(&redis, QUOTA, short), folder.path()).await;
+    warm(&sidecar).await;
+    redis.pause();
+    let before = units(&sidecar, "spent").await;
+    assert_eq!(admit(&sidecar, times(10, &[check("hot")])).await, 10);
+    assert_eq!(units(&sidecar, "spent").await, before + 10);
+    // It ends, is not renewed, and nothing is admitted from it any more.
+    wait_until("the end of the lease", async || {
+        admit(&sidecar, times(1, &[check("hot")])).await == 0
+    })
+    .await;
+    assert_eq!(admit(&sidecar, times(5, &[check("hot")])).await, 0);
+    redis.resume();
+    wait_until("the store is back", async || {
+        admit(&sidecar, times(1, &[check("hot")])).await == 1
+    })
+    .await;
+    warm(&sidecar).await;
+}
+
+#[tokio::test]
+async fn without_terms_in_the_policy_or_a_shared_store_there_are_no_leases() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let without = Sidecar::start(&policy(&redis, QUOTA, ""), folder.path()).await;
+    let in_memory = with_leases(&redis).replace(&redis.url(), "memory");
+    let alone = Sidecar::start(&in_memory, folder.path()).await;
+    for sidecar in [&without, &alone] {
+        for _ in 0..50 {
+            assert_eq!(admit(sidecar, times(20, &[check("hot")])).await, 20);
+        }
+        assert_eq!(used(sidecar).await, 1_000);
+        assert_eq!(units(sidecar, "granted").await, 0);
+    }
+    assert!(
+        !without
+            .metrics()
+            .await
+            .contains("sluicegate_lease_units_total{")
+    );
+    let receipts = redis.keys().await;
+    assert!(
+        receipts.iter().all(|key| !key.contains("receipt")),
+        "{receipts:?}"
+    );
+}
