@@ -35,7 +35,7 @@ const MAX_KEYS: usize = 1_024;
 /// A full shard is searched for idle keys no more often than this, whatever clients ask for.
 const SWEEP_EVERY_US: u64 = 100_000;
 /// A renewal may wait for this part of the time for which what is held lasts.
-const RENEWAL_PART: u64 = 4;
+const RENEWAL_PART: u64 = 2;
 /// Most asks and returns that wait for the keeper.
 const MAX_WISHES: usize = 4_096;
 
