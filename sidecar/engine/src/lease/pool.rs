@@ -130,24 +130,13 @@ impl<T> Pool<T> {
     /// Whether it is time to ask the store for a lease: there is none, or the newest is half spent.
     #[must_use]
     pub fn wants_lease(&self, now_us: u64) -> bool {
-        self.has_left_at_most(1, 2, now_us)
-    }
-
-    /// Whether its lease may be renewed with those of other keys, which saves a call later: a quarter is spent.
-    #[must_use]
-    pub fn may_renew(&self, now_us: u64) -> bool {
-        self.lasts_us(now_us) > 0 && self.has_left_at_most(3, 4, now_us)
-    }
-
-    /// Whether it may ask, and its newest lease has at most this part left.
-    fn has_left_at_most(&self, part: u64, of: u64, now_us: u64) -> bool {
         if self.asking || now_us < self.next_try_us || self.remaining.is_none() {
             return false;
         }
         let mut live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
         let newest = live.clone().next_back();
         live.by_ref().count() < MAX_LEASES
-            && newest.is_none_or(|newest| newest.left <= newest.units / of * part)
+            && newest.is_none_or(|newest| newest.left <= newest.units / 2)
     }
 
     /// The lease that is wanted will be asked for: [`Pool::ask`], then [`Pool::granted`] or [`Pool::refused`] follow.

@@ -23,9 +23,6 @@ const GROUPING_PART: u64 = 5;
 /// Every ask waits for this part, at least.
 const LEAST_GROUPING_PART: u64 = 50;
 
-/// Most leases that are looked at for a renewal together with others.
-const MAX_RENEWED: usize = 256;
-
 /// Units to return.
 type Returns = Vec<EndedLease<Arc<Receipt>>>;
 
@@ -79,9 +76,6 @@ impl Keeper<'_> {
                     Wish::Return(ended) => returns.push(ended),
                 }
             }
-            if !asks.is_empty() {
-                asks.extend(self.renewable(ends.values().flatten()));
-            }
             let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.give_back(returns));
             self.give_back(useless).await;
             for (ends_us, key) in granted {
@@ -110,23 +104,6 @@ impl Keeper<'_> {
             Some(of_key) => on_the_way(of_key.pool.ended(clock::now_us())),
             None => Vec::new(),
         }
-    }
-
-    /// Keys whose leases may be renewed in the same call, of those whose leases end first.
-    fn renewable<'k>(&self, keys: impl Iterator<Item = &'k KeyOf>) -> Vec<KeyOf> {
-        let may = |key: &&KeyOf| {
-            let mut shard = self.leases.shard(&key.key);
-            let of_key = shard.known(&key.limit.name, &key.key);
-            let of_key = of_key.filter(|of_key| of_key.epoch == key.epoch);
-            of_key.is_some_and(|of_key| {
-                let may = of_key.pool.may_renew(clock::now_us());
-                if may {
-                    of_key.pool.asked();
-                }
-                may
-            })
-        };
-        keys.take(MAX_RENEWED).filter(may).cloned().collect()
     }
 
     /// Asks for leases. Returns when the granted ones end, and what is to be returned at once.

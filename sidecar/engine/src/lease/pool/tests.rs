@@ -104,23 +104,6 @@ fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
 }
 
 #[test]
-fn a_lease_may_be_renewed_early_together_with_others() {
-    let mut pool = hot();
-    pool.granted(grant(400, START + 99_000));
-    pool.take(START, 99, 0).unwrap();
-    assert!(!pool.may_renew(START));
-    pool.take(START, 1, 0).unwrap();
-    assert!(pool.may_renew(START) && !pool.wants_lease(START));
-    pool.asked();
-    assert!(!pool.may_renew(START), "it is being asked for");
-    pool.refused(0);
-    assert!(
-        pool.may_renew(START) && !pool.may_renew(START + 99_000),
-        "there is none to renew"
-    );
-}
-
-#[test]
 fn after_a_refusal_there_is_a_pause() {
     let mut pool = hot();
     assert_eq!(pool.ask(&WINDOWS, START, None), Err(LeaseRefusal::Store));
