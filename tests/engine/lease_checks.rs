@@ -48,8 +48,11 @@ impl Run<'_> {
         let twice_the_rate = self.world.windows.iter().map(of_rate).max().unwrap_or(0);
         if asked.max(cost) <= twice_the_rate && self.world.steps.is_empty() {
             for other in others {
-                let dry = self.sidecars[other].pool.is_dry(self.clock(other));
-                assert!(dry, "sidecar {other} still holds a lease at a denial");
+                let lasts_us = self.sidecars[other].pool.lasts_us(self.clock(other));
+                assert_eq!(
+                    lasts_us, 0,
+                    "sidecar {other} still holds a lease at a denial"
+                );
             }
         }
     }

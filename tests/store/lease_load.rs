@@ -205,16 +205,20 @@ fn highest_rate(log: &[Asked]) -> f64 {
     highest
 }
 
-/// The most units that others held while a sidecar answered a denial, at least, as far as the readings tell.
+/// The most units that others held around the time of a denial.
 fn most_idle_elsewhere(log: &[Asked], readings: &[Vec<Held>]) -> u64 {
     let denials = log.iter().filter(|asked| asked.denied);
     let idle = |denial: &Asked| {
         let others = (0..SIDECARS).filter(|other| *other != denial.sidecar);
         let held = |other: usize| {
-            let first = readings[other].partition_point(|held| held.to < denial.sent);
-            let during = readings[other][first..].iter();
-            let during = during.take_while(|held| held.from < denial.answered);
-            during.map(|held| held.units).min().unwrap_or(0)
+            let (from, to) = (
+                denial.sent - 2 * READ_EVERY,
+                denial.answered + 2 * READ_EVERY,
+            );
+            let first = readings[other].partition_point(|held| held.to < from);
+            let around = readings[other][first..].iter();
+            let around = around.take_while(|held| held.from < to);
+            around.map(|held| held.units).max().unwrap_or(0)
         };
         others.map(held).sum()
     };

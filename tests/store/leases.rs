@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, post};
+use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
@@ -13,14 +14,17 @@ const QUOTA: u64 = 100_000;
 const LEASE: &str = "{ longest: 10s, most: 500, from: 5/s }";
 
 fn policy(redis: &Redis, quota: u64, lease: &str) -> String {
+    policy_at(&redis.url(), quota, lease)
+}
+
+fn policy_at(store: &str, quota: u64, lease: &str) -> String {
     format!(
-        "store: {}
+        "store: {store}
 store_timeout: 1s
 limits:
   hot: {{ algorithm: sliding_window, when_store_is_down: deny, windows: [{{ quota: {quota}, per: 240h, precision: 1h }}]{lease} }}
   small: {{ algorithm: sliding_log, windows: [{{ quota: 5, per: 1h }}] }}
-",
-        redis.url()
+"
     )
 }
 
@@ -227,6 +231,34 @@ async fn a_sidecar_that_stops_returns_its_leases() {
     sidecar.wait().await;
     let other = Sidecar::start(&with_leases(&redis), folder.path()).await;
     assert_eq!(used(&other).await, admitted);
+}
+
+/// The check of another limit is on another node than the hot key, and is decided by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_has_leases_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let policy = policy_at(&cluster.url(), QUOTA, &format!(", lease: {LEASE}"));
+    let mut sidecar = Sidecar::start(&policy, folder.path()).await;
+    wait_until_back(&sidecar).await;
+    let mut admitted = used(&sidecar).await + warm(&sidecar).await;
+    for user in 0..10 {
+        let small = json!({ "limit": "small", "key": user.to_string() });
+        admitted += admit(&sidecar, times(7, &[small, check("hot")])).await;
+    }
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    let other = Sidecar::start(&policy, folder.path()).await;
+    wait_until_back(&other).await;
+    assert_eq!(used(&other).await, admitted + 1, "with the one just made");
+}
+
+/// Asks until the store answers.
+async fn wait_until_back(sidecar: &Sidecar) {
+    wait_until("the store answers", async || {
+        admit(sidecar, times(1, &[check("hot")])).await == 1
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -34,6 +34,8 @@ const SHARDS: usize = 16;
 const MAX_KEYS: usize = 1_024;
 /// A full shard is searched for idle keys no more often than this, whatever clients ask for.
 const SWEEP_EVERY_US: u64 = 100_000;
+/// A renewal may wait for this part of the time for which what is held lasts.
+const RENEWAL_PART: u64 = 2;
 /// Most asks and returns that wait for the keeper.
 const MAX_WISHES: usize = 4_096;
 
@@ -43,8 +45,8 @@ enum Wish {
     /// Ask for a lease.
     Ask {
         key: KeyOf,
-        /// Requests go to the store meanwhile.
-        dry: bool,
+        /// How long it may wait for others, to share their call.
+        within_us: u64,
     },
     /// Return the leases of a key that have ended.
     Look(KeyOf),
@@ -249,7 +251,7 @@ impl Leases {
         of_key.pool.asked();
         let wish = Wish::Ask {
             key: wanted.under(of_key.epoch),
-            dry: of_key.pool.is_dry(now_us),
+            within_us: of_key.pool.lasts_us(now_us) / RENEWAL_PART,
         };
         if !self.wish(wish) {
             of_key.pool.refused(now_us);

@@ -2,7 +2,7 @@
 //!
 //! Every time is one of a monotonic clock. An empty pool never denies: it says nothing, and the store is asked.
 
-use super::rate::Rate;
+use super::rate::{Rate, float};
 use super::terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, reserve};
 use crate::batch::BucketSpec;
 
@@ -235,11 +235,14 @@ impl<T> Pool<T> {
         self.leases.iter().map(|lease| lease.left).sum()
     }
 
-    /// Whether there is no lease to spend.
+    /// For how long what is held lasts at the present rate, in microseconds; 0 if there is no lease to spend.
     #[must_use]
-    pub fn is_dry(&self, now_us: u64) -> bool {
-        let mut leases = self.leases.iter();
-        !leases.any(|lease| now_us < lease.ends_us && lease.left > 0)
+    pub fn lasts_us(&self, now_us: u64) -> u64 {
+        let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
+        let held: u64 = live.map(|lease| lease.left).sum();
+        let lasts_us = float(held) * 1e6 / self.rate.per_s(now_us).max(1.0);
+        // Not negative, and a cast of a float saturates.
+        lasts_us as u64
     }
 
     /// Whether it can be dropped: it holds nothing, and the key is asked for less than once a second.

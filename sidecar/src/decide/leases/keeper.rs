@@ -17,11 +17,11 @@ use crate::decide::receipts;
 use crate::decide::settle::Settler;
 use crate::telemetry::metrics::LeaseMetrics;
 
-/// Renewals and returns wait for others for this part of the longest lease, so that they share a call: a renewal begins when
-/// what is left lasts for a third of it.
+/// Renewals and returns wait for others for this part of the longest lease, at most, so that they share a call: a renewal begins
+/// when what is left lasts for about a third of it.
 const GROUPING_PART: u64 = 5;
-/// The same, for keys without a lease to spend.
-const DRY_GROUPING_PART: u64 = 50;
+/// Every ask waits for this part, at least.
+const LEAST_GROUPING_PART: u64 = 50;
 
 /// Units to return.
 type Returns = Vec<EndedLease<Arc<Receipt>>>;
@@ -272,8 +272,11 @@ impl Wish {
     /// How long it waits for others.
     fn may_wait_us(&self) -> u64 {
         match self {
-            Self::Ask { key, dry: true } => grouping_us(key) * GROUPING_PART / DRY_GROUPING_PART,
-            Self::Ask { key, .. } => grouping_us(key),
+            Self::Ask { key, within_us } => {
+                let most_us = grouping_us(key);
+                let least_us = most_us * GROUPING_PART / LEAST_GROUPING_PART;
+                (*within_us).clamp(least_us, most_us)
+            }
             // A denial found them, or an operator ended them.
             Self::Look(_) | Self::Return(_) => 0,
         }

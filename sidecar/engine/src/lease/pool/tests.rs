@@ -169,6 +169,19 @@ fn the_next_lease_is_half_as_large_if_more_than_half_came_back() {
 }
 
 #[test]
+fn what_is_held_lasts_as_long_as_the_rate_says() {
+    let mut pool = hot();
+    assert_eq!(pool.lasts_us(START), 0);
+    pool.granted(grant(400, START + 100_000));
+    let lasts_us = pool.lasts_us(START);
+    assert!(
+        (95_000..110_000).contains(&lasts_us),
+        "{lasts_us} for 400 at 4,000 a second"
+    );
+    assert_eq!(pool.lasts_us(START + 100_000), 0);
+}
+
+#[test]
 fn a_pool_that_is_ended_returns_everything_at_once() {
     let mut pool = hot();
     pool.granted(grant(10, START + 50));
