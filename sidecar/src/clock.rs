@@ -37,7 +37,8 @@ fn wall() -> Duration {
         .unwrap_or_default()
 }
 
-fn micros(duration: Duration) -> u64 {
+/// A duration in whole microseconds.
+pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 

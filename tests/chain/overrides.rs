@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, post};
 use sluicegate_tests::cluster::Cluster;
@@ -17,30 +18,23 @@ use crate::support::{number, plugin, policy};
 /// What docs/overrides.md promises is a second; a machine that stands still may take longer.
 const FELT_WITHIN: Duration = Duration::from_secs(5);
 
-async fn change(sidecar: &Sidecar, method: reqwest::Method, body: &Value) -> (u16, Value) {
-    let url = format!("http://127.0.0.1:{}/v1/overrides", sidecar.admin_port);
-    let request = client().request(method, url);
-    let request = request.header("content-type", "application/json");
-    let answer = request.body(body.to_string()).send().await.unwrap();
-    let status = answer.status().as_u16();
-    (
-        status,
-        serde_json::from_str(&answer.text().await.unwrap()).unwrap(),
-    )
+async fn change(sidecar: &Sidecar, method: Method, body: &Value) -> (u16, Value) {
+    let (status, answer) = sidecar.change_override(method, body.to_string()).await;
+    (status, serde_json::from_str(&answer).unwrap())
 }
 
 async fn set(sidecar: &Sidecar, limit: &str, key: &str, terms: Value) -> Value {
     let mut body = json!({ "limit": limit, "key": key });
     let fields = body.as_object_mut().unwrap();
     fields.extend(terms.as_object().unwrap().clone());
-    let (status, answer) = change(sidecar, reqwest::Method::PUT, &body).await;
+    let (status, answer) = change(sidecar, Method::PUT, &body).await;
     assert_eq!(status, 200, "{answer}");
     answer
 }
 
 async fn remove(sidecar: &Sidecar, limit: &str, key: &str) -> Value {
     let body = json!({ "limit": limit, "key": key });
-    let (status, answer) = change(sidecar, reqwest::Method::DELETE, &body).await;
+    let (status, answer) = change(sidecar, Method::DELETE, &body).await;
     assert_eq!(status, 200, "{answer}");
     answer
 }
@@ -285,7 +279,7 @@ async fn overrides_hold_while_the_store_is_away() {
     // Its share is of the override's quota.
     assert_eq!(admitted(&sidecar, "per-key", "q", 10).await, 7);
     let body = json!({ "limit": "per-key", "key": "x", "blocked": true });
-    let (status, answer) = change(&sidecar, reqwest::Method::PUT, &body).await;
+    let (status, answer) = change(&sidecar, Method::PUT, &body).await;
     assert_eq!(
         (status, &answer["code"]),
         (503, &json!("store_unavailable")),
@@ -395,7 +389,7 @@ async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
             "`key`",
         ),
     ] {
-        let (status, answer) = change(&sidecar, reqwest::Method::PUT, &body).await;
+        let (status, answer) = change(&sidecar, Method::PUT, &body).await;
         assert_eq!(
             (status, answer["code"].as_str()),
             (400, Some(code)),

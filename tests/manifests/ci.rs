@@ -1,32 +1,25 @@
 //! `helm template . | sluicegate check-config --envoy -`, as docs/filter.md tells people to run it in CI.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::io::{Seek, Write};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use sluicegate_tests::chart;
 use sluicegate_tests::process::repository;
 
-use crate::scenes::{self, NAMESPACE};
+use crate::scenes::{self, NAMESPACE, WITH_FILTER};
 
 /// The exit status, and all that was printed.
 fn check(values: &Value) -> (Option<i32>, String) {
     let manifests = chart::render(NAMESPACE, values).expect("valid values");
     let documents: Vec<_> = manifests.iter().map(Value::to_string).collect();
-    let mut command = Command::new(repository("target/debug/sluicegate"));
-    let mut child = command
-        .args(["check-config", "--envoy", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("target/debug/sluicegate; build it: make debug");
-    let mut input = child.stdin.take().unwrap();
+    let mut input = tempfile::tempfile().unwrap();
     input
         .write_all(documents.join("\n---\n").as_bytes())
         .unwrap();
-    drop(input);
-    let output = child.wait_with_output().unwrap();
+    input.rewind().unwrap();
+    let mut command = Command::new(repository("target/debug/sluicegate"));
+    let output = chart::run(command.args(["check-config", "--envoy", "-"]).stdin(input));
     let printed = [output.stdout, output.stderr].concat();
     (
         output.status.code(),
@@ -36,11 +29,7 @@ fn check(values: &Value) -> (Option<i32>, String) {
 
 #[test]
 fn the_chart_is_checked_against_its_own_policy() {
-    for file in [
-        "envoy-gateway.yaml",
-        "istio.yaml",
-        "kubernetes-deployment.yaml",
-    ] {
+    for file in WITH_FILTER {
         let mut values = scenes::values(file);
         let (status, printed) = check(&values);
         assert_eq!(status, Some(0), "{file}: {printed}");

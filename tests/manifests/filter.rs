@@ -8,13 +8,7 @@ use serde_json::{Value, json};
 use sluicegate_tests::chart;
 use sluicegate_tests::process::repository;
 
-use crate::scenes::{self, NAMESPACE};
-
-const KINDS: [&str; 3] = [
-    "envoy-gateway.yaml",
-    "istio.yaml",
-    "kubernetes-deployment.yaml",
-];
+use crate::scenes::{self, NAMESPACE, WITH_FILTER};
 
 /// Runs the command of the hook's Job on the files that its pod mounts; `Err` is what it says of a mistake.
 fn hook(values: &Value, more: &[(&str, &str)]) -> Result<String, String> {
@@ -70,7 +64,7 @@ fn write(data: &Value, folder: &Path) {
 
 #[test]
 fn check_config_accepts_what_the_chart_renders() {
-    for file in KINDS {
+    for file in WITH_FILTER {
         let said = hook(&scenes::values(file), &[]).unwrap_or_else(|said| panic!("{file}: {said}"));
         assert!(said.contains("0 errors"), "{file}: {said}");
     }
@@ -80,7 +74,7 @@ fn check_config_accepts_what_the_chart_renders() {
 
 #[test]
 fn the_hook_finds_mistakes() {
-    for file in KINDS {
+    for file in WITH_FILTER {
         let mut unknown_limit = scenes::values(file);
         unknown_limit["filter"]["config"]["rules"][0]["checks"][0]["limit"] = json!("per-kye");
         let said = hook(&unknown_limit, &[]).expect_err("a limit that the policy lacks");
@@ -113,7 +107,7 @@ fn the_hook_reads_an_existing_policy() {
 
 #[test]
 fn the_hook_runs_before_everything_else() {
-    for file in KINDS {
+    for file in WITH_FILTER {
         let manifests = scenes::rendered(file);
         for (kind, weight) in [("ConfigMap", Some("-1")), ("Job", None)] {
             let annotations =
@@ -174,7 +168,7 @@ fn a_gateway_in_istio_is_a_client() {
 /// On proxies with traffic the sidecars come first.
 #[test]
 fn everything_but_the_filter_can_be_installed() {
-    for file in KINDS {
+    for file in WITH_FILTER {
         let before = scenes::rendered(file);
         let mut values = scenes::values(file);
         values["filter"]["enabled"] = json!(false);

@@ -3,13 +3,7 @@
 use serde_json::{Value, json};
 use sluicegate_tests::chart;
 
-use crate::scenes::{self, NAMESPACE};
-
-const KINDS: [&str; 3] = [
-    "envoy-gateway.yaml",
-    "istio.yaml",
-    "kubernetes-deployment.yaml",
-];
+use crate::scenes::{self, NAMESPACE, WITH_FILTER};
 
 /// What is rendered with these fields of values replaced.
 fn with(file: &str, fields: &[(&str, Value)]) -> Vec<Value> {
@@ -102,7 +96,7 @@ fn injection(manifest: &Value) -> Option<(String, Value)> {
 /// So several releases in a namespace have several jobs, and SluicegateConfigurationsDiffer does not compare their proxies.
 #[test]
 fn the_sidecars_job_is_the_releases_name() {
-    for file in KINDS {
+    for file in WITH_FILTER {
         let monitor = json!({ "enabled": true });
         let manifests = with(
             file,

@@ -10,6 +10,13 @@ use sluicegate_tests::process::repository;
 /// The namespace of the release in these tests.
 pub const NAMESPACE: &str = "shop";
 
+/// The files of values whose chart has the filter: one of each kind.
+pub const WITH_FILTER: [&str; 3] = [
+    "envoy-gateway.yaml",
+    "istio.yaml",
+    "kubernetes-deployment.yaml",
+];
+
 /// All files of values.
 pub fn files() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(repository("tests/manifests/values")).expect("a folder");

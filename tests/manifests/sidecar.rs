@@ -7,7 +7,7 @@ use sluicegate_tests::chart;
 use sluicegate_tests::client::get;
 use sluicegate_tests::process::{Process, eventually, free_port, repository};
 
-use crate::scenes::{self, NAMESPACE};
+use crate::scenes::{self, NAMESPACE, WITH_FILTER};
 
 /// The pod that a rendering puts the sidecar into.
 fn pod(file: &str) -> Value {
@@ -97,11 +97,7 @@ fn the_document_has_the_container_that_the_chart_makes() {
 
 #[test]
 fn no_container_can_do_more_than_it_needs() {
-    for file in [
-        "envoy-gateway.yaml",
-        "istio.yaml",
-        "kubernetes-deployment.yaml",
-    ] {
+    for file in WITH_FILTER {
         let manifests = scenes::rendered(file);
         let pod = pod_of(&manifests);
         let job =

@@ -163,13 +163,12 @@ pub fn address(tools: &Tools, namespace: &str, service: &[&str]) -> String {
 
 /// Replaces the proxies' pods, so that they start with the policy of now: the kubelet would take a minute to tell them.
 pub fn replace_pods(tools: &Tools, namespace: &str, selector: &str, deployment: &str) {
-    tools.kubectl(&[
-        "delete",
-        "pods",
-        "--namespace",
-        namespace,
-        "--selector",
-        selector,
-    ]);
+    delete_pods(tools, namespace, selector);
     wait_for(tools, namespace, deployment);
+}
+
+/// Deletes pods, so that others take their place.
+pub fn delete_pods(tools: &Tools, namespace: &str, selector: &str) {
+    let pods = ["delete", "pods", "--namespace", namespace];
+    tools.kubectl(&[&pods[..], &["--selector", selector]].concat());
 }

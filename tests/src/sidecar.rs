@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use reqwest::Method;
+
 use crate::process::{Process, free_port, repository};
 
 /// A running `sluicegate serve`.
@@ -156,13 +158,24 @@ impl Sidecar {
             .1
     }
 
+    /// Status and body of a PUT or DELETE of this override.
+    ///
+    /// # Panics
+    /// Nothing answers.
+    pub async fn change_override(&self, method: Method, body: String) -> (u16, String) {
+        let url = format!("http://127.0.0.1:{}/v1/overrides", self.admin_port);
+        let request = crate::client::client().request(method, url);
+        let request = request.header("content-type", "application/json");
+        let answer = request.body(body).send().await.expect("an answer");
+        (
+            answer.status().as_u16(),
+            answer.text().await.expect("a text body"),
+        )
+    }
+
     /// The value of a metric, named with its labels as in the text format; 0 where it does not exist yet.
     pub async fn metric(&self, name: &str) -> f64 {
-        let text = self.metrics().await;
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        value.unwrap_or(0.0)
+        metric_in(&self.metrics().await, name)
     }
 
     /// Its log.
@@ -184,6 +197,13 @@ impl Sidecar {
     pub fn id(&self) -> u32 {
         self.process.id()
     }
+}
+
+/// The value of a metric in the text format, named with its labels; 0 where it does not exist.
+pub fn metric_in(text: &str, name: &str) -> f64 {
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    value.unwrap_or(0.0)
 }
 
 /// The command of this build. It exits without a drain unless the arguments set one.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use reqwest::Method;
 use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -119,10 +120,8 @@ async fn the_documented_acl_suffices() {
             r#""quota": 9, "until": "2099-01-01T00:00:00Z""#,
         ] {
             let body = format!(r#"{{ "limit": "per-key", "key": "{key}", {terms} }}"#);
-            let url = format!("http://127.0.0.1:{}/v1/overrides", sidecar.admin_port);
-            let request = sluicegate_tests::client::client().put(url).body(body);
-            let request = request.header("content-type", "application/json");
-            assert_eq!(request.send().await.unwrap().status(), 200);
+            let (status, answer) = sidecar.change_override(Method::PUT, body).await;
+            assert_eq!(status, 200, "{answer}");
         }
         eventually("it is up", async || {
             sidecar.metric("sluicegate_store_up").await == 1.0

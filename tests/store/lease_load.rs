@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, get};
 use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::sidecar::{Sidecar, metric_in};
 
 const SIDECARS: usize = 3;
 const QUOTA: u64 = 4_000;
@@ -176,9 +176,7 @@ async fn watch(ports: Ports, ended: Arc<AtomicBool>) -> Vec<Held> {
 }
 
 fn value(metrics: &str, name: &str) -> u64 {
-    let mut lines = metrics.lines();
-    let value = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    value.unwrap_or(0)
+    metric_in(metrics, name) as u64
 }
 
 /// The most units that were admitted in one trailing window for certain: sent and answered in it.

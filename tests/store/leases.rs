@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
+use sluicegate_tests::client::post;
 use sluicegate_tests::cluster::Cluster;
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
@@ -74,14 +76,6 @@ async fn used(sidecar: &Sidecar) -> u64 {
     verdict["quota"].as_u64().expect("a quota") - verdict["remaining"].as_u64().expect("remaining")
 }
 
-async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !condition().await {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 /// Asks until the sidecar holds a lease with some units; how many decisions were admitted.
 async fn warm(sidecar: &Sidecar) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -95,14 +89,14 @@ async fn warm(sidecar: &Sidecar) -> u64 {
 
 /// Waits until the sidecar holds nothing; then every unit is accounted for, here and in the store.
 async fn all_is_accounted_for(sidecar: &Sidecar, admitted: u64) {
-    wait_until("everything is returned", async || held(sidecar).await == 0).await;
+    eventually("everything is returned", async || held(sidecar).await == 0).await;
     let (granted, spent) = (
         units(sidecar, "granted").await,
         units(sidecar, "spent").await,
     );
     assert_eq!(granted, spent + units(sidecar, "returned").await);
     assert!(spent > 0);
-    wait_until("the store holds what was admitted", async || {
+    eventually("the store holds what was admitted", async || {
         used(sidecar).await == admitted
     })
     .await;
@@ -139,20 +133,13 @@ async fn a_hot_key_is_admitted_without_calls_of_the_store() {
     assert_eq!(verdicts[0]["receipt"].as_array().unwrap().len(), 1);
     assert!((sidecar.metric(by_lease).await - before - 1.0).abs() < 0.5);
     // An override that is set ends the leases, and so does one that is removed.
-    let overrides = format!("http://127.0.0.1:{}/v1/overrides", sidecar.admin_port);
     let blocked = json!({ "limit": "hot", "key": "k", "blocked": true });
-    let request = client()
-        .put(&overrides)
-        .header("content-type", "application/json")
-        .body(blocked.to_string());
-    assert_eq!(request.send().await.unwrap().status(), 200);
+    let answer = sidecar.change_override(Method::PUT, blocked.to_string());
+    assert_eq!(answer.await.0, 200);
     assert_eq!(admit(&sidecar, times(3, &[check("hot")])).await, 0);
     let unblocked = json!({ "limit": "hot", "key": "k" });
-    let request = client()
-        .delete(&overrides)
-        .header("content-type", "application/json")
-        .body(unblocked.to_string());
-    assert_eq!(request.send().await.unwrap().status(), 200);
+    let answer = sidecar.change_override(Method::DELETE, unblocked.to_string());
+    assert_eq!(answer.await.0, 200);
     admitted += admit(&sidecar, times(1, &[check("hot")])).await;
     all_is_accounted_for(&sidecar, admitted).await;
 }
@@ -176,7 +163,7 @@ async fn a_denial_by_another_limit_puts_leased_units_back() {
             .all(|verdict| verdict["limit"] == "small")
     );
     admitted += 5;
-    wait_until("units of denied decisions are back", async || {
+    eventually("units of denied decisions are back", async || {
         units(&sidecar, "spent").await == spent + 5
     })
     .await;
@@ -184,7 +171,7 @@ async fn a_denial_by_another_limit_puts_leased_units_back() {
     assert_eq!(of_both[0]["limit"], "small");
     // Ended by a change of the policy, so that all is returned now.
     std::fs::write(&sidecar.policy, policy(&redis, QUOTA, "")).unwrap();
-    wait_until("a reload", async || {
+    eventually("a reload", async || {
         sidecar.metric("sluicegate_policy_epoch").await > 1.5
     })
     .await;
@@ -255,7 +242,7 @@ async fn a_cluster_has_leases_too() {
 
 /// Asks until the store answers.
 async fn wait_until_back(sidecar: &Sidecar) {
-    wait_until("the store answers", async || {
+    eventually("the store answers", async || {
         admit(sidecar, times(1, &[check("hot")])).await == 1
     })
     .await;
@@ -288,7 +275,7 @@ async fn a_reset_ends_the_leases_of_its_key() {
         .remove(0);
     assert_eq!(verdict["remaining"], QUOTA - 1, "the store decided");
     assert_eq!(units(&sidecar, "spent").await, spent);
-    wait_until("nothing is held", async || held(&sidecar).await == 0).await;
+    eventually("nothing is held", async || held(&sidecar).await == 0).await;
     assert_eq!(
         used(&sidecar).await,
         1,
@@ -308,13 +295,13 @@ async fn a_lease_is_spent_while_the_store_is_away_and_not_after_its_end() {
     assert_eq!(admit(&sidecar, times(10, &[check("hot")])).await, 10);
     assert_eq!(units(&sidecar, "spent").await, before + 10);
     // It ends, is not renewed, and nothing is admitted from it any more.
-    wait_until("the end of the lease", async || {
+    eventually("the end of the lease", async || {
         admit(&sidecar, times(1, &[check("hot")])).await == 0
     })
     .await;
     assert_eq!(admit(&sidecar, times(5, &[check("hot")])).await, 0);
     redis.resume();
-    wait_until("the store is back", async || {
+    eventually("the store is back", async || {
         admit(&sidecar, times(1, &[check("hot")])).await == 1
     })
     .await;

@@ -111,7 +111,7 @@ impl Leases {
             hasher: RandomState::new(),
             wishes,
             wished: tokio::sync::Mutex::new(wished),
-            stay_us: stay.map_or(0, micros),
+            stay_us: stay.map_or(0, clock::micros),
             closed: AtomicBool::new(stay.is_none()),
         })
     }
@@ -269,10 +269,6 @@ impl Leases {
         // There are as many shards as that.
         lock(self.shards.get(index).unwrap_or(&self.shards[0]))
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {

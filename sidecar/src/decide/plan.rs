@@ -5,9 +5,7 @@ mod leased;
 
 use std::sync::Arc;
 
-use sluicegate_engine::{
-    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, receipt_key,
-};
+use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, receipt_key};
 use sluicegate_protocol::{DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict};
 
 use super::fallback::Fallback;
@@ -18,7 +16,7 @@ use super::receipts;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
 use add::add;
-use leased::leased_status;
+use leased::{spend, tightest};
 
 /// A request's decisions as a batch for the store, with what is needed to build the verdicts.
 #[derive(Debug, Default)]
@@ -121,8 +119,8 @@ impl Planned {
 }
 
 impl Plan {
-    /// Looks up every check's limit and takes its units from a lease, or adds a take for each of its windows. `covering` returns the cached denial of a
-    /// certificate that covers a decision.
+    /// Looks up every check's limit and takes its units from a lease, or adds a take for each of its windows. `covering`
+    /// returns the cached denial of a certificate that covers a decision.
     pub fn new(
         policy: &Policy,
         asked: &[Result<Asked<'_>, Problem>],
@@ -226,14 +224,9 @@ impl Plan {
                     overridden.verdict(self.denial_ttl_ms),
                 ),
                 Entry::Leased(leased) => {
-                    leased.iter().for_each(|(_, held)| held.spend());
-                    let tightest = leased.iter().min_by_key(|(_, held)| held.leased.remaining);
-                    match tightest {
-                        Some((check, held)) => (
-                            held.limit().name.as_str(),
-                            Source::Lease,
-                            Verdict::Admitted(leased_status(*check, held)),
-                        ),
+                    spend(leased);
+                    match tightest(leased) {
+                        Some((limit, status)) => (limit, Source::Lease, Verdict::Admitted(status)),
                         None => ("", Source::Lease, Verdict::Unavailable { then: None }),
                     }
                 }
@@ -287,7 +280,7 @@ impl Plan {
             check: *check,
             limit: limit.name.as_str().into(),
             quota: spec.most_at_once(),
-            window_ms: window_us(&spec, outcome.at_us).div_ceil(1_000),
+            window_ms: spec.refill_us(outcome.at_us).div_ceil(1_000),
             remaining: outcome.remaining,
             reset_ms: outcome.reset_us.div_ceil(1_000),
             retry_after_ms: outcome.retry_after_us.div_ceil(1_000),
@@ -311,18 +304,5 @@ impl Plan {
             Verdict::Denied(status)
         };
         Some((&limit.name, verdict))
-    }
-}
-
-/// The time in which the whole quota becomes available again: for a token bucket, its burst at its rate; for a calendar
-/// window, the length of the window at `at_us`.
-pub(super) fn window_us(spec: &BucketSpec, at_us: u64) -> u64 {
-    match spec.algorithm {
-        Algorithm::TokenBucket { burst } => spec.held_for_us(burst),
-        Algorithm::CalendarWindow(_) => {
-            let (start_us, end_us) = spec.window_at(at_us);
-            end_us - start_us
-        }
-        _ => spec.window_us,
     }
 }

@@ -20,7 +20,7 @@ use super::receipts;
 use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
-use crate::store::{Health, HealthState, Outage, Store, StoreError};
+use crate::store::{Health, HealthState, Outage, Store};
 use crate::telemetry::events::EventLog;
 use crate::telemetry::metrics::{GaugeReadings, Metrics, Sample};
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
@@ -179,11 +179,6 @@ impl Service {
         }
     }
 
-    fn failed(&self, error: &StoreError) {
-        self.metrics.count_store_failure(error.kind());
-        self.events.log.failed(error.kind(), error);
-    }
-
     /// Answers the body of `POST /v1/give-back`.
     ///
     /// # Errors
@@ -200,11 +195,7 @@ impl Service {
             Ok(asked)
         });
         let read: Vec<Result<_, Problem>> = read.collect();
-        let (units, error) = self.store.give_back(&entries).await;
-        if let Some(error) = error {
-            self.failed(&error);
-        }
-        let mut units = units.into_iter();
+        let mut units = self.settler.give_back(&entries).await.into_iter();
         let mut void = Vec::new();
         let outcomes = read.into_iter().map(|entry| match entry {
             Err(problem) => problem.into(),
@@ -253,7 +244,7 @@ impl Service {
                             held: held.contains(&true),
                         },
                         Err(error) => {
-                            self.failed(&error);
+                            self.settler.record_error(&error);
                             WasReset::Unavailable
                         }
                     }

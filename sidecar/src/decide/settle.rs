@@ -134,9 +134,14 @@ impl Settler {
         }
         let (units, error) = self.store.give_back(entries).await;
         if let Some(error) = error {
-            self.batcher.record_error(&error);
+            self.record_error(&error);
         }
         units
+    }
+
+    /// Records the error of a call that was made beside the queue.
+    pub fn record_error(&self, error: &StoreError) {
+        self.batcher.record_error(error);
     }
 
     /// Whether the store was asked since the last call of this function.

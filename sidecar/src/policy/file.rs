@@ -225,10 +225,6 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     Ok(limit)
 }
 
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let shown = shown(text, "the given text");
     // The cause is left out: it quotes the text.

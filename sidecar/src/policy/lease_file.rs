@@ -6,9 +6,10 @@ use serde::Deserialize;
 use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, reserve};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
-use super::file::{duration, micros};
+use super::file::duration;
 use super::problem::shown;
 use super::window_file::window_name;
+use crate::clock::micros;
 
 /// Default of `longest`.
 const DEFAULT_LONGEST: Duration = Duration::from_millis(100);

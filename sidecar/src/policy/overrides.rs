@@ -3,9 +3,10 @@
 use sluicegate_engine::{Algorithm, BucketSpec, MAX_UNITS};
 use sluicegate_protocol::{MAX_BY_BYTES, MAX_REASON_BYTES, OverrideTerms, OverrideWindow};
 
-use super::file::{duration, micros};
+use super::file::duration;
 use super::limits::Limit;
 use super::window_file::{spec_fault, window_name};
+use crate::clock::micros;
 
 /// Most overrides in the policy file, and also in the store: every sidecar holds all of them in memory.
 pub const MAX_OVERRIDES: usize = 10_000;

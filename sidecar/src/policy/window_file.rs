@@ -7,8 +7,9 @@ use sluicegate_engine::{
     Algorithm, BucketSpec, Calendar, CalendarUnit, DEFAULT_TIME_ZONE, MAX_UNITS, SpecError,
 };
 
-use super::file::{AlgorithmName, duration, micros};
+use super::file::{AlgorithmName, duration};
 use super::problem::shown;
+use crate::clock::micros;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -182,27 +182,16 @@ mod tests {
     #[test]
     fn docs_metrics_lists_exactly_the_values_of_each_label() {
         let page = include_str!("../../../docs/metrics.md");
-        assert_eq!(documented(page, "source"), names(Source::ALL, Source::name));
-        assert_eq!(
-            documented(page, "verdict"),
-            names(Outcome::ALL, Outcome::name)
-        );
-        assert_eq!(
-            documented(page, "kind"),
-            names(FailureKind::ALL, FailureKind::name)
-        );
-        assert_eq!(
-            documented(page, "outcome"),
-            names(ReloadOutcome::ALL, ReloadOutcome::name)
-        );
-        assert_eq!(
-            documented(page, "event"),
-            names(LeaseEvent::ALL, LeaseEvent::name)
-        );
-        assert_eq!(
-            documented(page, "reason"),
-            names(NoLease::ALL, NoLease::name)
-        );
+        for (label, values) in [
+            ("source", names(Source::ALL, Source::name)),
+            ("verdict", names(Outcome::ALL, Outcome::name)),
+            ("kind", names(FailureKind::ALL, FailureKind::name)),
+            ("outcome", names(ReloadOutcome::ALL, ReloadOutcome::name)),
+            ("event", names(LeaseEvent::ALL, LeaseEvent::name)),
+            ("reason", names(NoLease::ALL, NoLease::name)),
+        ] {
+            assert_eq!(documented(page, label), values, "{label}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use sluicegate_tests::process::{eventually_within, repository};
 
 use super::{PODS, RECOVERS, exact_burst};
 use crate::images::FILTER_TAGS;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, delete_pods};
 use crate::report::Report;
 use crate::traffic::{CLOSED, Counts, Key};
 
@@ -54,14 +54,7 @@ async fn not_validated(mesh: &mut Mesh, report: &mut Report) {
         "a running proxy keeps its configuration: {counts:?}"
     );
     let (namespace, selector) = mesh.proxies;
-    mesh.tools.kubectl(&[
-        "delete",
-        "pods",
-        "--namespace",
-        namespace,
-        "--selector",
-        selector,
-    ]);
+    delete_pods(&mesh.tools, namespace, selector);
     eventually_within(RECOVERS, "the new pods are ready", async || {
         let pods = mesh.pods();
         pods.len() == PODS && pods.iter().all(|pod| pod.ready)

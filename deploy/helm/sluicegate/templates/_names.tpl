@@ -46,6 +46,11 @@ sluicegate: {{ include "sluicegate.fullname" . }}
 {{- include "sluicegate.fullname" . }}.internal
 {{- end }}
 
+{{/* "true" if the chart installs the filter, unless `filter.enabled` is false: for its own Envoys and the meshes'. */}}
+{{- define "sluicegate.runsFilter" -}}
+{{- if or (has .Values.kind (list "envoyGateway" "istio")) .Values.kubernetes.deployment.enabled -}}true{{- end -}}
+{{- end }}
+
 {{/* The name of istiod's injection template. istiod has one set of templates for all namespaces; neither part has a dot. */}}
 {{- define "sluicegate.istioTemplate" -}}
 {{- include "sluicegate.fullname" . }}.{{ .Release.Namespace }}

@@ -43,8 +43,7 @@ and your Envoy's configuration this cluster:
 
 {{ include "sluicegate.envoyCluster" . }}
 {{- end }}
-{{- $runsFilter := or (has .Values.kind (list "envoyGateway" "istio")) .Values.kubernetes.deployment.enabled }}
-{{- if and $runsFilter (not .Values.filter.enabled) }}
+{{- if and (include "sluicegate.runsFilter" .) (not .Values.filter.enabled) }}
 Nothing is limited yet: the filter is not installed. When every pod has the sidecar, run `helm upgrade` without
 `filter.enabled: false`.
 {{- end }}

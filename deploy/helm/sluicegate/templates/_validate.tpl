@@ -6,11 +6,10 @@
 {{- fail "policy: set only one of policy and existingPolicy (`policy: null` unsets a policy from another file of values)" -}}
 {{- end -}}
 {{- include "sluicegate.validateStore" . -}}
-{{- $runsFilter := or (has .Values.kind (list "envoyGateway" "istio")) .Values.kubernetes.deployment.enabled -}}
 {{- if not (or .Values.existingPolicy (.Values.policy).limits) -}}
 {{- fail "policy.limits: set the limits, or existingPolicy to a ConfigMap with a policy.yaml" -}}
 {{- end -}}
-{{- if and $runsFilter .Values.filter.enabled (not (.Values.filter.config).rules) -}}
+{{- if and (include "sluicegate.runsFilter" .) .Values.filter.enabled (not (.Values.filter.config).rules) -}}
 {{- fail "filter.config.rules: set the rules: which requests ask for which limits" -}}
 {{- end -}}
 {{- if and .Values.filter.http.url (not .Values.filter.http.sha256) -}}

@@ -10,7 +10,6 @@ use sluicegate_engine::{
 
 use super::KeyOf;
 use super::held::Leased;
-use crate::decide::plan::window_us;
 use crate::policy::Limit;
 use crate::store::GiveBackEntry;
 use crate::telemetry::metrics::LeaseMetrics;
@@ -96,7 +95,7 @@ impl Asked {
         });
         let decided = outcome.and_then(|outcome| {
             let spec = self.buckets.get(outcome.decided_by)?.spec;
-            let window_ms = window_us(&spec, outcome.at_us).div_ceil(1_000);
+            let window_ms = spec.refill_us(outcome.at_us).div_ceil(1_000);
             Some((spec.most_at_once(), window_ms, outcome.reset_us))
         });
         let (quota, window_ms, reset_us) = decided.unwrap_or_default();

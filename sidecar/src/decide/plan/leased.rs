@@ -20,47 +20,57 @@ impl Planned {
         let (_, Verdict::Admitted(status)) = &verdict else {
             return Some(verdict);
         };
-        if !self.leased.iter().all(|(_, held)| held.is_live(now_us)) {
+        if !self.spend_live(now_us) {
             return None;
         }
-        self.leased.iter().for_each(|(_, held)| held.spend());
-        let tightest = self
-            .leased
-            .iter()
-            .min_by_key(|(_, held)| held.leased.remaining);
-        match tightest {
-            Some((check, held)) if held.leased.remaining < status.remaining => {
-                let status = LimitStatus {
-                    receipt: status.receipt.clone(),
-                    ..leased_status(*check, held)
-                };
-                Some((held.limit().name.as_str(), Verdict::Admitted(status)))
+        match tightest(&self.leased) {
+            Some((limit, leased)) if leased.remaining < status.remaining => {
+                let receipt = status.receipt.clone();
+                let status = LimitStatus { receipt, ..leased };
+                Some((limit, Verdict::Admitted(status)))
             }
             _ => Some(verdict),
         }
     }
-}
 
-impl Planned {
-    /// What the caller is to do without the store's outcome. If it admits, it spends what leases decided: their limits need not
-    /// be among those that allow everything.
+    /// What the caller is to do without the store's outcome. If it admits, it spends what leases decided: their limits need
+    /// not be among those that allow everything.
     pub(super) fn without_store(
         &self,
         say: Option<WithoutStore>,
         now_us: u64,
     ) -> Option<WithoutStore> {
-        if say == Some(WithoutStore::Allow) {
-            if !self.leased.iter().all(|(_, held)| held.is_live(now_us)) {
-                return None;
-            }
-            self.leased.iter().for_each(|(_, held)| held.spend());
+        if say == Some(WithoutStore::Allow) && !self.spend_live(now_us) {
+            return None;
         }
         say
     }
+
+    /// Spends what leases decided; `false` if one of them has ended while the store was asked.
+    fn spend_live(&self, now_us: u64) -> bool {
+        let are_live = self.leased.iter().all(|(_, held)| held.is_live(now_us));
+        if are_live {
+            spend(&self.leased);
+        }
+        are_live
+    }
+}
+
+/// Spends the units of an admitted decision.
+pub(super) fn spend(leased: &[(usize, Held)]) {
+    leased.iter().for_each(|(_, held)| held.spend());
+}
+
+/// The limit and the status of the check of which a lease has the least left.
+pub(super) fn tightest(leased: &[(usize, Held)]) -> Option<(&str, LimitStatus<'_>)> {
+    let (check, held) = leased
+        .iter()
+        .min_by_key(|(_, held)| held.leased.remaining)?;
+    Some((held.limit().name.as_str(), leased_status(*check, held)))
 }
 
 /// The status of a check that a lease decides.
-pub(super) fn leased_status(check: usize, held: &Held) -> LimitStatus<'_> {
+fn leased_status(check: usize, held: &Held) -> LimitStatus<'_> {
     LimitStatus {
         check,
         limit: held.limit().name.as_str().into(),

@@ -72,14 +72,7 @@ fn remove(gauges: &GaugeVec, window: &(String, String)) {
 }
 
 fn seconds_of(spec: &BucketSpec, unix_ms: u64) -> f64 {
-    let length_us = match spec.algorithm {
-        Algorithm::CalendarWindow(_) => {
-            let (start_us, end_us) = spec.window_at(unix_ms.saturating_mul(1_000));
-            end_us - start_us
-        }
-        _ => spec.window_us,
-    };
-    float(length_us) / 1e6
+    float(spec.length_us(unix_ms.saturating_mul(1_000))) / 1e6
 }
 
 /// Quotas and windows are under 2^53, where doubles are exact.
