@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use proxy_wasm::types::Action;
 use sluicegate_certificates::CallTimes;
-use sluicegate_protocol::CachedDenials;
+use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, HeaderFields, Question, Submitted,
-    VerdictError, read_answer,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, HeaderFields, LeaseReport, Question,
+    Submitted, Taken, VerdictError, read_answer,
 };
 
 use crate::host::{self, Wakeup};
@@ -29,6 +29,8 @@ const MAX_DELIVERED: usize = 64;
 /// How often the counters are flushed to Envoy, and cached denials reported to the sidecar if no other callout carries
 /// the report.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// How often the timer looks for leases that have ended.
+const LEASES_EVERY: Duration = Duration::from_millis(100);
 
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
@@ -39,6 +41,8 @@ pub struct Waiter {
     /// The context of its stream.
     stream: u32,
     pub question: Question,
+    /// Units that leases have for it: spent if it passes, else put back.
+    pub taken: Taken,
     state: Cell<State>,
     /// Header fields to add to the response.
     pub response_headers: RefCell<HeaderFields>,
@@ -56,16 +60,17 @@ enum State {
 }
 
 impl Waiter {
-    pub fn new(stream: u32, question: Question) -> Self {
+    pub fn new(stream: u32, question: Question, taken: Taken) -> Self {
         Self {
             stream,
             question,
+            taken,
             state: Cell::new(State::Waits),
             response_headers: RefCell::default(),
         }
     }
 
-    fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         self.state.get() == State::Waits
     }
 
@@ -96,6 +101,7 @@ struct SentCallout {
     callout: Option<CalloutId>,
     sent_us: u64,
     report: Vec<CachedDenials<'static>>,
+    leases: LeaseReport,
 }
 
 /// The callouts of one configuration.
@@ -111,6 +117,8 @@ pub struct Callouts {
     tick_us: Cell<u64>,
     reported_us: Cell<u64>,
     announced_us: Cell<u64>,
+    /// The root was woken to ask for more units.
+    renewal_pending: Cell<bool>,
 }
 
 // Borrows of a `RefCell` never overlap, because a second one would panic: each ends before the next begins.
@@ -133,6 +141,7 @@ impl Callouts {
             tick_us: Cell::new(as_us(REPORT_EVERY)),
             reported_us: Cell::new(0),
             announced_us: Cell::new(0),
+            renewal_pending: Cell::new(false),
         }
     }
 
@@ -149,18 +158,25 @@ impl Callouts {
         if wake {
             self.wakeup.notify();
         }
-        // Only the timer itself lengthens its period again; otherwise every request would change it twice.
-        if self.tick_us.get() == as_us(REPORT_EVERY) {
-            self.adjust_tick();
-        }
+        self.shorten_tick();
         true
+    }
+
+    /// Wakes the root if more units should be asked for.
+    pub fn renew_leases(&self) {
+        let wants = self.plugin.leases.borrow().wants_renewal();
+        if wants && !self.renewal_pending.replace(true) {
+            self.wakeup.notify();
+        }
     }
 
     /// The root was woken by the shared queue with this id.
     pub fn on_wakeup(&self, queue: u32) {
         if self.wakeup.is(queue) {
             self.wakeup.drain();
-            self.send_batches(host::monotonic_us());
+            let now_us = host::monotonic_us();
+            self.send_batches(now_us);
+            self.send_renewal(now_us);
             self.deliver();
         }
     }
@@ -170,16 +186,16 @@ impl Callouts {
         let now_us = host::monotonic_us();
         let expired = self.queue.borrow_mut().expired(now_us);
         for waiter in &expired {
-            self.conclude(waiter, |question| {
-                self.plugin.conclude(question, Err(VerdictError::Timeout))
-            });
+            self.conclude(waiter, Err(VerdictError::Timeout));
         }
         self.send_batches(now_us);
+        self.send_renewal(now_us);
         if now_us.saturating_sub(self.reported_us.get()) >= as_us(REPORT_EVERY) {
             self.reported_us.set(now_us);
             self.report(now_us);
             self.plugin.flush_counters();
         }
+        self.report_leases(now_us);
         self.deliver();
         self.adjust_tick();
     }
@@ -206,8 +222,27 @@ impl Callouts {
                 .borrow_mut()
                 .next_batch(now_us, |waiter| !waiter.waits());
             let Some(batch) = batch else { return };
-            let questions = batch.waiters.iter().map(|waiter| &waiter.question);
-            self.post(now_us, Some(batch.id), questions, batch.timeout_us, None);
+            let waiters = batch.waiters.iter();
+            let questions = waiters.map(|waiter| (&waiter.question, &waiter.taken));
+            let leases = self.plugin.leases.borrow_mut().report(now_us, false);
+            let head = (Some(batch.id), None);
+            self.post(now_us, head, questions, leases, batch.timeout_us);
+        }
+    }
+
+    /// Asks for more units of what leases have, in a callout of its own: the sidecar may ask the store before it answers.
+    fn send_renewal(&self, now_us: u64) {
+        self.renewal_pending.set(false);
+        // A variable of its own, so that the borrow ends before the next one.
+        let wants = self.plugin.leases.borrow().wants_renewal();
+        if !wants {
+            return;
+        }
+        let leases = self.plugin.leases.borrow_mut().report(now_us, true);
+        if leases.asks() {
+            self.post_alone(now_us, None, leases);
+        } else {
+            self.plugin.leases.borrow_mut().failed(leases, now_us);
         }
     }
 
@@ -221,30 +256,49 @@ impl Callouts {
         // A variable of its own, so that the borrow ends before the next one.
         let has_report = self.plugin.denials.borrow().has_report();
         if has_report || is_due {
-            let timeout_us = self.plugin.timeout_us();
-            self.post(now_us, None, std::iter::empty(), timeout_us, announcement);
+            let leases = self.plugin.leases.borrow_mut().report(now_us, false);
+            self.post_alone(now_us, announcement, leases);
         }
+    }
+
+    /// Tells of leases that have ended, if no other callout has.
+    fn report_leases(&self, now_us: u64) {
+        // Variables of their own, so that each borrow ends before the next one.
+        let has_report = self.plugin.leases.borrow_mut().has_report(now_us);
+        if has_report {
+            let leases = self.plugin.leases.borrow_mut().report(now_us, false);
+            self.post_alone(now_us, None, leases);
+        }
+    }
+
+    /// Sends a callout without questions.
+    fn post_alone(&self, now_us: u64, announcement: Option<&str>, leases: LeaseReport) {
+        let timeout_us = self.plugin.timeout_us();
+        let head = (None, announcement);
+        self.post(now_us, head, std::iter::empty(), leases, timeout_us);
     }
 
     fn post<'q>(
         &self,
         now_us: u64,
-        callout: Option<CalloutId>,
-        questions: impl Iterator<Item = &'q Question>,
+        (callout, announcement): (Option<CalloutId>, Option<&str>),
+        questions: impl Iterator<Item = (&'q Question, &'q Taken)>,
+        leases: LeaseReport,
         timeout_us: u64,
-        announcement: Option<&str>,
     ) {
         let report = self.plugin.denials.borrow_mut().report();
         let body = self.plugin.rules.question_body(questions, &report);
+        let spent = PartReport::write_all(&leases.parts);
         let sent = SentCallout {
             callout,
             sent_us: now_us,
             report,
+            leases,
         };
         // Envoy's timeouts are in milliseconds, and 0 means no timeout.
         let timeout = Duration::from_millis(timeout_us.div_ceil(1_000).max(1));
         let cluster = &self.plugin.rules.sidecar.cluster;
-        match host::post(cluster, announcement, &body, timeout) {
+        match host::post(cluster, announcement, &spent, &body, timeout) {
             Ok(token) => drop(self.sent.borrow_mut().insert(token, sent)),
             Err(why) => {
                 if announcement.is_some() {
@@ -261,15 +315,22 @@ impl Callouts {
             Some(callout) => self.queue.borrow_mut().complete(callout),
             None => Vec::new(),
         };
-        let decisions = |waiter: &Rc<Waiter>| waiter.question.decisions();
+        let decisions = |waiter: &Rc<Waiter>| waiter.taken.decisions_to_ask(&waiter.question);
         let times = CallTimes {
             sent_us: sent.sent_us,
             answered_us: host::monotonic_us(),
         };
         let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
-        if answer.is_err() {
-            self.plugin.denials.borrow_mut().put_back(sent.report);
+        let mut leases = self.plugin.leases.borrow_mut();
+        match &answer {
+            Ok(answer) => leases.answered(sent.leases, answer.version(), &answer.leases, times),
+            Err(_) => {
+                leases.failed(sent.leases, times.answered_us);
+                self.plugin.denials.borrow_mut().put_back(sent.report);
+            }
         }
+        drop(leases);
+        self.shorten_tick();
         let mut from = 0;
         for waiter in &waiters {
             let to = from + decisions(waiter);
@@ -278,24 +339,26 @@ impl Callouts {
                 Err(why) => Err(why.clone()),
             };
             if let (Ok(answer), Ok(verdicts)) = (&answer, &verdicts) {
+                let question = &waiter.question;
                 self.plugin.denials.borrow_mut().learn(
                     &self.plugin.rules,
-                    &waiter.question,
+                    question,
                     answer.version(),
-                    verdicts,
+                    &waiter.taken.verdicts(question, verdicts),
                     times,
                 );
             }
-            self.conclude(waiter, |question| self.plugin.conclude(question, verdicts));
+            self.conclude(waiter, verdicts);
             from = to;
         }
     }
 
     /// Puts a conclusion into the outbox, unless the request has one already or its client has hung up.
-    fn conclude(&self, waiter: &Rc<Waiter>, conclusion: impl FnOnce(&Question) -> Conclusion) {
+    fn conclude(&self, waiter: &Rc<Waiter>, verdicts: Result<&[Verdict<'_>], VerdictError>) {
         if waiter.waits() {
             waiter.state.set(State::Concluded);
-            let conclusion = conclusion(&waiter.question);
+            let asked = (&waiter.question, &waiter.taken);
+            let conclusion = self.plugin.conclude_rest(asked, verdicts);
             self.outbox
                 .borrow_mut()
                 .push_back((Rc::clone(waiter), conclusion));
@@ -322,13 +385,22 @@ impl Callouts {
         }
     }
 
-    /// Adjusts the timer's period to what waiting requests need.
+    /// Adjusts the timer's period if nothing needed a shorter one so far. Only the timer itself lengthens it again; otherwise
+    /// every request would change it twice.
+    fn shorten_tick(&self) {
+        if self.tick_us.get() >= as_us(LEASES_EVERY) {
+            self.adjust_tick();
+        }
+    }
+
+    /// Adjusts the timer's period to what waiting requests and leases need.
     fn adjust_tick(&self) {
         let poll_interval_us = self.queue.borrow().poll_interval_us();
         let idle = poll_interval_us.is_none() && self.outbox.borrow().is_empty();
         let tick_us = match poll_interval_us {
             Some(tick_us) => tick_us,
-            None if idle => as_us(REPORT_EVERY),
+            None if idle && self.plugin.leases.borrow().is_empty() => as_us(REPORT_EVERY),
+            None if idle => as_us(LEASES_EVERY),
             // A wake-up delivers the rest; the timer makes up for a lost one.
             None => self.tick_us.get(),
         };

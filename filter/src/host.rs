@@ -154,13 +154,14 @@ pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, Verdict
 }
 
 /// Posts decisions to a cluster on behalf of the current root context, which receives the response with the returned
-/// token. With an announcement, the sidecar learns which filter and configuration ask.
+/// token. With an announcement, the sidecar learns which filter and configuration ask. `spent` says what became of leases.
 ///
 /// # Errors
 /// Envoy refuses to send them.
 pub fn post(
     cluster: &str,
     announcement: Option<&str>,
+    spent: &str,
     body: &[u8],
     timeout: Duration,
 ) -> Result<u32, VerdictError> {
@@ -169,6 +170,7 @@ pub fn post(
         (":path", sluicegate_protocol::DECIDE_PATH),
         (":authority", cluster),
         ("content-type", "application/json"),
+        (sluicegate_protocol::LEASES_HEADER, spent),
     ];
     headers.extend(announcement.map(|text| (sluicegate_protocol::FILTER_HEADER, text)));
     hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).map_err(

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use sluicegate_protocol::Verdict;
 use sluicegate_rules::{
-    Conclusion, Counters, DenialCache, OutageLog, Question, Rules, VerdictError,
+    Conclusion, Counters, DenialCache, Leases, OutageLog, Question, Rules, Taken, VerdictError,
 };
 
 use crate::host::{self, Counter};
@@ -12,6 +12,7 @@ use crate::host::{self, Counter};
 pub struct Plugin {
     pub rules: Rules,
     pub denials: RefCell<DenialCache>,
+    pub leases: RefCell<Leases>,
     /// By the rules' index, each with the count that Envoy does not have yet: a hostcall for every count would mean
     /// three for a denial.
     counters: Vec<(Option<Counter>, Cell<i64>)>,
@@ -26,6 +27,7 @@ impl Plugin {
         Self {
             counters: rules.counters().names().iter().map(counter).collect(),
             denials: RefCell::default(),
+            leases: RefCell::default(),
             rules,
             outages: RefCell::default(),
             announcement,
@@ -72,6 +74,47 @@ impl Plugin {
             if let Some(line) = line {
                 host::log(level_of(why.as_ref()), &line);
             }
+        }
+        conclusion
+    }
+
+    /// Admits a request whose units were just taken from leases.
+    pub fn admit(&self, question: &Question, taken: &Taken) -> Conclusion {
+        self.count(Counters::ADMITTED_BY_LEASE);
+        self.leases.borrow_mut().spend(&self.rules, question, taken);
+        self.conclude(question, Ok(&taken.verdicts(question, &[])))
+    }
+
+    /// As [`Plugin::conclude`], for a request of which units were taken from leases: they are spent if it passes. Verdicts are
+    /// those on the rest.
+    pub fn conclude_rest(
+        &self,
+        (question, taken): (&Question, &Taken),
+        verdicts: Result<&[Verdict<'_>], VerdictError>,
+    ) -> Conclusion {
+        if taken.is_empty() {
+            return self.conclude(question, verdicts);
+        }
+        let (rules, now_us) = (&self.rules, host::monotonic_us());
+        // A variable of its own, so that the borrow ends before the next one.
+        let live = self
+            .leases
+            .borrow_mut()
+            .is_live(rules, question, taken, now_us);
+        let verdicts = match verdicts {
+            Ok(_) if !live => Err(VerdictError::Timeout),
+            // Only shadow rules lack a verdict.
+            Err(_) if live && taken.is_whole(question) => Ok(taken.verdicts(question, &[])),
+            Ok(verdicts) => Ok(taken.verdicts(question, verdicts)),
+            Err(why) => Err(why),
+        };
+        let conclusion = self.conclude(question, verdicts.as_deref().map_err(Clone::clone));
+        let mut leases = self.leases.borrow_mut();
+        match &conclusion {
+            Conclusion::Continue(_) | Conclusion::Unmetered(_) => {
+                leases.spend(rules, question, taken)
+            }
+            Conclusion::Answer(_) => leases.put_back(rules, question, taken),
         }
         conclusion
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, Evaluation, Question, VerdictError};
+use sluicegate_rules::{Conclusion, Evaluation, HeaderFields, Question, VerdictError};
 
 use crate::callouts::{self, Callouts, Waiter};
 use crate::host::{self, CurrentRequest};
@@ -16,16 +16,19 @@ pub struct Stream {
     callouts: Option<Rc<Callouts>>,
     /// Set if the request is waiting or has waited.
     waiter: Option<Rc<Waiter>>,
+    /// Header fields to add to the response, if it has not waited.
+    response_headers: HeaderFields,
     /// The request was answered locally, or is waiting: its body and trailers must not pass.
     held: bool,
 }
 
 impl Stream {
-    pub const fn new(id: u32, callouts: Option<Rc<Callouts>>) -> Self {
+    pub fn new(id: u32, callouts: Option<Rc<Callouts>>) -> Self {
         Self {
             id,
             callouts,
             waiter: None,
+            response_headers: HeaderFields::default(),
             held: false,
         }
     }
@@ -58,12 +61,26 @@ impl Stream {
         if let Some(verdicts) = cached {
             return self.apply(plugin.conclude(&question, Ok(&verdicts)));
         }
-        let waiter = Rc::new(Waiter::new(self.id, question));
+        let (rules, timeout_us) = (&plugin.rules, plugin.timeout_us());
+        let mut leases = plugin.leases.borrow_mut();
+        let taken = leases.take(rules, &question, now_us, timeout_us);
+        drop(leases);
+        callouts.renew_leases();
+        if taken.decides(&question) {
+            let conclusion = plugin.admit(&question, &taken);
+            if let Conclusion::Continue(headers) = conclusion {
+                self.response_headers = headers;
+                return Action::Continue;
+            }
+            return self.apply(conclusion);
+        }
+        let waiter = Rc::new(Waiter::new(self.id, question, taken));
         self.waiter = Some(Rc::clone(&waiter));
         if callouts.submit(now_us, &waiter) {
             return Action::Pause;
         }
-        self.apply(plugin.conclude(&waiter.question, Err(VerdictError::Full)))
+        let asked = (&waiter.question, &waiter.taken);
+        self.apply(plugin.conclude_rest(asked, Err(VerdictError::Full)))
     }
 
     fn apply(&self, conclusion: Conclusion) -> Action {
@@ -98,13 +115,11 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
-        let headers = self
-            .waiter
-            .as_ref()
-            .map(|waiter| waiter.response_headers.take());
-        if let Some(headers) = headers.filter(|headers| !headers.is_empty())
-            && !host::is_reply_of_another_filter()
-        {
+        let headers = match &self.waiter {
+            Some(waiter) => waiter.response_headers.take(),
+            None => std::mem::take(&mut self.response_headers),
+        };
+        if !headers.is_empty() && !host::is_reply_of_another_filter() {
             for (name, value) in headers.iter() {
                 host::set_response_header(name, value);
             }
@@ -117,7 +132,13 @@ impl Context for Stream {}
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Some(waiter) = &self.waiter {
+        if let (Some(waiter), Some(callouts)) = (&self.waiter, &self.callouts) {
+            if waiter.waits() {
+                // The client has hung up.
+                let plugin = &callouts.plugin;
+                let mut leases = plugin.leases.borrow_mut();
+                leases.put_back(&plugin.rules, &waiter.question, &waiter.taken);
+            }
             waiter.end();
         }
     }

@@ -15,6 +15,8 @@ pub const NONE: &str = "no filter";
 pub const NOTHING: &str = "a wasm filter that does nothing";
 pub const ADMITTING: &str = "admitting, on Redis";
 pub const EMBEDDED: &str = "admitting, on the embedded store";
+/// Ten hot keys of a limit with leases.
+pub const LEASED: &str = "admitting, from leases";
 pub const SOCKET: &str = "admitting, over a Unix socket";
 pub const EACH: &str = "admitting, a callout each";
 pub const DENYING: &str = "denying";
@@ -97,7 +99,7 @@ pub async fn started(wanted: &[String]) -> Vec<Variant> {
     let upstream = upstream::start().await;
     let mut variants = Vec::new();
     let mut names = vec![
-        NONE, NOTHING, ADMITTING, SOCKET, EMBEDDED, EACH, DENYING, FLOOR, LOCAL,
+        NONE, NOTHING, ADMITTING, LEASED, SOCKET, EMBEDDED, EACH, DENYING, FLOOR, LOCAL,
     ];
     if before().is_some() {
         names.extend([ADMITTING_BEFORE, DENYING_BEFORE]);
@@ -164,9 +166,22 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     let quota = if denying { 1 } else { 1_000_000_000 };
     let sidecar = if metered {
         let store = redis.as_ref().map_or("memory".to_owned(), Redis::url);
-        let window = format!("{{ quota: {quota}, per: 10s }}");
-        let limits =
-            format!("limits:\n  per-key:\n    algorithm: sliding_log\n    windows: [{window}]\n");
+        // With steps of a second.
+        let per = if name == LEASED { "60s" } else { "10s" };
+        let window = format!("{{ quota: {quota}, per: {per} }}");
+        let algorithm = if name == LEASED {
+            "sliding_window"
+        } else {
+            "sliding_log"
+        };
+        let lease = if name == LEASED {
+            "    lease: {}\n"
+        } else {
+            ""
+        };
+        let limits = format!(
+            "limits:\n  per-key:\n    algorithm: {algorithm}\n    windows: [{window}]\n{lease}"
+        );
         let policy = format!("store: {store}\nstore_timeout: 1s\n{limits}");
         Some(if name == SOCKET {
             Sidecar::start_on_socket(&policy, folder.path(), &socket).await
@@ -216,10 +231,10 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         edit,
     )
     .await;
-    let (status, keys) = if denying {
-        (429, Keys::Uniform(1))
-    } else {
-        (200, scale.keys)
+    let (status, keys) = match name {
+        _ if denying => (429, Keys::Uniform(1)),
+        LEASED => (200, Keys::Uniform(10)),
+        _ => (200, scale.keys),
     };
     let script = folder.path().join("wrk.lua");
     std::fs::write(&script, wrk(status, keys)).expect("a script");

@@ -26,7 +26,7 @@ impl Run<'_> {
     pub fn held(&self, sidecars: impl Iterator<Item = usize>) -> u64 {
         let of = |sidecar: usize| {
             let one = &self.sidecars[sidecar];
-            one.pool.held() + one.tentative
+            one.pool.held() + one.tentative + self.held_by_filters(sidecar)
         };
         sidecars.map(of).sum()
     }
@@ -93,7 +93,7 @@ impl Run<'_> {
 
     pub fn check_every_unit(&self) {
         for (index, one) in self.sidecars.iter().enumerate() {
-            let held = one.pool.held() + one.tentative;
+            let held = one.pool.held() + one.tentative + self.lent(index);
             assert_eq!(
                 one.granted,
                 one.spent + one.returned + held,

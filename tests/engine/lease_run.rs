@@ -69,10 +69,22 @@ impl Run<'_> {
         self.admitted.push((self.now, self.store_us(), units));
     }
 
-    fn request(&mut self, sidecar: usize, cost: u64, mixed: bool) {
-        let now_us = self.clock(sidecar);
+    fn note_asked(&mut self, cost: u64) {
         let weight = self.weight_at(self.asked.len(), self.now) + cost as f64;
         self.asked.push((self.now, cost, weight));
+    }
+
+    /// Returns units to their lease, or to the store.
+    pub fn put_back(&mut self, sidecar: usize, lease: u64, units: u64, secret: u128) {
+        let one = &mut self.sidecars[sidecar];
+        if !one.pool.put_back(lease, units) && units > 0 {
+            one.returned += units;
+            self.give_back(secret, units);
+        }
+    }
+
+    pub fn request(&mut self, sidecar: usize, cost: u64, mixed: bool) {
+        let now_us = self.clock(sidecar);
         let stay_us = if mixed { 20 * MS } else { 0 };
         let one = &mut self.sidecars[sidecar];
         let taken = one.pool.take(now_us, cost, stay_us);
@@ -135,7 +147,36 @@ impl Run<'_> {
         let now_us = self.clock(sidecar);
         let one = &mut self.sidecars[sidecar];
         match event {
-            Event::Request { cost, mixed } => self.request(sidecar, cost, mixed),
+            Event::Request {
+                filter,
+                cost,
+                mixed,
+            } => {
+                self.note_asked(cost);
+                match filter {
+                    Some(filter) => self.filter_request(sidecar, filter, cost, mixed),
+                    None => self.request(sidecar, cost, mixed),
+                }
+            }
+            Event::FilterCrash { filter } => self.filter_crash(sidecar, filter),
+            Event::Arrive {
+                filter,
+                number,
+                cost,
+            } => self.arrive(sidecar, filter, number, cost),
+            Event::Lend {
+                filter,
+                number,
+                per_s,
+                held,
+            } => self.lend(sidecar, filter, number, per_s, held),
+            Event::Answer { filter, number } => self.answer(sidecar, filter, number),
+            Event::Timeout { filter, number } => self.timeout(sidecar, filter, number),
+            Event::Settle {
+                filter,
+                number,
+                admitted,
+            } => self.settle(sidecar, filter, number, admitted),
             Event::Resolve {
                 lease,
                 ends_us,
@@ -148,9 +189,8 @@ impl Run<'_> {
                     one.spent += units;
                     self.seen.leased += units;
                     self.admit(units);
-                } else if !one.pool.put_back(lease, units) {
-                    one.returned += units;
-                    self.give_back(secret, units);
+                } else {
+                    self.put_back(sidecar, lease, units, secret);
                 }
             }
             Event::Plan => {
@@ -230,6 +270,9 @@ impl Run<'_> {
                 self.after(sidecar, ends_us - now_us + more_us, Event::Collect);
             }
             Event::Collect => {
+                self.tell(sidecar);
+                self.forget_parts(sidecar);
+                let one = &mut self.sidecars[sidecar];
                 for ended in one.pool.ended(now_us) {
                     self.sidecars[sidecar].returned += ended.units;
                     if ended.units > 0 {
@@ -240,6 +283,7 @@ impl Run<'_> {
             Event::Crash => {
                 one.life += 1;
                 one.pool = Pool::new(TERMS);
+                one.parts.clear();
                 (one.granted, one.spent, one.returned, one.tentative) = (0, 0, 0, 0);
             }
             Event::Back { us } => self.store_ahead -= us,

@@ -1,12 +1,15 @@
 //! Sidecars with leases on one key, in virtual time, on both stores: they have the real pools (`sluicegate_engine::lease`). Their
-//! calls take time, are lost, and arrive late; they crash; the store's clock steps back, and no sidecar notices.
+//! calls take time, are lost, and arrive late; they crash; the store's clock steps back, and no sidecar notices. Each has two
+//! filters, which spend parts of its leases (`lease_filters.rs`).
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use sluicegate_engine::lease::{LeaseTerms, Pool};
 use sluicegate_engine::{Bucket, BucketSpec};
+use sluicegate_protocol::LeasePart;
 
+use crate::lease_filters::{FILTERS, Filter, Lent};
 use crate::receipts::Stores;
 
 pub const MS: u64 = 1_000;
@@ -48,8 +51,9 @@ pub struct Phase {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// A request. A mixed one waits for the store's answer about another check.
+    /// A request, of the sidecar's own client or of a filter. A mixed one waits for the store's answer about another check.
     Request {
+        filter: Option<usize>,
         cost: u64,
         mixed: bool,
     },
@@ -78,6 +82,37 @@ pub enum Event {
     /// The keeper returns what has ended.
     Collect,
     Crash,
+    /// A filter's VM is reloaded.
+    FilterCrash {
+        filter: usize,
+    },
+    /// A filter's callout reaches the sidecar, with a request of this cost, or none.
+    Arrive {
+        filter: usize,
+        number: u64,
+        cost: u64,
+    },
+    /// The sidecar lends to a filter that spends so many a second, and holds some.
+    Lend {
+        filter: usize,
+        number: u64,
+        per_s: Option<u64>,
+        held: u64,
+    },
+    Answer {
+        filter: usize,
+        number: u64,
+    },
+    Timeout {
+        filter: usize,
+        number: u64,
+    },
+    /// The rest of a filter's decision is answered.
+    Settle {
+        filter: usize,
+        number: u64,
+        admitted: bool,
+    },
     Back {
         us: u64,
     },
@@ -98,12 +133,16 @@ pub struct Sidecar {
     pub returned: u64,
     /// Units taken for mixed decisions.
     pub tentative: u64,
+    pub filters: [Filter; FILTERS],
+    /// What it has lent to filters.
+    pub parts: BTreeMap<u64, Lent>,
 }
 
 /// What a world showed.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub leased: u64,
+    pub by_filters: u64,
     pub by_store: u64,
     pub denials: u64,
     pub most_idle: u64,
@@ -124,6 +163,8 @@ pub struct Run<'a> {
     pub queue: BinaryHeap<Reverse<Planned>>,
     pub number: u64,
     pub secrets: u128,
+    /// Parts on their way to filters, by callout.
+    pub answers: BTreeMap<u64, Vec<LeasePart<'static>>>,
     /// Real time and store's time of each admission, and its units.
     pub admitted: Vec<(u64, u64, u64)>,
     /// Everything that was asked for: real time, units, and the units so far weighted by their age then.
@@ -145,6 +186,8 @@ pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
         spent: 0,
         returned: 0,
         tentative: 0,
+        filters: std::array::from_fn(|_| Filter::new()),
+        parts: BTreeMap::new(),
     };
     Run {
         stores,
@@ -157,6 +200,7 @@ pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
         queue: BinaryHeap::new(),
         number: 0,
         secrets: 0,
+        answers: BTreeMap::new(),
         admitted: Vec::new(),
         asked: Vec::new(),
         seen: Seen::default(),
@@ -174,8 +218,13 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
             while at < begins + phase.for_ms * MS && rate > 0 {
                 for _ in 0..phase.at_once {
                     let mixed = run.random(5) == 0;
-                    let cost = phase.cost;
-                    run.after(sidecar, at, Event::Request { cost, mixed });
+                    let filter = usize::try_from(run.random(3)).expect("a small number");
+                    let request = Event::Request {
+                        filter: (filter < FILTERS).then_some(filter),
+                        cost: phase.cost,
+                        mixed,
+                    };
+                    run.after(sidecar, at, request);
                 }
                 at += step.max(1) / 2 + run.random(step.max(1));
             }
@@ -183,17 +232,27 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
         begins += phase.for_ms * MS;
     }
     for (sidecar, percent) in &world.crashes {
+        // At another time one of its filters does.
+        let filter = usize::from(percent % 2 == 0);
         run.after(*sidecar, begins / 100 * percent, Event::Crash);
+        let at = begins / 100 * (100 - percent);
+        run.after(*sidecar, at, Event::FilterCrash { filter });
     }
     for (us, percent) in &world.steps {
         run.after(0, begins / 100 * percent, Event::Back { us: *us });
     }
     while let Some(Reverse((at, _, sidecar, life, event))) = run.queue.pop() {
         run.now = at;
-        // Requests, crashes and the clock are not a sidecar's own.
+        // Requests, crashes, the clock and filters are not a sidecar's own.
         let of_world = matches!(
             event,
-            Event::Request { .. } | Event::Crash | Event::Back { .. }
+            Event::Request { .. }
+                | Event::Crash
+                | Event::FilterCrash { .. }
+                | Event::Arrive { .. }
+                | Event::Timeout { .. }
+                | Event::Settle { .. }
+                | Event::Back { .. }
         );
         if of_world || life == run.sidecars[sidecar].life {
             run.handle(sidecar, event);
@@ -201,7 +260,12 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
     }
     run.now += 2 * SECOND;
     for sidecar in 0..SIDECARS {
+        run.tell(sidecar);
         run.handle(sidecar, Event::Collect);
+    }
+    run.now += 4 * SECOND;
+    for sidecar in 0..SIDECARS {
+        run.forget_parts(sidecar);
     }
     run.check_never_over();
     run.check_every_unit();

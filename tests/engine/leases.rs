@@ -86,6 +86,7 @@ fn run_all(worlds: impl Strategy<Value = World>) {
         let seen = seen.map_err(|why| TestCaseError::fail(panic_text(&why)))?;
         let mut total = total.borrow_mut();
         total.leased += seen.leased;
+        total.by_filters += seen.by_filters;
         total.by_store += seen.by_store;
         total.denials += seen.denials;
         total.most_idle = total.most_idle.max(seen.most_idle);
@@ -98,7 +99,14 @@ fn run_all(worlds: impl Strategy<Value = World>) {
     }
     let total = total.into_inner();
     println!("measured: {total:?}");
-    assert!(total.leased > total.by_store / 2, "few leases: {total:?}");
+    assert!(
+        total.leased + total.by_filters > total.by_store / 2,
+        "few leases: {total:?}"
+    );
+    assert!(
+        total.by_filters > total.leased / 2,
+        "few leases in filters: {total:?}"
+    );
     assert!(total.denials > 100 && total.most_idle > 0, "{total:?}");
 }
 

@@ -13,7 +13,7 @@
 //! | `calls.rs` | calls that run too late, keys that cannot be read, logs larger than any history |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
-//! | `leases.rs`, `lease_world.rs`, `lease_run.rs`, `lease_checks.rs` | several sidecars with leases on one key, in virtual time, on both stores |
+//! | `leases.rs`, `lease_world.rs`, `lease_run.rs`, `lease_filters.rs`, `lease_checks.rs` | several sidecars with leases on one key, and their filters, in virtual time, on both stores |
 //! | `overrides_script.rs` | the script of the overrides by itself |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE |
@@ -29,6 +29,7 @@ mod expiry;
 mod history;
 mod kept;
 mod lease_checks;
+mod lease_filters;
 mod lease_run;
 mod lease_world;
 mod leases;

@@ -182,6 +182,11 @@ impl Envoy {
         sum
     }
 
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()

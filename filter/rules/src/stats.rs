@@ -40,7 +40,7 @@ pub const OF_RULE: [(&str, &str); 3] = [
 ];
 
 /// The counters that every configuration has: name, and what it counts. `docs/filter.md` has them in a table.
-pub const FIXED: [(&str, &str); 19] = [
+pub const FIXED: [(&str, &str); 20] = [
     ("decisions", "requests for which a rule had a check"),
     ("admitted", "of those, let through by a verdict"),
     ("denied", "of those, answered with 429"),
@@ -108,6 +108,10 @@ pub const FIXED: [(&str, &str); 19] = [
         CONFIGURATION_REFUSED,
         "plugin configurations that the filter refused: the one before stays in force until Envoy restarts",
     ),
+    (
+        "admitted_by_lease",
+        "of the admitted, those that needed no callout: the sidecar had lent units in advance",
+    ),
 ];
 
 /// Counted by a VM that never has a configuration, so not by index.
@@ -133,6 +137,9 @@ impl Counters {
     pub(crate) const REFUSED_TOO_LONG: usize = 16;
     /// Public for announcements, which are not concluded.
     pub const ERROR_UNKNOWN_CLUSTER: usize = 17;
+
+    /// Public, because the host knows whether it has made a callout.
+    pub const ADMITTED_BY_LEASE: usize = 19;
 
     /// For each rule (its name, whether it is a shadow rule, its limits) and each of its limits: one counter of
     /// denials, or two of what a shadow rule would have done.

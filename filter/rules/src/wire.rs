@@ -4,6 +4,7 @@
 
 use sluicegate_protocol::{Answer, CachedDenials, Decision, Request};
 
+use crate::leases::Taken;
 use crate::question::{Question, ResolvedCheck};
 use crate::queue::Load;
 use crate::rule::Rules;
@@ -27,21 +28,24 @@ pub fn read_answer(body: &[u8], decisions: usize) -> Result<Answer<'_>, VerdictE
 }
 
 impl Rules {
-    /// The body of `POST /v1/decide` for these questions, with a report of cached denials.
+    /// The body of `POST /v1/decide` for what was not taken from leases of these questions, with a report of cached denials.
     pub fn question_body<'q>(
         &self,
-        questions: impl IntoIterator<Item = &'q Question>,
+        questions: impl IntoIterator<Item = (&'q Question, &'q Taken)>,
         denied: &[CachedDenials<'_>],
     ) -> Vec<u8> {
         let mut decisions = Vec::new();
-        for question in questions {
-            if !question.checks.is_empty() {
-                let mut decision = self.decision(&question.checks, None);
+        for (question, taken) in questions {
+            if !question.checks.is_empty() && !taken.is_whole(question) {
+                let checks = question.checks.iter().enumerate();
+                let checks = checks.filter(|(index, _)| !taken.has(*index));
+                let mut decision = self.decision(checks.map(|(_, check)| check), None);
                 decision.traceparent = question.traceparent.as_deref().map(Into::into);
                 decisions.push(decision);
             }
             for shadow in &question.shadows {
-                decisions.push(self.decision(&shadow.checks, Some(self.rule_name(shadow.rule))));
+                let rule = self.rule_name(shadow.rule);
+                decisions.push(self.decision(&shadow.checks, Some(rule)));
             }
         }
         // Serializing strings and integers cannot fail; the sidecar would answer an empty body with an error.
@@ -75,10 +79,10 @@ impl Rules {
 
     fn decision<'a>(
         &'a self,
-        checks: &'a [ResolvedCheck],
+        checks: impl IntoIterator<Item = &'a ResolvedCheck>,
         shadow: Option<&'a str>,
     ) -> Decision<'a> {
-        let checks = checks.iter().map(|check| sluicegate_protocol::Check {
+        let checks = checks.into_iter().map(|check| sluicegate_protocol::Check {
             limit: self.limit_name(check.rule, check.limit).into(),
             key: check.key.as_str().into(),
             cost: check.cost,

@@ -8,7 +8,7 @@
 
 mod support;
 
-use sluicegate_rules::{Conclusion, HeaderFields, Reply};
+use sluicegate_rules::{Conclusion, HeaderFields, Reply, Taken};
 use support::answered::{answer, answered, reply, rule, verdict};
 use support::{get, question, request, rules};
 
@@ -208,7 +208,7 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     let both = rules(&format!("{shadow},{enforced}"));
     let asked = question(&both, &get("/", &[]));
     assert_eq!(asked.decisions(), 2);
-    let body = String::from_utf8(both.question_body([&asked], &[])).unwrap();
+    let body = String::from_utf8(both.question_body([(&asked, &Taken::default())], &[])).unwrap();
     assert!(body.ends_with(r#""shadow":"s"}]}"#), "{body}");
     for (first, second, status, counted) in [
         (

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sluicegate_rules::{Headers, Rules, read_answer};
+use sluicegate_rules::{Headers, Rules, Taken, read_answer};
 use support::{FakeRequest, rules};
 
 /// Rules with every matcher, source and cost, and with tiers.
@@ -139,7 +139,7 @@ proptest! {
                 prop_assert!((1..=9).contains(&check.cost));
             }
             // The sidecar's own reader accepts the question.
-            let body = rules.question_body([&question], &[]);
+            let body = rules.question_body([(&question, &Taken::default())], &[]);
             let read = sluicegate_protocol::read_decisions(&body).unwrap();
             prop_assert!(read.decisions.iter().all(Result::is_ok), "{}", String::from_utf8_lossy(&body));
         }

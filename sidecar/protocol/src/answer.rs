@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, Problem};
+use crate::{Code, LeasePart, Problem};
 
 /// The body that answers `POST /v1/decide`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,9 @@ pub struct Answer<'a> {
     /// One verdict for each decision, in the same order.
     #[serde(borrow)]
     pub verdicts: Vec<Verdict<'a>>,
+    /// For the filter only: units that it may spend without asking.
+    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<LeasePart<'a>>,
 }
 
 /// A policy version of a sidecar process. Answers with the same version apply the same limits.

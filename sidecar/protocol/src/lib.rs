@@ -14,6 +14,7 @@
 //! | `field_error.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | problems and their codes |
 //! | `filter_info.rs` | what a filter tells of itself |
+//! | `leases.rs` | units that a filter may spend without asking, and what became of them |
 //! | `overrides.rs` | overrides of a limit for single keys |
 //! | `top.rs` | the most denied subjects |
 
@@ -21,6 +22,7 @@ mod answer;
 mod entries;
 mod field_error;
 mod filter_info;
+mod leases;
 mod objects;
 mod overrides;
 mod problem;
@@ -31,6 +33,7 @@ pub use answer::{
     Answer, GivenBack, LimitStatus, Listed, PolicyVersion, Verdict, WasReset, WithoutStore,
 };
 pub use filter_info::{FILTER_HEADER, FilterInfo};
+pub use leases::{LEASES_HEADER, LeasePart, MAX_PARTS, PartReport};
 pub use overrides::{
     ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource, OverrideState,
     OverrideTerms, OverrideWasRemoved, OverrideWasSet, OverrideWindow, RemoveOverride, SetOverride,

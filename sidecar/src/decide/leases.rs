@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `leases/held.rs` | units of a decision that also asks the store: spent if it is admitted, else put back |
+//! | `leases/parts.rs` | units that are lent to filters |
 //! | `leases/keeper.rs` | the task that asks for leases and returns what was not spent |
 //! | `leases/ask.rs` | the decision that asks for a lease, and what its outcome grants; pure |
 //!
@@ -11,6 +12,7 @@
 mod ask;
 mod held;
 mod keeper;
+mod parts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -20,13 +22,15 @@ use std::time::Duration;
 
 use sluicegate_engine::Outcome;
 use sluicegate_engine::lease::{EndedLease, LeaseTerms, Pool};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::policy::Limit;
 pub use ask::Receipt;
-pub use held::Held;
+pub use held::{Held, Leased};
 pub use keeper::Keeper;
+pub use parts::More;
+use parts::Parts;
 
 /// Locks that keys are spread over.
 const SHARDS: usize = 16;
@@ -52,6 +56,8 @@ enum Wish {
     Look(KeyOf),
     /// Return units whose lease was returned while they were taken.
     Return(EndedLease<Arc<Receipt>>),
+    /// Drop this when everything that was wished before has been done.
+    Tell(oneshot::Sender<()>),
 }
 
 /// A key of a limit, under one epoch.
@@ -67,6 +73,8 @@ struct KeyOf {
 pub struct Leases {
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
+    /// What filters hold.
+    parts: Parts,
     wishes: mpsc::Sender<Wish>,
     /// For the keeper.
     wished: tokio::sync::Mutex<mpsc::Receiver<Wish>>,
@@ -109,6 +117,7 @@ impl Leases {
         Arc::new(Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
+            parts: Parts::default(),
             wishes,
             wished: tokio::sync::Mutex::new(wished),
             stay_us: stay.map_or(0, clock::micros),
@@ -220,11 +229,20 @@ impl Leases {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Puts units back that a denied decision had taken.
-    fn put_back(&self, limit: &str, key: &str, lease: u64, units: u64) -> bool {
-        let mut shard = self.shard(key);
-        let known = shard.known(limit, key);
-        known.is_some_and(|of_key| of_key.pool.put_back(lease, units))
+    /// Puts units back that were not spent; if their lease was returned meanwhile, they are returned too.
+    fn put_back(&self, receipt: &Arc<Receipt>, lease: u64, units: u64) {
+        let mut shard = self.shard(&receipt.key);
+        let known = shard.known(&receipt.limit.name, &receipt.key);
+        let kept = known.is_some_and(|of_key| of_key.pool.put_back(lease, units));
+        drop(shard);
+        let ended = || EndedLease {
+            units,
+            tag: Arc::clone(receipt),
+        };
+        // What is to be returned stays on the way until it is.
+        if kept || !self.wish(Wish::Return(ended())) {
+            receipt.metrics.remove_on_the_way(units);
+        }
     }
 
     /// Brings a key that an earlier epoch knew into this one: what it took by another policy or other overrides is returned.
@@ -248,12 +266,14 @@ impl Leases {
     }
 
     fn wish_for_lease(&self, of_key: &mut OfKey, wanted: Wanted<'_>, now_us: u64) {
+        let within_us = of_key.pool.lasts_us(now_us) / RENEWAL_PART;
+        let key = wanted.under(of_key.epoch);
+        self.wish_for_lease_within(of_key, key, within_us, now_us);
+    }
+
+    fn wish_for_lease_within(&self, of_key: &mut OfKey, key: KeyOf, within_us: u64, now_us: u64) {
         of_key.pool.asked();
-        let wish = Wish::Ask {
-            key: wanted.under(of_key.epoch),
-            within_us: of_key.pool.lasts_us(now_us) / RENEWAL_PART,
-        };
-        if !self.wish(wish) {
+        if !self.wish(Wish::Ask { key, within_us }) {
             of_key.pool.refused(now_us);
         }
     }

@@ -16,6 +16,7 @@ use super::receipts;
 use crate::policy::{Limit, Policy};
 use crate::telemetry::verdict::{Decided, Source};
 use add::add;
+pub use leased::leased_status;
 use leased::{spend, tightest};
 
 /// A request's decisions as a batch for the store, with what is needed to build the verdicts.

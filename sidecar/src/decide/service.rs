@@ -108,6 +108,10 @@ impl Service {
         for denied in &denied {
             epoch.metrics.count_filter_denials(denied, now_us);
         }
+        let lending = self.lending(&header, &epoch, now_us);
+        if asked.is_empty() {
+            lending.wait(&self.leases, self.store.timeout()).await;
+        }
         let traceparents = asked
             .iter()
             .map(|asked| traceparent_of(asked.as_ref().ok()?));
@@ -137,6 +141,7 @@ impl Service {
             self.leases.note(wanted, epoch.number, outcome, decided);
         }
         let decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+        let leases = lending.lend(&self.leases, &epoch, &asked);
         for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
             epoch.metrics.count(decided, decision, now_us);
@@ -163,6 +168,7 @@ impl Service {
             epoch: epoch.number,
             instance: self.instance,
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
+            leases,
         };
         Ok(json(&answer))
     }
@@ -261,6 +267,7 @@ impl Service {
     /// about every second.
     pub async fn tick(&self) {
         self.store.sweep().await;
+        self.leases.forget_parts();
         if self.settler.was_asked() {
             self.look_at_samples().await;
         }

@@ -356,6 +356,13 @@ impl PolicyMetrics {
         }
     }
 
+    /// Counts decisions that a filter made from a lease. `status`: how the limit stands for `key` after them.
+    pub fn count_leased(&self, status: &LimitStatus<'_>, key: &str, decisions: u64, now_us: u64) {
+        if let Some(limit_metrics) = self.limits.get(status.limit.as_ref()) {
+            limit_metrics.count_leased(status, key, decisions, now_us);
+        }
+    }
+
     /// Nearly always an error: other verdicts have a limit.
     fn count_verdict_without_limit(&self, decided: &Decided<'_>, shadow: Option<&str>) {
         self.count_without_limit(shadow, (&decided.verdict).into(), decided.source, 1);

@@ -1,4 +1,4 @@
-//! The leases of one key: units are taken from them, put back into them, and returned when they end.
+//! The leases of one key: units are taken from them, lent to filters, put back into them, and returned when they end.
 //!
 //! Every time is one of a monotonic clock. An empty pool never denies: it says nothing, and the store is asked.
 
@@ -8,6 +8,8 @@ use crate::batch::BucketSpec;
 
 /// Most leases of a key at once: one that is spent, and the one that renews it.
 const MAX_LEASES: usize = 2;
+/// Fewer units are not worth lending.
+const SMALLEST_PART: u64 = 4;
 /// After a refusal, this part of the longest lease passes before the next attempt.
 const RETRY_PART: u64 = 20;
 
@@ -31,6 +33,8 @@ pub struct Pool<T> {
     rate: Rate,
     /// In the order in which they end.
     leases: Vec<Lease<T>>,
+    /// Units that filters hold, as far as they have said.
+    lent: u64,
     /// Units that the store had left, as it last said.
     remaining: Option<u64>,
     /// The most units of the next lease: half as many after one that came back.
@@ -55,6 +59,8 @@ struct Lease<T> {
 pub struct Taken<'a, T> {
     /// The lease, to put them back.
     pub lease: u64,
+    /// How many they are.
+    pub units: u64,
     /// When the lease ends: they must be spent before.
     pub ends_us: u64,
     /// What is left: of this lease, and of the store's when it granted it.
@@ -80,6 +86,7 @@ impl<T> Pool<T> {
             terms,
             rate: Rate::default(),
             leases: Vec::new(),
+            lent: 0,
             remaining: None,
             most: terms.most,
             asking: false,
@@ -99,10 +106,54 @@ impl<T> Pool<T> {
         lease.left -= cost;
         Some(Taken {
             lease: lease.id,
+            units: cost,
             ends_us: lease.ends_us,
             remaining: lease.remaining.saturating_add(lease.left),
             tag: &lease.tag,
         })
+    }
+
+    /// Lends units to a filter that holds `held` of this key: as many as it will spend until the lease ends that lasts longest.
+    /// `per_s`: how many it spends a second; `None`: half of what this sidecar is asked for, as there may be another filter.
+    pub fn lend(&mut self, now_us: u64, per_s: Option<u64>, held: u64) -> Option<Taken<'_, T>> {
+        let guess = self.rate.per_s(now_us) / 2.0;
+        let mut leases = self.leases.iter_mut().rev();
+        let lease = leases.find(|lease| lease.left > 0 && now_us < lease.ends_us)?;
+        let wanted = units_in(per_s.map_or(guess, float), lease.ends_us - now_us);
+        let units = wanted.saturating_sub(held);
+        let units = units.min(if per_s.is_some() {
+            lease.left
+        } else {
+            lease.left / 2
+        });
+        if units < SMALLEST_PART {
+            return None;
+        }
+        lease.left -= units;
+        self.lent += units;
+        Some(Taken {
+            lease: lease.id,
+            units,
+            ends_us: lease.ends_us,
+            remaining: lease.remaining.saturating_add(lease.left),
+            tag: &lease.tag,
+        })
+    }
+
+    /// Whether [`Pool::lend`] would lend most of what a filter needs for half of the longest time of a lease.
+    #[must_use]
+    pub fn can_lend(&self, now_us: u64, per_s: u64, held: u64) -> bool {
+        let needed = units_in(float(per_s), self.terms.longest_us / 2).saturating_sub(held);
+        self.leases.iter().any(|lease| {
+            lease.left >= needed.max(SMALLEST_PART)
+                && now_us.saturating_add(self.terms.longest_us / 2) < lease.ends_us
+        })
+    }
+
+    /// Notes that a filter has spent so many units of those that it was lent since it last said so, or will not spend them.
+    pub fn spent_by_filter(&mut self, since_us: u64, now_us: u64, spent: u64, unspent: u64) {
+        self.rate.add_since(since_us, now_us, spent);
+        self.lent = self.lent.saturating_sub(spent).saturating_sub(unspent);
     }
 
     /// Puts units back that were not spent after all. `false` if their lease was returned meanwhile: then they are to be
@@ -130,13 +181,26 @@ impl<T> Pool<T> {
     /// Whether it is time to ask the store for a lease: there is none, or the newest is half spent.
     #[must_use]
     pub fn wants_lease(&self, now_us: u64) -> bool {
-        if self.asking || now_us < self.next_try_us || self.remaining.is_none() {
+        if !self.may_ask(now_us) {
             return false;
         }
-        let mut live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
+        let live = self.leases.iter();
+        let mut live = live.filter(|lease| lease.left > 0 && now_us < lease.ends_us);
         let newest = live.clone().next_back();
         live.by_ref().count() < MAX_LEASES
             && newest.is_none_or(|newest| newest.left <= newest.units / 2)
+    }
+
+    /// Whether the store may be asked for a lease now, however much is held.
+    #[must_use]
+    pub fn may_ask(&self, now_us: u64) -> bool {
+        !self.asking && now_us >= self.next_try_us && self.remaining.is_some()
+    }
+
+    /// Whether a lease is being asked for.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.asking
     }
 
     /// The lease that is wanted will be asked for: [`Pool::ask`], then [`Pool::granted`] or [`Pool::refused`] follow.
@@ -160,7 +224,8 @@ impl<T> Pool<T> {
         let remaining = self.remaining.unwrap_or(0);
         let per_s = self.rate.per_s(now_us);
         let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
-        let held = live.map(|lease| lease.left).sum();
+        let held = live.map(|lease| lease.left).sum::<u64>();
+        let held = held.saturating_add(self.lent);
         let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
         Ok(units.min(self.most.max(SMALLEST_LEASE)))
     }
@@ -248,8 +313,14 @@ impl<T> Pool<T> {
     /// Whether it can be dropped: it holds nothing, and the key is asked for less than once a second.
     #[must_use]
     pub fn is_idle(&self, now_us: u64) -> bool {
-        self.leases.is_empty() && !self.asking && self.rate.per_s(now_us) < 1.0
+        self.leases.is_empty() && !self.asking && self.lent == 0 && self.rate.per_s(now_us) < 1.0
     }
+}
+
+/// How many units are spent in a time.
+fn units_in(per_s: f64, us: u64) -> u64 {
+    // Not negative, and a cast of a float saturates.
+    (per_s * float(us) / 1e6) as u64
 }
 
 #[cfg(test)]

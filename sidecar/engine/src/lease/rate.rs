@@ -18,6 +18,14 @@ impl Rate {
         self.at_us = self.at_us.max(now_us);
     }
 
+    /// Adds units that were asked for evenly between `since_us` and now.
+    pub fn add_since(&mut self, since_us: u64, now_us: u64, units: u64) {
+        let memories = float(now_us.saturating_sub(since_us).max(1)) / MEMORY_US;
+        let remembered = (1.0 - (-memories).exp()) / memories;
+        self.weight = self.weight_at(now_us) + float(units) * remembered;
+        self.at_us = self.at_us.max(now_us);
+    }
+
     /// Units per second.
     #[must_use]
     pub fn per_s(&self, now_us: u64) -> f64 {
@@ -66,6 +74,20 @@ mod tests {
             );
         }
         assert!(rate.per_s(now_us + 3 * SECOND) < 1.0);
+    }
+
+    #[test]
+    fn units_that_are_told_of_later_count_as_when_they_were_asked_for() {
+        for told_every_us in [1_000, 50_000, 400_000] {
+            let mut rate = Rate::default();
+            let mut now_us = SECOND;
+            while now_us < 3 * SECOND {
+                now_us += told_every_us;
+                rate.add_since(now_us - told_every_us, now_us, told_every_us / 1_000);
+            }
+            let is = rate.per_s(now_us);
+            assert!((is - 1_000.0).abs() < 5.0, "{is}");
+        }
     }
 
     #[test]

@@ -131,6 +131,14 @@ pub(super) fn is_useless(grant: &Grant<Arc<Receipt>>, now_us: u64) -> Option<Lea
 }
 
 impl Receipt {
+    pub(super) fn key_of(&self) -> KeyOf {
+        KeyOf {
+            limit: Arc::clone(&self.limit),
+            key: self.key.clone(),
+            epoch: self.epoch,
+        }
+    }
+
     /// The status of a check that is decided from the lease.
     pub(super) fn leased(&self, remaining: u64, now_us: u64) -> Leased {
         Leased {

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluicegate_engine::lease::EndedLease;
-
-use super::{Leases, Receipt, Wish};
+use super::{Leases, Receipt};
 use crate::policy::Limit;
 
 /// How a check that a lease decides stands.
@@ -78,20 +76,6 @@ impl Drop for Held {
         if *self.spent.get_mut() {
             return;
         }
-        let receipt = &self.receipt;
-        let kept = self
-            .leases
-            .put_back(&receipt.limit.name, &receipt.key, self.lease, self.units);
-        if kept {
-            receipt.metrics.remove_on_the_way(self.units);
-            return;
-        }
-        let ended = EndedLease {
-            units: self.units,
-            tag: Arc::clone(receipt),
-        };
-        if !self.leases.wish(Wish::Return(ended)) {
-            receipt.metrics.remove_on_the_way(self.units);
-        }
+        self.leases.put_back(&self.receipt, self.lease, self.units);
     }
 }

@@ -23,6 +23,9 @@ const GROUPING_PART: u64 = 5;
 /// Every ask waits for this part, at least.
 const LEAST_GROUPING_PART: u64 = 50;
 
+/// A filter that waits for a lease is told after this time at the latest: what others wish for meanwhile shares its call.
+const TELL_WITHIN_US: u64 = 2_000;
+
 /// Units to return.
 type Returns = Vec<EndedLease<Arc<Receipt>>>;
 
@@ -64,7 +67,7 @@ impl Keeper<'_> {
                 }
             }
             let later = ends.split_off(&clock::now_us().saturating_add(1));
-            let (mut asks, mut returns) = (Vec::new(), Vec::new());
+            let (mut asks, mut returns, mut told) = (Vec::new(), Vec::new(), Vec::new());
             for key in ends.into_values().flatten() {
                 returns.extend(self.ended(&key));
             }
@@ -74,9 +77,11 @@ impl Keeper<'_> {
                     Wish::Ask { key, .. } => asks.push(key),
                     Wish::Look(key) => returns.extend(self.ended(&key)),
                     Wish::Return(ended) => returns.push(ended),
+                    Wish::Tell(sender) => told.push(sender),
                 }
             }
             let ((granted, useless), ()) = tokio::join!(self.ask(asks), self.give_back(returns));
+            drop(told);
             self.give_back(useless).await;
             for (ends_us, key) in granted {
                 ends.entry(ends_us).or_default().push(key);
@@ -279,6 +284,7 @@ impl Wish {
             }
             // A denial found them, or an operator ended them.
             Self::Look(_) | Self::Return(_) => 0,
+            Self::Tell(_) => TELL_WITHIN_US,
         }
     }
 }

@@ -6,7 +6,7 @@ use sluicegate_engine::Outcome;
 use sluicegate_protocol::{Decision as Asked, LimitStatus, Problem, Verdict, WithoutStore};
 
 use super::{Entry, Plan, Planned};
-use crate::decide::leases::{Held, Wanted};
+use crate::decide::leases::{Held, Leased, Wanted};
 use crate::policy::Limit;
 
 impl Planned {
@@ -66,18 +66,19 @@ pub(super) fn tightest(leased: &[(usize, Held)]) -> Option<(&str, LimitStatus<'_
     let (check, held) = leased
         .iter()
         .min_by_key(|(_, held)| held.leased.remaining)?;
-    Some((held.limit().name.as_str(), leased_status(*check, held)))
+    let status = leased_status(*check, held.limit(), held.leased);
+    Some((held.limit().name.as_str(), status))
 }
 
 /// The status of a check that a lease decides.
-fn leased_status(check: usize, held: &Held) -> LimitStatus<'_> {
+pub fn leased_status(check: usize, limit: &Limit, leased: Leased) -> LimitStatus<'_> {
     LimitStatus {
         check,
-        limit: held.limit().name.as_str().into(),
-        quota: held.leased.quota,
-        window_ms: held.leased.window_ms,
-        remaining: held.leased.remaining,
-        reset_ms: held.leased.reset_ms,
+        limit: limit.name.as_str().into(),
+        quota: leased.quota,
+        window_ms: leased.window_ms,
+        remaining: leased.remaining,
+        reset_ms: leased.reset_ms,
         retry_after_ms: 0,
         hold_ms: 0,
         receipt: Vec::new(),

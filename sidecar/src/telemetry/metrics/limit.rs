@@ -195,6 +195,20 @@ impl LimitMetrics {
         }
     }
 
+    /// Counts decisions that a filter made from a lease; their state is recorded once.
+    pub(super) fn count_leased(
+        &self,
+        status: &LimitStatus<'_>,
+        key: &str,
+        decisions: u64,
+        now_us: u64,
+    ) {
+        if let Some(admitted) = self.admitted_by_lease.get() {
+            admitted.inc_by(decisions);
+        }
+        self.note(status, key, now_us);
+    }
+
     /// Counts a quota that the policy does not accept.
     pub(super) fn count_refused_quota(&self) {
         self.refused_quotas.inc();

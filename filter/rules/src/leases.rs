@@ -1,0 +1,271 @@
+//! Units that the sidecar has lent to this VM: parts of its leases, from which requests are admitted without a callout. Pure.
+//!
+//! | file | for |
+//! |---|---|
+//! | `leases/part.rs` | the parts of one limit and key |
+//! | `leases/taken.rs` | units taken for one request, and the verdicts that follow |
+//!
+//! Only the decision of the enforced rules is made from them; shadow rules are always asked for. An empty pool never denies:
+//! it says nothing, and the sidecar is asked. Times are microseconds of a clock that does not step; a part is timed from before
+//! its callout was sent, and its end is looked at for every request.
+
+mod part;
+mod taken;
+
+use std::collections::BTreeMap;
+
+use sluicegate_certificates::CallTimes;
+use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
+
+use crate::question::{Question, ResolvedCheck};
+use crate::rule::Rules;
+use part::OfKey;
+pub use taken::Taken;
+
+/// Most keys with parts; further keys ask the sidecar.
+const MAX_KEYS: usize = 1_024;
+/// Most parts whose end the sidecar was not told: those of further ones count as spent.
+const MAX_ENDED: usize = 4_096;
+/// How long a key is remembered after its last renewal.
+const FORGET_AFTER_US: u64 = 1_000_000;
+/// For how long an ended part waits for a callout that tells of it anyway, before it gets one of its own.
+const TELL_WITHIN_US: u64 = 50_000;
+
+/// The parts of leases of one VM and configuration.
+#[derive(Debug, Default)]
+pub struct Leases {
+    by_limit: BTreeMap<String, BTreeMap<String, OfKey>>,
+    keys: usize,
+    /// The version of the last answer.
+    version: PolicyVersion,
+    /// Parts that have ended and when, until the sidecar was told.
+    ended: Vec<(u64, PartReport)>,
+    wants_renewal: bool,
+}
+
+/// What the sidecar is told with a callout.
+#[derive(Debug, Default)]
+pub struct LeaseReport {
+    /// The value of the header.
+    pub parts: Vec<PartReport>,
+    /// Limits and keys for which more units are asked for.
+    renewed: Vec<(String, String)>,
+}
+
+impl LeaseReport {
+    /// Whether more units are asked for.
+    pub fn asks(&self) -> bool {
+        !self.renewed.is_empty()
+    }
+}
+
+impl Leases {
+    /// Takes what the enforced checks of a question cost, as far as parts have it. If anything remains to be asked for, only
+    /// from parts that last for `stay_us` more: they must not end before the answer.
+    pub fn take(&mut self, rules: &Rules, question: &Question, now_us: u64, stay_us: u64) -> Taken {
+        let mut taken = Taken::default();
+        if self.keys == 0 {
+            return taken;
+        }
+        for (index, check) in question.checks.iter().enumerate() {
+            // A cost of 0 takes nothing, and a requested quota makes it another limit.
+            if check.cost == 0 || check.quota.is_some() {
+                continue;
+            }
+            if let Some(of_key) = self.of(rules, check) {
+                taken.checks.extend(of_key.take(index, check.cost, now_us));
+                let wants_renewal = of_key.wants_renewal(now_us);
+                self.wants_renewal |= wants_renewal;
+            }
+        }
+        if !taken.decides(question) {
+            let until_us = now_us.saturating_add(stay_us);
+            let too_short = taken.checks.extract_if(.., |one| one.ends_us <= until_us);
+            let checks = too_short.collect();
+            self.put_back(rules, question, &Taken { checks });
+        }
+        taken
+    }
+
+    /// Whether what was taken may still be spent.
+    pub fn is_live(
+        &mut self,
+        rules: &Rules,
+        question: &Question,
+        taken: &Taken,
+        now_us: u64,
+    ) -> bool {
+        taken.checks.iter().all(|one| {
+            let check = question.checks.get(one.check);
+            let of_key = check.and_then(|check| self.of(rules, check));
+            // A part that another policy ended was told as unspent.
+            one.ends_us > now_us && of_key.is_some_and(|of_key| of_key.has(one.part))
+        })
+    }
+
+    /// Spends what was taken, if it is live.
+    pub fn spend(&mut self, rules: &Rules, question: &Question, taken: &Taken) {
+        // The sidecar counts the decisions that it is asked for.
+        let counted = taken.is_whole(question).then(|| taken.tightest()).flatten();
+        let counted = counted.map(|one| one.check);
+        for one in &taken.checks {
+            if let Some(check) = question.checks.get(one.check)
+                && let Some(of_key) = self.of(rules, check)
+            {
+                of_key.spend(one.part, check.cost, counted == Some(one.check));
+            }
+        }
+    }
+
+    /// Puts back what was taken and not spent.
+    pub fn put_back(&mut self, rules: &Rules, question: &Question, taken: &Taken) {
+        for one in &taken.checks {
+            if let Some(check) = question.checks.get(one.check)
+                && let Some(of_key) = self.of(rules, check)
+            {
+                of_key.put_back(one.part, check.cost);
+            }
+        }
+    }
+
+    /// Whether a part is so far spent that the sidecar should be asked for more, with a callout for this only.
+    pub fn wants_renewal(&self) -> bool {
+        self.wants_renewal
+    }
+
+    /// Whether no part is held, and no end of one is to be told.
+    pub fn is_empty(&self) -> bool {
+        self.keys == 0 && self.ended.is_empty()
+    }
+
+    /// Whether parts have ended and no callout has told the sidecar in time.
+    pub fn has_report(&mut self, now_us: u64) -> bool {
+        self.expire(now_us);
+        let due_us = now_us.saturating_sub(TELL_WITHIN_US);
+        self.ended.iter().any(|(at_us, _)| *at_us <= due_us)
+    }
+
+    /// What the sidecar is told with the next callout. With `renew`, it is asked for more of every key that was used.
+    pub fn report(&mut self, now_us: u64, renew: bool) -> LeaseReport {
+        self.expire(now_us);
+        let told = self.ended.len().min(MAX_PARTS);
+        let parts = self.ended.drain(..told).map(|(_, part)| part);
+        let mut report = LeaseReport {
+            parts: parts.collect(),
+            renewed: Vec::new(),
+        };
+        if renew {
+            self.wants_renewal = false;
+            for (limit, keys) in &mut self.by_limit {
+                for (key, of_key) in keys {
+                    let room = MAX_PARTS.saturating_sub(report.parts.len());
+                    if let Some(parts) = of_key.renew(now_us, room) {
+                        report.parts.extend(parts);
+                        report.renewed.push((limit.clone(), key.clone()));
+                    }
+                }
+            }
+        }
+        report
+    }
+
+    /// A callout with this report was answered.
+    pub fn answered(
+        &mut self,
+        report: LeaseReport,
+        version: PolicyVersion,
+        lent: &[LeasePart<'_>],
+        times: CallTimes,
+    ) {
+        let late = version.instance == self.version.instance && version.epoch < self.version.epoch;
+        if !late && version != self.version {
+            self.version = version;
+            self.end_earlier(version, times.answered_us);
+        }
+        for part in lent {
+            self.add(part, version, late, times);
+        }
+        self.renewed(report.renewed, times.answered_us);
+    }
+
+    /// A callout with this report failed: the sidecar may know it or not, and is told again.
+    pub fn failed(&mut self, report: LeaseReport, now_us: u64) {
+        for part in report.parts.into_iter().filter(|part| part.ended) {
+            self.tell(now_us, part);
+        }
+        self.renewed(report.renewed, now_us);
+    }
+
+    fn renewed(&mut self, keys: Vec<(String, String)>, now_us: u64) {
+        for (limit, key) in keys {
+            if let Some(of_key) = self.known(&limit, &key) {
+                of_key.renewed(now_us);
+            }
+        }
+    }
+
+    fn add(&mut self, part: &LeasePart<'_>, version: PolicyVersion, late: bool, times: CallTimes) {
+        let known = self.known(&part.limit, &part.key).is_some();
+        // Without a clock nothing may be spent, for nothing would ever end.
+        let usable = part.units > 0 && !late && times.sent_us > 0;
+        if !usable || !known && self.keys >= MAX_KEYS {
+            let ended = PartReport {
+                id: part.id,
+                ended: true,
+                ..PartReport::default()
+            };
+            return self.tell(times.answered_us, ended);
+        }
+        self.keys += usize::from(!known);
+        let keys = self.by_limit.entry(part.limit.as_ref().to_owned());
+        let of_key = keys.or_default().entry(part.key.as_ref().to_owned());
+        let of_key = of_key.or_insert_with(|| OfKey::new(times.answered_us));
+        of_key.add(part, version, times);
+    }
+
+    /// Ends the parts of an earlier policy of the same sidecar.
+    fn end_earlier(&mut self, version: PolicyVersion, now_us: u64) {
+        let earlier = |of_part: PolicyVersion| {
+            of_part.instance == version.instance && of_part.epoch < version.epoch
+        };
+        let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
+        let ended: Vec<_> = keys
+            .flat_map(|of_key| of_key.end(|part| earlier(part.version)))
+            .collect();
+        ended.into_iter().for_each(|part| self.tell(now_us, part));
+    }
+
+    /// Removes the parts that have ended, and the keys that are not asked for any more.
+    fn expire(&mut self, now_us: u64) {
+        let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
+        let ended: Vec<_> = keys
+            .flat_map(|of_key| of_key.end(|part| part.ends_us <= now_us))
+            .collect();
+        if ended.is_empty() {
+            return;
+        }
+        ended.into_iter().for_each(|part| self.tell(now_us, part));
+        for keys in self.by_limit.values_mut() {
+            keys.retain(|_, of_key| !of_key.is_idle(now_us));
+        }
+        self.by_limit.retain(|_, keys| !keys.is_empty());
+        self.keys = self.by_limit.values().map(BTreeMap::len).sum();
+    }
+
+    fn tell(&mut self, now_us: u64, part: PartReport) {
+        if self.ended.len() < MAX_ENDED {
+            self.ended.push((now_us, part));
+        }
+    }
+
+    fn of(&mut self, rules: &Rules, check: &ResolvedCheck) -> Option<&mut OfKey> {
+        self.known(rules.limit_name(check.rule, check.limit), &check.key)
+    }
+
+    fn known(&mut self, limit: &str, key: &str) -> Option<&mut OfKey> {
+        self.by_limit.get_mut(limit)?.get_mut(key)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! The parts of one limit and key.
+
+use sluicegate_certificates::CallTimes;
+use sluicegate_protocol::{LeasePart, PartReport, PolicyVersion};
+
+use super::FORGET_AFTER_US;
+use super::taken::TakenCheck;
+
+/// Most time for which a part is spent, whatever an answer says: the largest `lease.longest` of a policy.
+const LONGEST_US: u64 = 10_000_000;
+/// More units are asked for when this part of what was held is left.
+const RENEW_AT: u64 = 4;
+/// A renewal for another key asks for this one, too, if less than this many eighths are left: then all share callouts.
+const RENEW_WITH: u64 = 7;
+/// After a renewal that brought nothing, this time passes before the next one.
+const RETRY_US: u64 = 10_000;
+
+/// A part of a lease.
+#[derive(Debug)]
+pub(super) struct Part {
+    id: u64,
+    units: u64,
+    /// Neither spent nor taken for a request that waits.
+    left: u64,
+    spent: u64,
+    decisions: u64,
+    pub ends_us: u64,
+    /// The policy under which it was lent.
+    pub version: PolicyVersion,
+    quota: u64,
+    window_ms: u64,
+    /// Units that were left for others.
+    remaining: u64,
+    /// When the whole quota is available again.
+    whole_us: u64,
+}
+
+/// The parts of one limit and key, and how much it is asked for.
+#[derive(Debug)]
+pub(super) struct OfKey {
+    /// In the order in which they end.
+    parts: Vec<Part>,
+    /// Units that were left when the last part came.
+    full: u64,
+    /// Units that were asked for since `since_us`.
+    seen: u64,
+    since_us: u64,
+    /// Units per second, before that.
+    per_s: u64,
+    renewing: bool,
+    next_try_us: u64,
+}
+
+impl OfKey {
+    pub fn new(now_us: u64) -> Self {
+        Self {
+            parts: Vec::new(),
+            full: 0,
+            seen: 0,
+            since_us: now_us,
+            per_s: 0,
+            renewing: false,
+            next_try_us: 0,
+        }
+    }
+
+    /// Adds a part.
+    pub fn add(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) {
+        self.parts.push(Part {
+            id: part.id,
+            units: part.units,
+            left: part.units,
+            spent: 0,
+            decisions: 0,
+            ends_us: times.sent_us.saturating_add(part.lasts_us.min(LONGEST_US)),
+            version,
+            quota: part.quota,
+            window_ms: part.window_ms,
+            remaining: part.remaining,
+            whole_us: times
+                .answered_us
+                .saturating_add(part.reset_ms.saturating_mul(1_000)),
+        });
+        self.parts.sort_by_key(|part| part.ends_us);
+        self.full = self.left(times.answered_us);
+    }
+
+    /// Takes units for the check with this index, all from one part.
+    pub fn take(&mut self, check: usize, cost: u64, now_us: u64) -> Option<TakenCheck> {
+        self.seen = self.seen.saturating_add(cost);
+        let mut parts = self.parts.iter_mut();
+        let part = parts.find(|part| part.left >= cost && now_us < part.ends_us)?;
+        part.left -= cost;
+        Some(TakenCheck {
+            check,
+            part: part.id,
+            ends_us: part.ends_us,
+            quota: part.quota,
+            window_ms: part.window_ms,
+            remaining: part.remaining.saturating_add(part.left).min(part.quota),
+            reset_ms: part.whole_us.saturating_sub(now_us).div_ceil(1_000),
+        })
+    }
+
+    pub fn put_back(&mut self, id: u64, units: u64) {
+        if let Some(part) = self.part(id) {
+            part.left += units;
+        }
+    }
+
+    pub fn spend(&mut self, id: u64, units: u64, counts: bool) {
+        if let Some(part) = self.part(id) {
+            part.spent += units;
+            part.decisions += u64::from(counts);
+        }
+    }
+
+    pub fn has(&self, id: u64) -> bool {
+        self.parts.iter().any(|part| part.id == id)
+    }
+
+    fn part(&mut self, id: u64) -> Option<&mut Part> {
+        self.parts.iter_mut().find(|part| part.id == id)
+    }
+
+    /// Whether it is time to ask for more units.
+    pub fn wants_renewal(&self, now_us: u64) -> bool {
+        self.may_renew(now_us) && self.left(now_us) <= self.full / RENEW_AT
+    }
+
+    /// A renewal names a part; without one, the sidecar lends with the answer to a question.
+    fn may_renew(&self, now_us: u64) -> bool {
+        !self.renewing && now_us >= self.next_try_us && !self.parts.is_empty()
+    }
+
+    fn left(&self, now_us: u64) -> u64 {
+        let live = self.parts.iter().filter(|part| now_us < part.ends_us);
+        live.map(|part| part.left).sum()
+    }
+
+    /// What is told of its parts when more is asked for; `None` if nothing is, or if it has more than `room` parts.
+    pub fn renew(&mut self, now_us: u64, room: usize) -> Option<Vec<PartReport>> {
+        let is_used = self.left(now_us).saturating_mul(8) <= self.full.saturating_mul(RENEW_WITH);
+        if !self.may_renew(now_us) || !is_used || self.parts.len() > room {
+            return None;
+        }
+        self.renewing = true;
+        self.measure(now_us);
+        let mut reports: Vec<_> = self.parts.iter().map(Part::report).collect();
+        if let Some(last) = reports.last_mut() {
+            last.wants_per_s = self.per_s.max(1);
+        }
+        // The sidecar knows all of what has been spent now.
+        self.parts.retain(|part| part.spent < part.units);
+        Some(reports)
+    }
+
+    /// The renewal is over. If it brought units, they are there already.
+    pub fn renewed(&mut self, now_us: u64) {
+        self.renewing = false;
+        if self.left(now_us) <= self.full / RENEW_AT {
+            self.next_try_us = now_us.saturating_add(RETRY_US);
+        }
+    }
+
+    /// Measures how many units are asked for: the mean of what it was and of what it is.
+    fn measure(&mut self, now_us: u64) {
+        let elapsed_us = now_us.saturating_sub(self.since_us).max(1);
+        let per_s = self.seen.saturating_mul(1_000_000) / elapsed_us;
+        self.per_s = if self.per_s == 0 {
+            per_s
+        } else {
+            self.per_s.midpoint(per_s)
+        };
+        (self.seen, self.since_us) = (0, now_us);
+    }
+
+    /// Removes parts; what becomes of them is told later.
+    pub fn end(&mut self, ends: impl Fn(&Part) -> bool) -> Vec<PartReport> {
+        let ended = self.parts.extract_if(.., |part| ends(part));
+        let report = |part: Part| PartReport {
+            ended: true,
+            ..part.report()
+        };
+        ended.map(report).collect()
+    }
+
+    /// Whether it can be forgotten.
+    pub fn is_idle(&self, now_us: u64) -> bool {
+        let since_us = now_us.saturating_sub(FORGET_AFTER_US);
+        self.parts.is_empty() && !self.renewing && self.since_us < since_us
+    }
+}
+
+impl Part {
+    fn report(&self) -> PartReport {
+        PartReport {
+            id: self.id,
+            spent: self.spent,
+            decisions: self.decisions,
+            ended: self.spent >= self.units,
+            wants_per_s: 0,
+        }
+    }
+}

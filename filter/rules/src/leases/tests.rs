@@ -1,0 +1,344 @@
+use super::*;
+use crate::question::Shadow;
+use crate::rule::WhenUnavailable;
+use sluicegate_protocol::{LimitStatus, Verdict};
+
+const MS: u64 = 1_000;
+const VERSION: PolicyVersion = PolicyVersion {
+    instance: 7,
+    epoch: 1,
+};
+
+/// A rule with two checks, and one that is a shadow.
+fn rules() -> Rules {
+    let text = r#"{"version":1,"sidecar":{"cluster":"s"},"rules":[
+        {"name":"real","checks":[{"limit":"l","key":[{"constant":"c"}]},{"limit":"m","key":[{"constant":"c"}]}],
+         "when_unavailable":"deny"},
+        {"name":"trial","shadow":true,"checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny"}]}"#;
+    crate::parse(text.as_bytes()).unwrap()
+}
+
+/// One check for each limit of the first rule that is named.
+fn question(limits: &str, cost: u64) -> Question {
+    let check = |limit| ResolvedCheck {
+        rule: 0,
+        limit: usize::from(limit == 'm'),
+        key: "k".to_owned(),
+        cost,
+        quota: None,
+    };
+    Question {
+        checks: limits.chars().map(check).collect(),
+        shadows: Vec::new(),
+        when_unavailable: WhenUnavailable::Deny,
+        grpc: false,
+        traceparent: None,
+    }
+}
+
+fn part(id: u64, limit: &'static str, units: u64, lasts_us: u64) -> LeasePart<'static> {
+    LeasePart {
+        id,
+        limit: limit.into(),
+        key: "k".into(),
+        units,
+        lasts_us,
+        quota: 600,
+        window_ms: 60_000,
+        remaining: 400,
+        reset_ms: 30_000,
+    }
+}
+
+const fn times(sent_us: u64) -> CallTimes {
+    CallTimes {
+        sent_us,
+        answered_us: sent_us + 2 * MS,
+    }
+}
+
+/// Leases that were lent these parts by a callout at one millisecond.
+fn leases(parts: &[LeasePart<'_>]) -> Leases {
+    let mut leases = Leases::default();
+    leases.answered(LeaseReport::default(), VERSION, parts, times(MS));
+    leases
+}
+
+/// Admits a request from leases, if they have the units.
+fn admit(leases: &mut Leases, limits: &str, now_us: u64) -> bool {
+    let (rules, question) = (rules(), question(limits, 1));
+    let taken = leases.take(&rules, &question, now_us, 50 * MS);
+    let decides = taken.decides(&question);
+    if decides {
+        leases.spend(&rules, &question, &taken);
+    } else {
+        leases.put_back(&rules, &question, &taken);
+    }
+    decides
+}
+
+fn ended(id: u64, spent: u64) -> PartReport {
+    PartReport {
+        id,
+        spent,
+        decisions: spent,
+        ended: true,
+        wants_per_s: 0,
+    }
+}
+
+#[test]
+fn a_part_admits_its_units_until_it_ends_and_never_denies() {
+    let mut leases = leases(&[part(1, "l", 3, 100 * MS)]);
+    assert!(!admit(&mut leases, "m", 10 * MS), "another limit");
+    assert!(admit(&mut leases, "l", 10 * MS));
+    assert!(admit(&mut leases, "l", 100 * MS + 999));
+    // From before the callout was sent, not from its answer.
+    assert!(!admit(&mut leases, "l", 101 * MS));
+    let told = leases.report(101 * MS, false);
+    assert_eq!(told.parts, [ended(1, 2)]);
+    assert!(leases.report(101 * MS, false).parts.is_empty(), "once");
+}
+
+#[test]
+fn what_a_failed_callout_told_is_told_again() {
+    let mut leases = leases(&[part(1, "l", 3, 100 * MS)]);
+    let told = leases.report(200 * MS, false);
+    leases.failed(told, 210 * MS);
+    assert!(!leases.has_report(211 * MS), "other callouts may tell it");
+    assert!(leases.has_report(261 * MS));
+    assert_eq!(leases.report(261 * MS, false).parts, [ended(1, 0)]);
+    assert!(!leases.has_report(400 * MS));
+}
+
+#[test]
+fn more_is_asked_for_when_a_quarter_is_left_and_other_keys_join() {
+    let mut leases = leases(&[part(1, "l", 8, 100 * MS), part(2, "m", 8, 100 * MS)]);
+    for n in 1..=6 {
+        assert!(!leases.wants_renewal(), "{n}");
+        assert!(admit(&mut leases, "l", (2 + n) * MS));
+    }
+    assert!(leases.wants_renewal());
+    assert!(admit(&mut leases, "m", 9 * MS));
+    let told = leases.report(13 * MS, true);
+    let wants = |id, spent, per_s| PartReport {
+        id,
+        spent,
+        decisions: spent,
+        ended: false,
+        wants_per_s: per_s,
+    };
+    // 6 and 1 in the 10 ms since the answer.
+    assert_eq!(told.parts, [wants(1, 6, 600), wants(2, 1, 100)]);
+    assert!(told.asks());
+    assert!(admit(&mut leases, "l", 14 * MS));
+    assert!(!leases.wants_renewal(), "it is under way");
+    leases.answered(told, VERSION, &[part(3, "l", 6, 100 * MS)], times(13 * MS));
+    assert!(
+        admit(&mut leases, "l", 16 * MS),
+        "the last unit of the first part"
+    );
+    assert!(!leases.wants_renewal());
+    for now_ms in 17..=22 {
+        assert!(admit(&mut leases, "l", now_ms * MS));
+    }
+    assert!(!admit(&mut leases, "l", 23 * MS));
+    // One more of the first part than was told, and all of the second.
+    let told = leases.report(30 * MS, true).parts;
+    let spent: Vec<_> = told
+        .iter()
+        .map(|part| (part.id, part.spent, part.ended))
+        .collect();
+    assert_eq!(spent, [(1, 8, true), (3, 6, true), (2, 1, false)]);
+}
+
+#[test]
+fn a_renewal_that_brings_nothing_is_not_repeated_at_once() {
+    let mut leases = leases(&[part(1, "l", 4, 1_000 * MS)]);
+    for now_ms in 3..=5 {
+        assert!(admit(&mut leases, "l", now_ms * MS));
+    }
+    let told = leases.report(6 * MS, true);
+    assert!(told.asks());
+    leases.answered(told, VERSION, &[], times(6 * MS));
+    assert!(admit(&mut leases, "l", 9 * MS));
+    assert!(!leases.wants_renewal());
+    assert!(!admit(&mut leases, "l", 20 * MS));
+    assert!(leases.wants_renewal());
+}
+
+#[test]
+fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
+    let (rules, both) = (rules(), question("lm", 1));
+    let mut leases = leases(&[part(1, "m", 8, 100 * MS)]);
+    let taken = leases.take(&rules, &both, 10 * MS, 50 * MS);
+    assert!(!taken.decides(&both) && taken.decisions_to_ask(&both) == 1);
+    let body = rules.question_body([(&both, &taken)], &[]);
+    let asked = r#"{"decisions":[{"checks":[{"limit":"l","key":"k"}]}]}"#;
+    assert_eq!(String::from_utf8(body).unwrap(), asked);
+    let status = |remaining| LimitStatus {
+        check: 0,
+        limit: "l".into(),
+        quota: 10,
+        window_ms: 1_000,
+        remaining,
+        reset_ms: 9,
+        retry_after_ms: 0,
+        hold_ms: 0,
+        receipt: Vec::new(),
+    };
+    let checks = |verdict: Verdict<'static>| {
+        let verdicts = taken.verdicts(&both, &[verdict]);
+        match verdicts.as_slice() {
+            [Verdict::Admitted(status)] => (true, status.check, status.remaining),
+            [Verdict::Denied(status)] => (false, status.check, status.remaining),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(checks(Verdict::Admitted(status(9))), (true, 0, 9));
+    // 400 for others and 7 of the part.
+    assert_eq!(checks(Verdict::Admitted(status(500))), (true, 1, 407));
+    assert_eq!(checks(Verdict::Denied(status(0))), (false, 0, 0));
+    leases.put_back(&rules, &both, &taken);
+    for n in 0..8 {
+        assert!(
+            admit(&mut leases, "m", 20 * MS),
+            "{n}: a denial put it back"
+        );
+    }
+    assert!(!admit(&mut leases, "m", 20 * MS));
+}
+
+#[test]
+fn a_part_that_may_end_before_the_answer_is_not_used_with_other_checks() {
+    let (rules, both) = (rules(), question("lm", 1));
+    let mut leases = leases(&[part(1, "m", 8, 100 * MS)]);
+    let taken = leases.take(&rules, &both, 51 * MS, 50 * MS);
+    assert!(taken.is_empty());
+    let taken = leases.take(&rules, &both, 51 * MS - 1, 50 * MS);
+    assert!(leases.is_live(&rules, &both, &taken, 101 * MS - 1));
+    assert!(!leases.is_live(&rules, &both, &taken, 101 * MS));
+}
+
+#[test]
+fn shadow_rules_are_asked_for() {
+    let (rules, mut both) = (rules(), question("l", 1));
+    both.shadows = vec![Shadow {
+        rule: 1,
+        checks: vec![ResolvedCheck {
+            rule: 1,
+            limit: 0,
+            key: "s".to_owned(),
+            cost: 1,
+            quota: None,
+        }],
+    }];
+    let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
+    let taken = leases.take(&rules, &both, 10 * MS, 50 * MS);
+    assert!(!taken.decides(&both) && taken.decisions_to_ask(&both) == 1);
+    let body = String::from_utf8(rules.question_body([(&both, &taken)], &[])).unwrap();
+    assert!(
+        body.contains("trial") && !body.contains(r#""key":"k""#),
+        "{body}"
+    );
+    let answered = [Verdict::Unavailable { then: None }];
+    let verdicts = taken.verdicts(&both, &answered);
+    assert!(matches!(
+        verdicts.as_slice(),
+        [Verdict::Admitted(_), Verdict::Unavailable { .. }]
+    ));
+}
+
+#[test]
+fn a_look_and_a_requested_quota_are_asked_for() {
+    let rules = rules();
+    let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
+    assert!(
+        leases
+            .take(&rules, &question("l", 0), 10 * MS, 0)
+            .is_empty()
+    );
+    assert!(
+        leases
+            .take(&rules, &question("l", 9), 10 * MS, 0)
+            .is_empty(),
+        "more than there is"
+    );
+    let mut wanted = question("l", 1);
+    wanted.checks[0].quota = Some(5);
+    assert!(leases.take(&rules, &wanted, 10 * MS, 0).is_empty());
+}
+
+#[test]
+fn a_new_policy_ends_the_parts_of_the_earlier_one() {
+    let (rules, one) = (rules(), question("l", 1));
+    let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
+    let taken = leases.take(&rules, &one, 10 * MS, 0);
+    let next = PolicyVersion {
+        epoch: 2,
+        ..VERSION
+    };
+    let answer = |leases: &mut Leases, version, parts: &[LeasePart<'_>]| {
+        leases.answered(LeaseReport::default(), version, parts, times(10 * MS));
+    };
+    let other = PolicyVersion {
+        instance: 9,
+        epoch: 5,
+    };
+    answer(&mut leases, other, &[]);
+    assert!(
+        leases.is_live(&rules, &one, &taken, 12 * MS),
+        "another sidecar's"
+    );
+    answer(&mut leases, VERSION, &[]);
+    answer(&mut leases, next, &[part(2, "l", 8, 100 * MS)]);
+    assert!(
+        !leases.is_live(&rules, &one, &taken, 12 * MS),
+        "it is told as unspent"
+    );
+    // An answer of the earlier policy is late.
+    answer(&mut leases, VERSION, &[part(3, "l", 8, 100 * MS)]);
+    assert_eq!(
+        leases.report(12 * MS, false).parts,
+        [ended(1, 0), ended(3, 0)]
+    );
+    assert!(admit(&mut leases, "l", 12 * MS));
+}
+
+#[test]
+fn nothing_is_spent_without_a_clock_and_no_answer_holds_forever() {
+    let mut leases = Leases::default();
+    leases.answered(
+        LeaseReport::default(),
+        VERSION,
+        &[part(1, "l", 8, MS)],
+        times(0),
+    );
+    assert!(!admit(&mut leases, "l", 1));
+    let forever = [part(2, "l", u64::MAX, u64::MAX)];
+    leases.answered(LeaseReport::default(), VERSION, &forever, times(MS));
+    assert!(admit(&mut leases, "l", 10_000 * MS));
+    assert!(!admit(&mut leases, "l", 10_001 * MS));
+}
+
+#[test]
+fn the_number_of_keys_is_bounded_and_idle_ones_are_forgotten() {
+    let mut leases = Leases::default();
+    let named = |n: u64| LeasePart {
+        key: format!("k{n}").into(),
+        ..part(n, "l", 8, 100 * MS)
+    };
+    let parts: Vec<_> = (1..=1_025).map(named).collect();
+    leases.answered(LeaseReport::default(), VERSION, &parts, times(MS));
+    assert_eq!(leases.report(2 * MS, false).parts, [ended(1_025, 0)]);
+    let mut told = 0;
+    loop {
+        match leases.report(2_000 * MS, false).parts.len() {
+            0 => break,
+            parts => told += parts,
+        }
+        assert!(told <= 1_024);
+    }
+    assert_eq!(told, 1_024);
+    assert!(leases.is_empty());
+}

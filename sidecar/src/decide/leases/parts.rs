@@ -1,0 +1,253 @@
+//! Units of leases that are lent to filters, which admit requests from them without asking. What a filter does not account for
+//! in time counts as spent.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluicegate_protocol::{LeasePart, PartReport};
+use tokio::sync::oneshot;
+
+use super::held::Leased;
+use super::{KeyOf, Leases, OfKey, Receipt, Shard, Wish};
+use crate::clock;
+use crate::decide::receipts;
+use crate::policy::Limit;
+
+/// Most parts that filters hold; each has some hundred bytes. Then there is nothing to lend.
+const MAX_PARTS: usize = 16_384;
+/// How long after its end a filter may say what became of a part. It does so with its next call; then, or when it is gone,
+/// the part counts as spent.
+const ACCOUNT_WITHIN_US: u64 = 3_000_000;
+/// Part of the time that is left of a lease that a filter does not get: its clock may be another one.
+const DRIFT: u64 = 1_000;
+
+/// What filters hold, by the parts' numbers.
+#[derive(Debug, Default)]
+pub(super) struct Parts(Mutex<HashMap<u64, Part>>);
+
+#[derive(Debug)]
+struct Part {
+    receipt: Arc<Receipt>,
+    lease: u64,
+    units: u64,
+    spent: u64,
+    decisions: u64,
+    ends_us: u64,
+    /// When the filter last said what it had spent.
+    told_us: u64,
+    /// Units that were left for others.
+    remaining: u64,
+}
+
+/// Decisions that filters made from a part of a lease.
+#[derive(Debug)]
+pub struct Admissions {
+    /// Where the units came from.
+    pub receipt: Arc<Receipt>,
+    /// How many they are.
+    pub decisions: u64,
+    /// How the key stands.
+    pub leased: Leased,
+}
+
+/// A filter wants more units of a key.
+#[derive(Debug)]
+pub struct More {
+    key: KeyOf,
+    per_s: u64,
+    /// Units of the key that it holds.
+    held: u64,
+}
+
+impl Leases {
+    /// Notes what became of parts: what was spent is counted, and what was not is put back.
+    pub fn account(&self, reports: &[PartReport]) -> (Vec<Admissions>, Vec<More>) {
+        let now_us = clock::now_us();
+        let mut admissions = Vec::new();
+        let mut by_key: BTreeMap<(String, String), More> = BTreeMap::new();
+        for report in reports {
+            let mut parts = self.parts.lock();
+            // An unknown part is another sidecar's, or of before a restart, or was accounted for.
+            let Some(part) = parts.get_mut(&report.id) else {
+                continue;
+            };
+            let spent = report.spent.min(part.units).saturating_sub(part.spent);
+            let decisions = report
+                .decisions
+                .min(part.units)
+                .saturating_sub(part.decisions);
+            part.spent += spent;
+            part.decisions += decisions;
+            let since_us = std::mem::replace(&mut part.told_us, now_us);
+            let unspent = part.units - part.spent;
+            let receipt = Arc::clone(&part.receipt);
+            let (lease, remaining) = (part.lease, part.remaining);
+            if report.ended {
+                parts.remove(&report.id);
+            }
+            drop(parts);
+            if decisions > 0 {
+                let remaining = remaining.saturating_add(unspent);
+                admissions.push(Admissions {
+                    leased: receipt.leased(remaining, now_us),
+                    receipt: Arc::clone(&receipt),
+                    decisions,
+                });
+            }
+            let not_spent = if report.ended { unspent } else { 0 };
+            self.spent_by_filter(&receipt, (since_us, now_us), spent, not_spent);
+            let more = by_key.entry((receipt.limit.name.clone(), receipt.key.clone()));
+            let more = more.or_insert_with(|| More {
+                key: receipt.key_of(),
+                per_s: 0,
+                held: 0,
+            });
+            more.per_s = more.per_s.max(report.wants_per_s);
+            if report.ended {
+                self.put_back(&receipt, lease, unspent);
+            } else {
+                more.held += unspent;
+            }
+        }
+        let more = by_key.into_values().filter(|more| more.per_s > 0);
+        (admissions, more.collect())
+    }
+
+    fn spent_by_filter(
+        &self,
+        receipt: &Receipt,
+        (since_us, now_us): (u64, u64),
+        spent: u64,
+        unspent: u64,
+    ) {
+        receipt.metrics.count_spent(spent);
+        receipt.metrics.remove_on_the_way(spent);
+        let mut shard = self.shard(&receipt.key);
+        if let Some(of_key) = shard.known(&receipt.limit.name, &receipt.key) {
+            let pool = &mut of_key.pool;
+            pool.spent_by_filter(since_us, now_us, spent, unspent);
+        }
+    }
+
+    /// Asks for leases from which [`Leases::lend`] can lend what is wanted. Who is told when they are there, or that they will
+    /// not be; `None` if there is nothing to wait for.
+    pub fn prepare(&self, wanted: &[More]) -> Option<oneshot::Receiver<()>> {
+        let mut wait = false;
+        for more in wanted {
+            let mut shard = self.shard(&more.key.key);
+            let now_us = clock::now_us();
+            let Some(of_key) = shard.of_more(more) else {
+                continue;
+            };
+            if of_key.pool.can_lend(now_us, more.per_s, more.held) {
+                continue;
+            }
+            if of_key.pool.may_ask(now_us) {
+                self.wish_for_lease_within(of_key, more.key.clone(), 0, now_us);
+            }
+            wait |= of_key.pool.is_asking();
+        }
+        let (sender, receiver) = oneshot::channel();
+        (wait && self.wish(Wish::Tell(sender))).then_some(receiver)
+    }
+
+    /// Lends what a filter wants, as far as it is there.
+    pub fn lend(&self, more: &More) -> Option<LeasePart<'static>> {
+        let mut shard = self.shard(&more.key.key);
+        let of_key = shard.of_more(more)?;
+        self.lend_from(of_key, Some(more.per_s), more.held)
+    }
+
+    /// Lends units of a key that a filter asked for, as far as they are there.
+    pub fn lend_first(&self, limit: &Limit, key: &str, epoch: u64) -> Option<LeasePart<'static>> {
+        let mut shard = self.shard(key);
+        let of_key = shard.known(&limit.name, key)?;
+        if of_key.epoch != epoch {
+            return None;
+        }
+        self.lend_from(of_key, None, 0)
+    }
+
+    fn lend_from(
+        &self,
+        of_key: &mut OfKey,
+        per_s: Option<u64>,
+        held: u64,
+    ) -> Option<LeasePart<'static>> {
+        if self.is_closed() {
+            return None;
+        }
+        let id = receipts::secret().map(short)?;
+        let mut parts = self.parts.lock();
+        if parts.len() >= MAX_PARTS {
+            return None;
+        }
+        let now_us = clock::now_us();
+        let taken = of_key.pool.lend(now_us, per_s, held)?;
+        let receipt = Arc::clone(taken.tag);
+        receipt.metrics.add_on_the_way(taken.units);
+        let left_us = taken.ends_us.saturating_sub(now_us);
+        let leased = receipt.leased(taken.remaining, now_us);
+        let part = LeasePart {
+            id,
+            limit: receipt.limit.name.clone().into(),
+            key: receipt.key.clone().into(),
+            units: taken.units,
+            lasts_us: left_us - left_us.div_ceil(DRIFT),
+            quota: leased.quota,
+            window_ms: leased.window_ms,
+            remaining: leased.remaining,
+            reset_ms: leased.reset_ms,
+        };
+        let lent = Part {
+            lease: taken.lease,
+            units: taken.units,
+            spent: 0,
+            decisions: 0,
+            ends_us: taken.ends_us,
+            told_us: now_us,
+            remaining: taken.remaining,
+            receipt,
+        };
+        parts.insert(id, lent);
+        Some(part)
+    }
+
+    /// Counts parts as spent that no filter has accounted for in time. Call it about every second.
+    pub fn forget_parts(&self) {
+        let now_us = clock::now_us();
+        let mut parts = self.parts.lock();
+        let silent =
+            parts.extract_if(|_, part| part.ends_us.saturating_add(ACCOUNT_WITHIN_US) < now_us);
+        let silent: Vec<_> = silent.collect();
+        drop(parts);
+        for (_, part) in silent {
+            let unspent = part.units - part.spent;
+            part.receipt.metrics.count_spent(unspent);
+            part.receipt.metrics.remove_on_the_way(unspent);
+            // The key was not asked for as often as this.
+            self.spent_by_filter(&part.receipt, (now_us, now_us), 0, unspent);
+        }
+    }
+}
+
+impl Shard {
+    /// The pool of which more is wanted, unless another policy or other overrides are in force now.
+    fn of_more(&mut self, more: &More) -> Option<&mut OfKey> {
+        let of_key = self.known(&more.key.limit.name, &more.key.key)?;
+        (of_key.epoch == more.key.epoch).then_some(of_key)
+    }
+}
+
+impl Parts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Part>> {
+        // No code under the lock panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A number that every JSON reader keeps whole: from 1 to 2^53 - 1.
+fn short(secret: u128) -> u64 {
+    let bits = u64::try_from(secret >> (128 - 53)).unwrap_or(0);
+    bits.max(1)
+}

@@ -1,0 +1,211 @@
+//! Leases inside Envoy: a hot key is admitted without a callout, and no unit is over or lost.
+
+use serde_json::{Value, json};
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::{Sidecar, metric_in};
+use sluicegate_tests::upstream;
+
+use crate::support::{PATIENT, plugin};
+
+const QUOTA: u64 = 3_000;
+/// Clients that ask as fast as they are answered.
+const CLIENTS: u64 = 16;
+
+fn policy(redis: &Redis) -> String {
+    format!(
+        "store: {}
+{PATIENT}
+limits:
+  hot:
+    algorithm: sliding_window
+    windows: [{{ quota: {QUOTA}, per: 60s }}]
+    lease: {{ longest: 500ms, from: 20/s }}
+  exact:
+    algorithm: sliding_log
+    windows: [{{ quota: 200, per: 60s }}]
+",
+        redis.url()
+    )
+}
+
+/// A rule for `/` with a lease, and one for `/both` with two checks of which only one may have a lease.
+fn rules() -> Value {
+    let by_key = |limit: &str| json!({ "limit": limit, "key": [{ "header": "x-api-key" }] });
+    json!([
+        { "name": "both", "match": { "path": "/both" }, "when_unavailable": "deny",
+          "checks": [by_key("hot"), by_key("exact")], "stop": true, "reply": { "on_admitted": true } },
+        { "name": "hot", "checks": [by_key("hot")], "when_unavailable": "deny", "reply": { "on_admitted": true } },
+    ])
+}
+
+struct Chain {
+    envoy: Envoy,
+    sidecar: Sidecar,
+    _redis: Redis,
+    _folder: tempfile::TempDir,
+}
+
+/// So many requests of each client; how many were answered with 200, with 429 and otherwise.
+async fn load_of(url: &str, each: u64) -> [u64; 3] {
+    let clients = (0..CLIENTS).map(|_| {
+        let url = url.to_owned();
+        tokio::spawn(async move {
+            // Its own connection, so that both workers have some.
+            let client = reqwest::Client::new();
+            let mut statuses = [0; 3];
+            for _ in 0..each {
+                let request = client.get(&url).header("x-api-key", "k");
+                let status = request.send().await.map(|answer| answer.status().as_u16());
+                let index = match status {
+                    Ok(200) => 0,
+                    Ok(429) => 1,
+                    _ => 2,
+                };
+                statuses[index] += 1;
+            }
+            statuses
+        })
+    });
+    let clients: Vec<_> = clients.collect();
+    let mut total = [0; 3];
+    for client in clients {
+        let statuses = client.await.unwrap();
+        (0..3).for_each(|index| total[index] += statuses[index]);
+    }
+    total
+}
+
+impl Chain {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let redis = Redis::start().await;
+        let sidecar = Sidecar::start(&policy(&redis), folder.path()).await;
+        let (port, upstream) = (sidecar.port, upstream::start().await);
+        let plugin = Some(plugin(rules()));
+        // Two VMs.
+        let envoy = Envoy::start_workers(folder.path(), 2, port, upstream, plugin, |_| {}).await;
+        Self {
+            envoy,
+            sidecar,
+            _redis: redis,
+            _folder: folder,
+        }
+    }
+
+    async fn load(&self, path: &str, each: u64) -> [u64; 3] {
+        load_of(&self.envoy.url(path), each).await
+    }
+
+    /// Units of the key's lease that were granted, spent, returned, and are held.
+    async fn units(&self) -> [u64; 4] {
+        let text = self.sidecar.metrics().await;
+        let event = |event: &str| {
+            let name = format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}");
+            metric_in(&text, &name) as u64
+        };
+        let held = metric_in(&text, "sluicegate_lease_units_held{limit=\"hot\"}") as u64;
+        [event("granted"), event("spent"), event("returned"), held]
+    }
+
+    async fn decisions_from_leases(&self) -> u64 {
+        let labels = r#"{limit="hot",source="lease",verdict="admitted"}"#;
+        let name = format!("sluicegate_decisions_total{labels}");
+        self.sidecar.metric(&name).await as u64
+    }
+
+    /// Waits until no unit is held, and none is lost.
+    async fn all_is_accounted_for(&self) {
+        eventually("every unit is spent or returned", async || {
+            let [granted, spent, returned, held] = self.units().await;
+            held == 0 && granted == spent + returned
+        })
+        .await;
+    }
+
+    /// Requests `/` until it is denied; how many were admitted.
+    async fn use_up(&self) -> u64 {
+        let mut admitted = 0;
+        loop {
+            match self.load("/", 10).await {
+                [more, 0, 0] => admitted += more,
+                [more, _, 0] => return admitted + more,
+                other => panic!("{other:?}"),
+            }
+            // Leases are for keys that are hot. From here on the quota is to be used up to the last unit.
+            self.all_is_accounted_for().await;
+        }
+    }
+}
+
+/// The whole test takes less than the window, so that each unit is admitted once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_key_is_admitted_inside_envoy_up_to_the_last_unit_and_no_further() {
+    let chain = Chain::start().await;
+    let [mut admitted, denied, other] = chain.load("/", 150).await;
+    assert_eq!((admitted + denied, other), (CLIENTS * 150, 0));
+    let [by_lease] = chain.envoy.counts(["admitted_by_lease"]).await;
+    assert!(
+        by_lease > admitted / 2,
+        "{by_lease} of {admitted} by leases"
+    );
+    let callouts = chain
+        .envoy
+        .stat("cluster.sluicegate.upstream_rq_total")
+        .await;
+    assert!(
+        callouts < admitted / 4,
+        "{callouts} callouts for {admitted} requests"
+    );
+    chain.all_is_accounted_for().await;
+    eventually("the sidecar counts what the filter admitted", async || {
+        chain.decisions_from_leases().await >= chain.envoy.counts(["admitted_by_lease"]).await[0]
+    })
+    .await;
+    admitted += chain.use_up().await;
+    assert_eq!(admitted, QUOTA);
+    assert_eq!(chain.envoy.vm_deaths().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_by_another_limit_puts_the_leased_units_back() {
+    let chain = Chain::start().await;
+    let [hot, 0, 0] = chain.load("/", 50).await else {
+        panic!("it is not used up yet")
+    };
+    let both = chain.load("/both", 50).await;
+    assert_eq!(both, [200, CLIENTS * 50 - 200, 0], "`exact` has 200");
+    // Only what was admitted is used.
+    chain.all_is_accounted_for().await;
+    assert_eq!(hot + 200 + chain.use_up().await, QUOTA);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vm_that_dies_has_spent_its_part() {
+    let mut chain = Chain::start().await;
+    let [admitted, ..] = chain.load("/", 60).await;
+    let held = async || chain.units().await[3];
+    assert!(held().await > 0, "the load has just ended");
+    chain.envoy.kill();
+    chain.all_is_accounted_for().await;
+    let [_, spent, ..] = chain.units().await;
+    assert!(spent <= QUOTA && spent > admitted / 2, "{spent}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sidecar_that_is_killed_under_load_leads_to_nothing_over() {
+    let mut chain = Chain::start().await;
+    let [mut admitted, ..] = chain.load("/", 60).await;
+    for _ in 0..3 {
+        let (load, ()) = {
+            let restart = chain.sidecar.restart();
+            let url = chain.envoy.url("/");
+            tokio::join!(load_of(&url, 60), restart)
+        };
+        admitted += load[0];
+    }
+    admitted += chain.load("/", 60).await[0];
+    assert!(admitted <= QUOTA, "{admitted}");
+    assert_eq!(chain.envoy.vm_deaths().await, 0);
+}
