@@ -30,7 +30,7 @@ const MAX_DELIVERED: usize = 64;
 /// the report.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the timer looks for leases that have ended.
-const LEASES_EVERY: Duration = Duration::from_millis(100);
+const LEASES_EVERY: Duration = Duration::from_millis(25);
 
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.

@@ -67,6 +67,10 @@ impl Run<'_> {
 
     pub fn check_never_over(&self) {
         for spec in &self.world.windows {
+            if let Algorithm::TokenBucket { burst } = spec.algorithm {
+                self.check_bucket(spec, burst);
+                continue;
+            }
             let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
             let (mut first, mut sum) = (0, 0);
             for &(at, store_us, units) in &self.admitted {
@@ -88,6 +92,19 @@ impl Run<'_> {
                     spec.quota
                 );
             }
+        }
+    }
+
+    /// Whatever is admitted fits into a bucket of the burst that a policy says, which drains at the quota's rate.
+    fn check_bucket(&self, spec: &BucketSpec, enforced: u64) {
+        let per_us = spec.quota as f64 / spec.window_us as f64;
+        let burst = enforced as f64 + (per_us * TERMS.longest_us as f64).ceil();
+        let (mut level, mut last) = (0.0_f64, 0);
+        for &(at, _, units) in &self.admitted {
+            level = (level - per_us * (at - last) as f64).max(0.0) + units as f64;
+            last = at;
+            // The store rounds its times to microseconds.
+            assert!(level <= burst + 0.01, "{level} of {burst} at {at}");
         }
     }
 

@@ -243,8 +243,7 @@ impl Run<'_> {
         }
         if self.random(30) == 0 {
             // The answer is lost. The filter learns that by its timeout.
-            let lost = self.sidecars[sidecar].parts.get_mut(&id);
-            lost.into_iter().for_each(|part| part.known = false);
+            self.lose(sidecar, id);
             return;
         }
         let in_us = self.random(5 * MS);
@@ -268,7 +267,16 @@ impl Run<'_> {
                 answered_us,
             };
             one.leases.answered(report, version, &parts, times);
+        } else {
+            // The filter has crashed, or waits no longer.
+            parts.iter().for_each(|part| self.lose(sidecar, part.id));
         }
+    }
+
+    /// A part did not reach its filter.
+    fn lose(&mut self, sidecar: usize, id: u64) {
+        let lost = self.sidecars[sidecar].parts.get_mut(&id);
+        lost.into_iter().for_each(|part| part.known = false);
     }
 
     /// A filter has waited long enough.
@@ -298,8 +306,9 @@ impl Run<'_> {
         }
     }
 
-    /// A filter tells of what has ended, if no other callout does.
+    /// Filters tell of what has ended, if no other callout does; the sidecar forgets what was not told in time.
     pub fn tell(&mut self, sidecar: usize) {
+        self.forget_parts(sidecar);
         for filter in 0..FILTERS {
             let now_us = self.filter_clock(sidecar);
             if self.filter(sidecar, filter).leases.has_report(now_us) {

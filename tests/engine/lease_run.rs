@@ -158,6 +158,7 @@ impl Run<'_> {
                     None => self.request(sidecar, cost, mixed),
                 }
             }
+            Event::Tick => self.tell(sidecar),
             Event::FilterCrash { filter } => self.filter_crash(sidecar, filter),
             Event::Arrive {
                 filter,
@@ -271,7 +272,6 @@ impl Run<'_> {
             }
             Event::Collect => {
                 self.tell(sidecar);
-                self.forget_parts(sidecar);
                 let one = &mut self.sidecars[sidecar];
                 for ended in one.pool.ended(now_us) {
                     self.sidecars[sidecar].returned += ended.units;

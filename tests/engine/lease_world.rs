@@ -82,6 +82,8 @@ pub enum Event {
     /// The keeper returns what has ended.
     Collect,
     Crash,
+    /// The filters' timers.
+    Tick,
     /// A filter's VM is reloaded.
     FilterCrash {
         filter: usize,
@@ -231,6 +233,9 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
         }
         begins += phase.for_ms * MS;
     }
+    for at in (0..begins).step_by(250 * MS as usize) {
+        (0..SIDECARS).for_each(|sidecar| run.after(sidecar, at, Event::Tick));
+    }
     for (sidecar, percent) in &world.crashes {
         // At another time one of its filters does.
         let filter = usize::from(percent % 2 == 0);
@@ -248,6 +253,7 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
             event,
             Event::Request { .. }
                 | Event::Crash
+                | Event::Tick
                 | Event::FilterCrash { .. }
                 | Event::Arrive { .. }
                 | Event::Timeout { .. }

@@ -29,7 +29,7 @@ const MAX_ENDED: usize = 4_096;
 /// How long a key is remembered after its last renewal.
 const FORGET_AFTER_US: u64 = 1_000_000;
 /// For how long an ended part waits for a callout that tells of it anyway, before it gets one of its own.
-const TELL_WITHIN_US: u64 = 50_000;
+const TELL_WITHIN_US: u64 = 20_000;
 
 /// The parts of leases of one VM and configuration.
 #[derive(Debug, Default)]

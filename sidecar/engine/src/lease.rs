@@ -7,7 +7,8 @@
 //! | `lease/pool.rs` | the leases of one key: spent, renewed, put back, ended |
 //!
 //! A `sliding_window` stamps units with the end of the step in which they are taken, and a `fixed_window` counts them until
-//! its end. So units that are taken now may be spent until then, and no window ever holds more than its quota.
+//! its end. So units that are taken now may be spent until then, and no window ever holds more than its quota. A `token_bucket`
+//! drains while units are held, and so has a smaller burst.
 //! docs/leases.md has the bounds, docs/decisions/leases.md what else was tried.
 
 mod pool;
@@ -16,4 +17,6 @@ mod terms;
 
 pub use pool::{EndedLease, Grant, Pool, Taken};
 pub use rate::Rate;
-pub use terms::{LeaseRefusal, LeaseTerms, SMALLEST_LEASE, reserve, spend_by_us};
+pub use terms::{
+    LeaseRefusal, LeaseTerms, SMALLEST_LEASE, burst_with_leases, reserve, spend_by_us,
+};

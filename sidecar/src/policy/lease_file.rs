@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, reserve};
+use sluicegate_engine::lease::{LeaseTerms, SMALLEST_LEASE, burst_with_leases, reserve};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 use super::file::duration;
@@ -50,36 +50,21 @@ impl LeaseFile {
                     .to_owned(),
             );
         }
-        for spec in windows.iter_mut() {
-            match &mut spec.algorithm {
-                Algorithm::SlidingWindow { leased, .. } => *leased = true,
-                Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {}
-                Algorithm::SlidingLog => {
-                    return Err(
-                        "`algorithm: sliding_log` is exact to the microsecond, so units cannot be taken in advance: use `sliding_window`, or remove `lease`"
-                            .to_owned(),
-                    );
-                }
-                Algorithm::TokenBucket { .. } => {
-                    return Err(
-                        "`algorithm: token_bucket` drains while units are held in advance, so it has no leases: use `sliding_window`, or remove `lease`"
-                            .to_owned(),
-                    );
-                }
-            }
-        }
         let terms = LeaseTerms {
             longest_us: micros(self.longest()?),
             most: self.most()?,
             from_per_s: self.rate_per_s()?,
         };
+        for spec in windows.iter_mut() {
+            mark(spec, &terms)?;
+        }
         for spec in windows.iter() {
             let held_back = reserve(&terms, std::slice::from_ref(spec));
-            if spec.quota < held_back.saturating_add(2 * SMALLEST_LEASE) {
+            if spec.most_at_once() < held_back.saturating_add(2 * SMALLEST_LEASE) {
                 return Err(format!(
-                    "the window `{}` with a quota of {} has no room for a lease: {held_back} units stay in reserve (twice what comes back in `longest`), and half of the rest must be at least {SMALLEST_LEASE}: shorten `longest`, or remove `lease`",
+                    "the window `{}` with room for {} units has no room for a lease: {held_back} units stay in reserve (twice what comes back in `longest`), and half of the rest must be at least {SMALLEST_LEASE}: shorten `longest`, or remove `lease`",
                     window_name(spec),
-                    spec.quota
+                    spec.most_at_once()
                 ));
             }
         }
@@ -125,6 +110,30 @@ impl LeaseFile {
     }
 }
 
+/// Marks a window as one of a limit with leases.
+fn mark(spec: &mut BucketSpec, terms: &LeaseTerms) -> Result<(), String> {
+    let window = *spec;
+    match &mut spec.algorithm {
+        Algorithm::SlidingWindow { leased, .. } => *leased = true,
+        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {}
+        Algorithm::TokenBucket { burst } => {
+            *burst = burst_with_leases(*burst, terms.longest_us, &window).ok_or_else(|| {
+                format!(
+                    "the window `{}` with a burst of {burst} has no room for a lease: as much drains in `longest`: shorten it, or remove `lease`",
+                    window_name(&window)
+                )
+            })?;
+        }
+        Algorithm::SlidingLog => {
+            return Err(
+                "`algorithm: sliding_log` is exact to the microsecond, so units cannot be taken in advance: use `sliding_window`, or remove `lease`"
+                    .to_owned(),
+            );
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +174,8 @@ mod tests {
         for algorithm in ["sliding_window", "fixed_window"] {
             assert_eq!(terms(algorithm, MINUTE, "lease: {}"), Ok(default));
         }
+        let bucket = "{ quota: 60000, per: 1m, burst: 316 }";
+        assert_eq!(terms("token_bucket", bucket, "lease: {}"), Ok(default));
         let month = "{ quota: 60000, per: month }, { quota: 900, per: 1s }";
         assert_eq!(terms("fixed_window", month, "lease: {}"), Ok(default));
     }
@@ -187,7 +198,7 @@ mod tests {
     fn what_cannot_be_leased_is_refused_with_field_value_and_remedy() {
         let lease = "lease: {}";
         let quotas = "lease: {}\n    quota_from_request: { max: 70000 }";
-        let cases: [(&str, &str, &str, &[&str]); 11] = [
+        let cases: [(&str, &str, &str, &[&str]); 12] = [
             (
                 "sliding_log",
                 MINUTE,
@@ -196,9 +207,15 @@ mod tests {
             ),
             (
                 "token_bucket",
-                MINUTE,
+                "{ quota: 600000, per: 1m, burst: 1000 }",
                 lease,
-                &["`sliding_window`", "token_bucket"],
+                &["burst of 1000", "`longest`"],
+            ),
+            (
+                "token_bucket",
+                "{ quota: 60000, per: 1m, burst: 315 }",
+                lease,
+                &["room for 215 units", "200 units", "`longest`"],
             ),
             (
                 "sliding_window",

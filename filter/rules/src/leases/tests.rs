@@ -106,8 +106,8 @@ fn what_a_failed_callout_told_is_told_again() {
     let told = leases.report(200 * MS, false);
     leases.failed(told, 210 * MS);
     assert!(!leases.has_report(211 * MS), "other callouts may tell it");
-    assert!(leases.has_report(261 * MS));
-    assert_eq!(leases.report(261 * MS, false).parts, [ended(1, 0)]);
+    assert!(leases.has_report(231 * MS));
+    assert_eq!(leases.report(231 * MS, false).parts, [ended(1, 0)]);
     assert!(!leases.has_report(400 * MS));
 }
 

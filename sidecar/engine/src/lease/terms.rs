@@ -35,7 +35,8 @@ pub enum LeaseRefusal {
 }
 
 /// The time of the store's clock until which units that are taken at `at_us` may be spent: nothing is over in any window,
-/// whenever they are spent until then. `None` for algorithms that have no such time.
+/// whenever they are spent until then. `None` for algorithms that have no such time. For a token bucket it is any time: its
+/// burst is smaller by what drains in the longest time of a lease ([`burst_with_leases`]).
 #[must_use]
 pub fn spend_by_us(windows: &[BucketSpec], at_us: u64) -> Option<u64> {
     let each = windows.iter().map(|spec| match spec.algorithm {
@@ -44,11 +45,10 @@ pub fn spend_by_us(windows: &[BucketSpec], at_us: u64) -> Option<u64> {
             leased: true,
         } => Some(at_us.next_multiple_of(precision_us.max(1))),
         Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => Some(spec.window_at(at_us).1),
-        // A log would free the units before they are spent. A token bucket drains meanwhile. A sliding window without
-        // the mark would be restamped too early after a clock step.
-        Algorithm::SlidingLog
-        | Algorithm::TokenBucket { .. }
-        | Algorithm::SlidingWindow { leased: false, .. } => None,
+        Algorithm::TokenBucket { .. } => Some(u64::MAX),
+        // A log would free the units before they are spent. A sliding window without the mark would be restamped too
+        // early after a clock step.
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { leased: false, .. } => None,
     });
     each.min()?
 }
@@ -64,6 +64,17 @@ pub fn reserve(terms: &LeaseTerms, windows: &[BucketSpec]) -> u64 {
     });
     let most = each.max().unwrap_or(u128::MAX);
     u64::try_from(most).unwrap_or(u64::MAX)
+}
+
+/// The burst that the store enforces for a token bucket with leases. Units that are spent up to `longest_us` after they were
+/// taken find a bucket that has drained meanwhile; so what drains in that time is not given out in the first place. `None`:
+/// nothing would be left.
+#[must_use]
+pub fn burst_with_leases(burst: u64, longest_us: u64, spec: &BucketSpec) -> Option<u64> {
+    let drained = u128::from(longest_us) * u128::from(spec.quota);
+    let drained = drained.div_ceil(u128::from(spec.window_us).max(1));
+    let left = burst.checked_sub(u64::try_from(drained).ok()?)?;
+    (left > 0).then_some(left)
 }
 
 impl LeaseTerms {
@@ -160,12 +171,28 @@ mod tests {
     }
 
     #[test]
-    fn a_log_a_token_bucket_and_a_window_without_the_mark_have_no_leases() {
-        for algorithm in [
-            Algorithm::SlidingLog,
-            Algorithm::TokenBucket { burst: 5 },
-            sliding(1_000, false),
+    fn a_token_bucket_gives_out_less_by_what_drains_while_units_are_held() {
+        let bucket = spec(Algorithm::TokenBucket { burst: 100 }, 600, 60_000_000);
+        assert_eq!(spend_by_us(&[bucket], 1), Some(u64::MAX));
+        assert_eq!(TERMS.length_us(&[bucket], 1), 99_900);
+        for (longest_us, left) in [
+            (100_000, Some(99)),
+            (100_001, Some(98)),
+            (9_900_000, Some(1)),
+            (9_900_001, None),
+            (u64::MAX, None),
         ] {
+            assert_eq!(
+                burst_with_leases(100, longest_us, &bucket),
+                left,
+                "{longest_us}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_log_and_a_window_without_the_mark_have_no_leases() {
+        for algorithm in [Algorithm::SlidingLog, sliding(1_000, false)] {
             let windows = [minute(1_000_000), spec(algorithm, 1_000_000, 60_000_000)];
             assert_eq!(spend_by_us(&windows, 1), None);
             let size = TERMS.size(&windows, 1e6, 0, 1_000_000, 1);

@@ -96,9 +96,12 @@ fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
     pool.take(START, 1, 0).unwrap();
     assert!(pool.wants_lease(START));
     pool.granted(grant(400, START + 99_500));
-    pool.take(START, 200, 0).unwrap();
+    pool.take(START, 150, 0).unwrap();
     pool.take(START, 200, 0).unwrap();
     assert!(!pool.wants_lease(START), "two at most");
+    pool.take(START, 50, 0).unwrap();
+    assert!(pool.wants_lease(START), "one is used up");
+    pool.put_back(1, 50);
     pool.ended(START + 99_000);
     assert!(pool.wants_lease(START + 99_000));
 }
@@ -191,4 +194,30 @@ fn a_pool_that_is_ended_returns_everything_at_once() {
     let units: u64 = pool.ended(START).iter().map(|one| one.units).sum();
     assert_eq!((units, pool.held()), (20, 0));
     assert!(!pool.is_idle(START) && pool.is_idle(START + 10_000_000));
+}
+
+#[test]
+fn a_filter_is_lent_what_it_will_spend_and_what_it_holds_counts() {
+    let mut pool = hot();
+    pool.granted(grant(400, START + 100_000));
+    // 1,000 a second until the lease ends, less what it holds.
+    let lent = pool.lend(START + 20_000, Some(1_000), 30).unwrap();
+    assert_eq!((lent.units, lent.ends_us), (50, START + 100_000));
+    assert!(pool.lend(START + 20_000, Some(30), 0).is_none(), "too few");
+    // Half of the rate here, which is 4,000 a second; at most half of what is there.
+    let lent = pool.lend(START, None, 0).unwrap().units;
+    assert!((170..=175).contains(&lent), "{lent}");
+    assert_eq!(pool.held(), 350 - lent);
+    assert!(!pool.can_lend(START, 8_000, 0) && pool.can_lend(START, 1_000, 0));
+    assert!(pool.can_lend(START, 8_000, 300), "it holds the rest");
+    assert!(!pool.can_lend(START + 50_000, 1_000, 0), "it ends too soon");
+    let asks = |pool: &mut Pool<&'static str>| pool.ask(&WINDOWS, START, Some(START)).unwrap_or(0);
+    let less = asks(&mut pool);
+    pool.spent_by_filter(START, START, 0, 50 + lent);
+    // It had been asked for more than it may have at once.
+    assert!(asks(&mut pool) > less);
+    assert!(
+        pool.lend(START + 100_000, Some(1_000), 0).is_none(),
+        "ended"
+    );
 }
