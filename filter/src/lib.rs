@@ -5,7 +5,7 @@
 //! | `root.rs` | one per plugin configuration: reads it, and passes on Envoy's events |
 //! | `stream.rs` | one per request: derives the question, waits, and applies the verdict |
 //! | `callouts.rs` | the queue of waiting requests, callouts in flight, wake-ups and delivery |
-//! | `plugin.rs` | state that all requests of a configuration share: rules, cached denials, counters |
+//! | `plugin.rs` | state that all requests of a configuration share: rules, cached denials, leases, counters |
 //! | `host.rs` | all calls to Envoy; none can panic |
 //!
 //! All decisions are made in `rules/`, which does not depend on Envoy.

@@ -41,6 +41,32 @@ pub fn judge(report: &mut Report, samples: &Samples) {
         value,
         1.3,
     );
+    for (name, other, least) in [
+        ("from leases over no filter", variant::NONE, 0.85),
+        (
+            "from leases over a wasm filter that does nothing",
+            variant::NOTHING,
+            0.93,
+        ),
+    ] {
+        let (value, name) = named(name, over(variant::LEASED, other));
+        report.at_least(&name, value, least);
+    }
+    let value = added(variant::LEASED) / added(variant::EACH);
+    report.at_most(
+        "added latency from leases over a callout each, 1 connection",
+        value,
+        1.0 / 3.0,
+    );
+    let leased = &samples[&(variant::LEASED, MANY)];
+    let (value, name) = named(
+        "callouts per 1,000 from leases",
+        spread(leased, |s| s.callouts),
+    );
+    report.at_most(&name, value, 5.0);
+    let calls = spread(leased, |s| s.redis_calls);
+    let (value, name) = named("Redis calls per 1,000 from leases", calls);
+    report.at_most(&name, value, 5.0);
     if variant::before().is_some() {
         let (value, name) = named(
             "admitting over the filter before",

@@ -83,7 +83,8 @@ pub async fn measure(variant: &Variant, connections: u32, seconds: u32) -> Sampl
     }
 }
 
-fn cpu_seconds(process: Option<u32>) -> f64 {
+/// The CPU time that a process has used; 0 without one.
+pub fn cpu_seconds(process: Option<u32>) -> f64 {
     // Clock ticks, of which Linux reports 100 per second.
     const TICKS: f64 = 100.0;
     let Some(process) = process else { return 0.0 };

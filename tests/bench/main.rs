@@ -10,9 +10,11 @@
 //! | `goals.rs` | ratios, compared with the goals |
 //! | `module.rs` | wasm modules to compare with |
 //! | `scale.rs` | `make bench-scale` |
+//! | `fleet.rs` | part of it: many sidecars and one key |
 //! | `chart.rs` | target/bench/end_to_end.svg |
 
 mod chart;
+mod fleet;
 mod goals;
 mod load;
 mod module;

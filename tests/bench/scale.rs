@@ -7,6 +7,7 @@ use sluicegate_tests::client;
 use sluicegate_tests::report::Report;
 
 use crate::chart::{self, Line};
+use crate::fleet;
 use crate::load::{self, Sample, median, peak_mb};
 use crate::variant::{self, Keys, Scale, Variant};
 
@@ -57,10 +58,13 @@ pub async fn run(quick: bool) {
     let mut report = Report::default();
     let (mut batches, mut costs) = (Vec::new(), Vec::new());
     for workers in WORKERS {
-        let variant = variant::scale(Scale {
-            workers,
-            keys: Keys::Uniform(1_000),
-        })
+        let variant = variant::scale(
+            variant::ADMITTING,
+            Scale {
+                workers,
+                keys: Keys::Uniform(1_000),
+            },
+        )
         .await;
         let mut points = Vec::new();
         for connections in CONNECTIONS {
@@ -93,10 +97,12 @@ pub async fn run(quick: bool) {
         .iter()
         .flat_map(|n| [Keys::Uniform(*n), Keys::Zipf(*n)])
     {
-        let variant = variant::scale(Scale { workers: 1, keys }).await;
+        let variant = variant::scale(variant::ADMITTING, Scale { workers: 1, keys }).await;
         let point = Point::of(&measured(&variant, MANY, rounds, seconds).await);
         point.tell(&mut report, &keys.to_string());
     }
+    let leased = zipf(&mut report, rounds, seconds).await;
+    fleet::run(&mut report, 2 * seconds).await;
     let megabytes = after_a_million_keys().await;
     report.at_most(
         "the sidecar after a million keys seen once, MB",
@@ -112,8 +118,47 @@ pub async fn run(quick: bool) {
                 "CPU microseconds a request: Envoy, sidecar and Redis, by connections",
                 &costs,
             ),
+            ("Requests a second, by keys (Zipf), 64 connections", &leased),
         ],
     );
+}
+
+/// The Zipf mixes with and without leases, in turns; requests a second by number of keys.
+async fn zipf(report: &mut Report, rounds: usize, seconds: u32) -> Vec<Line> {
+    let names = [variant::UNLEASED, variant::LEASED];
+    let mut lines = names.map(|name| Line {
+        name: name.to_owned(),
+        points: Vec::new(),
+    });
+    for keys in KEYS {
+        let of_keys = Scale {
+            workers: 1,
+            keys: Keys::Zipf(keys),
+        };
+        let mut samples = names.map(|_| Vec::new());
+        let mut variants = Vec::new();
+        for name in names {
+            variants.push(variant::scale(name, of_keys).await);
+        }
+        for round in 0..=rounds {
+            for (variant, samples) in variants.iter().zip(&mut samples) {
+                let sample = load::measure(variant, MANY, seconds).await;
+                // The first warms up.
+                samples.extend((round > 0).then_some(sample));
+            }
+        }
+        for ((name, samples), line) in names.iter().zip(&samples).zip(&mut lines) {
+            let point = Point::of(samples);
+            let name = format!("{name}, {}", of_keys.keys);
+            point.tell(report, &name);
+            let calls = median(samples.iter().map(|s| s.redis_calls));
+            report.figure(&format!("{name}: calls of Redis"), calls, "per 1,000");
+            let callouts = median(samples.iter().map(|s| s.callouts));
+            report.figure(&format!("{name}: callouts"), callouts, "per 1,000");
+            line.points.push((f64::from(keys), point.per_second));
+        }
+    }
+    lines.into()
 }
 
 async fn measured(variant: &Variant, connections: u32, rounds: usize, seconds: u32) -> Vec<Sample> {
@@ -131,10 +176,13 @@ async fn measured(variant: &Variant, connections: u32, rounds: usize, seconds: u
 /// Asks for each of a million keys once; returns the sidecar's largest resident size, in MB.
 async fn after_a_million_keys() -> f64 {
     const TOGETHER: u32 = 250;
-    let variant = variant::scale(Scale {
-        workers: 1,
-        keys: Keys::Uniform(1),
-    })
+    let variant = variant::scale(
+        variant::ADMITTING,
+        Scale {
+            workers: 1,
+            keys: Keys::Uniform(1),
+        },
+    )
     .await;
     let sidecar = variant.sidecar.as_ref().expect("it is metered");
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);

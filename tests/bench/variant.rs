@@ -17,6 +17,8 @@ pub const ADMITTING: &str = "admitting, on Redis";
 pub const EMBEDDED: &str = "admitting, on the embedded store";
 /// Ten hot keys of a limit with leases.
 pub const LEASED: &str = "admitting, from leases";
+/// The same limit without leases, to compare with.
+pub const UNLEASED: &str = "admitting, the same limit without leases";
 pub const SOCKET: &str = "admitting, over a Unix socket";
 pub const EACH: &str = "admitting, a callout each";
 pub const DENYING: &str = "denying";
@@ -81,15 +83,11 @@ impl Variant {
             .await as f64
     }
 
-    /// Calls of Redis so far.
+    /// Calls of Redis so far: decisions, leases and what they return.
     pub async fn redis_calls(&self) -> f64 {
-        match (&self.sidecar, &self.redis) {
-            (Some(sidecar), Some(_)) => {
-                sidecar
-                    .metric("sluicegate_store_batch_decisions_count")
-                    .await
-            }
-            _ => 0.0,
+        match &self.redis {
+            Some(redis) => redis.script_calls().await as f64,
+            None => 0.0,
         }
     }
 }
@@ -109,7 +107,12 @@ pub async fn started(wanted: &[String]) -> Vec<Variant> {
     }
     for name in names {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part)) {
-            variants.push(start(name, upstream, Scale::DEFAULT).await);
+            let scale = if name == LEASED {
+                Scale::TEN_KEYS
+            } else {
+                Scale::DEFAULT
+            };
+            variants.push(start(name, upstream, scale).await);
         }
     }
     variants
@@ -146,11 +149,15 @@ impl Scale {
         workers: 1,
         keys: Keys::Uniform(1_000),
     };
+    const TEN_KEYS: Self = Self {
+        workers: 1,
+        keys: Keys::Uniform(10),
+    };
 }
 
-/// The admitting chain on Redis, of another size.
-pub async fn scale(scale: Scale) -> Variant {
-    start(ADMITTING, upstream::start().await, scale).await
+/// One of the admitting chains on Redis, of another size.
+pub async fn scale(name: &'static str, scale: Scale) -> Variant {
+    start(name, upstream::start().await, scale).await
 }
 
 async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
@@ -166,22 +173,17 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     let quota = if denying { 1 } else { 1_000_000_000 };
     let sidecar = if metered {
         let store = redis.as_ref().map_or("memory".to_owned(), Redis::url);
-        // With steps of a second.
-        let per = if name == LEASED { "60s" } else { "10s" };
-        let window = format!("{{ quota: {quota}, per: {per} }}");
-        let algorithm = if name == LEASED {
-            "sliding_window"
-        } else {
-            "sliding_log"
+        let limit = match name {
+            // With steps of a second.
+            LEASED | UNLEASED => {
+                let lease = if name == LEASED { "lease: {}" } else { "" };
+                format!(
+                    "algorithm: sliding_window\n    windows: [{{ quota: {quota}, per: 60s }}]\n    {lease}\n"
+                )
+            }
+            _ => format!("algorithm: sliding_log\n    windows: [{{ quota: {quota}, per: 10s }}]\n"),
         };
-        let lease = if name == LEASED {
-            "    lease: {}\n"
-        } else {
-            ""
-        };
-        let limits = format!(
-            "limits:\n  per-key:\n    algorithm: {algorithm}\n    windows: [{window}]\n{lease}"
-        );
+        let limits = format!("limits:\n  per-key:\n    {limit}");
         let policy = format!("store: {store}\nstore_timeout: 1s\n{limits}");
         Some(if name == SOCKET {
             Sidecar::start_on_socket(&policy, folder.path(), &socket).await
@@ -231,10 +233,10 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         edit,
     )
     .await;
-    let (status, keys) = match name {
-        _ if denying => (429, Keys::Uniform(1)),
-        LEASED => (200, Keys::Uniform(10)),
-        _ => (200, scale.keys),
+    let (status, keys) = if denying {
+        (429, Keys::Uniform(1))
+    } else {
+        (200, scale.keys)
     };
     let script = folder.path().join("wrk.lua");
     std::fs::write(&script, wrk(status, keys)).expect("a script");

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `stall` | thousands of requests that wait for a stalled sidecar |
 //! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload or drain |
-//! | `leased` | leases inside Envoy |
+//! | `leased`, `lease_load` | leases inside Envoy; three sidecars and six filters that share a hot key under load |
 //! | `limits` | who is admitted, who is denied, and the response headers |
 //! | `listeners` | hostile clients on the sidecar's own ports, and its shutdown |
 //! | `filter_chain` | the filter beside other filters and options of Envoy |
@@ -52,6 +52,7 @@ mod flood;
 mod hostile;
 mod in_envoy;
 mod in_force;
+mod lease_load;
 mod leased;
 mod lifecycle;
 mod limits;

@@ -82,6 +82,20 @@ impl Redis {
         connect(self.port).await.expect("a Redis that answers")
     }
 
+    /// Calls of scripts so far.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn script_calls(&self) -> u64 {
+        let statistics: String = self.command("INFO commandstats").await;
+        let calls = statistics.lines().filter_map(|line| {
+            let of_script = ["cmdstat_evalsha:calls=", "cmdstat_eval:calls="];
+            let rest = of_script.iter().find_map(|name| line.strip_prefix(name))?;
+            rest.split(',').next()?.parse::<u64>().ok()
+        });
+        calls.sum()
+    }
+
     /// All keys of limits, without the list of sidecars.
     ///
     /// # Panics

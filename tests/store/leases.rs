@@ -1,4 +1,4 @@
-//! Leases of a real sidecar: what ends them, and that no unit is lost or spent twice. `lease_load.rs` has three sidecars under
+//! Leases of a real sidecar: what ends them, and that no unit is lost or spent twice. tests/chain/lease_load.rs has three under
 //! load.
 
 use std::time::{Duration, Instant};

@@ -8,7 +8,6 @@
 //! | `options` | every option of the policy's `store` |
 //! | `identity` | passwords that rotate, the minimal ACL, TLS |
 //! | `leases` | units that a sidecar takes in advance: what ends them, and that none is lost |
-//! | `lease_load` | leases of three sidecars under load, with crashes |
 //! | `sentinel` | finding the primary, and following a failover |
 //! | `cluster` | slow links, cut links, failovers of a Cluster |
 
@@ -16,7 +15,6 @@ mod away;
 mod causes;
 mod cluster;
 mod identity;
-mod lease_load;
 mod leases;
 mod options;
 mod sentinel;

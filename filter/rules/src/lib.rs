@@ -14,6 +14,7 @@
 //! | `key.rs` | builds keys from components |
 //! | `cost.rs` | the cost of a request |
 //! | `denials.rs`, `denials/unreported.rs` | the cache of denials, and reports of them to the sidecar |
+//! | `leases.rs`, `leases/part.rs`, `leases/taken.rs` | units that the sidecar has lent, from which requests are admitted without a callout |
 //! | `queue.rs` | which requests wait for a verdict, and when to send the next callout |
 //! | `trace.rs` | the trace context of a request |
 //! | `wire.rs` | the question to the sidecar and its answer, as JSON |

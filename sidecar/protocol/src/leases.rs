@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// [`PartReport`]s, often empty.
 pub const LEASES_HEADER: &str = "sluicegate-leases";
 
-/// Most parts in one report, and in one answer. A report then has at most some 6 KB.
-pub const MAX_PARTS: usize = 64;
+/// Most parts in one report, and in one answer. A report then has at most some 12 KB.
+pub const MAX_PARTS: usize = 128;
 
 /// Units that a filter may spend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(PartReport::read_all(newer).unwrap().len(), 1);
         let many = format!(
             "[{}]",
-            vec![r#"{"id":1,"spent":1,"decisions":1}"#; 65].join(",")
+            vec![r#"{"id":1,"spent":1,"decisions":1}"#; 129].join(",")
         );
         for other in [
             "",

@@ -267,7 +267,7 @@ impl Service {
     /// about every second.
     pub async fn tick(&self) {
         self.store.sweep().await;
-        self.leases.forget_parts();
+        self.leases.forget_parts(clock::now_us());
         if self.settler.was_asked() {
             self.look_at_samples().await;
         }

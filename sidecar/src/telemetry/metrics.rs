@@ -296,10 +296,16 @@ impl PolicyMetrics {
         self.leases.get(limit).map(Arc::clone)
     }
 
-    /// Units that leases have spent, if a limit of the policy has leases.
-    pub fn spent_by_leases(&self) -> Option<u64> {
-        let each = self.leases.values();
-        (!self.leases.is_empty()).then(|| each.map(|of_limit| of_limit.spent()).sum())
+    /// What leases hold and have spent, if a limit of the policy has leases; `held`: what they have, by limit.
+    pub fn lease_totals(&self, held: &BTreeMap<String, u64>) -> Option<LeaseTotals> {
+        let held_of = |limit: &String| held.get(limit).copied().unwrap_or(0);
+        let held = self.leases.iter();
+        let held = held.map(|(limit, of_limit)| of_limit.held(held_of(limit)));
+        let spent = self.leases.values().map(|of_limit| of_limit.spent());
+        (!self.leases.is_empty()).then(|| LeaseTotals {
+            held: held.sum(),
+            spent: spent.sum(),
+        })
     }
 
     /// A verdict has the state of one limit only, the one that decided. Of each other limit, which may be almost used

@@ -9,11 +9,11 @@ use super::taken::TakenCheck;
 /// Most time for which a part is spent, whatever an answer says: the largest `lease.longest` of a policy.
 const LONGEST_US: u64 = 10_000_000;
 /// More units are asked for when this part of what was held is left.
-const RENEW_AT: u64 = 4;
-/// A renewal for another key asks for this one, too, if less than this many eighths are left: then all share callouts.
+const RENEW_AT: u64 = 3;
+/// A renewal for another key asks for this one, too, if no more than this many eighths are left: then all share callouts.
 const RENEW_WITH: u64 = 7;
 /// After a renewal that brought nothing, this time passes before the next one.
-const RETRY_US: u64 = 10_000;
+const RETRY_US: u64 = 25_000;
 
 /// A part of a lease.
 #[derive(Debug)]

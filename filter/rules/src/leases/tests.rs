@@ -112,7 +112,7 @@ fn what_a_failed_callout_told_is_told_again() {
 }
 
 #[test]
-fn more_is_asked_for_when_a_quarter_is_left_and_other_keys_join() {
+fn more_is_asked_for_when_a_third_is_left_and_other_keys_join() {
     let mut leases = leases(&[part(1, "l", 8, 100 * MS), part(2, "m", 8, 100 * MS)]);
     for n in 1..=6 {
         assert!(!leases.wants_renewal(), "{n}");
@@ -163,7 +163,7 @@ fn a_renewal_that_brings_nothing_is_not_repeated_at_once() {
     leases.answered(told, VERSION, &[], times(6 * MS));
     assert!(admit(&mut leases, "l", 9 * MS));
     assert!(!leases.wants_renewal());
-    assert!(!admit(&mut leases, "l", 20 * MS));
+    assert!(!admit(&mut leases, "l", 40 * MS));
     assert!(leases.wants_renewal());
 }
 

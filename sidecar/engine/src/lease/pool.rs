@@ -119,7 +119,10 @@ impl<T> Pool<T> {
         let guess = self.rate.per_s(now_us) / 2.0;
         let mut leases = self.leases.iter_mut().rev();
         let lease = leases.find(|lease| lease.left > 0 && now_us < lease.ends_us)?;
-        let wanted = units_in(per_s.map_or(guess, float), lease.ends_us - now_us);
+        let per_s_or_guess = per_s.map_or(guess, float);
+        let wanted = self
+            .terms
+            .units_to_spend(per_s_or_guess, lease.ends_us - now_us);
         let units = wanted.saturating_sub(held);
         let units = units.min(if per_s.is_some() {
             lease.left
@@ -143,10 +146,12 @@ impl<T> Pool<T> {
     /// Whether [`Pool::lend`] would lend most of what a filter needs for half of the longest time of a lease.
     #[must_use]
     pub fn can_lend(&self, now_us: u64, per_s: u64, held: u64) -> bool {
-        let needed = units_in(float(per_s), self.terms.longest_us / 2).saturating_sub(held);
+        let half_us = self.terms.longest_us / 2;
+        let needed = self.terms.units_to_spend(float(per_s), half_us);
+        let needed = needed.saturating_sub(held);
         self.leases.iter().any(|lease| {
             lease.left >= needed.max(SMALLEST_PART)
-                && now_us.saturating_add(self.terms.longest_us / 2) < lease.ends_us
+                && now_us.saturating_add(half_us) < lease.ends_us
         })
     }
 
@@ -315,12 +320,6 @@ impl<T> Pool<T> {
     pub fn is_idle(&self, now_us: u64) -> bool {
         self.leases.is_empty() && !self.asking && self.lent == 0 && self.rate.per_s(now_us) < 1.0
     }
-}
-
-/// How many units are spent in a time.
-fn units_in(per_s: f64, us: u64) -> u64 {
-    // Not negative, and a cast of a float saturates.
-    (per_s * float(us) / 1e6) as u64
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::decide::denials::Denials;
 use crate::decide::epoch::PolicyHandle;
 use crate::decide::receipts;
 use crate::decide::settle::Settler;
+use crate::policy::Limit;
 use crate::telemetry::metrics::LeaseMetrics;
 
 /// Renewals and returns wait for others for this part of the longest lease, at most, so that they share a call: a renewal begins
@@ -270,7 +271,11 @@ fn unspent(grant: Grant<Arc<Receipt>>) -> EndedLease<Arc<Receipt>> {
 
 /// How long a key's renewal or return waits for others.
 fn grouping_us(key: &KeyOf) -> u64 {
-    key.limit.lease.map_or(0, |terms| terms.longest_us) / GROUPING_PART
+    longest_us(&key.limit) / GROUPING_PART
+}
+
+fn longest_us(limit: &Limit) -> u64 {
+    limit.lease.map_or(0, |terms| terms.longest_us)
 }
 
 impl Wish {
@@ -283,7 +288,8 @@ impl Wish {
                 (*within_us).clamp(least_us, most_us)
             }
             // A denial found them, or an operator ended them.
-            Self::Look(_) | Self::Return(_) => 0,
+            Self::Look(_) => 0,
+            Self::Return(ended) => longest_us(&ended.tag.limit) / 2,
             Self::Tell(_) => TELL_WITHIN_US,
         }
     }

@@ -59,6 +59,13 @@ pub struct More {
     held: u64,
 }
 
+impl More {
+    #[cfg(test)]
+    pub(super) fn new(key: KeyOf, per_s: u64, held: u64) -> Self {
+        Self { key, per_s, held }
+    }
+}
+
 impl Leases {
     /// Notes what became of parts: what was spent is counted, and what was not is put back.
     pub fn account(&self, reports: &[PartReport]) -> (Vec<Admissions>, Vec<More>) {
@@ -214,8 +221,7 @@ impl Leases {
     }
 
     /// Counts parts as spent that no filter has accounted for in time. Call it about every second.
-    pub fn forget_parts(&self) {
-        let now_us = clock::now_us();
+    pub fn forget_parts(&self, now_us: u64) {
         let mut parts = self.parts.lock();
         let silent =
             parts.extract_if(|_, part| part.ends_us.saturating_add(ACCOUNT_WITHIN_US) < now_us);

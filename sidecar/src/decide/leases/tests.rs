@@ -1,6 +1,7 @@
 //! Tests of the leases by key: what a store grants is made up here.
 
 use sluicegate_engine::Outcome;
+use sluicegate_protocol::{LeasePart, PartReport};
 
 use super::ask::Asked;
 use super::*;
@@ -144,4 +145,97 @@ fn keys_are_bounded_and_idle_ones_make_room() {
     let later_us = clock::now_us() + 10_000_000;
     shard.sweep(later_us);
     assert_eq!((shard.keys, shard.by_limit.len()), (0, 0));
+}
+
+/// What a filter says of a part.
+fn told(id: u64, spent: u64, ended: bool, wants_per_s: u64) -> PartReport {
+    PartReport {
+        id,
+        spent,
+        decisions: spent,
+        ended,
+        wants_per_s,
+    }
+}
+
+impl World {
+    fn lend(&self, key: &str, epoch: u64) -> Option<LeasePart<'static>> {
+        self.leases.lend_first(&self.limit, key, epoch)
+    }
+
+    /// Units that were spent, and units that are held, as the metrics have them.
+    fn spent_and_held(&self) -> (u64, u64) {
+        let metrics = self.metrics.leases("l").unwrap();
+        (metrics.spent(), metrics.held(self.held()))
+    }
+}
+
+#[test]
+fn what_a_filter_tells_is_counted_once_and_the_rest_comes_back() {
+    let world = world();
+    world.grant("k", 1);
+    assert!(world.lend("other", 1).is_none() && world.lend("k", 2).is_none());
+    let more = More::new(world.wanted("k", 1).under(1), 5, 0);
+    let part = world.leases.lend(&more).unwrap();
+    assert_eq!((part.limit.as_ref(), part.key.as_ref()), ("l", "k"));
+    assert_eq!((part.quota, part.remaining), (9_000, 5_100 - part.units));
+    assert!(
+        (44..=45).contains(&part.units),
+        "5 a second for nine seconds"
+    );
+    assert!((9_900_000..10_000_000).contains(&part.lasts_us));
+    assert_eq!(world.spent_and_held(), (0, 100), "lent is held");
+    let account = |report| world.leases.account(&[report]);
+    for _ in 0..2 {
+        let (_, wanted) = account(told(part.id, 10, false, 0));
+        assert!(wanted.is_empty());
+        assert_eq!(world.spent_and_held(), (10, 90), "a total");
+    }
+    let (admissions, wanted) = account(told(part.id, 12, true, 7));
+    assert_eq!((admissions.len(), admissions[0].decisions), (1, 2));
+    assert_eq!(wanted.len(), 1);
+    assert_eq!(world.spent_and_held(), (12, 88));
+    assert_eq!(world.held(), 88, "it is in the lease again");
+    let (admissions, wanted) = account(told(part.id, 40, true, 7));
+    assert!(admissions.is_empty() && wanted.is_empty(), "it is over");
+    account(told(1, 40, true, 7));
+    assert_eq!(world.spent_and_held(), (12, 88), "an unknown part");
+}
+
+#[test]
+fn a_filter_cannot_spend_more_than_it_was_lent() {
+    let world = world();
+    world.grant("k", 1);
+    let more = More::new(world.wanted("k", 1).under(1), 1_000, 0);
+    let part = world.leases.lend(&more).unwrap();
+    assert_eq!(part.units, 100);
+    assert!(world.leases.lend(&more).is_none(), "nothing is left");
+    world.leases.account(&[told(part.id, u64::MAX, true, 0)]);
+    assert_eq!(world.spent_and_held(), (100, 0));
+}
+
+#[test]
+fn a_part_that_is_not_accounted_for_in_time_is_spent() {
+    let world = world();
+    world.grant("k", 1);
+    let more = More::new(world.wanted("k", 1).under(1), 1_000, 0);
+    world.leases.lend(&more).unwrap();
+    world.leases.forget_parts(clock::now_us() + 12_000_000);
+    assert_eq!(world.spent_and_held(), (0, 100));
+    world.leases.forget_parts(clock::now_us() + 14_000_000);
+    assert_eq!(world.spent_and_held(), (100, 0));
+}
+
+#[tokio::test]
+async fn a_filter_that_wants_more_waits_for_the_keeper_and_for_nothing_else() {
+    let world = world();
+    world.grant("k", 1);
+    let more = |per_s| [More::new(world.wanted("k", 1).under(1), per_s, 0)];
+    assert!(world.leases.prepare(&[]).is_none());
+    assert!(world.leases.prepare(&more(10)).is_none(), "it is there");
+    let told = world.leases.prepare(&more(1_000)).unwrap();
+    let mut wished = world.leases.wished.lock().await;
+    assert!(matches!(wished.try_recv(), Ok(Wish::Ask { .. })));
+    drop(wished.try_recv());
+    assert!(told.await.is_err(), "the keeper has done what it could");
 }

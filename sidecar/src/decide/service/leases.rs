@@ -108,10 +108,7 @@ impl Service {
 
     /// What leases hold and have spent, if a limit of the policy in force has some.
     pub fn lease_totals(&self) -> Option<LeaseTotals> {
-        let spent = self.policy.current().metrics.spent_by_leases()?;
-        Some(LeaseTotals {
-            held: self.leases.held().values().sum(),
-            spent,
-        })
+        let epoch = self.policy.current();
+        epoch.metrics.lease_totals(&self.leases.held())
     }
 }

@@ -63,7 +63,7 @@ impl LeaseMetrics {
     }
 
     /// Units spent so far.
-    pub(super) fn spent(&self) -> u64 {
+    pub fn spent(&self) -> u64 {
         self.spent.get()
     }
 
@@ -89,9 +89,14 @@ impl LeaseMetrics {
         self.on_the_way.fetch_sub(units, Ordering::Relaxed);
     }
 
-    /// Sets the gauge: the leases hold so many units.
+    /// Units that are held, if the leases have so many.
+    pub fn held(&self, leased: u64) -> u64 {
+        leased.saturating_add(self.on_the_way.load(Ordering::Relaxed))
+    }
+
+    /// Sets the gauge: the leases have so many units.
     pub(super) fn set_held(&self, leased: u64) {
-        let units = leased.saturating_add(self.on_the_way.load(Ordering::Relaxed));
+        let units = self.held(leased);
         self.held.set(i64::try_from(units).unwrap_or(i64::MAX));
     }
 }

@@ -1,17 +1,22 @@
-//! Leases of three real sidecars on one real Redis, under steady, bursty and skewed load, while one is killed and one stopped:
-//! nothing is over, what is idle elsewhere at a denial is within the published bound, and no unit is lost.
+//! Leases of three real sidecars on one real Redis, each with a real Envoy of two workers and so two filters, under steady, bursty
+//! and skewed load, while a sidecar is killed, one is stopped, and an Envoy is killed: nothing is over, what is idle elsewhere at
+//! a denial is within the published bound, and no unit is lost.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate_tests::client::{client, get};
+use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, metric_in};
+use sluicegate_tests::upstream;
+
+use crate::support::plugin;
 
 const SIDECARS: usize = 3;
-const QUOTA: u64 = 4_000;
+const QUOTA: u64 = 2_000;
 const WINDOW: Duration = Duration::from_secs(4);
 const PRECISION: Duration = Duration::from_millis(200);
 /// L.
@@ -21,7 +26,7 @@ const MEMORY_S: f64 = 0.25;
 /// Between two readings of what a sidecar holds.
 const READ_EVERY: Duration = Duration::from_millis(5);
 
-/// A time of load: decisions a second for each sidecar, and how many in one request.
+/// A time of load: requests a second for each Envoy, and how many at once.
 struct Phase {
     name: &'static str,
     rates: [u64; SIDECARS],
@@ -30,36 +35,36 @@ struct Phase {
 }
 
 const PHASES: [Phase; 5] = [
-    // The limit's own rate is 1,000 a second: the first window fills.
+    // The limit's own rate is 500 a second: the first window fills.
     Phase {
         name: "steady",
-        rates: [450; 3],
-        at_once: 5,
+        rates: [230; 3],
+        at_once: 2,
         length: Duration::from_secs(9),
     },
     // Many leases, and then a demand that takes every unit when it comes back: a unit that was spent late would be over.
     Phase {
         name: "below the limit",
-        rates: [260; 3],
-        at_once: 3,
+        rates: [130; 3],
+        at_once: 1,
         length: Duration::from_secs(7),
     },
     Phase {
         name: "flood",
-        rates: [1_300; 3],
-        at_once: 20,
+        rates: [500; 3],
+        at_once: 10,
         length: Duration::from_secs(5),
     },
     Phase {
         name: "skewed",
-        rates: [1_200, 60, 20],
-        at_once: 5,
+        rates: [10, 450, 30],
+        at_once: 3,
         length: Duration::from_secs(4),
     },
     Phase {
         name: "bursty",
-        rates: [450; 3],
-        at_once: 60,
+        rates: [230; 3],
+        at_once: 40,
         length: Duration::from_secs(4),
     },
 ];
@@ -70,7 +75,6 @@ struct Asked {
     sidecar: usize,
     sent: Instant,
     answered: Instant,
-    decisions: u64,
     admitted: u64,
     denied: bool,
 }
@@ -83,11 +87,11 @@ struct Held {
     units: u64,
 }
 
-/// Where the sidecars listen; a restart keeps the ports.
-#[derive(Clone, Copy)]
-struct Ports {
-    decisions: u16,
-    admin: u16,
+/// Where requests go, and where the sidecar says what it holds; a restart keeps the ports.
+#[derive(Clone)]
+struct Target {
+    url: String,
+    metrics: String,
 }
 
 fn policy(redis: &Redis) -> String {
@@ -108,60 +112,48 @@ limits:
     )
 }
 
-/// Asks one sidecar at the rate of each phase. A sidecar that is away is asked again with the next request.
+/// Asks through one Envoy at the rate of each phase. While it is away, or its sidecar, nothing is admitted.
 async fn load(
-    (sidecar, ports): (usize, Ports),
+    (sidecar, target): (usize, Target),
     began: Instant,
     phase: Arc<AtomicUsize>,
     log: Arc<Mutex<Vec<Asked>>>,
 ) {
     let client = client();
-    let url = format!("http://127.0.0.1:{}/v1/decide", ports.decisions);
     let mut next = began;
     while let Some(now) = PHASES.get(phase.load(Ordering::Relaxed)) {
-        let decision = json!({ "checks": [{ "limit": "hot", "key": "k" }] });
-        let body = json!({ "decisions": vec![decision; now.at_once] }).to_string();
         // A clock that fell behind, on a machine that stalls, does not send everything at once.
         next = (next + Duration::from_secs(now.at_once as u64) / now.rates[sidecar] as u32)
             .max(Instant::now() - Duration::from_millis(50));
         tokio::time::sleep_until(next.into()).await;
-        let sent = Instant::now();
-        let request = client.post(&url).header("content-type", "application/json");
-        let Ok(answer) = request.body(body).send().await else {
-            continue;
-        };
-        let Ok(text) = answer.text().await else {
-            continue;
-        };
-        let answered = Instant::now();
-        let answer: Value = serde_json::from_str(&text).expect("JSON");
-        let verdicts = answer["verdicts"].as_array().expect("verdicts");
-        let outcome = |is: &str| {
-            verdicts
-                .iter()
-                .filter(|verdict| verdict["outcome"] == is)
-                .count()
-        };
-        let asked = Asked {
-            sidecar,
-            sent,
-            answered,
-            decisions: now.at_once as u64,
-            admitted: outcome("admitted") as u64,
-            denied: outcome("denied") > 0,
-        };
-        log.lock().unwrap().push(asked);
+        for _ in 0..now.at_once {
+            let request = client.get(&target.url);
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                let sent = Instant::now();
+                let Ok(answer) = request.send().await else {
+                    return;
+                };
+                let asked = Asked {
+                    sidecar,
+                    sent,
+                    answered: Instant::now(),
+                    admitted: u64::from(answer.status() == 200),
+                    denied: answer.status() == 429,
+                };
+                log.lock().unwrap().push(asked);
+            });
+        }
     }
 }
 
 /// Reads what a sidecar holds, for as long as there is load.
-async fn watch(ports: Ports, ended: Arc<AtomicBool>) -> Vec<Held> {
+async fn watch(target: Target, ended: Arc<AtomicBool>) -> Vec<Held> {
     let client = client();
-    let url = format!("http://127.0.0.1:{}/metrics", ports.admin);
     let mut readings = Vec::new();
     while !ended.load(Ordering::Relaxed) {
         let from = Instant::now();
-        if let Ok(answer) = client.get(&url).send().await
+        if let Ok(answer) = client.get(&target.metrics).send().await
             && let Ok(text) = answer.text().await
         {
             readings.push(Held {
@@ -196,7 +188,7 @@ fn highest_rate(log: &[Asked]) -> f64 {
     let (mut weight, mut last, mut highest) = (0.0, None, 0.0_f64);
     for asked in log {
         let age = last.map_or(0.0, |last| asked.sent.duration_since(last).as_secs_f64());
-        weight = weight * (-age / MEMORY_S).exp() + asked.decisions as f64;
+        weight = weight * (-age / MEMORY_S).exp() + 1.0;
         highest = highest.max(weight / MEMORY_S);
         last = Some(asked.sent);
     }
@@ -224,45 +216,62 @@ fn most_idle_elsewhere(log: &[Asked], readings: &[Vec<Held>]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_sidecars_with_leases_are_never_over_and_lose_no_unit() {
+async fn three_sidecars_of_two_filters_each_are_never_over_and_lose_no_unit() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let policy = policy(&redis);
-    let mut sidecars = Vec::new();
+    let upstream = upstream::start().await;
+    let mut chains = Vec::new();
     for _ in 0..SIDECARS {
-        sidecars.push(Sidecar::start(&policy, folder.path()).await);
+        let sidecar = Sidecar::start(&policy, folder.path()).await;
+        let rules = json!([{
+            "name": "hot",
+            "checks": [{ "limit": "hot", "key": [{ "constant": "k" }] }],
+            "when_unavailable": "deny",
+        }]);
+        let plugin = Some(plugin(rules));
+        let of_its_own = tempfile::tempdir().unwrap();
+        let envoy =
+            Envoy::start_workers(of_its_own.path(), 2, sidecar.port, upstream, plugin, |_| {})
+                .await;
+        chains.push((sidecar, envoy, of_its_own));
     }
-    let ports = |sidecar: &Sidecar| Ports {
-        decisions: sidecar.port,
-        admin: sidecar.admin_port,
+    let target = |(sidecar, envoy, _): &(Sidecar, Envoy, _)| Target {
+        url: envoy.url("/"),
+        metrics: format!("http://127.0.0.1:{}/metrics", sidecar.admin_port),
     };
-    let ports: Vec<_> = sidecars.iter().map(ports).collect();
+    let targets: Vec<_> = chains.iter().map(target).collect();
     let (phase, ended) = (
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicBool::new(false)),
     );
     let log = Arc::new(Mutex::new(Vec::new()));
     let began = Instant::now();
-    let each = ports.iter().copied().enumerate();
+    let each = targets.iter().cloned().enumerate();
     let loads: Vec<_> = each
         .map(|of| tokio::spawn(load(of, began, Arc::clone(&phase), Arc::clone(&log))))
         .collect();
-    let watches = ports.iter().copied();
+    let watches = targets.iter().cloned();
     let watches: Vec<_> = watches
-        .map(|ports| tokio::spawn(watch(ports, Arc::clone(&ended))))
+        .map(|target| tokio::spawn(watch(target, Arc::clone(&ended))))
         .collect();
     for (index, one) in PHASES.iter().enumerate() {
         phase.store(index, Ordering::Relaxed);
         tokio::time::sleep(one.length / 2).await;
-        match index {
+        let sidecars = chains.iter_mut().map(|(sidecar, ..)| sidecar);
+        match (index, sidecars.skip(1).collect::<Vec<_>>().as_mut_slice()) {
             // Killed, with what it holds, while the limit is used up and while it is not.
-            1 | 4 => sidecars[1].restart().await,
-            3 => {
-                sidecars[2].signal("TERM");
-                sidecars[2].wait().await;
-                sidecars[2].restart().await;
+            (1 | 4, [second, _]) => second.restart().await,
+            (3, [_, third]) => {
+                third.signal("TERM");
+                third.wait().await;
+                third.restart().await;
             }
             _ => {}
+        }
+        if index == 2 {
+            // With what its filters hold. Its sidecar is not asked any more.
+            chains[0].1.kill();
         }
         tokio::time::sleep(one.length / 2).await;
     }
@@ -280,16 +289,15 @@ async fn three_sidecars_with_leases_are_never_over_and_lose_no_unit() {
 
     let most = most_in_a_window(&log);
     let (asked, admitted) = log.iter().fold((0, 0), |(asked, admitted), one| {
-        (asked + one.decisions, admitted + one.admitted)
+        (asked + 1, admitted + one.admitted)
     });
     let bound = 2.0 * highest_rate(&log) * LONGEST.as_secs_f64();
     let idle = most_idle_elsewhere(&log, &readings);
     let (mut spent, mut calls) = (0, 0);
-    for (index, ports) in ports.iter().enumerate() {
-        let url = format!("http://127.0.0.1:{}/metrics", ports.admin);
+    for (index, target) in targets.iter().enumerate() {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            let (_, text) = get(&url).await;
+            let (_, text) = get(&target.metrics).await;
             let units = |event: &str| {
                 value(
                     &text,
