@@ -21,7 +21,7 @@ const ON_ITS_WAY_US: u64 = FILTER_TIMEOUT_MS * 1_000;
 const CACHED_US: u64 = 1_000_000;
 /// Retry-after is rounded up to milliseconds three times: in the verdict, and in what is left of it when the sidecar and
 /// then the filter give it again.
-const RETRY_UNIT_US: u64 = 3_000;
+const ROUNDED_UP_US: u64 = 3_000;
 /// Units that decisions of the other clients may hold on a Cluster while they are taken and given back.
 const TAKEN_AND_GIVEN_BACK: u64 = 8 * MOST;
 
@@ -210,7 +210,8 @@ async fn judge(
         records,
         disturbances: vec![disturbance],
         cached_us: CACHED_US,
-        retry_unit_us: RETRY_UNIT_US,
+        // What is left of a cached retry-after counts from the arrival of the answer that brought it.
+        retry_late_us: ROUNDED_UP_US + slowest(seen, |answer| matches!(answer, Answer::Denied(_))),
     });
     let counts = Counts::of(seen);
     let back = seen.iter().filter(|one| {
@@ -218,7 +219,6 @@ async fn judge(
     });
     let back = back.map(|one| one.answered_us).min();
     let back_after = Duration::from_micros(back.map_or(u64::MAX, |at| at - times.mended_us));
-    let slowest = seen.iter().map(|one| one.answered_us - one.sent_us).max();
     let vm_deaths = chain.envoy.vm_deaths().await;
     let mut failures = Vec::new();
     let mut require = |holds: bool, what: String| {
@@ -244,19 +244,56 @@ async fn judge(
         format!("{} denials checked", report.denials),
     );
     if !fault.lies {
-        // One line for each finding would be thousands.
-        let found = report.violations.iter().take(5);
-        found.for_each(|one| require(false, one.to_string()));
+        // One line for each finding would be thousands: the first and the last.
+        let after = |at: u64| (at as i64 - times.broken_us as i64) as f64 / 1e6;
+        let mut found: Vec<_> = report.violations.iter().collect();
+        found.sort_by_key(|one| one.when.to);
+        if std::env::var_os("DEBUG").is_some() {
+            for one in &found {
+                eprintln!("DEBUG {:.3} {}", after(one.when.from), one);
+            }
+            let mut all: Vec<_> = seen.iter().collect();
+            all.sort_by_key(|o| o.sent_us);
+            for o in all {
+                let t = after(o.sent_us);
+                if t > -0.3 && t < 5.0 {
+                    eprintln!(
+                        "SEEN {t:.4} {:.4} {} {} {} {:?}",
+                        after(o.answered_us),
+                        o.rule,
+                        o.client,
+                        o.cost,
+                        o.answer
+                    );
+                }
+            }
+        }
+        let ends = found.first().into_iter().chain(found.last());
+        for one in ends {
+            let (from, to) = (after(one.when.from), after(one.when.to));
+            let all = found.len();
+            require(
+                false,
+                format!("one of {all}, {from:.3} to {to:.3} s after the fault: {one}"),
+            );
+        }
     }
     let fullest = report.largest_excess().map(|peak| (peak.units, peak.quota));
     Outcome {
         name: fault.name,
         counts,
-        slowest: Duration::from_micros(slowest.unwrap_or_default()),
+        slowest: Duration::from_micros(slowest(seen, |_| true)),
         vm_deaths,
         fullest,
         lost_units,
         back_after,
         failures,
     }
+}
+
+/// The longest time until an answer of some kind, in microseconds.
+fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
+    let of_kind = seen.iter().filter(|one| kind(one.answer));
+    let times = of_kind.map(|one| one.answered_us - one.sent_us);
+    times.max().unwrap_or_default()
 }

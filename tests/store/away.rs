@@ -313,3 +313,32 @@ async fn s24_no_denial_outlasts_one_window_after_a_failover_to_a_clock_behind() 
     // Had the cached denial lasted until its end, no read would have repaired the state: almost two windows.
     assert!(locked < WINDOW + Duration::from_millis(1_800), "{locked:?}");
 }
+
+/// The sidecar voided its own cached denials when the store's clock was set back, and filters kept theirs: a key was
+/// locked for a window and `denial_ttl`, as the campaign of tests/chaos saw. A filter voids them with the first answer
+/// of another epoch.
+#[tokio::test]
+async fn s24_a_clock_that_is_set_back_ends_the_cached_denials_of_filters_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = SteppedClock::build(folder.path());
+    let redis = Redis::start_in(&[], &clock.environment()).await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 100), folder.path()).await;
+    let epoch = async || {
+        let body = r#"{ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }"#;
+        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        let (_, answer) = sluicegate_tests::client::post(&url, body).await;
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        answer["epoch"].as_u64().unwrap()
+    };
+    wait_until_back(&sidecar, "k").await;
+    let before = epoch().await;
+    assert_eq!(epoch().await, before);
+    clock.set_ahead_us(-60_000_000);
+    eventually("the next answers are of another epoch", async || {
+        epoch().await == before + 1
+    })
+    .await;
+    // Once for each step, and the policy is the same.
+    assert_eq!(epoch().await, before + 1);
+    assert_eq!(sidecar.metric("sluicegate_policy_epoch").await, 1.0);
+}

@@ -29,8 +29,9 @@ pub struct History {
     /// For how long a denial may be given again from a cache. It was true when it was made, so what others took
     /// since then does not count against its retry-after.
     pub cached_us: u64,
-    /// The unit in which retry-after is told, rounded up: 1,000 for milliseconds.
-    pub retry_unit_us: u64,
+    /// By how much a retry-after may be told too long: the unit to which it is rounded up, and the time that an answer
+    /// travelled if what is left of it counts from the answer's arrival. At least 1, since it is an exact time otherwise.
+    pub retry_late_us: u64,
 }
 
 /// A limit: a request needs room in all of its windows.

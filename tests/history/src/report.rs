@@ -34,9 +34,15 @@ pub enum Wrong {
         at_least: u64,
     },
     /// At the promised time there was no room, although nobody else used the key.
-    TooEarly,
+    TooEarly {
+        /// How much later there would certainly have been room.
+        by_us: u64,
+    },
     /// There was room before the promised time.
-    TooLate,
+    TooLate {
+        /// How much earlier there was certainly room.
+        by_us: u64,
+    },
 }
 
 /// One finding.

@@ -16,38 +16,55 @@ pub(crate) fn check(history: &History, ledger: &Ledger, report: &mut Report) {
     }
 }
 
-fn promise(
-    history: &History,
-    ledger: &Ledger,
-    record: &Record,
-    retry_after: u64,
-    report: &mut Report,
-) {
+fn promise(history: &History, ledger: &Ledger, record: &Record, told: u64, report: &mut Report) {
     let when = record.when;
-    let at = Span {
-        from: when.from + retry_after,
-        to: when.to + retry_after,
+    let Some((limit, _, bucket, _)) = windows(history, &record.checks).next() else {
+        return;
+    };
+    let after = |wait: u64| Span {
+        from: when.from + wait,
+        to: when.to + wait,
     };
     // Only what was certainly taken before the denial was first made counts: later takings are somebody else's traffic.
     let since = forgotten_until(history, when);
     let until = when.from.saturating_sub(history.cached_us);
-    let early = windows(history, &record.checks).find(|(_, window, bucket, cost)| {
-        let used = ledger.certain(*bucket).at_least(window, at, since, until);
-        used + cost > window.quota
-    });
-    if let Some((limit, _, bucket, _)) = early {
-        report.add(&limit.name, bucket, when, Wrong::TooEarly);
-    }
-    // It is told rounded up: the promised time is later than this.
-    let before = Span {
-        from: at.from.saturating_sub(history.retry_unit_us),
-        to: at.to.saturating_sub(history.retry_unit_us),
+    let is_full = |wait: u64| {
+        windows(history, &record.checks).any(|(_, window, bucket, cost)| {
+            let uses = ledger.certain(bucket);
+            uses.at_least(window, after(wait), since, until) + cost > window.quota
+        })
     };
-    let full = windows(history, &record.checks).any(|(limit, window, bucket, cost)| {
-        let used = ledger.possible(bucket).at_most(window, before, when.to);
-        used + limit.idle + cost > window.quota
-    });
-    if !full && let Some((limit, _, bucket, _)) = windows(history, &record.checks).next() {
-        report.add(&limit.name, bucket, when, Wrong::TooLate);
+    if is_full(told) {
+        let longest = windows(history, &record.checks).map(|(_, window, ..)| window.held_us());
+        let latest = told + longest.max().unwrap_or(0);
+        let by_us = first(told, latest, |wait| !is_full(wait)) - told;
+        report.add(&limit.name, bucket, when, Wrong::TooEarly { by_us });
     }
+    let may_be_full = |wait: u64| {
+        windows(history, &record.checks).any(|(limit, window, bucket, cost)| {
+            let used = ledger
+                .possible(bucket)
+                .at_most(window, after(wait), when.to);
+            used + limit.idle + cost > window.quota
+        })
+    };
+    // Just before the promised time, whatever it was rounded up by.
+    let before = told.saturating_sub(history.retry_late_us);
+    if !may_be_full(before) {
+        let by_us = told - first(0, before, |wait| !may_be_full(wait));
+        report.add(&limit.name, bucket, when, Wrong::TooLate { by_us });
+    }
+}
+
+/// The first wait from `low` to `high` with which this holds; it holds from there on, since units only end.
+fn first(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
 }

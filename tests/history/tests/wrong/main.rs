@@ -57,7 +57,7 @@ fn one_denial_without_need_is_wrong() {
 fn one_denial_that_takes_is_not_all_or_nothing() {
     for wrong in found(Bug::DenialTakes, 0) {
         let takes = |one: &Wrong| {
-            let left = matches!(one, Wrong::LessLeft { .. } | Wrong::TooLate);
+            let left = matches!(one, Wrong::LessLeft { .. } | Wrong::TooLate { .. });
             left || *one == Wrong::DenialsTook
         };
         assert!(!wrong.is_empty() && wrong.iter().all(takes), "{wrong:?}");
@@ -69,10 +69,21 @@ fn one_denial_that_takes_is_not_all_or_nothing() {
 #[test]
 fn one_retry_after_that_is_a_unit_too_short_or_too_long_is_untrue() {
     for wrong in found(Bug::RetriesEarly, 0) {
-        assert_eq!(wrong, [Wrong::TooEarly]);
+        assert!(
+            matches!(wrong[..], [Wrong::TooEarly { by_us: 1..=1_000 }]),
+            "{wrong:?}"
+        );
     }
     for wrong in found(Bug::RetriesLate, 0) {
-        assert_eq!(wrong, [Wrong::TooLate]);
+        assert!(
+            matches!(
+                wrong[..],
+                [Wrong::TooLate {
+                    by_us: 1_000..2_000
+                }]
+            ),
+            "{wrong:?}"
+        );
     }
 }
 
@@ -88,8 +99,8 @@ fn one_call_that_is_made_twice_leaves_too_little() {
 fn one_admission_that_is_forgotten_leaves_too_much() {
     for wrong in found(Bug::Forgets, 0) {
         let much = |one: &Wrong| {
-            let much = matches!(one, Wrong::MoreLeft { .. } | Wrong::Over { .. });
-            much || *one == Wrong::TooEarly
+            let early = matches!(one, Wrong::TooEarly { .. });
+            early || matches!(one, Wrong::MoreLeft { .. } | Wrong::Over { .. })
         };
         assert!(!wrong.is_empty() && wrong.iter().all(much), "{wrong:?}");
     }

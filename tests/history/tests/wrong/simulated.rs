@@ -222,6 +222,6 @@ pub fn run(simulation: &Simulation) -> History {
         records,
         disturbances: Vec::new(),
         cached_us: 0,
-        retry_unit_us: UNIT,
+        retry_late_us: UNIT,
     }
 }
