@@ -95,9 +95,4 @@ impl Fault {
         self.lasts = time;
         self
     }
-
-    pub const fn back_within(mut self, time: Duration) -> Self {
-        self.back_within = time;
-        self
-    }
 }

@@ -13,8 +13,14 @@ pub struct Counts {
     pub refused: u64,
     pub other: u64,
     pub lost: u64,
+    /// Without an answer, although others were answered meanwhile.
     pub hung: u64,
+    /// Without an answer while nobody was answered: the machine stood still.
+    pub stalled: u64,
 }
+
+/// So many answers while a request waits show that the machine is not standing still.
+const OTHERS: usize = 100;
 
 impl Counts {
     pub fn of(seen: &[Seen]) -> Self {
@@ -27,11 +33,21 @@ impl Counts {
                 Answer::Refused => &mut counts.refused,
                 Answer::Other(_) => &mut counts.other,
                 Answer::Lost => &mut counts.lost,
-                Answer::Hung => &mut counts.hung,
+                Answer::Hung if others_are_answered(one, seen) => &mut counts.hung,
+                Answer::Hung => &mut counts.stalled,
             } += 1;
         }
         counts
     }
+}
+
+/// Whether Envoy answered others while a request waited in vain.
+fn others_are_answered(waits: &Seen, seen: &[Seen]) -> bool {
+    let meanwhile = |one: &&Seen| {
+        let answered = one.answer != Answer::Hung && one.answer != Answer::Lost;
+        answered && one.answered_us > waits.sent_us && one.answered_us < waits.answered_us
+    };
+    seen.iter().filter(meanwhile).count() >= OTHERS
 }
 
 /// The figures of one fault.

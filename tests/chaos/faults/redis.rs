@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use sluicegate_tests::process::POLL;
+
 use crate::campaign::Campaign;
 use crate::chain::{Chain, Place};
 use crate::fault::Fault;
+use crate::rules::WINDOW_US;
 
 /// A minute: many windows.
 const STEP_US: i64 = 60_000_000;
+/// Requests that no cached denial answers come several times in this time.
+const REPAIRED_WITHIN: Duration = Duration::from_millis(500);
 /// Keys of a snapshot, and how long Redis takes to load each: more than two seconds in all.
 const KEYS: u32 = 20_000;
 const KEY_DELAY_US: u32 = 125;
@@ -71,14 +76,30 @@ async fn memory(campaign: &mut Campaign) {
             async |chain, _| send(chain, "CONFIG SET maxmemory 0").await,
         )
         .await;
-    // Everything is evicted again and again, as long as there is no memory.
-    let fault = Fault::new("Redis out of memory (allkeys-lru)").forgets();
+    let fault = Fault::new("Redis evicts half of its keys (allkeys-random)").forgets();
     campaign
         .run(
-            fault.unnoticed(),
+            fault.unnoticed().lasts(Duration::ZERO),
             async |chain, _| {
-                send(chain, "CONFIG SET maxmemory-policy allkeys-lru").await;
-                send(chain, "CONFIG SET maxmemory 1").await;
+                send(chain, "CONFIG SET maxmemory-policy allkeys-random").await;
+                send(chain, "DEBUG POPULATE 600 filler 1000").await;
+                let info: String = chain.redis().command("INFO memory").await;
+                let used = info
+                    .lines()
+                    .find_map(|line| line.strip_prefix("used_memory:"));
+                let used: u64 = used
+                    .and_then(|bytes| bytes.parse().ok())
+                    .expect("its memory");
+                let half = used - 600 * 1_000 / 2;
+                send(chain, &format!("CONFIG SET maxmemory {half}")).await;
+                let redis = chain.redis();
+                while redis
+                    .command::<String>("INFO stats")
+                    .await
+                    .contains("evicted_keys:0\r")
+                {
+                    tokio::time::sleep(POLL).await;
+                }
             },
             async |chain, _| send(chain, "CONFIG SET maxmemory 0").await,
         )
@@ -119,9 +140,10 @@ async fn clock(campaign: &mut Campaign) {
             .run(
                 fault,
                 async |chain, _| chain.clock().set_ahead_us(ahead_us),
-                // For one window, denials are about another clock.
+                // The first request that reaches the store repairs the state; one window later, all is as before.
                 async |_, _| {
-                    tokio::time::sleep(Duration::from_micros(crate::rules::WINDOW_US)).await
+                    let window = Duration::from_micros(WINDOW_US);
+                    tokio::time::sleep(REPAIRED_WITHIN + window).await;
                 },
             )
             .await;
