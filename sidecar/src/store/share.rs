@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::cluster::slots::tag;
 use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
     Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, FleetPosition, MAX_RECORDS,
@@ -54,10 +53,11 @@ pub struct Debt {
 }
 
 impl Debt {
-    /// The bucket, in the same slot, that marks the call of this name as executed.
+    /// The bucket, in the same slot, that marks the call of this name as executed. On a Cluster each debt is a call of its
+    /// own, so the mark is the debt's: debts of one subject share their slot.
     pub fn once(&self, name: &str) -> Bucket {
         Bucket {
-            key: format!("sg:{{{}}}:written:{name}", tag(&self.bucket.key)),
+            key: format!("{}:written:{name}", self.bucket.key),
             spec: BucketSpec {
                 algorithm: Algorithm::SlidingLog,
                 quota: 1,

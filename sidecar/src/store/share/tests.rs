@@ -141,3 +141,24 @@ proptest! {
         prop_assert_eq!(sum(records), sum(&taken));
     }
 }
+
+/// On a Cluster each debt is written back by a call of its own, and two windows of one subject have one slot: with a mark
+/// for both, the second was taken for a repetition of the first, and its admissions were lost.
+#[test]
+fn each_debt_has_a_mark_of_its_own_in_its_slot() {
+    let keys = ["sg:{s}:l:log1:1s", "sg:{s}:l:log1:1h", "sg:{s}:m:log1:1s"];
+    let marks = keys.map(|key| {
+        let debt = Debt {
+            bucket: bucket(key, 1),
+            records: Vec::new(),
+        };
+        debt.once("name-1").key
+    });
+    assert!(marks.iter().all(|mark| mark.starts_with("sg:{s}:")));
+    let different: HashSet<_> = marks
+        .iter()
+        .chain(&keys.map(str::to_owned))
+        .cloned()
+        .collect();
+    assert_eq!(different.len(), 2 * keys.len(), "{marks:?}");
+}
