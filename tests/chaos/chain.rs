@@ -127,7 +127,7 @@ impl Chain {
         answer["verdicts"][0]["remaining"].as_u64()
     }
 
-    /// Sends the sidecar a signal for this long, then `CONT`.
+    /// Stops the sidecar for this long.
     pub async fn pause_sidecar(&self, length: Duration) {
         self.sidecar.signal("STOP");
         tokio::time::sleep(length).await;

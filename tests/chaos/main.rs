@@ -10,7 +10,8 @@
 //! | `chain.rs` | Envoy, sidecar, proxy and Redis, each real |
 //! | `load.rs` | the clients, and what they see |
 //! | `fault.rs` | what is allowed while a fault lasts |
-//! | `campaign.rs` | breaks one thing under load, mends it, and judges |
+//! | `campaign.rs` | breaks one thing at a time under load and mends it |
+//! | `judge.rs` | whether the promises were kept |
 //! | `outcome.rs` | what came of it, in figures |
 //! | `table.rs` | the table, printed and in docs/reliability.md |
 //! | `faults/` | the faults |
@@ -19,6 +20,7 @@ mod campaign;
 mod chain;
 mod fault;
 mod faults;
+mod judge;
 mod load;
 mod outcome;
 mod rules;

@@ -46,7 +46,7 @@ async fn cluster(campaign: &mut Campaign) {
     let fault = Fault::new("Cluster: the node of every decision stopped").at(Place::Cluster);
     campaign
         .run(
-            fault.once_more(),
+            fault.in_short_form().once_more(),
             async |chain, _| {
                 let node = owner(chain).await;
                 chain.cluster().pause(node);

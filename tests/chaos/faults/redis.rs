@@ -132,7 +132,9 @@ async fn clock(campaign: &mut Campaign) {
     ] {
         let mut fault = Fault::new(name).at(Place::SteppedClock).unnoticed();
         fault = fault.lasts(Duration::ZERO).unchecked();
-        if ahead_us > 0 {
+        if ahead_us < 0 {
+            fault = fault.in_short_form();
+        } else {
             // All windows end at once.
             fault = fault.forgets();
         }
