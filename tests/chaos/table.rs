@@ -9,7 +9,7 @@ const PAGE: &str = "docs/reliability.md";
 const PART: &str = "chaos";
 
 /// The columns' titles.
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 11] = [
     "fault",
     "200",
     "429",
@@ -18,7 +18,6 @@ const COLUMNS: [&str; 12] = [
     "connections cut",
     "hung",
     "VM reloads",
-    "slowest answer",
     "fullest window",
     "units lost",
     "back after",
@@ -55,7 +54,6 @@ pub fn row(one: &Outcome) -> String {
         counts.lost.to_string(),
         counts.hung.to_string(),
         one.vm_deaths.to_string(),
-        format!("{:.2} s", one.slowest.as_secs_f64()),
         fullest,
         lost,
         format!("{:.2} s", one.back_after.as_secs_f64()),

@@ -19,7 +19,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Sentinel: failover on command").at(Place::Sentinel);
     campaign
         .run(
-            fault.forgets().lasts(Duration::ZERO),
+            fault.forgets().unnoticed().lasts(Duration::ZERO),
             async |chain, _| chain.sentinels().fail_over().await,
             async |chain, _| chain.sentinels().promoted().await,
         )
