@@ -278,6 +278,12 @@ impl Pending {
             _ => self.records.push(record),
         }
         if self.records.len() > MAX_RECORDS {
+            // What has left the window need not be written back, and merging holds units longer than needed.
+            let held_for_us = longest_held_us(&self.spec);
+            let expired = |one: &Record| one.at_us.saturating_add(held_for_us) <= record.at_us;
+            self.records.retain(|one| !expired(one));
+        }
+        if self.records.len() > MAX_RECORDS {
             let pairs = self.records.chunks(2);
             self.records = pairs
                 .filter_map(|pair| {

@@ -203,3 +203,21 @@ fn a_bucket_is_pending_until_every_call_for_it_is_answered() {
     share.written(&unanswered);
     assert!(share.nothing_pending());
 }
+
+/// Units came back up to 0.2 s late after a long outage (tests/chaos): records were merged although most had expired.
+#[test]
+fn records_that_have_left_their_window_are_dropped_before_others_are_merged() {
+    let spec = bucket("k", 10).spec;
+    let mut pending = Pending {
+        spec,
+        records: Vec::new(),
+    };
+    // Forty in a window.
+    let times: Vec<_> = (0..400).map(|n| n * MINUTE_US / 40).collect();
+    for after_us in &times {
+        pending.add(at(*after_us, 1));
+    }
+    let last = pending.records.iter().rev().take(40);
+    let expected = times.iter().rev().take(40).map(|after_us| at(*after_us, 1));
+    assert!(last.copied().eq(expected), "{:?}", pending.records);
+}
