@@ -21,7 +21,11 @@ pub async fn all(campaign: &mut Campaign) {
         .run(
             fault.forgets().unnoticed().lasts(Duration::ZERO),
             async |chain, _| chain.sentinels().fail_over().await,
-            async |chain, _| chain.sentinels().promoted().await,
+            // Until the old primary is a replica, it admits what the new one never receives.
+            async |chain, _| {
+                chain.sentinels().promoted().await;
+                chain.sentinels().demoted().await;
+            },
         )
         .await;
     cluster(campaign).await;
