@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain chaos chaos-short http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
 
 # What `make upgrade` upgrades from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -12,9 +12,9 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 	@$(MAKE) --no-print-directory debug filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every check: lints, unit tests, then the engine, store, chain, http, jobs, page-test, observe, manifests, host and compose tests below
+test: ## every check: lints, unit tests, then the engine, store, chain, chaos-short, http, jobs, page-test, observe, manifests, host and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine store chain http jobs page-test observe manifests host compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine store chain chaos-short http jobs page-test observe manifests host compose
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
@@ -50,6 +50,14 @@ store: debug ## the sidecar against real Redis servers: Sentinel, Cluster, TLS, 
 chain: debug filter ## end-to-end tests with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test chain
+
+chaos-short: debug filter ## ten faults under load, with an exact count of what was admitted (two minutes)
+	@echo "chaos-short: faults under load, and a check of the whole history"
+	@cargo test --quiet --locked -p sluicegate-tests --test chaos
+
+chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy (ten minutes; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
+	@echo "chaos: every fault under load, and a check of each history"
+	@cargo test --quiet --locked -p sluicegate-tests --test chaos -- --ignored --nocapture
 
 http: debug filter ## schemathesis against the sidecar's OpenAPI document; the clients of docs/clients through a real Envoy
 	@echo "http: schemathesis against the sidecar, the clients of docs/clients through a real Envoy"

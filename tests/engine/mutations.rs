@@ -12,7 +12,7 @@ use sluicegate_engine::script;
 use std::cell::RefCell;
 
 /// What is wrong, the text of the script, and what stands there instead.
-const BUGS: &[(&str, &str, &str)] = &[
+pub const BUGS: &[(&str, &str, &str)] = &[
     (
         "the cost is left out of the test",
         "local over = bucket.level + (drain and cost * bucket.unit or cost) - bucket.cap",

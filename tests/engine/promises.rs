@@ -7,17 +7,17 @@ use proptest::test_runner::{Config, TestRunner};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Take};
 use std::cell::{Cell, RefCell};
 
-const START_US: u64 = 1_790_000_000_000_000;
+pub const START_US: u64 = 1_790_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 
 /// Either store, asked the same way.
-enum Store<'a> {
+pub enum Store<'a> {
     Lua(&'a RefCell<Lua>),
     Memory(RefCell<Memory>),
 }
 
 impl Store<'_> {
-    fn decide(&self, now: u64, buckets: &[Bucket], costs: &[u64], peek: bool) -> Outcome {
+    pub fn decide(&self, now: u64, buckets: &[Bucket], costs: &[u64], peek: bool) -> Outcome {
         let takes = costs.iter().enumerate();
         let takes = takes.map(|(bucket, &cost)| Take { bucket, cost }).collect();
         let batch = Batch {
@@ -72,7 +72,7 @@ fn on_both<T: std::fmt::Debug>(
     }
 }
 
-fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
+pub fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
     (1u64..40, 20u64..60).prop_map(move |(quota, seconds)| BucketSpec {
         algorithm,
         quota,
@@ -80,7 +80,7 @@ fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
     })
 }
 
-fn precise() -> Algorithm {
+pub fn precise() -> Algorithm {
     Algorithm::SlidingWindow {
         precision_us: 3 * SECOND,
         leased: false,

@@ -14,7 +14,9 @@ const NODES: usize = 3;
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<(Process, u16)>,
-    _folder: tempfile::TempDir,
+    /// The arguments of each node.
+    arguments: Vec<Vec<String>>,
+    folder: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -32,15 +34,16 @@ impl Cluster {
     /// The cluster does not form.
     pub async fn start_with(arguments: impl AsyncFn(u16) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut nodes = Vec::new();
+        let (mut nodes, mut each) = (Vec::new(), Vec::new());
         for _ in 0..NODES {
             let port = port_with_bus();
             let state = format!("nodes-{port}.conf");
-            let mut words = vec!["--cluster-enabled", "yes", "--cluster-config-file", &state];
-            let more = arguments(port).await;
-            words.extend(more.iter().map(String::as_str));
-            let process = launch(port, folder.path(), &words).await;
+            let words = ["--cluster-enabled", "yes", "--cluster-config-file", &state];
+            let mut words = words.map(str::to_owned).to_vec();
+            words.extend(arguments(port).await);
+            let process = launch(port, folder.path(), &borrowed(&words)).await;
             nodes.push((process, port));
+            each.push(words);
         }
         let mut create = Command::new("redis-cli");
         create.args(["--cluster", "create"]);
@@ -56,17 +59,22 @@ impl Cluster {
         );
         let cluster = Self {
             nodes,
-            _folder: folder,
+            arguments: each,
+            folder,
         };
         for port in cluster.ports() {
             crate::process::eventually("the cluster is up", async || {
-                let mut node = connect(port).await.expect("a node that answers");
-                let info: String = redis::cmd("CLUSTER")
+                // A machine that stalls may exceed the client's own time limits.
+                let Ok(mut node) = connect(port).await else {
+                    return false;
+                };
+                let info: redis::RedisResult<String> = redis::cmd("CLUSTER")
                     .arg("INFO")
                     .query_async(&mut node)
-                    .await
-                    .expect("its state");
-                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+                    .await;
+                info.is_ok_and(|info| {
+                    info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+                })
             })
             .await;
         }
@@ -97,6 +105,21 @@ impl Cluster {
     /// Resumes it.
     pub fn resume(&self, node: usize) {
         self.nodes[node].0.signal("CONT");
+    }
+
+    /// Kills a node, as a crash would; what it held is lost.
+    pub fn kill(&mut self, node: usize) {
+        self.nodes[node].0.kill();
+    }
+
+    /// Starts a node again, empty, with the slots that it had.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn restart(&mut self, node: usize) {
+        self.kill(node);
+        let (words, port) = (borrowed(&self.arguments[node]), self.nodes[node].1);
+        self.nodes[node].0 = launch(port, self.folder.path(), &words).await;
     }
 
     /// All keys on all nodes.
@@ -220,6 +243,10 @@ impl Cluster {
                 .expect("the slot's new owner");
         }
     }
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
 }
 
 /// A port whose bus port is free too.

@@ -5,8 +5,10 @@
 //! | `process.rs` | a process that a test owns; free ports; waiting for a condition |
 //! | `namespaces.rs` | a network, mounts and processes of a test's own, which end with it |
 //! | `redis.rs` | a Redis |
+//! | `sentinel.rs` | a primary, a replica and their sentinels |
 //! | `cluster.rs` | a Redis Cluster |
-//! | `proxy.rs` | a TCP proxy that slows, swallows and cuts |
+//! | `clock.rs`, `clock.c` | a Redis's clock that a test steps |
+//! | `proxy.rs` | a TCP proxy that slows, swallows, cuts, half-closes and corrupts |
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
 //! | `identity.rs` | client certificates and signed tokens |
@@ -26,6 +28,7 @@
 
 pub mod chart;
 pub mod client;
+pub mod clock;
 pub mod cluster;
 pub mod collector;
 pub mod edge;
@@ -41,6 +44,7 @@ pub mod proxy;
 pub mod recorder;
 pub mod redis;
 pub mod report;
+pub mod sentinel;
 pub mod sidecar;
 pub mod translated;
 pub mod upstream;

@@ -24,6 +24,12 @@ pub enum Mode {
     /// The next answer on each connection is cut after its first bytes, and the connection closed; also on new
     /// connections.
     CutAnswers,
+    /// The way of the answers is closed, while requests are still forwarded; also on new connections.
+    HalfClose,
+    /// The first byte of what each answer brings is another.
+    Corrupt,
+    /// Each answer has a bit in it that is another, in a place that differs from answer to answer.
+    FlipBits,
     /// Connections are closed, and new ones at once.
     Refuse,
 }
@@ -126,6 +132,11 @@ async fn connection(client: TcpStream, shared: Arc<Shared>, mut modes: watch::Re
     }
 }
 
+/// Waits until answers end.
+async fn closed(modes: &mut watch::Receiver<Mode>) {
+    let _ = modes.wait_for(|mode| *mode == Mode::HalfClose).await;
+}
+
 /// Forwards bytes according to the current mode.
 async fn pump(
     mut from: tokio::net::tcp::OwnedReadHalf,
@@ -135,11 +146,32 @@ async fn pump(
     doomed: &AtomicBool,
 ) {
     let mut bytes = vec![0; 64 << 10];
-    while let Ok(read @ 1..) = from.read(&mut bytes).await {
-        let passed = &bytes[..read];
+    // Where the next bit is flipped: a number without a pattern, and the same in every run.
+    let mut place: usize = 1;
+    let mut half = modes.clone();
+    loop {
+        let read = tokio::select! {
+            read = from.read(&mut bytes) => Some(read),
+            () = closed(&mut half), if answers => None,
+        };
+        let Some(read) = read else {
+            // Ends this direction only.
+            drop(to);
+            return std::future::pending().await;
+        };
+        let Ok(read @ 1..) = read else { return };
         let mode = *modes.borrow();
         match mode {
-            Mode::Pass | Mode::Refuse => {}
+            Mode::Corrupt if answers => bytes[0] = b'?',
+            Mode::FlipBits if answers => {
+                place = place.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+                bytes[(place >> 8) % read] ^= 1 << (place >> 4 & 7);
+            }
+            _ => {}
+        }
+        let passed = &bytes[..read];
+        match mode {
+            Mode::Pass | Mode::Refuse | Mode::HalfClose | Mode::Corrupt | Mode::FlipBits => {}
             Mode::Slow(by) => tokio::time::sleep(by).await,
             Mode::Swallow => std::future::pending().await,
             Mode::CutAfter(_) if answers => {

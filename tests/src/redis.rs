@@ -1,9 +1,10 @@
 //! A Redis on its own port, without persistence.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use redis::aio::MultiplexedConnection;
+use tokio::net::TcpStream;
 
 use crate::process::{Process, free_port};
 
@@ -14,6 +15,7 @@ pub struct Redis {
     port: u16,
     folder: tempfile::TempDir,
     arguments: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Redis {
@@ -27,14 +29,23 @@ impl Redis {
     /// # Panics
     /// It does not become ready.
     pub async fn start_with(arguments: &[&str]) -> Self {
+        Self::start_in(arguments, &[]).await
+    }
+
+    /// Likewise, with these environment variables.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start_in(arguments: &[&str], environment: &[(&'static str, PathBuf)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
-        let process = launch(port, folder.path(), arguments).await;
+        let process = launch_in(port, folder.path(), arguments, environment).await;
         Self {
             process,
             port,
             folder,
             arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            environment: environment.to_vec(),
         }
     }
 
@@ -127,7 +138,40 @@ impl Redis {
     pub async fn restart(&mut self) {
         self.kill();
         let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
-        self.process = launch(self.port, self.folder.path(), &arguments).await;
+        let folder = self.folder.path();
+        self.process = launch_in(self.port, folder, &arguments, &self.environment).await;
+    }
+
+    /// Starts it again with these further arguments, and with the snapshot that it has saved; returns when it listens,
+    /// which it does while it loads.
+    ///
+    /// # Panics
+    /// It does not listen.
+    pub async fn restart_loading(&mut self, more: &[&str]) {
+        self.kill();
+        let folder = self.folder.path();
+        let mut command = command(self.port, folder, more);
+        let log = folder.join(format!("redis-{}.log", self.port));
+        self.process = Process::start(&mut command, &log, INSTALL);
+        let port = self.port;
+        let listens = async || TcpStream::connect(("127.0.0.1", port)).await.is_ok();
+        self.process.wait_until("redis", listens).await;
+    }
+
+    /// Waits until it has loaded its snapshot.
+    ///
+    /// # Panics
+    /// It has not within half a minute.
+    pub async fn loaded(&self) {
+        crate::process::eventually("the snapshot is loaded", async || {
+            let Ok(mut connection) = connect(self.port).await else {
+                return false;
+            };
+            let answer: redis::RedisResult<i64> =
+                redis::cmd("DBSIZE").query_async(&mut connection).await;
+            answer.is_ok()
+        })
+        .await;
     }
 
     /// Pauses it: connections stay open and nothing is answered.
@@ -153,19 +197,35 @@ pub fn program() -> String {
     std::env::var("SLUICEGATE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
+const INSTALL: &str = "install it: apt-get install redis-server";
+
 /// Starts a redis-server with further arguments and waits until it answers.
 pub(crate) async fn launch(port: u16, folder: &Path, more: &[&str]) -> Process {
+    launch_in(port, folder, more, &[]).await
+}
+
+async fn launch_in(
+    port: u16,
+    folder: &Path,
+    more: &[&str],
+    environment: &[(&'static str, PathBuf)],
+) -> Process {
+    let mut command = command(port, folder, more);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    let log = folder.join(format!("redis-{port}.log"));
+    let mut process = Process::start(&mut command, &log, INSTALL);
+    process
+        .wait_until("redis", async || connect(port).await.is_ok())
+        .await;
+    process
+}
+
+fn command(port: u16, folder: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     command
         .args(["--save", "", "--appendonly", "no"])
         .args(more);
     command.arg("--dir").arg(folder);
-    let log = folder.join(format!("redis-{port}.log"));
-    let install = "install it: apt-get install redis-server";
-    let mut process = Process::start(&mut command, &log, install);
-    process
-        .wait_until("redis", async || connect(port).await.is_ok())
-        .await;
-    process
+    command
 }

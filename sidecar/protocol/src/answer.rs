@@ -10,8 +10,8 @@ use crate::{Code, LeasePart, Problem};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Answer<'a> {
-    /// The version of the policy that decided. Each instance counts from 1 and adds one with each reload of the policy and
-    /// each change of overrides.
+    /// The version of the policy that decided. Each instance counts from 1 and adds one with each reload of the
+    /// policy, each change of overrides and each step back of the store's clock.
     pub epoch: u64,
     /// The sidecar process that answered: a random number from 1 to 2^53 - 1 (so that every JSON reader keeps it whole),
     /// drawn when the process starts. 0 or absent when the sidecar is too old to send it.

@@ -14,8 +14,8 @@ use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 /// A policy with its overrides.
 #[derive(Debug)]
 pub struct Epoch {
-    /// Counted from 1; increases with each reload and each change of overrides. A new epoch voids all denial certificates:
-    /// here at once, and in a filter with the first answer that has another number.
+    /// Counted from 1; increases with each reload, each change of overrides, and each step back of the store's clock. A new
+    /// epoch voids all denial certificates: here at once, and in a filter with the first answer that has another number.
     pub number: u64,
     /// The number of the loaded policy, counted from 1.
     pub policy_number: u64,
@@ -110,6 +110,19 @@ impl PolicyHandle {
             policy_number: before.policy_number,
             policy: Arc::clone(&before.policy),
             overrides: Overrides::new(&before.policy, Some(Arc::new(stored))),
+            metrics: Arc::clone(&before.metrics),
+        }));
+    }
+
+    /// Begins an epoch with the same policy and overrides, so that filters void their denial certificates.
+    pub fn void_denials(&self) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.current.load_full();
+        self.current.store(Arc::new(Epoch {
+            number: before.number + 1,
+            policy_number: before.policy_number,
+            policy: Arc::clone(&before.policy),
+            overrides: Overrides::new(&before.policy, before.overrides.stored.clone()),
             metrics: Arc::clone(&before.metrics),
         }));
     }

@@ -99,6 +99,7 @@ impl Service {
         header: impl Fn(&str) -> Option<&'h str>,
     ) -> Result<Vec<u8>, Problem> {
         let started = Instant::now();
+        self.void_after_step();
         let epoch = self.policy.current();
         let Read {
             decisions: asked,
@@ -116,7 +117,6 @@ impl Service {
             .iter()
             .map(|asked| traceparent_of(asked.as_ref().ok()?));
         let trace = self.traces.decide(header, traceparents);
-        self.void_after_step();
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms);
         let leasing = Leasing {
@@ -173,14 +173,15 @@ impl Service {
         Ok(json(&answer))
     }
 
-    /// Voids denials from before the store's clock was set back: their units become available later now, and the read that
-    /// repairs the state must reach the store.
+    /// Voids denials from before the store's clock was set back, the filters' too: their units become available later now,
+    /// and the read that repairs the state must reach the store.
     fn void_after_step(&self) {
         let steps = self.store.clock_steps();
         if self.clock_steps.load(Ordering::Relaxed) != steps
             && self.clock_steps.swap(steps, Ordering::Relaxed) != steps
         {
             self.denials.void_all();
+            self.policy.void_denials();
             self.leases.end_all();
         }
     }

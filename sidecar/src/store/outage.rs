@@ -29,6 +29,8 @@ struct Call {
 #[derive(Debug)]
 pub struct Outage {
     share: Mutex<Share>,
+    /// When the shares last decided.
+    decided_at: Mutex<Instant>,
     /// Whether anything is pending. Every decision reads it, hence no lock.
     pending: AtomicBool,
     /// Rank of this sidecar and number of sidecars, as last reported by the store.
@@ -44,6 +46,7 @@ impl Outage {
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             share: Mutex::new(Share::new(limit_bytes)),
+            decided_at: Mutex::new(Instant::now()),
             pending: AtomicBool::new(false),
             position: Mutex::default(),
             written: Notify::new(),
@@ -84,6 +87,7 @@ impl Outage {
             .find_map(|bucket| store.clock_us(&bucket.key));
         let now_us = now_us.ok_or(NoShare::PositionUnknown)?;
         let outcome = share.decide(now_us, position, (batch, decision), takes);
+        *self.decided_at() = Instant::now();
         if !share.nothing_pending() && !self.pending.swap(true, Ordering::Relaxed) {
             self.debt_added.notify_one();
         }
@@ -183,12 +187,19 @@ impl Outage {
 
     /// Frees expired entries; to be called about once a second.
     pub fn sweep(&self) {
-        self.share().sweep();
+        let since = self.decided_at().elapsed().as_micros();
+        self.share().sweep(u64::try_from(since).unwrap_or(u64::MAX));
     }
 
     /// Number of buckets with admissions that the store does not know.
     pub fn pending(&self) -> usize {
         self.share().pending()
+    }
+
+    fn decided_at(&self) -> MutexGuard<'_, Instant> {
+        self.decided_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn share(&self) -> MutexGuard<'_, Share> {

@@ -4,10 +4,9 @@
 //! can be written back into the window where they belong. A bucket is *pending* from its first admission until the store
 //! knows all of them; until then the store must not decide over it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::cluster::slots::tag;
 use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
     Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, FleetPosition, MAX_RECORDS,
@@ -26,8 +25,9 @@ const SWEEP_AT_MOST: usize = 1_000;
 pub struct Share {
     engine: Memory,
     pending: HashMap<Arc<str>, Pending>,
-    /// Buckets that are being written back now.
-    writing: HashSet<Arc<str>>,
+    /// Buckets that are being written back now, each with its number of calls: one whose answer was lost is repeated, and
+    /// what was admitted meanwhile is another.
+    writing: HashMap<Arc<str>, usize>,
     /// The store's clock when it last decided.
     now_us: u64,
     /// Which share it is. Kept until everything is written back, because a token bucket's level depends on the share's rate.
@@ -54,10 +54,11 @@ pub struct Debt {
 }
 
 impl Debt {
-    /// The bucket, in the same slot, that marks the call of this name as executed.
+    /// The bucket, in the same slot, that marks the call of this name as executed. On a Cluster each debt is a call of its
+    /// own, so the mark is the debt's: debts of one subject share their slot.
     pub fn once(&self, name: &str) -> Bucket {
         Bucket {
-            key: format!("sg:{{{}}}:written:{name}", tag(&self.bucket.key)),
+            key: format!("{}:written:{name}", self.bucket.key),
             spec: BucketSpec {
                 algorithm: Algorithm::SlidingLog,
                 quota: 1,
@@ -88,7 +89,7 @@ impl Share {
         Self {
             engine: Memory::with_limit(limit_bytes),
             pending: HashMap::new(),
-            writing: HashSet::new(),
+            writing: HashMap::new(),
             now_us: 0,
             position: None,
         }
@@ -165,7 +166,8 @@ impl Share {
 
     /// Whether the store lacks some admissions of a bucket.
     pub fn is_pending(&self, bucket: &Bucket) -> bool {
-        self.pending.contains_key(bucket.key.as_str()) || self.writing.contains(bucket.key.as_str())
+        self.pending.contains_key(bucket.key.as_str())
+            || self.writing.contains_key(bucket.key.as_str())
     }
 
     /// Whether the store knows all admissions.
@@ -203,18 +205,27 @@ impl Share {
             if records.is_empty() {
                 self.engine.reset(&key);
             } else {
-                self.writing.insert(key);
+                *self.writing.entry(key).or_default() += 1;
                 debts.push(Debt { bucket, records });
             }
         }
         debts
     }
 
-    /// The store has these: drop what they held here, except for what was admitted meanwhile.
+    /// The store has these. What they hold of the share they hold on: or each outage of a window would admit the share
+    /// once more. Only a token bucket starts again, because its level is what is written back.
     pub fn written(&mut self, debts: &[Debt]) {
         for debt in debts {
             let key = debt.bucket.key.as_str();
-            self.writing.remove(key);
+            if let Some(calls) = self.writing.get_mut(key) {
+                *calls -= 1;
+                if *calls == 0 {
+                    self.writing.remove(key);
+                }
+            }
+            let Algorithm::TokenBucket { .. } = debt.bucket.spec.algorithm else {
+                continue;
+            };
             self.engine.reset(key);
             let after = self.pending.get(key);
             let spec = self
@@ -244,10 +255,11 @@ impl Share {
         self.pending.len() + self.writing.len()
     }
 
-    /// Frees what had expired at the time of the last decision.
-    pub fn sweep(&mut self) {
+    /// Frees what has expired, this long after the last decision.
+    pub fn sweep(&mut self, since_us: u64) {
         if !self.nothing_pending() || !self.engine.is_empty() {
-            self.engine.sweep(self.now_us, SWEEP_AT_MOST);
+            let now_us = self.now_us.saturating_add(since_us);
+            self.engine.sweep(now_us, SWEEP_AT_MOST);
         }
         if self.engine.is_empty() {
             // All pending records are older than their window.
@@ -264,6 +276,12 @@ impl Pending {
                 last.units = last.units.saturating_add(record.units);
             }
             _ => self.records.push(record),
+        }
+        if self.records.len() > MAX_RECORDS {
+            // What has left the window need not be written back, and merging holds units longer than needed.
+            let held_for_us = longest_held_us(&self.spec);
+            let expired = |one: &Record| one.at_us.saturating_add(held_for_us) <= record.at_us;
+            self.records.retain(|one| !expired(one));
         }
         if self.records.len() > MAX_RECORDS {
             let pairs = self.records.chunks(2);

@@ -1,0 +1,92 @@
+//! A fault: what it is called, where it happens, and what is allowed while it lasts.
+
+use std::time::Duration;
+
+use crate::chain::Place;
+
+/// A fault, with what the documents promise about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    pub name: &'static str,
+    pub place: Place,
+    /// It is part of the short form.
+    pub short: bool,
+    /// A window that includes some of it may hold the quota once more.
+    pub once_more: bool,
+    /// The store may forget what it counted.
+    pub forgets: bool,
+    /// Denials while it lasts are not checked, because the clock that they are about is another.
+    pub unchecked: bool,
+    /// Nothing is promised about counts, because the store's answers are lies.
+    pub lies: bool,
+    /// Some requests get no verdict: a run without any has not felt the fault.
+    pub felt: bool,
+    /// Connections of clients break, because the process that has them is replaced.
+    pub breaks_connections: bool,
+    /// How long it lasts; faults that end by themselves have zero.
+    pub lasts: Duration,
+}
+
+impl Fault {
+    /// One that clients feel, of a single Redis, under which nothing is over.
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            place: Place::Redis,
+            short: false,
+            once_more: false,
+            forgets: false,
+            unchecked: false,
+            lies: false,
+            felt: true,
+            breaks_connections: false,
+            lasts: Duration::from_millis(2_500),
+        }
+    }
+
+    pub const fn at(mut self, place: Place) -> Self {
+        self.place = place;
+        self
+    }
+
+    pub const fn in_short_form(mut self) -> Self {
+        self.short = true;
+        self
+    }
+
+    /// Shares decide without knowing what the store has admitted: the quota once more.
+    pub const fn once_more(mut self) -> Self {
+        self.once_more = true;
+        self
+    }
+
+    pub const fn forgets(mut self) -> Self {
+        self.forgets = true;
+        self.once_more()
+    }
+
+    pub const fn unchecked(mut self) -> Self {
+        self.unchecked = true;
+        self
+    }
+
+    pub const fn lies(mut self) -> Self {
+        self.lies = true;
+        self
+    }
+
+    pub const fn unnoticed(mut self) -> Self {
+        self.felt = false;
+        self
+    }
+
+    pub const fn breaks_connections(mut self) -> Self {
+        self.breaks_connections = true;
+        self
+    }
+
+    pub const fn lasts(mut self, time: Duration) -> Self {
+        self.lasts = time;
+        self
+    }
+}

@@ -1,0 +1,7 @@
+//! The faults, by what breaks.
+
+pub mod envoy;
+pub mod fleet;
+pub mod link;
+pub mod redis;
+pub mod sidecar;

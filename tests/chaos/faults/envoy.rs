@@ -1,0 +1,56 @@
+//! Envoy: its configuration replaced, drained and replaced.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sluicegate_tests::client::post;
+use sluicegate_tests::envoy::at;
+use sluicegate_tests::listener::write_listener;
+
+use crate::campaign::Campaign;
+use crate::fault::Fault;
+
+/// The filter's rules in the listener.
+const FIRST_RULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value/rules/0";
+
+pub async fn all(campaign: &mut Campaign) {
+    let fault = Fault::new("Envoy's filter configuration replaced five times").unnoticed();
+    campaign
+        .run(
+            // A listener that is replaced closes its connections; a request that is sent at that moment finds it closed.
+            fault.lasts(Duration::ZERO).breaks_connections(),
+            async |chain, _| {
+                let folder = chain.listener_folder();
+                for generation in 0..5 {
+                    at(&mut chain.listener, FIRST_RULE)["reply"] =
+                        json!({ "headers": "draft", "on_admitted": true, "body": format!("{generation}") });
+                    write_listener(&folder, &chain.listener);
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            },
+            async |_, _| {},
+        )
+        .await;
+    let fault = Fault::new("Envoy drained, and replaced by another").unnoticed();
+    campaign
+        .run(
+            fault.lasts(Duration::ZERO).breaks_connections(),
+            async |chain, load| {
+                let old = chain.replace_envoy().await;
+                load.lead_to(chain.envoy.port);
+                let drain = format!(
+                    "http://127.0.0.1:{}/drain_listeners?graceful",
+                    old.admin_port
+                );
+                assert_eq!(post(&drain, "").await.0, 200);
+                // Nobody is waiting in it when it ends.
+                sluicegate_tests::process::eventually("it has drained", async || {
+                    old.stat("http.ingress.downstream_rq_active").await == 0
+                })
+                .await;
+                assert_eq!(old.vm_deaths().await, 0);
+            },
+            async |_, _| {},
+        )
+        .await;
+}

@@ -1,0 +1,64 @@
+//! The connection between the sidecar and Redis: slow, silent, cut, half-closed, corrupted.
+
+use std::time::Duration;
+
+use sluicegate_tests::proxy::Mode;
+
+use crate::campaign::Campaign;
+use crate::fault::Fault;
+
+/// More than the `store_timeout` of the policy, each way.
+const SLOW: Duration = Duration::from_millis(300);
+
+pub async fn all(campaign: &mut Campaign) {
+    for (fault, mode) in [
+        (
+            Fault::new("Redis slower than `store_timeout`").in_short_form(),
+            Mode::Slow(SLOW),
+        ),
+        (Fault::new("connection refused"), Mode::Refuse),
+        (
+            Fault::new("connection silent (packets dropped)"),
+            Mode::Swallow,
+        ),
+        (
+            Fault::new("connection cut in mid-answer").in_short_form(),
+            Mode::CutAnswers,
+        ),
+        (
+            Fault::new("connection half-closed: Redis's answers end"),
+            Mode::HalfClose,
+        ),
+        (
+            Fault::new("answers corrupted: not the protocol").in_short_form(),
+            Mode::Corrupt,
+        ),
+        (
+            Fault::new("answers corrupted: a bit flipped in each").lies(),
+            Mode::FlipBits,
+        ),
+    ] {
+        campaign
+            .run(
+                fault.once_more(),
+                async |chain, _| chain.proxy().set(mode),
+                async |chain, _| chain.proxy().set(Mode::Pass),
+            )
+            .await;
+    }
+    let fault = Fault::new("connection cut five times a second").once_more();
+    campaign
+        .run(
+            fault.lasts(Duration::ZERO),
+            async |chain, _| {
+                for _ in 0..15 {
+                    chain.proxy().set(Mode::Refuse);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    chain.proxy().set(Mode::Pass);
+                    tokio::time::sleep(Duration::from_millis(180)).await;
+                }
+            },
+            async |_, _| {},
+        )
+        .await;
+}

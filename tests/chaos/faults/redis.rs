@@ -1,0 +1,153 @@
+//! A single Redis: killed, stopped, out of memory, read-only, loading, emptied, its clock stepped.
+
+use std::time::Duration;
+
+use sluicegate_tests::process::POLL;
+
+use crate::campaign::Campaign;
+use crate::chain::{Chain, Place};
+use crate::fault::Fault;
+use crate::rules::WINDOW_US;
+
+/// A minute: many windows.
+const STEP_US: i64 = 60_000_000;
+/// Requests that no cached denial answers come several times in this time.
+const REPAIRED_WITHIN: Duration = Duration::from_millis(500);
+/// Keys of a snapshot, and how long Redis takes to load each: more than two seconds in all.
+const KEYS: u32 = 20_000;
+const KEY_DELAY_US: u32 = 125;
+
+/// Sends a command whose answer does not matter.
+async fn send(chain: &mut Chain, words: &str) {
+    let _: redis::Value = chain.redis().command(words).await;
+}
+
+pub async fn all(campaign: &mut Campaign) {
+    let fault = Fault::new("Redis killed, and empty when it returns").forgets();
+    campaign
+        .run(
+            fault.in_short_form(),
+            async |chain, _| chain.redis().kill(),
+            async |chain, _| chain.redis().restart().await,
+        )
+        .await;
+    let fault = Fault::new("Redis stopped (SIGSTOP)").once_more();
+    campaign
+        .run(
+            fault.in_short_form(),
+            async |chain, _| chain.redis().pause(),
+            async |chain, _| chain.redis().resume(),
+        )
+        .await;
+    memory(campaign).await;
+    let fault = Fault::new("Redis read-only (no replica that it demands)").once_more();
+    campaign
+        .run(
+            fault,
+            async |chain, _| send(chain, "CONFIG SET min-replicas-to-write 1").await,
+            async |chain, _| send(chain, "CONFIG SET min-replicas-to-write 0").await,
+        )
+        .await;
+    let fault = Fault::new("Redis restarted, loading its snapshot for two seconds").forgets();
+    campaign
+        .run(
+            fault.lasts(Duration::ZERO),
+            async |chain, _| {
+                send(chain, &format!("DEBUG POPULATE {KEYS} filler")).await;
+                send(chain, "SAVE").await;
+                let delay = KEY_DELAY_US.to_string();
+                let slow = ["--key-load-delay", &delay];
+                let often = ["--loading-process-events-interval-bytes", "1024"];
+                chain.redis().restart_loading(&[slow, often].concat()).await;
+            },
+            async |chain, _| chain.redis().loaded().await,
+        )
+        .await;
+    forgets(campaign).await;
+    clock(campaign).await;
+}
+
+async fn memory(campaign: &mut Campaign) {
+    let fault = Fault::new("Redis out of memory (noeviction)").once_more();
+    campaign
+        .run(
+            fault.in_short_form(),
+            async |chain, _| send(chain, "CONFIG SET maxmemory 1").await,
+            async |chain, _| send(chain, "CONFIG SET maxmemory 0").await,
+        )
+        .await;
+    let fault = Fault::new("Redis evicts half of its keys (allkeys-random)").forgets();
+    campaign
+        .run(
+            fault.unnoticed().lasts(Duration::ZERO),
+            async |chain, _| {
+                send(chain, "CONFIG SET maxmemory-policy allkeys-random").await;
+                send(chain, "DEBUG POPULATE 600 filler 1000").await;
+                let info: String = chain.redis().command("INFO memory").await;
+                let used = info
+                    .lines()
+                    .find_map(|line| line.strip_prefix("used_memory:"));
+                let used: u64 = used
+                    .and_then(|bytes| bytes.parse().ok())
+                    .expect("its memory");
+                let half = used - 600 * 1_000 / 2;
+                send(chain, &format!("CONFIG SET maxmemory {half}")).await;
+                let redis = chain.redis();
+                while redis
+                    .command::<String>("INFO stats")
+                    .await
+                    .contains("evicted_keys:0\r")
+                {
+                    tokio::time::sleep(POLL).await;
+                }
+            },
+            async |chain, _| send(chain, "CONFIG SET maxmemory 0").await,
+        )
+        .await;
+}
+
+async fn forgets(campaign: &mut Campaign) {
+    let fault = Fault::new("SCRIPT FLUSH").unnoticed().lasts(Duration::ZERO);
+    campaign
+        .run(
+            fault,
+            async |chain, _| send(chain, "SCRIPT FLUSH").await,
+            async |_, _| {},
+        )
+        .await;
+    let fault = Fault::new("FLUSHALL").forgets().unnoticed();
+    campaign
+        .run(
+            fault.lasts(Duration::ZERO),
+            async |chain, _| send(chain, "FLUSHALL").await,
+            async |_, _| {},
+        )
+        .await;
+}
+
+async fn clock(campaign: &mut Campaign) {
+    for (name, ahead_us) in [
+        ("Redis's clock steps back by a minute", -STEP_US),
+        ("Redis's clock steps forward by a minute", STEP_US),
+    ] {
+        let mut fault = Fault::new(name).at(Place::SteppedClock).unnoticed();
+        fault = fault.lasts(Duration::ZERO).unchecked();
+        if ahead_us < 0 {
+            fault = fault.in_short_form();
+        } else {
+            // All windows end at once.
+            fault = fault.forgets();
+        }
+        campaign
+            .run(
+                fault,
+                async |chain, _| chain.clock().set_ahead_us(ahead_us),
+                // The first request that reaches the store repairs the state; one window later, all is as before.
+                async |_, _| {
+                    let window = Duration::from_micros(WINDOW_US);
+                    tokio::time::sleep(REPAIRED_WITHIN + window).await;
+                },
+            )
+            .await;
+    }
+}

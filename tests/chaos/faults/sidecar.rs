@@ -1,0 +1,99 @@
+//! The sidecar: killed, stopped, restarted, without file descriptors.
+
+use std::time::Duration;
+
+use sluicegate_tests::proxy::Mode;
+
+use crate::campaign::Campaign;
+use crate::chain::{Chain, run};
+use crate::fault::Fault;
+
+pub async fn all(campaign: &mut Campaign) {
+    let fault = Fault::new("sidecar killed, and started again after two seconds");
+    campaign
+        .run(
+            fault.in_short_form().lasts(Duration::from_secs(2)),
+            async |chain, _| chain.sidecar.kill(),
+            async |chain, _| chain.sidecar.restart().await,
+        )
+        .await;
+    for (name, pause_ms) in [
+        ("sidecar stopped for 0.1 s", 100),
+        ("sidecar stopped for 1.5 s", 1_500),
+        ("sidecar stopped for 10 s", 10_000),
+    ] {
+        let mut fault = Fault::new(name).lasts(Duration::ZERO);
+        if pause_ms < crate::rules::FILTER_TIMEOUT_MS {
+            fault = fault.unnoticed();
+        }
+        if pause_ms == 1_500 {
+            fault = fault.in_short_form();
+        }
+        let pause = Duration::from_millis(pause_ms);
+        campaign
+            .run(
+                fault,
+                async |chain, _| chain.pause_sidecar(pause).await,
+                async |_, _| {},
+            )
+            .await;
+    }
+    let fault = Fault::new("sidecar restarted five times in a row (SIGKILL)");
+    campaign
+        .run(
+            fault.lasts(Duration::ZERO),
+            async |chain, _| {
+                for _ in 0..5 {
+                    chain.sidecar.restart().await;
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                }
+            },
+            async |_, _| {},
+        )
+        .await;
+    let fault = Fault::new("sidecar told to stop (SIGTERM), and started again").unnoticed();
+    campaign
+        .run(
+            fault.lasts(Duration::ZERO),
+            async |chain, _| {
+                chain.sidecar.signal("TERM");
+                chain.sidecar.wait().await;
+            },
+            async |chain, _| chain.sidecar.restart().await,
+        )
+        .await;
+    let fault = Fault::new("sidecar without file descriptors, its connection to Redis cut");
+    campaign
+        .run(
+            fault.once_more(),
+            async |chain, _| {
+                limit_files(chain, &open_files(chain).to_string());
+                chain.proxy().set(Mode::Refuse);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                chain.proxy().set(Mode::Pass);
+            },
+            async |chain, _| limit_files(chain, "1024"),
+        )
+        .await;
+}
+
+/// Sets the limit on open files of the running sidecar. What it has open stays.
+fn limit_files(chain: &Chain, files: &str) {
+    let limit = format!("--nofile={files}:");
+    run(
+        "prlimit",
+        &["--pid", &chain.sidecar.id().to_string(), &limit],
+    );
+}
+
+/// The lowest limit with which it opens nothing more, even after it has closed its connections to Redis.
+fn open_files(chain: &Chain) -> usize {
+    let folder = format!("/proc/{}/fd", chain.sidecar.id());
+    let numbers = std::fs::read_dir(folder).expect("a process").flatten();
+    let sockets = numbers.filter(|file| {
+        let target = std::fs::read_link(file.path()).unwrap_or_default();
+        target.to_string_lossy().starts_with("socket:")
+    });
+    let lowest = sockets.filter_map(|file| file.file_name().to_str()?.parse().ok());
+    lowest.min().unwrap_or(3)
+}

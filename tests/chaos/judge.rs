@@ -1,0 +1,181 @@
+//! Judges what clients saw of a fault: by the checker of tests/history, and by counts.
+
+use std::time::Duration;
+
+use sluicegate_history::{Disturbance, History, Record, Span, Verdict, check};
+
+use sluicegate_tests::process::repository;
+
+use crate::chain::{Chain, Place};
+use crate::fault::Fault;
+use crate::load::{Answer, Seen};
+use crate::outcome::{Counts, Outcome};
+use crate::rules::{self, FILTER_TIMEOUT_MS, MOST, SHUT};
+
+/// How long a request that was given up may still be on its way to the store.
+const ON_ITS_WAY_US: u64 = FILTER_TIMEOUT_MS * 1_000;
+/// How long a denial may be cached: the default of `denial_ttl`.
+const CACHED_US: u64 = 1_000_000;
+/// Retry-after is rounded up to milliseconds three times: in the verdict, and in what is left of it when the sidecar and
+/// then the filter give it again.
+const ROUNDED_UP_US: u64 = 3_000;
+/// Units that decisions of the other clients may hold on a Cluster while they are taken and given back.
+const TAKEN_AND_GIVEN_BACK: u64 = 8 * MOST;
+
+/// Verdicts come from the store again within this time: the documented second, and two for a machine that stalls.
+const BACK_WITHIN: Duration = Duration::from_secs(3);
+
+/// An answer that takes so long is late because the machine stood still: the filter answers within its own deadline.
+const STANDS_STILL: Duration = Duration::from_millis(FILTER_TIMEOUT_MS + 500);
+
+/// When it broke and when it was mended.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub broken_us: u64,
+    pub mended_us: u64,
+    pub settled_us: u64,
+}
+
+/// What a client saw, for the checker.
+pub fn record(seen: &Seen, times: &Times) -> Record {
+    let (mut to, verdict) = match seen.answer {
+        Answer::Admitted => (seen.answered_us, Verdict::Admitted),
+        Answer::Denied(after) => (seen.answered_us, Verdict::Denied(Some(after))),
+        _ => (seen.answered_us + ON_ITS_WAY_US, Verdict::Unknown),
+    };
+    // What was on its way when something broke may arrive when it is mended.
+    let during = seen.answered_us >= times.broken_us && seen.sent_us <= times.mended_us;
+    if verdict == Verdict::Unknown && during {
+        to = to.max(times.mended_us + ON_ITS_WAY_US);
+    }
+    Record {
+        when: Span {
+            from: seen.sent_us,
+            to,
+        },
+        checks: rules::checks(seen.rule, seen.client, seen.cost),
+        verdict,
+    }
+}
+
+/// What came of a fault.
+pub async fn judge(
+    fault: &Fault,
+    chain: &Chain,
+    seen: &[Seen],
+    records: Vec<Record>,
+    times: Times,
+    lost_units: Option<u64>,
+) -> Outcome {
+    let on_cluster = fault.place == Place::Cluster;
+    let idle = if on_cluster { TAKEN_AND_GIVEN_BACK } else { 0 };
+    let disturbance = Disturbance {
+        when: Span {
+            from: times.broken_us,
+            to: times.settled_us,
+        },
+        once_more: fault.once_more,
+        forgets: fault.forgets,
+        denials: fault.unchecked,
+    };
+    let report = check(&History {
+        limits: rules::limits(idle),
+        records,
+        disturbances: vec![disturbance],
+        cached_us: CACHED_US,
+        // What is left of a cached retry-after counts from the arrival of the answer that brought it.
+        // There are two caches, the filter's and the sidecar's.
+        retry_late_us: ROUNDED_UP_US
+            + 2 * slowest(seen, |answer| matches!(answer, Answer::Denied(_))),
+    });
+    let counts = Counts::of(seen);
+    let back = seen.iter().filter(|one| {
+        one.rule == SHUT && one.sent_us >= times.mended_us && one.answer.is_verdict()
+    });
+    let back = back.map(|one| one.answered_us).min();
+    let back_after = Duration::from_micros(back.map_or(u64::MAX, |at| at - times.mended_us));
+    let slowest_answer = Duration::from_micros(slowest(seen, |_| true));
+    let vm_deaths = chain.envoy.vm_deaths().await;
+    let mut failures = Vec::new();
+    let mut require = |holds: bool, what: String| {
+        if !holds {
+            failures.push(what);
+        }
+    };
+    require(counts.hung == 0, format!("{} requests hung", counts.hung));
+    require(counts.other == 0, format!("{} other answers", counts.other));
+    require(vm_deaths == 0, format!("{vm_deaths} VMs died"));
+    require(
+        counts.lost == 0 || fault.breaks_connections,
+        format!("{} connections broke", counts.lost),
+    );
+    let without = counts.refused + counts.unmetered;
+    require(!fault.felt || without > 0, "nobody felt it".to_owned());
+    // A machine that stands still makes nobody's answer earlier.
+    require(
+        back_after <= BACK_WITHIN + slowest_answer,
+        format!("back after {back_after:?}"),
+    );
+    // More than a thousand, unless the machine stands still most of the time: then there is less traffic than quota.
+    require(
+        report.denials > 10 || slowest_answer > STANDS_STILL,
+        format!("{} denials checked", report.denials),
+    );
+    if !fault.lies {
+        // One line for each finding would be thousands: the first and the last.
+        let after = |at: u64| (at as i64 - times.broken_us as i64) as f64 / 1e6;
+        let mut found: Vec<_> = report.violations.iter().collect();
+        found.sort_by_key(|one| one.when.to);
+        let ends = found.first().into_iter().chain(found.last());
+        for one in ends {
+            let (from, to) = (after(one.when.from), after(one.when.to));
+            let all = found.len();
+            require(
+                false,
+                format!("one of {all}, {from:.3} to {to:.3} s after the fault: {one}"),
+            );
+        }
+    }
+    if !failures.is_empty() {
+        keep(fault.name, seen, &times);
+    }
+    let fullest = report.largest_excess().map(|peak| (peak.units, peak.quota));
+    Outcome {
+        name: fault.name,
+        counts,
+        slowest: slowest_answer,
+        vm_deaths,
+        fullest,
+        lost_units,
+        back_after,
+        failures,
+    }
+}
+
+/// The longest time until an answer of some kind, in microseconds.
+fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
+    let of_kind = seen.iter().filter(|one| kind(one.answer));
+    let times = of_kind.map(|one| one.answered_us - one.sent_us);
+    times.max().unwrap_or_default()
+}
+
+/// Writes everything that clients saw to a file under target/chaos: seconds after the fault, rule, client, cost, answer.
+fn keep(name: &str, seen: &[Seen], times: &Times) {
+    let mut seen = seen.to_vec();
+    seen.sort_by_key(|one| one.sent_us);
+    let after = |at: u64| (at as i64 - times.broken_us as i64) as f64 / 1e6;
+    let mut text = format!("{name}: {times:?}\n");
+    for one in seen {
+        let (sent, answered) = (after(one.sent_us), after(one.answered_us));
+        let rule = rules::RULES[one.rule];
+        text += &format!(
+            "{sent:.6} {answered:.6} {rule} {} {} {:?}\n",
+            one.client, one.cost, one.answer
+        );
+    }
+    let folder = repository("target/chaos");
+    std::fs::create_dir_all(&folder).expect("a folder under target");
+    let file = folder.join(format!("{}.txt", name.replace([' ', ':', '/'], "-")));
+    std::fs::write(&file, text).expect("a file under target");
+    println!("what clients saw: {}", file.display());
+}

@@ -1,0 +1,50 @@
+//! Faults under load: the whole chain with one fault at a time, steady traffic, and an exact count of what was admitted.
+//!
+//! Clients record every decision as they see it, and `tests/history` checks the whole history against the promises: so each
+//! fault is judged by the same questions. `make chaos` runs all faults and, with `SLUICEGATE_WRITE=1`, writes the table of
+//! docs/reliability.md; `make test` runs some of them. `SLUICEGATE_CHAOS=words` runs those whose names contain the words.
+//!
+//! | module | for |
+//! |---|---|
+//! | `rules.rs` | the rules and limits of the traffic, for Envoy, the sidecar and the checker |
+//! | `chain.rs` | Envoy, sidecar, proxy and Redis, each real |
+//! | `load.rs` | the clients, and what they see |
+//! | `fault.rs` | what is allowed while a fault lasts |
+//! | `campaign.rs` | breaks one thing at a time under load and mends it |
+//! | `judge.rs` | whether the promises were kept |
+//! | `outcome.rs` | what came of it, in figures |
+//! | `table.rs` | the table, printed and in docs/reliability.md |
+//! | `faults/` | the faults |
+
+mod campaign;
+mod chain;
+mod fault;
+mod faults;
+mod judge;
+mod load;
+mod outcome;
+mod rules;
+mod table;
+
+use campaign::{Campaign, Form};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_faults_of_the_short_form_keep_the_promises() {
+    run(Form::Short).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a quarter of an hour: make chaos"]
+async fn all_faults_keep_the_promises() {
+    run(Form::Whole).await;
+}
+
+async fn run(form: Form) {
+    let mut campaign = Campaign::new(form);
+    faults::redis::all(&mut campaign).await;
+    faults::link::all(&mut campaign).await;
+    faults::fleet::all(&mut campaign).await;
+    faults::sidecar::all(&mut campaign).await;
+    faults::envoy::all(&mut campaign).await;
+    campaign.finish();
+}

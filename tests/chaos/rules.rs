@@ -1,0 +1,152 @@
+//! The rules and limits of the traffic: for Envoy's filter, for the sidecar's policy, and for the checker.
+//!
+//! | rule | its limits | `when_unavailable` | `when_store_is_down` |
+//! |---|---|---|---|
+//! | `deny` | by client, and for all together | deny | share |
+//! | `allow` | by client | allow | share |
+//! | `shut` | by client | deny | deny |
+//!
+//! Each rule also has a limit that is never reached. What the store has counted for it in the end is compared with what
+//! clients were admitted.
+
+use serde_json::{Value, json};
+use sluicegate_history::{Check, Kind, Limit, Window};
+
+/// Rules, by their `when_unavailable` or what the store's absence means to them.
+pub const RULES: [&str; 3] = ["deny", "allow", "shut"];
+/// The rule whose verdicts come from the store only.
+pub const SHUT: usize = 2;
+/// The largest cost of a request.
+pub const MOST: u64 = 3;
+/// Longest wait of the filter for the sidecar.
+pub const FILTER_TIMEOUT_MS: u64 = 1_000;
+/// The length of the windows that fill.
+pub const WINDOW_US: u64 = 2_000_000;
+
+const PRECISION_US: u64 = 100_000;
+const QUOTA: u64 = 40;
+const TOGETHER: u64 = 50;
+const NEVER: u64 = 1_000_000;
+/// The subject of limits for all clients together.
+const EVERYONE: u32 = 0;
+
+/// The indices of a rule's limits, in the order of `limits`: those by client, those for all.
+const LIMITS: [(usize, &[usize]); 3] = [(0, &[1, 4]), (2, &[5]), (3, &[6])];
+
+/// A limit's name, its index and the quota of its one window.
+const NAMES: [(&str, u64); 7] = [
+    ("deny", QUOTA),
+    ("together", TOGETHER),
+    ("allow", QUOTA),
+    ("shut", QUOTA),
+    ("deny-count", NEVER),
+    ("allow-count", NEVER),
+    ("shut-count", NEVER),
+];
+
+/// The limits, as the checker knows them; `idle` units may be held by decisions that are taken back.
+pub fn limits(idle: u64) -> Vec<Limit> {
+    let limit = |(name, quota): &(&str, u64)| Limit {
+        name: (*name).to_owned(),
+        windows: vec![Window {
+            kind: match *name {
+                "together" => Kind::Steps(PRECISION_US),
+                _ => Kind::Trailing,
+            },
+            quota: *quota,
+            per_us: if *quota == NEVER {
+                3_600_000_000
+            } else {
+                WINDOW_US
+            },
+        }],
+        idle,
+    };
+    NAMES.iter().map(limit).collect()
+}
+
+/// What a request of a rule asks for; clients are counted from 1.
+pub fn checks(rule: usize, client: u32, cost: u64) -> Vec<Check> {
+    let (by_client, together) = LIMITS[rule];
+    let check = |limit, subject| Check {
+        limit,
+        subject,
+        cost,
+    };
+    let together = together.iter().map(|limit| check(*limit, EVERYONE));
+    [check(by_client, client)]
+        .into_iter()
+        .chain(together)
+        .collect()
+}
+
+/// The index of the limit that counts all that a rule admits.
+pub fn count_of(rule: usize) -> usize {
+    LIMITS[rule].1.last().copied().expect("each rule has one")
+}
+
+/// A peek at what a rule's count has left, as the wire has it and as the checker does.
+pub fn look_at_count(rule: usize) -> (Value, Vec<Check>) {
+    let limit = count_of(rule);
+    let check = json!({ "limit": NAMES[limit].0, "key": everyone() });
+    let decision = json!({ "checks": [check], "peek": true });
+    let check = Check {
+        limit,
+        subject: EVERYONE,
+        cost: 0,
+    };
+    (decision, vec![check])
+}
+
+/// A constant's key, as the filter encodes it. With another, a look would find that nothing was taken.
+pub fn everyone() -> &'static str {
+    "@constant=everyone"
+}
+
+/// Units that a rule's count has taken when so many are left.
+pub fn taken(left: u64) -> u64 {
+    NEVER.saturating_sub(left)
+}
+
+/// The policy with this store.
+pub fn policy(store: &str) -> String {
+    let mut text = format!("store: {store}\nstore_timeout: 200ms\nlimits:\n");
+    for ((name, quota), limit) in NAMES.iter().zip(limits(0)) {
+        let window = &limit.windows[0];
+        let (algorithm, more) = match window.kind {
+            Kind::Steps(us) => ("sliding_window", format!(", precision: {}ms", us / 1_000)),
+            _ => ("sliding_log", String::new()),
+        };
+        let down = if *name == "shut" { "deny" } else { "share" };
+        let per = window.per_us / 1_000;
+        text += &format!(
+            "  {name}: {{ algorithm: {algorithm}, when_store_is_down: {down}, windows: [{{ quota: {quota}, per: {per}ms{more} }}] }}\n"
+        );
+    }
+    text
+}
+
+/// The filter's configuration. With `on_admitted`, an admission by a verdict has header fields, and others have none.
+pub fn plugin() -> Value {
+    let rules = RULES.iter().enumerate().map(|(index, rule)| {
+        let cost = json!({ "header": "x-cost", "max": MOST, "trusted": true, "default": 1 });
+        let (by_client, together) = LIMITS[index];
+        let mut checks = vec![json!({
+            "limit": NAMES[by_client].0, "key": [{ "header": "x-client", "plain": true }], "cost": cost })];
+        for limit in together {
+            checks.push(json!({
+                "limit": NAMES[*limit].0, "key": [{ "constant": "everyone" }], "cost": cost }));
+        }
+        let unavailable = if *rule == "allow" { "allow" } else { "deny" };
+        json!({
+            "name": rule, "match": { "path": format!("/{rule}") },
+            "checks": checks, "when_unavailable": unavailable,
+        })
+    });
+    json!({
+        "version": 1,
+        "sidecar": { "cluster": "sluicegate", "timeout": format!("{FILTER_TIMEOUT_MS}ms") },
+        "reply": { "headers": "draft", "on_admitted": true },
+        "rules": rules.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,89 @@
+//! The second and third promise: a denial is needed, and takes nothing. A peek at the end shows what was taken in all.
+
+use crate::record::{Check, History, Limit, Record, Span, Verdict, Window};
+use crate::report::{Report, Wrong};
+use crate::uses::{Bucket, Ledger};
+
+pub(crate) fn check(history: &History, ledger: &Ledger, report: &mut Report) {
+    for record in &history.records {
+        match record.verdict {
+            Verdict::Denied(_) => denial(history, ledger, record, report),
+            Verdict::Left(left) => peek(history, ledger, record, left, report),
+            Verdict::Admitted | Verdict::Unknown => {}
+        }
+    }
+}
+
+/// The windows of a check, with its bucket.
+pub(crate) fn windows<'a>(
+    history: &'a History,
+    checks: &'a [Check],
+) -> impl Iterator<Item = (&'a Limit, &'a Window, Bucket, u64)> {
+    checks.iter().flat_map(|check| {
+        let limit = history.limits.get(check.limit).into_iter();
+        limit.flat_map(move |limit| {
+            let each = limit.windows.iter();
+            each.map(move |window| (limit, window, (check.limit, check.subject), check.cost))
+        })
+    })
+}
+
+fn denial(history: &History, ledger: &Ledger, record: &Record, report: &mut Report) {
+    if history.disturbed(record.when, |one| one.denials) {
+        return;
+    }
+    report.denials += 1;
+    let full = |denials_take: bool| {
+        windows(history, &record.checks).any(|(limit, window, bucket, cost)| {
+            let most = |uses: &crate::uses::Uses| uses.at_most(window, record.when, record.when.to);
+            let mut used = most(ledger.possible(bucket)) + limit.idle;
+            if denials_take {
+                // Its own request is among them, and took nothing before it was made.
+                used += most(ledger.denied(bucket)).saturating_sub(cost);
+            }
+            used + cost > window.quota
+        })
+    };
+    if !full(false) {
+        let what = if full(true) {
+            Wrong::DenialsTook
+        } else {
+            Wrong::WronglyDenied
+        };
+        if let Some((limit, _, bucket, _)) = windows(history, &record.checks).next() {
+            report.add(&limit.name, bucket, record.when, what);
+        }
+    }
+}
+
+fn peek(history: &History, ledger: &Ledger, record: &Record, left: u64, report: &mut Report) {
+    // Several windows are told by the one with the least room: what the others hold is not known.
+    let mut each = windows(history, &record.checks);
+    let (Some((limit, window, bucket, _)), None) = (each.next(), each.next()) else {
+        return;
+    };
+    let taken = window.quota.saturating_sub(left);
+    let at_most = ledger
+        .possible(bucket)
+        .at_most(window, record.when, record.when.to);
+    let since = forgotten_until(history, record.when);
+    let until = record.when.from;
+    let at_least = ledger
+        .certain(bucket)
+        .at_least(window, record.when, since, until);
+    if taken > at_most {
+        let what = Wrong::LessLeft { taken, at_most };
+        report.add(&limit.name, bucket, record.when, what);
+    }
+    if taken < at_least {
+        let what = Wrong::MoreLeft { taken, at_least };
+        report.add(&limit.name, bucket, record.when, what);
+    }
+}
+
+/// What was admitted until then may be forgotten at `when`; 0 if nothing is.
+pub(crate) fn forgotten_until(history: &History, when: Span) -> u64 {
+    let each = history.disturbances.iter();
+    let forgets = each.filter(|one| one.forgets && one.when.from <= when.to);
+    forgets.map(|one| one.when.to).max().unwrap_or(0)
+}

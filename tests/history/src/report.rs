@@ -1,0 +1,123 @@
+//! What is found in a history.
+
+use std::fmt;
+
+use crate::record::Span;
+use crate::uses::Bucket;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// More units than allowed in one window.
+    Over {
+        /// Units that were certainly admitted in it.
+        units: u64,
+        /// Units that may be.
+        allowed: u64,
+    },
+    /// Denied, although every window had room.
+    WronglyDenied,
+    /// Denied, although every window had room; only what denied decisions asked for would have filled one.
+    DenialsTook,
+    /// A peek found more units taken than were asked for.
+    LessLeft {
+        /// Units that the store counts.
+        taken: u64,
+        /// The most that can have been taken.
+        at_most: u64,
+    },
+    /// A peek found fewer units taken than were admitted.
+    MoreLeft {
+        /// Units that the store counts.
+        taken: u64,
+        /// The fewest that must have been taken.
+        at_least: u64,
+    },
+    /// At the promised time there was no room, although nobody else used the key.
+    TooEarly {
+        /// How much later there would certainly have been room.
+        by_us: u64,
+    },
+    /// There was room before the promised time.
+    TooLate {
+        /// How much earlier there was certainly room.
+        by_us: u64,
+    },
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The limit's name.
+    pub limit: String,
+    /// Whose.
+    pub subject: u32,
+    /// The decision's time; for [`Wrong::Over`] the window.
+    pub when: Span,
+    /// What.
+    pub what: Wrong,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limit,
+            subject,
+            when: Span { from, to: until },
+            what,
+        } = self;
+        write!(to, "`{limit}` of {subject}, {from} to {until}: {what:?}")
+    }
+}
+
+/// The fullest window of a limit for a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// Index of the limit.
+    pub limit: usize,
+    /// Whose.
+    pub subject: u32,
+    /// Units that were certainly admitted in one window.
+    pub units: u64,
+    /// Its quota.
+    pub quota: u64,
+    /// When that window ended.
+    pub at: u64,
+}
+
+impl Peak {
+    /// Units over the quota.
+    #[must_use]
+    pub const fn excess(&self) -> u64 {
+        self.units.saturating_sub(self.quota)
+    }
+}
+
+/// The result.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What is wrong; empty if every promise was kept.
+    pub violations: Vec<Violation>,
+    /// The fullest window of each limit, subject and window length.
+    pub peaks: Vec<Peak>,
+    /// Denials that were checked: a history without any proves little.
+    pub denials: u64,
+}
+
+impl Report {
+    /// The largest excess over a quota, whether allowed or not.
+    #[must_use]
+    pub fn largest_excess(&self) -> Option<Peak> {
+        let over = self.peaks.iter().filter(|peak| peak.excess() > 0);
+        over.max_by_key(|peak| peak.excess()).copied()
+    }
+
+    pub(crate) fn add(&mut self, name: &str, bucket: Bucket, when: Span, what: Wrong) {
+        self.violations.push(Violation {
+            limit: name.to_owned(),
+            subject: bucket.1,
+            when,
+            what,
+        });
+    }
+}
