@@ -13,16 +13,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use proxy_wasm::types::Action;
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, HeaderFields, LeaseReport, Question,
-    Submitted, Taken, VerdictError, read_answer,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Submitted, Taken,
+    VerdictError, read_answer,
 };
 
 use crate::host::{self, Wakeup};
 use crate::plugin::Plugin;
+use crate::waiter::{State, Waiter};
 
 /// Most conclusions that one call into the VM delivers; the rest follow after a wake-up.
 const MAX_DELIVERED: usize = 64;
@@ -35,65 +35,6 @@ const LEASES_EVERY: Duration = Duration::from_millis(25);
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
-
-/// A request that waits for its verdict, shared by its stream and the root.
-pub struct Waiter {
-    /// The context of its stream.
-    stream: u32,
-    pub question: Question,
-    /// Units that leases have for it: spent if it passes, else put back.
-    pub taken: Taken,
-    state: Cell<State>,
-    /// Header fields to add to the response.
-    pub response_headers: RefCell<HeaderFields>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Waits,
-    /// Its conclusion is in the outbox.
-    Concluded,
-    /// It was let through.
-    Passed,
-    /// It was answered, or its client has hung up. Its context in Envoy may or may not exist any more.
-    Over,
-}
-
-impl Waiter {
-    pub fn new(stream: u32, question: Question, taken: Taken) -> Self {
-        Self {
-            stream,
-            question,
-            taken,
-            state: Cell::new(State::Waits),
-            response_headers: RefCell::default(),
-        }
-    }
-
-    pub fn waits(&self) -> bool {
-        self.state.get() == State::Waits
-    }
-
-    /// Whether it was let through after waiting.
-    pub fn passed(&self) -> bool {
-        self.state.get() == State::Passed
-    }
-
-    /// Applies the conclusion to its request, which must be the current one.
-    fn wake(&self, conclusion: Conclusion) {
-        if apply(Some(self), conclusion) == Action::Continue {
-            self.state.set(State::Passed);
-            host::resume();
-        } else {
-            self.end();
-        }
-    }
-
-    /// Marks it as done.
-    pub fn end(&self) {
-        self.state.set(State::Over);
-    }
-}
 
 /// A callout in flight, by Envoy's token.
 struct SentCallout {
@@ -406,26 +347,6 @@ impl Callouts {
         };
         if self.tick_us.replace(tick_us) != tick_us {
             host::tick_every(Duration::from_micros(tick_us));
-        }
-    }
-}
-
-/// Applies a conclusion to the current request, at once or after it has waited.
-pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
-    match conclusion {
-        Conclusion::Continue(headers) => {
-            if let Some(waiter) = waiter {
-                waiter.response_headers.replace(headers);
-            }
-            Action::Continue
-        }
-        Conclusion::Unmetered(why) => {
-            host::set_filter_state(&why);
-            Action::Continue
-        }
-        Conclusion::Answer(reply) => {
-            host::reply(&reply);
-            Action::Pause
         }
     }
 }

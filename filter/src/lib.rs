@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `root.rs` | one per plugin configuration: reads it, and passes on Envoy's events |
 //! | `stream.rs` | one per request: derives the question, waits, and applies the verdict |
+//! | `waiter.rs` | a request that waits for its verdict |
 //! | `callouts.rs` | the queue of waiting requests, callouts in flight, wake-ups and delivery |
 //! | `plugin.rs` | state that all requests of a configuration share: rules, cached denials, leases, counters |
 //! | `host.rs` | all calls to Envoy; none can panic |
@@ -15,6 +16,7 @@ mod host;
 mod plugin;
 mod root;
 mod stream;
+mod waiter;
 
 // In a module of its own, because the macro generates public items without documentation.
 mod start {

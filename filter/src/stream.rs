@@ -6,8 +6,9 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use sluicegate_rules::{Conclusion, Evaluation, HeaderFields, Question, VerdictError};
 
-use crate::callouts::{self, Callouts, Waiter};
+use crate::callouts::Callouts;
 use crate::host::{self, CurrentRequest};
+use crate::waiter::{self, Waiter};
 
 /// A request's context.
 pub struct Stream {
@@ -84,7 +85,7 @@ impl Stream {
     }
 
     fn apply(&self, conclusion: Conclusion) -> Action {
-        callouts::apply(self.waiter.as_deref(), conclusion)
+        waiter::apply(self.waiter.as_deref(), conclusion)
     }
 
     fn hold(&self) -> Action {

@@ -1,0 +1,87 @@
+//! A request that waits for its verdict, and what its conclusion does.
+
+use std::cell::{Cell, RefCell};
+
+use proxy_wasm::types::Action;
+use sluicegate_rules::{Conclusion, HeaderFields, Question, Taken};
+
+use crate::host;
+
+/// A request that waits for its verdict, shared by its stream and the root.
+pub struct Waiter {
+    /// The context of its stream.
+    pub stream: u32,
+    pub question: Question,
+    /// Units that leases have for it: spent if it passes, else put back.
+    pub taken: Taken,
+    pub state: Cell<State>,
+    /// Header fields to add to the response.
+    pub response_headers: RefCell<HeaderFields>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Waits,
+    /// Its conclusion is in the outbox.
+    Concluded,
+    /// It was let through.
+    Passed,
+    /// It was answered, or its client has hung up. Its context in Envoy may or may not exist any more.
+    Over,
+}
+
+impl Waiter {
+    pub fn new(stream: u32, question: Question, taken: Taken) -> Self {
+        Self {
+            stream,
+            question,
+            taken,
+            state: Cell::new(State::Waits),
+            response_headers: RefCell::default(),
+        }
+    }
+
+    pub fn waits(&self) -> bool {
+        self.state.get() == State::Waits
+    }
+
+    /// Whether it was let through after waiting.
+    pub fn passed(&self) -> bool {
+        self.state.get() == State::Passed
+    }
+
+    /// Applies the conclusion to its request, which must be the current one.
+    pub fn wake(&self, conclusion: Conclusion) {
+        if apply(Some(self), conclusion) == Action::Continue {
+            self.state.set(State::Passed);
+            host::resume();
+        } else {
+            self.end();
+        }
+    }
+
+    /// Marks it as done.
+    pub fn end(&self) {
+        self.state.set(State::Over);
+    }
+}
+
+/// Applies a conclusion to the current request, at once or after it has waited.
+pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
+    match conclusion {
+        Conclusion::Continue(headers) => {
+            if let Some(waiter) = waiter {
+                waiter.response_headers.replace(headers);
+            }
+            Action::Continue
+        }
+        Conclusion::Unmetered(why) => {
+            host::set_filter_state(&why);
+            Action::Continue
+        }
+        Conclusion::Answer(reply) => {
+            host::reply(&reply);
+            Action::Pause
+        }
+    }
+}
