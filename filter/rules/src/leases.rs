@@ -205,22 +205,29 @@ impl Leases {
     }
 
     fn add(&mut self, part: &LeasePart<'_>, version: PolicyVersion, late: bool, times: CallTimes) {
-        let known = self.known(&part.limit, &part.key).is_some();
         // Without a clock nothing may be spent, for nothing would ever end.
         let usable = part.units > 0 && !late && times.sent_us > 0;
-        if !usable || !known && self.keys >= MAX_KEYS {
+        if !usable || !self.keep(part, version, times) {
             let ended = PartReport {
                 id: part.id,
                 ended: true,
                 ..PartReport::default()
             };
-            return self.tell(times.answered_us, ended);
+            self.tell(times.answered_us, ended);
+        }
+    }
+
+    /// `false` if there is no room.
+    fn keep(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) -> bool {
+        let known = self.known(&part.limit, &part.key).is_some();
+        if !known && self.keys >= MAX_KEYS {
+            return false;
         }
         self.keys += usize::from(!known);
         let keys = self.by_limit.entry(part.limit.as_ref().to_owned());
         let of_key = keys.or_default().entry(part.key.as_ref().to_owned());
         let of_key = of_key.or_insert_with(|| OfKey::new(times.answered_us));
-        of_key.add(part, version, times);
+        of_key.add(part, version, times)
     }
 
     /// Ends the parts of an earlier policy of the same sidecar.

@@ -13,7 +13,12 @@ use std::sync::LazyLock;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sluicegate_rules::{Headers, Rules, Taken, read_answer};
+use sluicegate_certificates::CallTimes;
+use sluicegate_protocol::{LeasePart, PolicyVersion};
+use sluicegate_rules::{
+    Headers, LeaseReport, Leases, Question, ResolvedCheck, Rules, Taken, WhenUnavailable,
+    read_answer,
+};
 use support::{FakeRequest, rules};
 
 /// Rules with every matcher, source and cost, and with tiers.
@@ -122,6 +127,98 @@ fn key_of(list: &[Vec<u8>], plain: bool) -> String {
         .clone()
 }
 
+/// What happens to leases next, after so many microseconds.
+#[derive(Clone, Debug)]
+enum Step {
+    /// An answer with these parts (number, units, how long they last) of this policy.
+    Answer(Vec<(u64, u64, u64)>, u64),
+    /// A request of this cost; whether it is admitted.
+    Take(u64, bool),
+    /// A callout that is answered or fails, with or without a wish for more.
+    Report(bool, bool),
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..20u64, 0..200_000u64, any::<u64>(), Just(u64::MAX)]
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let parts = vec((0..40u64, number(), number()), 0..4);
+    let step = prop_oneof![
+        (parts, 0..3u64).prop_map(|(parts, epoch)| Step::Answer(parts, epoch)),
+        (number(), any::<bool>()).prop_map(|(cost, admitted)| Step::Take(cost, admitted)),
+        (any::<bool>(), any::<bool>()).prop_map(|(renew, fails)| Step::Report(renew, fails)),
+    ];
+    vec((number(), step), 0..40)
+}
+
+/// Whatever a sidecar lends, the filter spends no more of it.
+fn run_leases(steps: Vec<(u64, Step)>) {
+    let rules = &*EVERYTHING;
+    let (mut leases, mut now_us) = (Leases::default(), 1_000_000_u64);
+    let mut lent: BTreeMap<u64, u64> = BTreeMap::new();
+    for (later_us, step) in steps {
+        now_us = now_us.saturating_add(later_us);
+        match step {
+            Step::Answer(parts, epoch) => {
+                let part = |(id, units, lasts_us)| LeasePart {
+                    id,
+                    limit: "l".into(),
+                    key: "k".into(),
+                    units,
+                    lasts_us,
+                    quota: units,
+                    window_ms: lasts_us,
+                    remaining: units,
+                    reset_ms: lasts_us,
+                };
+                let parts: Vec<_> = parts.into_iter().map(part).collect();
+                for part in &parts {
+                    let sum = lent.entry(part.id).or_default();
+                    *sum = sum.saturating_add(part.units);
+                }
+                let version = PolicyVersion { instance: 7, epoch };
+                let times = CallTimes {
+                    sent_us: now_us.saturating_sub(1_000),
+                    answered_us: now_us,
+                };
+                leases.answered(LeaseReport::default(), version, &parts, times);
+            }
+            Step::Take(cost, admitted) => {
+                let check = ResolvedCheck {
+                    rule: 1,
+                    limit: 0,
+                    key: "k".to_owned(),
+                    cost,
+                    quota: None,
+                };
+                let question = Question {
+                    checks: vec![check],
+                    shadows: Vec::new(),
+                    when_unavailable: WhenUnavailable::Deny,
+                    grpc: false,
+                    traceparent: None,
+                };
+                let taken = leases.take(rules, &question, now_us, 50_000);
+                if admitted && leases.is_live(rules, &question, &taken, now_us) {
+                    leases.spend(rules, &question, &taken);
+                } else {
+                    leases.put_back(rules, &question, &taken);
+                }
+            }
+            Step::Report(renew, fails) => {
+                let report = leases.report(now_us, renew);
+                for part in &report.parts {
+                    assert!(part.spent <= lent[&part.id], "{part:?}");
+                }
+                if fails {
+                    leases.failed(report, now_us);
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -148,6 +245,11 @@ proptest! {
     #[test]
     fn arbitrary_answers_do_not_panic(body in bytes(), decisions in 0_usize..4) {
         let _ = read_answer(&body, decisions);
+    }
+
+    #[test]
+    fn no_answer_makes_the_leases_panic_or_spend_more_than_was_lent(steps in steps()) {
+        run_leases(steps);
     }
 
     #[test]

@@ -8,6 +8,10 @@ use super::taken::TakenCheck;
 
 /// Most time for which a part is spent, whatever an answer says: the largest `lease.longest` of a policy.
 const LONGEST_US: u64 = 10_000_000;
+/// Most units of a part that are spent, whatever an answer says: their sums stay numbers.
+const MAX_UNITS: u64 = sluicegate_protocol::MAX_COST;
+/// Most parts of one key at once; a sidecar lends a few.
+const MAX_PARTS: usize = 32;
 /// More units are asked for when this part of what was held is left.
 const RENEW_AT: u64 = 3;
 /// A renewal for another key asks for this one, too, if no more than this many eighths are left: then all share callouts.
@@ -64,12 +68,16 @@ impl OfKey {
         }
     }
 
-    /// Adds a part.
-    pub fn add(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) {
+    /// Adds a part; `false` if there are too many.
+    pub fn add(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) -> bool {
+        if self.parts.len() >= MAX_PARTS {
+            return false;
+        }
+        let units = part.units.min(MAX_UNITS);
         self.parts.push(Part {
             id: part.id,
-            units: part.units,
-            left: part.units,
+            units,
+            left: units,
             spent: 0,
             decisions: 0,
             ends_us: times.sent_us.saturating_add(part.lasts_us.min(LONGEST_US)),
@@ -83,6 +91,7 @@ impl OfKey {
         });
         self.parts.sort_by_key(|part| part.ends_us);
         self.full = self.left(times.answered_us);
+        true
     }
 
     /// Takes units for the check with this index, all from one part.
