@@ -32,6 +32,10 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the timer looks for leases that have ended.
 const LEASES_EVERY: Duration = Duration::from_millis(25);
 
+/// How long the sidecar may take to lend more units: it may have to ask the store, and nobody waits for it. An answer that is not
+/// waited for any longer would be units that nobody spends.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
@@ -181,7 +185,8 @@ impl Callouts {
         }
         let leases = self.plugin.leases.borrow_mut().report(now_us, true);
         if leases.asks() {
-            self.post_alone(now_us, None, leases);
+            let timeout_us = self.plugin.timeout_us().max(as_us(RENEWAL_TIMEOUT));
+            self.post(now_us, (None, None), std::iter::empty(), leases, timeout_us);
         } else {
             self.plugin.leases.borrow_mut().failed(leases, now_us);
         }
