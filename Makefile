@@ -127,7 +127,7 @@ bench: filter ## compare the whole chain with Envoy without a filter: a table, a
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench
 
-bench-scale: filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys: a table, a chart and target/bench/scale.json (six minutes)
+bench-scale: filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000,000 keys, with and without leases, and many sidecars with one key: tables and charts in target/bench (eight minutes)
 	@tests/setup bench
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench -- scale

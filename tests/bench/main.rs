@@ -42,8 +42,14 @@ async fn main() {
     let quick = std::env::var("SLUICEGATE_BENCH").is_ok_and(|size| size == "quick");
     // Arguments select variants and those that they are compared with: `cargo run ... --bin bench -- denying`.
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if wanted == ["scale"] {
-        return scale::run(quick).await;
+    match wanted.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["scale"] => return scale::run(quick).await,
+        ["leases"] => {
+            let mut report = Report::default();
+            scale::leases(&mut report, quick).await;
+            return report.finish("leases");
+        }
+        _ => {}
     }
     let (rounds, seconds) = if quick { QUICK } else { ROUNDS };
     println!(

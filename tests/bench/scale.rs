@@ -101,8 +101,7 @@ pub async fn run(quick: bool) {
         let point = Point::of(&measured(&variant, MANY, rounds, seconds).await);
         point.tell(&mut report, &keys.to_string());
     }
-    let leased = zipf(&mut report, rounds, seconds).await;
-    fleet::run(&mut report, 2 * seconds).await;
+    leases(&mut report, quick).await;
     let megabytes = after_a_million_keys().await;
     report.at_most(
         "the sidecar after a million keys seen once, MB",
@@ -118,8 +117,21 @@ pub async fn run(quick: bool) {
                 "CPU microseconds a request: Envoy, sidecar and Redis, by connections",
                 &costs,
             ),
-            ("Requests a second, by keys (Zipf), 64 connections", &leased),
         ],
+    );
+}
+
+/// What leases change: for keys of very different heat, and for a fleet with one hot key.
+pub async fn leases(report: &mut Report, quick: bool) {
+    let (rounds, seconds) = if quick { QUICK } else { ROUNDS };
+    let lines = zipf(report, rounds, seconds).await;
+    fleet::run(report, 2 * seconds).await;
+    chart::lines(
+        "target/bench/leases.svg",
+        &[(
+            "Requests a second by number of keys (Zipf: the n-th is asked for 1/n as often), 64 connections",
+            &lines,
+        )],
     );
 }
 
