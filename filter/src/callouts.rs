@@ -331,27 +331,39 @@ impl Callouts {
         }
     }
 
-    /// Adjusts the timer's period if nothing needed a shorter one so far. Only the timer itself lengthens it again; otherwise
-    /// every request would change it twice.
+    /// Shortens the timer's period to what waiting requests and leases need. Only the timer itself lengthens it again: each
+    /// change starts the period anew, so that a timer that requests lengthened and shortened would never fire.
     fn shorten_tick(&self) {
-        if self.tick_us.get() >= as_us(LEASES_EVERY) {
-            self.adjust_tick();
+        let tick_us = self.needed_tick_us();
+        if tick_us < self.tick_us.get() {
+            self.set_tick(tick_us);
         }
     }
 
-    /// Adjusts the timer's period to what waiting requests and leases need.
+    /// Sets the timer's period to what waiting requests and leases need.
     fn adjust_tick(&self) {
-        let poll_interval_us = self.queue.borrow().poll_interval_us();
-        let idle = poll_interval_us.is_none() && self.outbox.borrow().is_empty();
-        let tick_us = match poll_interval_us {
+        let tick_us = self.needed_tick_us();
+        if tick_us != self.tick_us.get() {
+            self.set_tick(tick_us);
+        }
+    }
+
+    fn set_tick(&self, tick_us: u64) {
+        self.tick_us.set(tick_us);
+        host::tick_every(Duration::from_micros(tick_us));
+    }
+
+    fn needed_tick_us(&self) -> u64 {
+        let idle_us = if self.plugin.leases.borrow().is_empty() {
+            as_us(REPORT_EVERY)
+        } else {
+            as_us(LEASES_EVERY)
+        };
+        match self.queue.borrow().poll_interval_us() {
             Some(tick_us) => tick_us,
-            None if idle && self.plugin.leases.borrow().is_empty() => as_us(REPORT_EVERY),
-            None if idle => as_us(LEASES_EVERY),
+            None if self.outbox.borrow().is_empty() => idle_us,
             // A wake-up delivers the rest; the timer makes up for a lost one.
             None => self.tick_us.get(),
-        };
-        if self.tick_us.replace(tick_us) != tick_us {
-            host::tick_every(Duration::from_micros(tick_us));
         }
     }
 }
