@@ -138,10 +138,10 @@ fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<Joi
     let url = format!("http://127.0.0.1:{sidecar_port}/v1/decide");
     let question = r#"{"decisions":[{"checks":[{"limit":"per-key","key":"worker","cost":1}]}]}"#;
     tasks.push(each(12, noisy, client().post(&url).body(question)));
-    // A key that is hot enough for leases.
+    // A key that is hot enough for leases. Not all of a lease at once, or it would be empty whenever somebody looks.
     let pooled = json!({ "checks": [{ "limit": "pooled", "key": "hot" }] });
-    let pooled = json!({ "decisions": vec![pooled; 30] }).to_string();
-    tasks.push(each(10, &always, client().post(url).body(pooled)));
+    let pooled = json!({ "decisions": vec![pooled; 5] }).to_string();
+    tasks.push(each(60, &always, client().post(url).body(pooled)));
     tasks
 }
 
