@@ -281,20 +281,22 @@ impl Callouts {
         for waiter in &waiters {
             let to = from + decisions(waiter);
             let verdicts = match &answer {
-                Ok(answer) => Ok(answer.verdicts.get(from..to).unwrap_or_default()),
+                Ok(answer) => {
+                    let answered = answer.verdicts.get(from..to).unwrap_or_default();
+                    Ok(waiter.taken.verdicts(&waiter.question, answered))
+                }
                 Err(why) => Err(why.clone()),
             };
             if let (Ok(answer), Ok(verdicts)) = (&answer, &verdicts) {
-                let question = &waiter.question;
                 self.plugin.denials.borrow_mut().learn(
                     &self.plugin.rules,
-                    question,
+                    &waiter.question,
                     answer.version(),
-                    &waiter.taken.verdicts(question, verdicts),
+                    verdicts,
                     times,
                 );
             }
-            self.conclude(waiter, verdicts);
+            self.conclude(waiter, verdicts.as_deref().map_err(Clone::clone));
             from = to;
         }
     }

@@ -85,8 +85,7 @@ impl Plugin {
         self.conclude(question, Ok(&taken.verdicts(question, &[])))
     }
 
-    /// As [`Plugin::conclude`], for a request of which units were taken from leases: they are spent if it passes. Verdicts are
-    /// those on the rest.
+    /// As [`Plugin::conclude`], for a request of which units were taken from leases: they are spent if it passes.
     pub fn conclude_rest(
         &self,
         (question, taken): (&Question, &Taken),
@@ -101,14 +100,14 @@ impl Plugin {
             .leases
             .borrow_mut()
             .is_live(rules, question, taken, now_us);
-        let verdicts = match verdicts {
-            Ok(_) if !live => Err(VerdictError::Timeout),
+        let conclusion = match verdicts {
+            Ok(_) if !live => self.conclude(question, Err(VerdictError::Timeout)),
             // Only shadow rules lack a verdict.
-            Err(_) if live && taken.is_whole(question) => Ok(taken.verdicts(question, &[])),
-            Ok(verdicts) => Ok(taken.verdicts(question, verdicts)),
-            Err(why) => Err(why),
+            Err(_) if live && taken.is_whole(question) => {
+                self.conclude(question, Ok(&taken.verdicts(question, &[])))
+            }
+            verdicts => self.conclude(question, verdicts),
         };
-        let conclusion = self.conclude(question, verdicts.as_deref().map_err(Clone::clone));
         let mut leases = self.leases.borrow_mut();
         match &conclusion {
             Conclusion::Continue(_) | Conclusion::Unmetered(_) => {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sluicegate_tests::client::{client, get};
 use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::eventually_within;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, metric_in};
 use sluicegate_tests::upstream;
@@ -295,30 +296,24 @@ async fn three_sidecars_of_two_filters_each_are_never_over_and_lose_no_unit() {
     let idle = most_idle_elsewhere(&log, &readings);
     let (mut spent, mut calls) = (0, 0);
     for (index, target) in targets.iter().enumerate() {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
+        let what = format!("sidecar {index} holds no units");
+        eventually_within(Duration::from_secs(30), &what, async || {
             let (_, text) = get(&target.metrics).await;
-            let units = |event: &str| {
-                value(
-                    &text,
-                    &format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}"),
-                )
-            };
-            let held = value(&text, "sluicegate_lease_units_held{limit=\"hot\"}");
-            if held == 0 {
-                let (granted, returned) = (units("granted"), units("returned"));
-                assert_eq!(
-                    granted,
-                    units("spent") + returned,
-                    "sidecar {index}: units are lost"
-                );
-                spent += units("spent");
-                calls += value(&text, "sluicegate_store_duration_seconds_count");
-                break;
-            }
-            assert!(Instant::now() < deadline, "sidecar {index} holds {held}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            value(&text, "sluicegate_lease_units_held{limit=\"hot\"}") == 0
+        })
+        .await;
+        let (_, text) = get(&target.metrics).await;
+        let units = |event: &str| {
+            let name = format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}");
+            value(&text, &name)
+        };
+        assert_eq!(
+            units("granted"),
+            units("spent") + units("returned"),
+            "sidecar {index}: units are lost"
+        );
+        spent += units("spent");
+        calls += value(&text, "sluicegate_store_duration_seconds_count");
     }
     // While the limit is used up, the whole quota returns in a window and a step.
     let full = &log[..log.partition_point(|asked| asked.sent < began + PHASES[0].length)];

@@ -91,7 +91,7 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     redis.kill();
     let answer = decide(sidecar, json!({ "decisions": [decision("per-key", "d")] })).await;
     assert_eq!(answer["verdicts"][0]["outcome"], "unavailable");
-    // A moment after the answer: the store's health is told to a task of its own.
+    // A moment after the answer: a background task keeps the store's health.
     eventually("the metrics say that the store is down", async || {
         sidecar.metric("sluicegate_store_up").await == 0.0
     })

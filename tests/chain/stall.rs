@@ -197,12 +197,7 @@ async fn f1_thousands_of_waiting_requests_are_answered_although_their_configurat
         |config| listener = from_file(config, folder.path()),
     )
     .await;
-    eventually("the listener is there", async || {
-        sluicegate_tests::client::raw(envoy.port, b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-            .await
-            .is_some()
-    })
-    .await;
+    envoy.listens().await;
     // Envoy closes the old listener's connections after some seconds: see `--drain-time-s` in `envoy.rs`.
     let answers = all_at_once(&envoy, WAITING, async || {
         *at(&mut listener, "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value") =

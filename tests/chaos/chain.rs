@@ -170,12 +170,7 @@ async fn envoy(folder: &TempDir, sidecar: u16, upstream: u16) -> (Envoy, Value, 
         listener = from_file(config, &own);
     })
     .await;
-    eventually("the listener is there", async || {
-        sluicegate_tests::client::raw(envoy.port, b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-            .await
-            .is_some()
-    })
-    .await;
+    envoy.listens().await;
     (envoy, listener, own)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::process::{Process, free_port, repository};
+use crate::process::{Process, eventually, free_port, repository};
 
 /// A running Envoy.
 #[derive(Debug)]
@@ -180,6 +180,16 @@ impl Envoy {
             sum += self.stat(&format!("wasm.sluicegate.{name}")).await;
         }
         sum
+    }
+
+    /// Waits until it takes requests: a listener from a file comes after Envoy is ready.
+    pub async fn listens(&self) {
+        eventually("the listener is there", async || {
+            crate::client::raw(self.port, b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+                .await
+                .is_some()
+        })
+        .await;
     }
 
     /// Ends it at once.

@@ -19,7 +19,7 @@ use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
 
 use crate::question::{Question, ResolvedCheck};
 use crate::rule::Rules;
-use part::OfKey;
+use part::{OfKey, Part};
 pub use taken::Taken;
 
 /// Most keys with parts; further keys ask the sidecar.
@@ -235,28 +235,28 @@ impl Leases {
         let earlier = |of_part: PolicyVersion| {
             of_part.instance == version.instance && of_part.epoch < version.epoch
         };
-        let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
-        let ended: Vec<_> = keys
-            .flat_map(|of_key| of_key.end(|part| earlier(part.version)))
-            .collect();
-        ended.into_iter().for_each(|part| self.tell(now_us, part));
+        self.end(now_us, |part| earlier(part.version));
     }
 
     /// Removes the parts that have ended, and the keys that are not asked for any more.
     fn expire(&mut self, now_us: u64) {
-        let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
-        let ended: Vec<_> = keys
-            .flat_map(|of_key| of_key.end(|part| part.ends_us <= now_us))
-            .collect();
-        if ended.is_empty() {
+        if !self.end(now_us, |part| part.ends_us <= now_us) {
             return;
         }
-        ended.into_iter().for_each(|part| self.tell(now_us, part));
         for keys in self.by_limit.values_mut() {
             keys.retain(|_, of_key| !of_key.is_idle(now_us));
         }
         self.by_limit.retain(|_, keys| !keys.is_empty());
         self.keys = self.by_limit.values().map(BTreeMap::len).sum();
+    }
+
+    /// Ends these parts; whether there were any.
+    fn end(&mut self, now_us: u64, which: impl Fn(&Part) -> bool + Copy) -> bool {
+        let keys = self.by_limit.values_mut().flat_map(BTreeMap::values_mut);
+        let ended: Vec<_> = keys.flat_map(|of_key| of_key.end(which)).collect();
+        let any = !ended.is_empty();
+        ended.into_iter().for_each(|part| self.tell(now_us, part));
+        any
     }
 
     fn tell(&mut self, now_us: u64, part: PartReport) {

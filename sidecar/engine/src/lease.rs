@@ -18,5 +18,5 @@ mod terms;
 pub use pool::{EndedLease, Grant, Pool, Taken};
 pub use rate::Rate;
 pub use terms::{
-    LeaseRefusal, LeaseTerms, SMALLEST_LEASE, burst_with_leases, reserve, spend_by_us,
+    LeaseRefusal, LeaseTerms, SMALLEST_LEASE, burst_with_leases, less_drift, reserve, spend_by_us,
 };

@@ -105,24 +105,24 @@ impl PolicyHandle {
         let before = self.current.load_full();
         let known = before.overrides.stored.as_ref().map(|known| &known.entries);
         let changed = known.map_or(!stored.entries.is_empty(), |known| *known != stored.entries);
-        self.current.store(Arc::new(Epoch {
-            number: before.number + u64::from(changed),
-            policy_number: before.policy_number,
-            policy: Arc::clone(&before.policy),
-            overrides: Overrides::new(&before.policy, Some(Arc::new(stored))),
-            metrics: Arc::clone(&before.metrics),
-        }));
+        let number = before.number + u64::from(changed);
+        self.replace(&before, number, Some(Arc::new(stored)));
     }
 
     /// Begins an epoch with the same policy and overrides, so that filters void their denial certificates.
     pub fn void_denials(&self) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.current.load_full();
+        self.replace(&before, before.number + 1, before.overrides.stored.clone());
+    }
+
+    /// Keeps the policy. The caller holds `changing`.
+    fn replace(&self, before: &Epoch, number: u64, stored: Option<Arc<StoredOverrides>>) {
         self.current.store(Arc::new(Epoch {
-            number: before.number + 1,
+            number,
             policy_number: before.policy_number,
             policy: Arc::clone(&before.policy),
-            overrides: Overrides::new(&before.policy, before.overrides.stored.clone()),
+            overrides: Overrides::new(&before.policy, stored),
             metrics: Arc::clone(&before.metrics),
         }));
     }

@@ -164,8 +164,7 @@ impl Leases {
     pub fn note(&self, wanted: Wanted<'_>, epoch: u64, outcome: &Outcome, decided: bool) {
         let mut shard = self.shard(wanted.key);
         let now_us = clock::now_us();
-        let of_key = shard.known(&wanted.limit.name, wanted.key);
-        let Some(of_key) = of_key.filter(|of_key| of_key.epoch == epoch) else {
+        let Some(of_key) = shard.in_epoch(&wanted.limit.name, wanted.key, epoch) else {
             return;
         };
         if decided {
@@ -309,6 +308,12 @@ impl Wanted<'_> {
 impl Shard {
     fn known(&mut self, limit: &str, key: &str) -> Option<&mut OfKey> {
         self.by_limit.get_mut(limit)?.get_mut(key)
+    }
+
+    /// The pool of a key, unless another policy or other overrides are in force for it.
+    fn in_epoch(&mut self, limit: &str, key: &str, epoch: u64) -> Option<&mut OfKey> {
+        let of_key = self.known(limit, key);
+        of_key.filter(|of_key| of_key.epoch == epoch)
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut OfKey> {

@@ -291,23 +291,6 @@ impl PolicyMetrics {
         }
     }
 
-    /// The metrics of a limit's leases, if the policy has leases for it.
-    pub fn leases(&self, limit: &str) -> Option<Arc<LeaseMetrics>> {
-        self.leases.get(limit).map(Arc::clone)
-    }
-
-    /// What leases hold and have spent, if a limit of the policy has leases; `held`: what they have, by limit.
-    pub fn lease_totals(&self, held: &BTreeMap<String, u64>) -> Option<LeaseTotals> {
-        let held_of = |limit: &String| held.get(limit).copied().unwrap_or(0);
-        let held = self.leases.iter();
-        let held = held.map(|(limit, of_limit)| of_limit.held(held_of(limit)));
-        let spent = self.leases.values().map(|of_limit| of_limit.spent());
-        (!self.leases.is_empty()).then(|| LeaseTotals {
-            held: held.sum(),
-            spent: spent.sum(),
-        })
-    }
-
     /// A verdict has the state of one limit only, the one that decided. Of each other limit, which may be almost used
     /// up, one key is kept and peeked at later.
     fn sample(&self, checks: &[Check<'_>], decided_by: &str) {
@@ -359,13 +342,6 @@ impl PolicyMetrics {
             (None, shadow) => {
                 self.count_without_limit(shadow, Outcome::Denied, Source::Filter, denied.count);
             }
-        }
-    }
-
-    /// Counts decisions that a filter made from a lease. `status`: how the limit stands for `key` after them.
-    pub fn count_leased(&self, status: &LimitStatus<'_>, key: &str, decisions: u64, now_us: u64) {
-        if let Some(limit_metrics) = self.limits.get(status.limit.as_ref()) {
-            limit_metrics.count_leased(status, key, decisions, now_us);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Units taken for one request, and the verdicts that follow.
 
+use std::borrow::Cow;
+
 use sluicegate_protocol::{LimitStatus, Verdict};
 
 use crate::question::Question;
@@ -57,13 +59,19 @@ impl Taken {
         self.checks.iter().min_by_key(|one| one.remaining)
     }
 
-    /// The verdict of a question that parts decide.
-    pub fn verdict(&self) -> Option<Verdict<'static>> {
+    fn verdict(&self) -> Option<Verdict<'static>> {
         Some(Verdict::Admitted(self.tightest()?.status()))
     }
 
     /// The verdicts on a question: those that were answered, with what was taken.
-    pub fn verdicts<'a>(&self, question: &Question, answered: &[Verdict<'a>]) -> Vec<Verdict<'a>> {
+    pub fn verdicts<'v, 'a>(
+        &self,
+        question: &Question,
+        answered: &'v [Verdict<'a>],
+    ) -> Cow<'v, [Verdict<'a>]> {
+        if self.is_empty() {
+            return Cow::Borrowed(answered);
+        }
         let mut answered = answered.iter().cloned();
         let mut verdicts = Vec::with_capacity(question.decisions());
         if self.is_whole(question) {
@@ -76,7 +84,7 @@ impl Taken {
             );
         }
         verdicts.extend(answered);
-        verdicts
+        Cow::Owned(verdicts)
     }
 
     /// A verdict on the checks that were asked for, as one on all checks.

@@ -1,3 +1,5 @@
+//! Parts of leases in a VM: what is taken, ended, told and asked for.
+
 use super::*;
 use crate::question::Shadow;
 use crate::rule::WhenUnavailable;
@@ -188,8 +190,9 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
         receipt: Vec::new(),
     };
     let checks = |verdict: Verdict<'static>| {
-        let verdicts = taken.verdicts(&both, &[verdict]);
-        match verdicts.as_slice() {
+        let answered = [verdict];
+        let verdicts = taken.verdicts(&both, &answered);
+        match verdicts.as_ref() {
             [Verdict::Admitted(status)] => (true, status.check, status.remaining),
             [Verdict::Denied(status)] => (false, status.check, status.remaining),
             other => panic!("{other:?}"),
@@ -244,7 +247,7 @@ fn shadow_rules_are_asked_for() {
     let answered = [Verdict::Unavailable { then: None }];
     let verdicts = taken.verdicts(&both, &answered);
     assert!(matches!(
-        verdicts.as_slice(),
+        verdicts.as_ref(),
         [Verdict::Admitted(_), Verdict::Unavailable { .. }]
     ));
 }

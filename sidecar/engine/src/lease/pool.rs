@@ -103,14 +103,7 @@ impl<T> Pool<T> {
         let until_us = now_us.saturating_add(stay_us);
         let mut leases = self.leases.iter_mut();
         let lease = leases.find(|lease| lease.left >= cost && until_us < lease.ends_us)?;
-        lease.left -= cost;
-        Some(Taken {
-            lease: lease.id,
-            units: cost,
-            ends_us: lease.ends_us,
-            remaining: lease.remaining.saturating_add(lease.left),
-            tag: &lease.tag,
-        })
+        Some(lease.take(cost))
     }
 
     /// Lends units to a filter that holds `held` of this key: as many as it will spend until the lease ends that lasts longest.
@@ -132,15 +125,8 @@ impl<T> Pool<T> {
         if units < SMALLEST_PART {
             return None;
         }
-        lease.left -= units;
         self.lent += units;
-        Some(Taken {
-            lease: lease.id,
-            units,
-            ends_us: lease.ends_us,
-            remaining: lease.remaining.saturating_add(lease.left),
-            tag: &lease.tag,
-        })
+        Some(lease.take(units))
     }
 
     /// Whether [`Pool::lend`] would lend most of what a filter needs for half of the longest time of a lease.
@@ -228,9 +214,7 @@ impl<T> Pool<T> {
         let at_us = store_us.ok_or(LeaseRefusal::Store)?;
         let remaining = self.remaining.unwrap_or(0);
         let per_s = self.rate.per_s(now_us);
-        let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
-        let held = live.map(|lease| lease.left).sum::<u64>();
-        let held = held.saturating_add(self.lent);
+        let held = self.left(now_us).saturating_add(self.lent);
         let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
         Ok(units.min(self.most.max(SMALLEST_LEASE)))
     }
@@ -305,12 +289,16 @@ impl<T> Pool<T> {
         self.leases.iter().map(|lease| lease.left).sum()
     }
 
+    /// Units that can be taken now.
+    fn left(&self, now_us: u64) -> u64 {
+        let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
+        live.map(|lease| lease.left).sum()
+    }
+
     /// For how long what is held lasts at the present rate, in microseconds; 0 if there is no lease to spend.
     #[must_use]
     pub fn lasts_us(&self, now_us: u64) -> u64 {
-        let live = self.leases.iter().filter(|lease| now_us < lease.ends_us);
-        let held: u64 = live.map(|lease| lease.left).sum();
-        let lasts_us = float(held) * 1e6 / self.rate.per_s(now_us).max(1.0);
+        let lasts_us = float(self.left(now_us)) * 1e6 / self.rate.per_s(now_us).max(1.0);
         // Not negative, and a cast of a float saturates.
         lasts_us as u64
     }
@@ -319,6 +307,20 @@ impl<T> Pool<T> {
     #[must_use]
     pub fn is_idle(&self, now_us: u64) -> bool {
         self.leases.is_empty() && !self.asking && self.lent == 0 && self.rate.per_s(now_us) < 1.0
+    }
+}
+
+impl<T> Lease<T> {
+    /// Takes units, of which it must have enough.
+    fn take(&mut self, units: u64) -> Taken<'_, T> {
+        self.left -= units;
+        Taken {
+            lease: self.id,
+            units,
+            ends_us: self.ends_us,
+            remaining: self.remaining.saturating_add(self.left),
+            tag: &self.tag,
+        }
     }
 }
 

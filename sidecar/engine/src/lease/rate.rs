@@ -14,15 +14,18 @@ pub struct Rate {
 impl Rate {
     /// Adds units that are asked for at `now_us`.
     pub fn add(&mut self, now_us: u64, units: u64) {
-        self.weight = self.weight_at(now_us) + float(units);
-        self.at_us = self.at_us.max(now_us);
+        self.add_weight(now_us, float(units));
     }
 
     /// Adds units that were asked for evenly between `since_us` and now.
     pub fn add_since(&mut self, since_us: u64, now_us: u64, units: u64) {
         let memories = float(now_us.saturating_sub(since_us).max(1)) / MEMORY_US;
         let remembered = (1.0 - (-memories).exp()) / memories;
-        self.weight = self.weight_at(now_us) + float(units) * remembered;
+        self.add_weight(now_us, float(units) * remembered);
+    }
+
+    fn add_weight(&mut self, now_us: u64, weight: f64) {
+        self.weight = self.weight_at(now_us) + weight;
         self.at_us = self.at_us.max(now_us);
     }
 

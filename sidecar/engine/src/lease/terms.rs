@@ -77,13 +77,19 @@ pub fn burst_with_leases(burst: u64, longest_us: u64, spec: &BucketSpec) -> Opti
     (left > 0).then_some(left)
 }
 
+/// As much of a time by one clock as another one certainly counts, too.
+#[must_use]
+pub fn less_drift(us: u64) -> u64 {
+    us - us.div_ceil(DRIFT)
+}
+
 impl LeaseTerms {
     /// How many microseconds of the store's clock a lease that is taken at `at_us` has, less what the clocks may differ.
     #[must_use]
     pub fn length_us(&self, windows: &[BucketSpec], at_us: u64) -> u64 {
         let left_us = spend_by_us(windows, at_us).map_or(0, |end_us| end_us.saturating_sub(at_us));
         let length_us = left_us.min(self.longest_us);
-        length_us - length_us.div_ceil(DRIFT)
+        less_drift(length_us)
     }
 
     /// The units of a lease for a key that is asked for `per_s` units a second, of which `held` are held already and the store

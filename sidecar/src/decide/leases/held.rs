@@ -66,7 +66,6 @@ impl Held {
     pub fn spend(&self) {
         if !self.spent.swap(true, Ordering::Relaxed) {
             self.receipt.metrics.count_spent(self.units);
-            self.receipt.metrics.remove_on_the_way(self.units);
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sluicegate_engine::lease::less_drift;
 use sluicegate_protocol::{LeasePart, PartReport};
 use tokio::sync::oneshot;
 
@@ -18,8 +19,6 @@ const MAX_PARTS: usize = 16_384;
 /// How long after its end a filter may say what became of a part. It does so with its next call; then, or when it is gone,
 /// the part counts as spent.
 const ACCOUNT_WITHIN_US: u64 = 3_000_000;
-/// Part of the time that is left of a lease that a filter does not get: its clock may be another one.
-const DRIFT: u64 = 1_000;
 
 /// What filters hold, by the parts' numbers.
 #[derive(Debug, Default)]
@@ -128,7 +127,6 @@ impl Leases {
         unspent: u64,
     ) {
         receipt.metrics.count_spent(spent);
-        receipt.metrics.remove_on_the_way(spent);
         let mut shard = self.shard(&receipt.key);
         if let Some(of_key) = shard.known(&receipt.limit.name, &receipt.key) {
             let pool = &mut of_key.pool;
@@ -168,10 +166,7 @@ impl Leases {
     /// Lends units of a key that a filter asked for, as far as they are there.
     pub fn lend_first(&self, limit: &Limit, key: &str, epoch: u64) -> Option<LeasePart<'static>> {
         let mut shard = self.shard(key);
-        let of_key = shard.known(&limit.name, key)?;
-        if of_key.epoch != epoch {
-            return None;
-        }
+        let of_key = shard.in_epoch(&limit.name, key, epoch)?;
         self.lend_from(of_key, None, 0)
     }
 
@@ -200,7 +195,8 @@ impl Leases {
             limit: receipt.limit.name.clone().into(),
             key: receipt.key.clone().into(),
             units: taken.units,
-            lasts_us: left_us - left_us.div_ceil(DRIFT),
+            // The filter's clock may be another one.
+            lasts_us: less_drift(left_us),
             quota: leased.quota,
             window_ms: leased.window_ms,
             remaining: leased.remaining,
@@ -230,7 +226,6 @@ impl Leases {
         for (_, part) in silent {
             let unspent = part.units - part.spent;
             part.receipt.metrics.count_spent(unspent);
-            part.receipt.metrics.remove_on_the_way(unspent);
             // The key was not asked for as often as this.
             self.spent_by_filter(&part.receipt, (now_us, now_us), 0, unspent);
         }
@@ -238,10 +233,9 @@ impl Leases {
 }
 
 impl Shard {
-    /// The pool of which more is wanted, unless another policy or other overrides are in force now.
+    /// The pool of which more is wanted.
     fn of_more(&mut self, more: &More) -> Option<&mut OfKey> {
-        let of_key = self.known(&more.key.limit.name, &more.key.key)?;
-        (of_key.epoch == more.key.epoch).then_some(of_key)
+        self.in_epoch(&more.key.limit.name, &more.key.key, more.key.epoch)
     }
 }
 

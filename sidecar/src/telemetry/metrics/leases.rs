@@ -1,12 +1,15 @@
 //! The metrics of one limit's leases: units granted, spent, returned and held, and the keys that got none.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus::{IntCounter, IntGauge};
 use serde::Serialize;
 use sluicegate_engine::lease::LeaseRefusal;
+use sluicegate_protocol::LimitStatus;
 
+use super::PolicyMetrics;
 use super::families::Families;
 use crate::telemetry::labels::{LeaseEvent, NoLease};
 
@@ -57,9 +60,10 @@ impl LeaseMetrics {
         self.granted.inc_by(units);
     }
 
-    /// A decision was admitted with units of a lease.
+    /// Units that were on the way to decisions were spent.
     pub fn count_spent(&self, units: u64) {
         self.spent.inc_by(units);
+        self.remove_on_the_way(units);
     }
 
     /// Units spent so far.
@@ -98,5 +102,31 @@ impl LeaseMetrics {
     pub(super) fn set_held(&self, leased: u64) {
         let units = self.held(leased);
         self.held.set(i64::try_from(units).unwrap_or(i64::MAX));
+    }
+}
+
+impl PolicyMetrics {
+    /// The metrics of a limit's leases, if the policy has leases for it.
+    pub fn leases(&self, limit: &str) -> Option<Arc<LeaseMetrics>> {
+        self.leases.get(limit).map(Arc::clone)
+    }
+
+    /// What leases hold and have spent, if a limit of the policy has leases; `held`: what they have, by limit.
+    pub fn lease_totals(&self, held: &BTreeMap<String, u64>) -> Option<LeaseTotals> {
+        let held_of = |limit: &String| held.get(limit).copied().unwrap_or(0);
+        let held = self.leases.iter();
+        let held = held.map(|(limit, of_limit)| of_limit.held(held_of(limit)));
+        let spent = self.leases.values().map(|of_limit| of_limit.spent());
+        (!self.leases.is_empty()).then(|| LeaseTotals {
+            held: held.sum(),
+            spent: spent.sum(),
+        })
+    }
+
+    /// Counts decisions that a filter made from a lease. `status`: how the limit stands for `key` after them.
+    pub fn count_leased(&self, status: &LimitStatus<'_>, key: &str, decisions: u64, now_us: u64) {
+        if let Some(limit_metrics) = self.limits.get(status.limit.as_ref()) {
+            limit_metrics.count_leased(status, key, decisions, now_us);
+        }
     }
 }
