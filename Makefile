@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain chaos chaos-short http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
+.PHONY: help demo test build debug filter lint unit engine store chain chaos chaos-short http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak engine-long release release-twice release-test picture clean
 
 # What `make upgrade` upgrades from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -57,7 +57,7 @@ chaos-short: debug filter ## ten faults under load, with an exact count of what 
 
 chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy (ten minutes; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
 	@echo "chaos: every fault under load, and a check of each history"
-	@cargo test --quiet --locked -p sluicegate-tests --test chaos -- --ignored --nocapture
+	@cargo test --quiet --locked -p sluicegate-tests --test chaos -- --ignored --nocapture all_faults
 
 http: debug filter ## schemathesis against the sidecar's OpenAPI document; the clients of docs/clients through a real Envoy
 	@echo "http: schemathesis against the sidecar, the clients of docs/clients through a real Envoy"
@@ -139,7 +139,13 @@ bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a m
 bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine
 
-soak: ## run a million generated calls of each algorithm through the model, Rust and Lua
+soak: filter ## half an hour at the highest rate that the machine holds, with reloads, restarts and keys that come and go: everything stays flat and every count is right (SLUICEGATE_SOAK=SECONDS)
+	@tests/setup bench
+	@$(MAKE) --no-print-directory build
+	@echo "soak: the whole chain under full load"
+	@cargo test --quiet --locked --release -p sluicegate-tests --test chaos -- --ignored --nocapture service_life
+
+engine-long: ## run a million generated calls of each algorithm through the model, Rust and Lua
 	@SLUICEGATE_STEPS=1000000 cargo test --quiet --locked --release -p sluicegate-tests --test engine agree
 
 release: ## build a release into target/release-artifacts: archives, filter, images, chart, bills of materials, checksums (half an hour on two cores)

@@ -221,3 +221,37 @@ fn a_shell_completes_commands_arguments_and_values() {
         );
     }
 }
+
+/// Files that are small and become large, or exhaust a stack, when they are read: refused with an error, never by a crash.
+#[test]
+fn a_policy_that_expands_without_end_is_refused() {
+    let laughs = |name: &str| {
+        let first = format!("{name}0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        let line = |n: usize| {
+            let aliases = vec![format!("*a{}", n - 1); 10].join(",");
+            format!("{name}{n}: &a{n} [{aliases}]\n")
+        };
+        first + &(1..12).map(line).collect::<String>()
+    };
+    let nested = (0..5_000).map(|level| " ".repeat(level) + "a:\n");
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("laughs", laughs("a")),
+        ("laughs-in-limits", "limits:\n".to_owned() + &laughs("  a")),
+        ("nested", nested.collect()),
+        ("nested-lists", "limits: ".to_owned() + &"- ".repeat(50_000)),
+        (
+            "nested-brackets",
+            "limits: ".to_owned() + &"[".repeat(200_000),
+        ),
+    ] {
+        let file = folder.path().join(format!("{name}.yaml"));
+        std::fs::write(&file, text).unwrap();
+        for kind in ["--policy", "--envoy"] {
+            let output = run(&["check-config", kind, file.to_str().unwrap()]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(64), "{kind} {name}: {said}");
+            assert!(said.contains(name) && said.len() < 1_000, "{said}");
+        }
+    }
+}

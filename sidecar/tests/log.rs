@@ -138,6 +138,18 @@ fn s19_the_sidecar_survives_a_closed_standard_error() {
     assert_eq!(sidecar.end(), Some(0));
 }
 
+/// The file system that has the log is full: each write fails.
+#[test]
+fn s19_the_sidecar_survives_a_full_disk() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut sidecar = Sidecar::start(full.into(), folder, &[], "trace");
+    for _ in 0..20 {
+        assert!(sidecar.decide().contains("unavailable"));
+    }
+    assert_eq!(sidecar.end(), Some(0));
+}
+
 #[test]
 fn s19_an_unread_standard_error_blocks_no_decision() {
     let (_reader, writer) = std::io::pipe().unwrap();

@@ -25,6 +25,7 @@
 //! | `in_force` | what shows which configuration is in force, and why one is not |
 //! | `reload` | replacing the policy while requests are served |
 //! | `apart` | rules and plugins that must not affect each other |
+//! | `abuse` | clients who try to get around a limit, to make it costly, or to write where they must not |
 //! | `access_log` | Envoy's access log for requests that were not simply admitted |
 //! | `requested_quotas` | quotas that a verified claim or an earlier filter grants |
 //! | `replies` | responses to clients, for every kind of request |
@@ -39,6 +40,7 @@
 //! | `receipts` | giving units back: once, by the holder of the receipt, and in time |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
+mod abuse;
 mod access_log;
 mod apart;
 mod certificates;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluicegate_history::{Record, Span, Verdict};
-use sluicegate_tests::process::{POLL, eventually};
+use sluicegate_tests::process::POLL;
 
 use crate::chain::Chain;
 use crate::fault::Fault;
@@ -94,7 +94,7 @@ async fn run(
     mends: impl AsyncFnOnce(&mut Chain, &Load),
 ) -> Outcome {
     let mut chain = Chain::start(fault.place).await;
-    let load = Load::start(chain.envoy.port);
+    let load = Load::start(chain.ports());
     let clock = load.clock;
     // The length of each part is part of the test.
     tokio::time::sleep(BEFORE).await;
@@ -111,10 +111,7 @@ async fn run(
     };
     tokio::time::sleep(AFTER).await;
     let seen = load.stop().await;
-    eventually("no request is active", async || {
-        chain.envoy.stat("http.ingress.downstream_rq_active").await == 0
-    })
-    .await;
+    chain.is_quiet().await;
     let mut records: Vec<_> = seen.iter().map(|one| record(one, &times)).collect();
     let mut lost_units = (!fault.forgets && !fault.lies).then_some(0);
     for rule in 0..RULES.len() {

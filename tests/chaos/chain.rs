@@ -9,16 +9,17 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::link::Link;
 use sluicegate_tests::listener::from_file;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::Proxy;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sentinel::Sentinels;
-use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::sidecar::{Sidecar, metric_in};
 use sluicegate_tests::wire;
 use tempfile::TempDir;
 
-use crate::rules::{plugin, policy};
+use crate::rules::{self, plugin, policy};
 
 /// Where the counts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,12 @@ pub enum Place {
     Sentinel,
     /// A Redis Cluster of three nodes.
     Cluster,
+    /// The same, with a replica of the node that has the limits for everyone.
+    Replicated,
+    /// One Redis, beyond a link of two hosts.
+    Link,
+    /// One Redis with two sidecars, each with an Envoy: one sidecar behind the proxy, the other without it.
+    Pair,
 }
 
 /// The parts of a store; those that a place lacks are `None`.
@@ -41,15 +48,21 @@ pub struct Store {
     clock: Option<SteppedClock>,
     sentinels: Option<Sentinels>,
     cluster: Option<Cluster>,
+    /// The number of the replica.
+    replica: Option<usize>,
+    link: Option<Link>,
 }
 
 /// A running chain.
 pub struct Chain {
     pub sidecar: Sidecar,
     pub envoy: Envoy,
+    /// A second sidecar and its Envoy.
+    pub second: Option<(Sidecar, Envoy)>,
     /// Envoy's listener, which Envoy reads from a file in its own folder.
     pub listener: Value,
     own: PathBuf,
+    plugin: Value,
     store: Store,
     upstream: u16,
     folder: TempDir,
@@ -57,20 +70,35 @@ pub struct Chain {
 
 impl Chain {
     pub async fn start(place: Place) -> Self {
+        Self::start_with(place, policy, plugin()).await
+    }
+
+    /// Starts one with a policy, made from the store's URL, and a configuration of the filter.
+    pub async fn start_with(place: Place, policy: fn(&str) -> String, plugin: Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (store, url) = Store::start(place, folder.path()).await;
         let sidecar = Sidecar::start(&policy(&url), folder.path()).await;
         let upstream = wire::upstream().await;
-        let (envoy, listener, own) = envoy(&folder, sidecar.port, upstream).await;
-        eventually("the sidecar knows of itself", async || {
-            sidecar.metric("sluicegate_sidecars").await == 1.0
+        let (envoy, listener, own) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
+        let mut second = None;
+        if place == Place::Pair {
+            let url = store.redis.as_ref().expect("one Redis").url();
+            let sidecar = Sidecar::start(&policy(&url), folder.path()).await;
+            let (envoy, ..) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
+            second = Some((sidecar, envoy));
+        }
+        let sidecars = if second.is_some() { 2.0 } else { 1.0 };
+        eventually("the sidecar knows of all", async || {
+            sidecar.metric("sluicegate_sidecars").await == sidecars
         })
         .await;
         Self {
             sidecar,
             envoy,
+            second,
             listener,
             own,
+            plugin,
             store,
             upstream,
             folder,
@@ -100,6 +128,21 @@ impl Chain {
         self.store.cluster.as_mut().expect("a Cluster")
     }
 
+    pub fn link(&self) -> &Link {
+        self.store.link.as_ref().expect("a place with a link")
+    }
+
+    /// The number of the Cluster's replica.
+    pub fn replica(&self) -> usize {
+        self.store.replica.expect("a Cluster with a replica")
+    }
+
+    /// The ports of its Envoys.
+    pub fn ports(&self) -> Vec<u16> {
+        let second = self.second.as_ref().map(|(_, envoy)| envoy.port);
+        [self.envoy.port].into_iter().chain(second).collect()
+    }
+
     /// The folder with the file of Envoy's listener.
     pub fn listener_folder(&self) -> PathBuf {
         self.own.clone()
@@ -107,16 +150,43 @@ impl Chain {
 
     /// Starts another Envoy in front of the same sidecar and returns the one that it replaces.
     pub async fn replace_envoy(&mut self) -> Envoy {
-        let (new, listener, own) = envoy(&self.folder, self.sidecar.port, self.upstream).await;
+        let (new, listener, own) =
+            envoy_of(&self.folder, self.sidecar.port, self.upstream, &self.plugin).await;
         (self.listener, self.own) = (listener, own);
         std::mem::replace(&mut self.envoy, new)
     }
 
+    /// Waits until no request is active.
+    pub async fn is_quiet(&self) {
+        let second = self.second.iter().map(|(_, envoy)| envoy);
+        for envoy in [&self.envoy].into_iter().chain(second) {
+            eventually("no request is active", async || {
+                envoy.stat("http.ingress.downstream_rq_active").await == 0
+            })
+            .await;
+        }
+    }
+
+    /// How often VMs of the filter died.
+    pub async fn vm_deaths(&self) -> u64 {
+        let mut deaths = self.envoy.vm_deaths().await;
+        if let Some((_, envoy)) = &self.second {
+            deaths += envoy.vm_deaths().await;
+        }
+        deaths
+    }
+
     /// Whether the store decides, and has everything that was admitted without it.
     pub async fn is_settled(&self) -> bool {
-        let metrics = self.sidecar.metrics().await;
-        let of = |name| sluicegate_tests::sidecar::metric_in(&metrics, name);
-        of("sluicegate_store_up") == 1.0 && of("sluicegate_unwritten_buckets") == 0.0
+        let second = self.second.iter().map(|(sidecar, _)| sidecar);
+        for sidecar in [&self.sidecar].into_iter().chain(second) {
+            let metrics = sidecar.metrics().await;
+            let of = |name| metric_in(&metrics, name);
+            if of("sluicegate_store_up") != 1.0 || of("sluicegate_unwritten_buckets") != 0.0 {
+                return false;
+            }
+        }
+        true
     }
 
     /// What is left of a limit, by a decision that only looks; `None` without a verdict.
@@ -140,13 +210,21 @@ impl Store {
     async fn start(place: Place, folder: &std::path::Path) -> (Self, String) {
         let mut store = Self::default();
         let url = match place {
-            Place::Redis | Place::SteppedClock => {
+            Place::Link => {
+                let link = store.link.insert(Link::start());
+                let address = link.server();
+                let bind = ["--bind", "127.0.0.1", &address, "--protected-mode", "no"];
+                let redis = store.redis.insert(Redis::start_with(&bind).await);
+                format!("redis://{}:{}", link.own(), redis.port())
+            }
+            Place::Redis | Place::SteppedClock | Place::Pair => {
                 let redis = if place == Place::SteppedClock {
                     let clock = store.clock.insert(SteppedClock::build(folder));
                     Redis::start_in(&[], &clock.environment()).await
                 } else {
                     // With commands that slow its start, which are hidden otherwise.
-                    Redis::start_with(&["--enable-debug-command", "yes"]).await
+                    let hidden = ["--enable-debug-command", "--enable-protected-configs"];
+                    Redis::start_with(&hidden.map(|name| [name, "yes"]).concat()).await
                 };
                 let proxy = store.proxy.insert(Proxy::start(redis.port()).await);
                 store.redis = Some(redis);
@@ -157,16 +235,32 @@ impl Store {
                 store.sentinels.insert(sentinels).url()
             }
             Place::Cluster => store.cluster.insert(Cluster::start().await).url(),
+            Place::Replicated => {
+                let quickly = ["--cluster-node-timeout", "1000"]
+                    .map(str::to_owned)
+                    .to_vec();
+                let cluster = Cluster::start_with(async |_| quickly.clone()).await;
+                let cluster = store.cluster.insert(cluster);
+                let slot = cluster.slot(rules::everyone()).await;
+                let owner = cluster.owner(slot).await;
+                store.replica = Some(cluster.add_replica(owner).await);
+                cluster.url()
+            }
         };
         (store, url)
     }
 }
 
-async fn envoy(folder: &TempDir, sidecar: u16, upstream: u16) -> (Envoy, Value, PathBuf) {
+async fn envoy_of(
+    folder: &TempDir,
+    sidecar: u16,
+    upstream: u16,
+    plugin: &Value,
+) -> (Envoy, Value, PathBuf) {
     let mut listener = Value::Null;
     // Each Envoy watches a file of its own.
     let own = tempfile::tempdir_in(folder.path()).unwrap().keep();
-    let envoy = Envoy::start_with(&own, sidecar, upstream, Some(plugin()), |config| {
+    let envoy = Envoy::start_with(&own, sidecar, upstream, Some(plugin.clone()), |config| {
         listener = from_file(config, &own);
     })
     .await;

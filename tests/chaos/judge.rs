@@ -15,10 +15,10 @@ use crate::rules::{self, FILTER_TIMEOUT_MS, MOST, SHUT};
 /// How long a request that was given up may still be on its way to the store.
 const ON_ITS_WAY_US: u64 = FILTER_TIMEOUT_MS * 1_000;
 /// How long a denial may be cached: the default of `denial_ttl`.
-const CACHED_US: u64 = 1_000_000;
+pub const CACHED_US: u64 = 1_000_000;
 /// Retry-after is rounded up to milliseconds three times: in the verdict, and in what is left of it when the sidecar and
 /// then the filter give it again.
-const ROUNDED_UP_US: u64 = 3_000;
+pub const ROUNDED_UP_US: u64 = 3_000;
 /// Units that decisions of the other clients may hold on a Cluster while they are taken and given back.
 const TAKEN_AND_GIVEN_BACK: u64 = 8 * MOST;
 
@@ -67,7 +67,7 @@ pub async fn judge(
     times: Times,
     lost_units: Option<u64>,
 ) -> Outcome {
-    let on_cluster = fault.place == Place::Cluster;
+    let on_cluster = matches!(fault.place, Place::Cluster | Place::Replicated);
     let idle = if on_cluster { TAKEN_AND_GIVEN_BACK } else { 0 };
     let disturbance = Disturbance {
         when: Span {
@@ -95,7 +95,7 @@ pub async fn judge(
     let back = back.map(|one| one.answered_us).min();
     let back_after = Duration::from_micros(back.map_or(u64::MAX, |at| at - times.mended_us));
     let slowest_answer = Duration::from_micros(slowest(seen, |_| true));
-    let vm_deaths = chain.envoy.vm_deaths().await;
+    let vm_deaths = chain.vm_deaths().await;
     let mut failures = Vec::new();
     let mut require = |holds: bool, what: String| {
         if !holds {
@@ -153,7 +153,7 @@ pub async fn judge(
 }
 
 /// The longest time until an answer of some kind, in microseconds.
-fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
+pub fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
     let of_kind = seen.iter().filter(|one| kind(one.answer));
     let times = of_kind.map(|one| one.answered_us - one.sent_us);
     times.max().unwrap_or_default()

@@ -76,26 +76,27 @@ impl Answer {
 #[derive(Debug)]
 pub struct Load {
     pub clock: Clock,
-    target: Arc<AtomicU16>,
+    targets: Vec<Arc<AtomicU16>>,
     stop: watch::Sender<bool>,
     clients: JoinSet<Vec<Seen>>,
 }
 
 impl Load {
-    /// Starts the clients of the Envoy at this port.
-    pub fn start(port: u16) -> Self {
+    /// Starts the clients of the Envoys at these ports, in turns.
+    pub fn start(ports: Vec<u16>) -> Self {
         let (clock, stop) = (Clock::start(), watch::Sender::new(false));
-        let target = Arc::new(AtomicU16::new(port));
+        let targets = ports.into_iter().map(|port| Arc::new(AtomicU16::new(port)));
+        let targets: Vec<_> = targets.collect();
         let mut clients = JoinSet::new();
         for rule in 0..RULES.len() {
-            for (number, every) in CLIENTS {
-                let (target, stop) = (Arc::clone(&target), stop.subscribe());
+            for ((number, every), target) in CLIENTS.into_iter().zip(targets.iter().cycle()) {
+                let (target, stop) = (Arc::clone(target), stop.subscribe());
                 clients.spawn(one(rule, number, every, clock, target, stop));
             }
         }
         Self {
             clock,
-            target,
+            targets,
             stop,
             clients,
         }
@@ -103,7 +104,9 @@ impl Load {
 
     /// New requests go to another Envoy.
     pub fn lead_to(&self, port: u16) {
-        self.target.store(port, Ordering::Relaxed);
+        for target in &self.targets {
+            target.store(port, Ordering::Relaxed);
+        }
     }
 
     /// Stops the clients when their last answers are there; returns everything that they saw.

@@ -15,6 +15,7 @@
 //! | `outcome.rs` | what came of it, in figures |
 //! | `table.rs` | the table, printed and in docs/reliability.md |
 //! | `faults/` | the faults |
+//! | `soak.rs`, `soak/` | half an hour at full load, without a fault but restarts and reloads: `make soak` |
 
 mod campaign;
 mod chain;
@@ -24,6 +25,7 @@ mod judge;
 mod load;
 mod outcome;
 mod rules;
+mod soak;
 mod table;
 
 use campaign::{Campaign, Form};

@@ -1,5 +1,5 @@
 //! Generated histories, each through model, Rust and Lua. `SLUICEGATE_STEPS` says how many calls an
-//! algorithm gets: 10,000 in `make test`, a million in `make soak`.
+//! algorithm gets: 10,000 in `make test`, a million in `make engine-long`.
 
 use crate::history::{History, Kind, histories};
 use crate::lua::Lua;

@@ -122,6 +122,71 @@ impl Cluster {
         self.nodes[node].0 = launch(port, self.folder.path(), &words).await;
     }
 
+    /// Adds a replica of a node; returns its number when it has everything.
+    ///
+    /// # Panics
+    /// It does not follow the node.
+    pub async fn add_replica(&mut self, of: usize) -> usize {
+        let (port, number) = (port_with_bus(), self.nodes.len());
+        let mut words = self.arguments[of].clone();
+        for word in &mut words {
+            *word = word.replace(&self.nodes[of].1.to_string(), &port.to_string());
+        }
+        let process = launch(port, self.folder.path(), &borrowed(&words)).await;
+        let primary = self.nodes[of].1;
+        self.nodes.push((process, port));
+        self.arguments.push(words);
+        let id: String = ask(primary, "CLUSTER MYID").await.expect("its id");
+        let _: String = ask(port, &format!("CLUSTER MEET 127.0.0.1 {primary}"))
+            .await
+            .expect("it meets the others");
+        crate::process::eventually("it knows the node", async || {
+            let known: redis::RedisResult<String> = ask(port, "CLUSTER NODES").await;
+            known.is_ok_and(|nodes| nodes.contains(&id))
+                && ask::<String>(port, &format!("CLUSTER REPLICATE {id}"))
+                    .await
+                    .is_ok()
+        })
+        .await;
+        crate::process::eventually("it follows the node", async || {
+            let info: redis::RedisResult<String> = ask(port, "INFO replication").await;
+            info.is_ok_and(|info| info.contains("master_link_status:up"))
+        })
+        .await;
+        crate::process::eventually("all nodes know it", async || {
+            for (_, port) in &self.nodes {
+                let info: redis::RedisResult<String> = ask(*port, "CLUSTER INFO").await;
+                let all = format!("cluster_known_nodes:{}", self.nodes.len());
+                if !info.is_ok_and(|info| info.contains(&all) && info.contains("cluster_state:ok"))
+                {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        number
+    }
+
+    /// Makes a replica the primary, as an operator does.
+    ///
+    /// # Panics
+    /// It refuses.
+    pub async fn fail_over_to(&self, replica: usize) {
+        let port = self.nodes[replica].1;
+        let _: String = ask(port, "CLUSTER FAILOVER").await.expect("it begins");
+    }
+
+    /// Waits until a node is a primary.
+    pub async fn promoted(&self, node: usize) {
+        let port = self.nodes[node].1;
+        crate::process::eventually("it is a primary", async || {
+            let info: redis::RedisResult<String> = ask(port, "INFO replication").await;
+            info.is_ok_and(|info| info.contains("role:master"))
+        })
+        .await;
+    }
+
     /// All keys on all nodes.
     ///
     /// # Panics
@@ -243,6 +308,13 @@ impl Cluster {
                 .expect("the slot's new owner");
         }
     }
+}
+
+/// Sends a node a command, its words separated by spaces.
+async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
+    let mut command = redis::Cmd::new();
+    command.arg(words.split(' ').collect::<Vec<_>>());
+    command.query_async(&mut connect(port).await?).await
 }
 
 fn borrowed(words: &[String]) -> Vec<&str> {

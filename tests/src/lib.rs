@@ -8,6 +8,7 @@
 //! | `sentinel.rs` | a primary, a replica and their sentinels |
 //! | `cluster.rs` | a Redis Cluster |
 //! | `clock.rs`, `clock.c` | a Redis's clock that a test steps |
+//! | `link.rs` | a link between two hosts, which is cut or loses packets |
 //! | `proxy.rs` | a TCP proxy that slows, swallows, cuts, half-closes and corrupts |
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
@@ -34,6 +35,7 @@ pub mod collector;
 pub mod edge;
 pub mod envoy;
 pub mod identity;
+pub mod link;
 pub mod listener;
 pub mod marked;
 pub mod namespaces;

@@ -217,6 +217,27 @@ fn input_too_long_for_a_regular_expression_is_refused_and_not_let_through() {
 }
 
 /// F13
+/// With backtracking, each of these would take more steps than there are atoms.
+#[test]
+fn expressions_that_would_backtrack_take_linear_time() {
+    let long = "a".repeat(2_000);
+    for expression in [
+        "/(a+)+",
+        "/(a|a)*",
+        "/(a*)*b",
+        "/(.*)(.*)(.*)(.*)!",
+        "/((a{1,9}){1,9}){1,9}",
+    ] {
+        let matcher = format!(r#"{{"path_regex":"{expression}"}}"#);
+        let rules = matching(&matcher);
+        assert!(asked(&rules, &get(&format!("/{long}?"), &[])).len() <= 1);
+        assert!(
+            asked(&rules, &get(&format!("/{long}-"), &[])).is_empty(),
+            "{expression}"
+        );
+    }
+}
+
 #[test]
 fn a_regular_expression_that_is_not_needed_refuses_nothing() {
     let long = format!("/{}", "a".repeat(50_000));

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 use serde_json::{Map, Value};
 
+use super::nesting::is_too_deep;
+
 /// A value, and the line of each field in it, by the field's path (`rules[0].name`).
 #[derive(Debug, Default)]
 pub struct ValueWithLines {
@@ -31,6 +33,9 @@ impl ValueWithLines {
 
 /// The documents of a text.
 pub fn load(text: &str) -> Result<Vec<MarkedYaml<'_>>, String> {
+    if is_too_deep(text) {
+        return Err("is nested too deep to be a manifest".to_owned());
+    }
     MarkedYaml::load_from_str(text).map_err(|error| format!("is not YAML: {error}"))
 }
 

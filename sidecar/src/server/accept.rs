@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub(super) async fn serve(
 }
 
 trait Accept {
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Stream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static;
     async fn next(&self) -> io::Result<Self::Stream>;
 }
 
@@ -149,13 +150,18 @@ fn is_the_clients(error: &io::Error) -> bool {
 /// Serves one connection until it closes.
 async fn converse<S>(stream: Watched<S>, router: Router, mut phases: watch::Receiver<Phase>)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static,
 {
     let connection = Arc::clone(&stream.connection);
     let seen = phases.clone();
     let router = TowerToHyperService::new(router);
-    let service =
-        service_fn(|request: Request<Incoming>| answered(&connection, &seen, router.call(request)));
+    let service = service_fn(|request: Request<Incoming>| {
+        // Now, and not when the answer is first polled: between the two, the body is read.
+        connection.asked();
+        // What follows the last chunk could be a part of this request for a proxy in front, which reads its length otherwise.
+        let last = request.headers().contains_key(header::TRANSFER_ENCODING);
+        answered(&connection, &seen, last, router.call(request))
+    });
     let mut served = std::pin::pin!(
         http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
@@ -171,17 +177,18 @@ where
     }
 }
 
+/// Answers a request, the last one of its connection or not.
 async fn answered(
     connection: &Connection,
     phases: &watch::Receiver<Phase>,
+    last: bool,
     answer: impl Future<Output = Result<axum::response::Response, Infallible>>,
 ) -> Result<axum::response::Response, Infallible> {
-    connection.asked();
     let mut answer = answer.await?;
     connection.answered();
     // A client with several sidecars connects to another one, without an error. A client with this one only connects
     // again: the drain does not close connections that were opened during it.
-    if phases.has_changed().unwrap_or(true) {
+    if last || phases.has_changed().unwrap_or(true) {
         let close = HeaderValue::from_static("close");
         answer.headers_mut().insert(header::CONNECTION, close);
     }

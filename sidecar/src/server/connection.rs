@@ -48,7 +48,7 @@ impl Connection {
     pub fn received(&self, now_ms: u64) {
         self.active_ms.store(now_ms, Ordering::Relaxed);
         // While a request is served, they belong to its body.
-        if !self.asked.load(Ordering::Relaxed) && self.head_ms.load(Ordering::Relaxed) == NONE {
+        if !self.is_asked() && self.head_ms.load(Ordering::Relaxed) == NONE {
             self.head_ms.store(now_ms, Ordering::Relaxed);
         }
     }
@@ -64,6 +64,11 @@ impl Connection {
         self.head_ms.store(NONE, Ordering::Relaxed);
     }
 
+    /// Whether a request is being served.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// The answer begins.
     pub fn answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
@@ -72,7 +77,7 @@ impl Connection {
 
     /// Whether the client has taken too long. A request that is being served has deadlines of its own.
     pub fn is_overdue(&self, now_ms: u64, patience: Patience) -> bool {
-        if self.asked.load(Ordering::Relaxed) {
+        if self.is_asked() {
             return false;
         }
         let longer = |since: u64, limit: Duration| {
@@ -89,8 +94,7 @@ impl Connection {
             // Not by its last byte: sending a byte now and then must not protect a connection.
             return Some((false, self.opened_ms));
         }
-        let waits = self.asked.load(Ordering::Relaxed);
-        (!waits).then(|| (true, self.active_ms.load(Ordering::Relaxed)))
+        (!self.is_asked()).then(|| (true, self.active_ms.load(Ordering::Relaxed)))
     }
 }
 

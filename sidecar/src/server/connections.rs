@@ -3,11 +3,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -176,18 +179,35 @@ pub(super) struct Watched<S> {
     pub began: Instant,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + AsFd + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_pending() && self.connection.is_asked() && has_ended(&self.stream) {
+            // Nothing was read: the end. hyper then drops the request.
+            return Poll::Ready(Ok(()));
+        }
+        ready!(read)?;
         if buffer.filled().len() > before {
             self.connection.received(since_ms(self.began));
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Whether the client has closed the connection. tokio learns that with the system's next report only, which comes after a
+/// request that arrived together with its end has been decided. A sidecar that was stopped finds hundreds of those when it
+/// continues: their filters have decided without it, and nothing may be taken for them. hyper reads once more after the body
+/// and before the request is served, so this is asked in time.
+fn has_ended(stream: &impl AsFd) -> bool {
+    let mut byte = [MaybeUninit::uninit()];
+    match SockRef::from(stream).peek(&mut byte) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
     }
 }
 

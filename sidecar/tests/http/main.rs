@@ -8,6 +8,7 @@
 mod access;
 mod errors;
 mod shutdown;
+mod smuggling;
 mod status;
 
 use std::io::{Read, Write};

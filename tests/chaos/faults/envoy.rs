@@ -11,7 +11,7 @@ use crate::campaign::Campaign;
 use crate::fault::Fault;
 
 /// The filter's rules in the listener.
-const FIRST_RULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value/rules/0";
+pub const FIRST_RULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value/rules/0";
 
 pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Envoy's filter configuration replaced five times").unnoticed();

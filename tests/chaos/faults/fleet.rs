@@ -70,6 +70,34 @@ async fn cluster(campaign: &mut Campaign) {
             async |chain, _| chain.cluster().restart(killed.get()).await,
         )
         .await;
+    let fault = Fault::new("Cluster: failover on command").at(Place::Replicated);
+    campaign
+        .run(
+            fault.unnoticed().lasts(Duration::ZERO),
+            async |chain, _| {
+                let replica = chain.replica();
+                chain.cluster().fail_over_to(replica).await;
+            },
+            async |chain, _| {
+                let replica = chain.replica();
+                chain.cluster().promoted(replica).await;
+            },
+        )
+        .await;
+    let fault = Fault::new("Cluster: the node of every decision killed, its replica promoted");
+    campaign
+        .run(
+            fault.at(Place::Replicated).forgets().lasts(Duration::ZERO),
+            async |chain, _| {
+                let node = owner(chain).await;
+                chain.cluster().kill(node);
+            },
+            async |chain, _| {
+                let replica = chain.replica();
+                chain.cluster().promoted(replica).await;
+            },
+        )
+        .await;
 }
 
 /// The node that has the limits for everyone, which each decision needs.

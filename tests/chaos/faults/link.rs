@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use sluicegate_tests::link::Packets;
 use sluicegate_tests::proxy::Mode;
 
 use crate::campaign::Campaign;
+use crate::chain::Place;
 use crate::fault::Fault;
 
 /// More than the `store_timeout` of the policy, each way.
@@ -59,6 +61,32 @@ pub async fn all(campaign: &mut Campaign) {
                 }
             },
             async |_, _| {},
+        )
+        .await;
+    for (fault, packets) in [
+        (
+            Fault::new("hosts: the network between them cut"),
+            Packets::Drop,
+        ),
+        (
+            Fault::new("hosts: one packet in five lost"),
+            Packets::Lose(5),
+        ),
+    ] {
+        campaign
+            .run(
+                fault.at(Place::Link).once_more(),
+                async |chain, _| chain.link().set(packets),
+                async |chain, _| chain.link().set(Packets::Pass),
+            )
+            .await;
+    }
+    let fault = Fault::new("one sidecar of two cut off from Redis").at(Place::Pair);
+    campaign
+        .run(
+            fault.once_more(),
+            async |chain, _| chain.proxy().set(Mode::Swallow),
+            async |chain, _| chain.proxy().set(Mode::Pass),
         )
         .await;
 }

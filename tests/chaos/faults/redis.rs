@@ -40,6 +40,31 @@ pub async fn all(campaign: &mut Campaign) {
         )
         .await;
     memory(campaign).await;
+    let fault = Fault::new("Redis cannot write its snapshot (as with a full disk)").once_more();
+    campaign
+        .run(
+            fault,
+            async |chain, _| {
+                // Nothing can create a file there.
+                send(chain, "CONFIG SET dir /proc").await;
+                send(chain, "BGSAVE").await;
+                let redis = chain.redis();
+                while redis
+                    .command::<String>("INFO persistence")
+                    .await
+                    .contains("rdb_last_bgsave_status:ok")
+                {
+                    tokio::time::sleep(POLL).await;
+                }
+                let mut save = redis::cmd("CONFIG");
+                save.arg(&["SET", "save", "3600 1"]);
+                let mut connection = redis.connection().await;
+                let set: redis::RedisResult<()> = save.query_async(&mut connection).await;
+                set.expect("a schedule, which makes Redis refuse to write");
+            },
+            async |chain, _| send(chain, "CONFIG SET stop-writes-on-bgsave-error no").await,
+        )
+        .await;
     let fault = Fault::new("Redis read-only (no replica that it demands)").once_more();
     campaign
         .run(
@@ -112,6 +137,25 @@ async fn forgets(campaign: &mut Campaign) {
         .run(
             fault,
             async |chain, _| send(chain, "SCRIPT FLUSH").await,
+            async |_, _| {},
+        )
+        .await;
+    let fault = Fault::new("SCRIPT KILL, five hundred times").unnoticed();
+    campaign
+        .run(
+            fault.lasts(Duration::ZERO),
+            async |chain, _| {
+                send(chain, "CONFIG SET busy-reply-threshold 1").await;
+                let mut connection = chain.redis().connection().await;
+                for _ in 0..500 {
+                    let mut kill = redis::cmd("SCRIPT");
+                    let answer: redis::RedisResult<()> =
+                        kill.arg("KILL").query_async(&mut connection).await;
+                    // Mostly there is none to kill, or it has written.
+                    drop(answer);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            },
             async |_, _| {},
         )
         .await;

@@ -1,0 +1,226 @@
+//! Clients who use what they may send to get around a limit, to make it costly, or to write where they must not.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluicegate_protocol::{FILTER_HEADER, FilterInfo};
+use sluicegate_tests::client::{client, get, post};
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::wire::Wire;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::support::{Chain, per_key, plugin, policy};
+
+/// A denial is cached for its costs only, so each cost has a question of its own; but not each request.
+#[tokio::test(flavor = "multi_thread")]
+async fn costs_that_alternate_ask_redis_once_for_each_of_them() {
+    const COSTS: u64 = 5;
+    let mut rules = per_key("deny");
+    rules[0]["checks"][0]["cost"] =
+        json!({ "header": "x-cost", "max": COSTS, "trusted": true, "default": 1 });
+    let chain = Chain::start(
+        |store| policy(store, "fixed_window", 1, "1h"),
+        plugin(rules),
+    )
+    .await;
+    assert_eq!(chain.status("/", "k").await, 200);
+    let (client, url) = (client(), chain.envoy.url("/"));
+    let before = chain.redis.script_calls().await;
+    let began = Instant::now();
+    for number in 0..500 {
+        let request = client.get(&url).header("x-api-key", "k");
+        // A cost above the quota could never be admitted, and is told so.
+        let cost = number % COSTS + 1;
+        let answer = request.header("x-cost", cost).send().await.unwrap();
+        let expected = if cost == 1 { 429 } else { 422 };
+        assert_eq!(answer.status().as_u16(), expected);
+    }
+    let asked = chain.redis.script_calls().await - before;
+    // Each cost again when its second is over, and some for what the sidecar itself tells the store.
+    let times = began.elapsed().as_secs() + 2;
+    assert!(asked <= (COSTS + 2) * times, "{asked} calls in {times} s");
+}
+
+/// Envoy's own limits are 60 KiB and 100 fields.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_as_large_and_as_many_as_envoy_takes_are_keys_like_others() {
+    let chain = Chain::start(
+        |store| policy(store, "fixed_window", 1, "1h"),
+        plugin(per_key("deny")),
+    )
+    .await;
+    let mut wire = Wire::new(chain.envoy.port);
+    let request = |fields: &str| format!("GET / HTTP/1.1\r\nhost: h\r\n{fields}\r\n").into_bytes();
+    let large = "k".repeat(58 << 10);
+    let many = |last: &str| {
+        let values = (0..90).map(|number| format!("x-other-{number}: {number}\r\n"));
+        values.collect::<String>() + &format!("x-api-key: {last}\r\n")
+    };
+    for (fields, status) in [
+        (format!("x-api-key: {large}a\r\n"), 200),
+        (format!("x-api-key: {large}a\r\n"), 429),
+        // Only the last byte differs.
+        (format!("x-api-key: {large}b\r\n"), 200),
+        (many("m"), 200),
+        (many("m"), 429),
+        (format!("x-api-key: {large}{large}\r\n"), 431),
+    ] {
+        let told: String = fields.chars().take(40).collect();
+        assert_eq!(
+            wire.exchange(&request(&fields)).await,
+            Some(status),
+            "{told}"
+        );
+    }
+    // An empty key is a missing one.
+    let missing = wire.exchange(&request("")).await;
+    assert_eq!(wire.exchange(&request("x-api-key:\r\n")).await, missing);
+    assert_eq!(chain.envoy.vm_deaths().await, 0, "{}", chain.envoy.log());
+}
+
+/// Texts that mean something to Redis, to a log, to Prometheus or to a browser.
+const TEXTS: [&str; 9] = [
+    "}:per-key:fix1:3600000ms",
+    "{a}{b}",
+    "x\r\nSET stolen 1\r\n",
+    "*3\r\n$3\r\nSET\r\n$6\r\nstolen\r\n$1\r\n1\r\n",
+    "\"} 1\nsluicegate_decisions_total{limit=\"stolen\"",
+    "{\"level\":\"ERROR\",\"message\":\"stolen\"}\n",
+    "<script>stolen()</script>",
+    "\u{1b}]0;stolen\u{7}\u{202e}",
+    "'); return redis.call('SET', 'stolen', 1) --",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_key_reaches_redis_as_a_command_or_a_log_or_a_metric_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let text = policy(&redis.url(), "fixed_window", 1, "1h");
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let ask = async |decisions: Value| {
+        let (status, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    for outcome in ["admitted", "denied"] {
+        for key in TEXTS {
+            let check = json!({ "limit": "per-key", "key": key });
+            let answer = ask(json!([{ "checks": [check] }])).await;
+            assert!(answer.contains(outcome), "{key:?}: {answer}");
+            assert!(!answer.contains("stolen"), "{answer}");
+        }
+    }
+    // As a limit's name, it is an error that does not repeat it.
+    for name in TEXTS {
+        let answer = ask(json!([{ "checks": [{ "limit": name, "key": "k" }] }])).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["verdicts"][0]["outcome"], "error", "{answer}");
+    }
+    let keys = redis.keys().await;
+    assert_eq!(keys.len(), TEXTS.len(), "{keys:?}");
+    let one_tag = |key: &String| key.matches(['{', '}']).count() == 2;
+    assert!(keys.iter().all(|key| key.starts_with("sg:{")), "{keys:?}");
+    assert!(keys.iter().all(one_tag), "{keys:?}");
+    let printable = |key: &String| !key.contains(|c: char| c.is_control() || c == ' ');
+    assert!(keys.iter().all(printable), "{keys:?}");
+    let admin = |path: &str| format!("http://127.0.0.1:{}{path}", sidecar.admin_port);
+    for path in ["/metrics", "/v1/top", "/"] {
+        let (status, text) = get(&admin(path)).await;
+        assert!(status == 200 && !text.contains("stolen"), "{path}: {text}");
+    }
+    assert!(!sidecar.log().contains("stolen"), "{}", sidecar.log());
+}
+
+/// A filter that announces itself is a series in Prometheus, and whoever reaches the port may do so.
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_announcements_make_few_series_and_none_with_text_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = policy("memory", "fixed_window", 1, "1h");
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let (client, url) = (
+        client(),
+        format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
+    );
+    for number in 0..200 {
+        for (version, configuration) in [
+            ("0.1.0", format!("{number:012x}")),
+            ("stolen\\\"", format!("{number:012x}")),
+            ("0.1.0", format!("<script>{number}")),
+        ] {
+            let value = FilterInfo {
+                version,
+                configuration: &configuration,
+            };
+            let request = client.post(&url).header(FILTER_HEADER, value.to_string());
+            let answer = request.body(r#"{"decisions":[]}"#).send().await.unwrap();
+            assert!(answer.status().as_u16() < 500, "{answer:?}");
+        }
+    }
+    let text = sidecar.metrics().await;
+    let series: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("sluicegate_filter_info{"))
+        .collect();
+    assert!((1..=32).contains(&series.len()), "{series:?}");
+    assert!(!text.contains("<script>"), "{series:?}");
+    assert!(!text.contains("stolen"), "{series:?}");
+}
+
+/// A sidecar that stood still finds requests whose filters have answered their clients long ago.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_were_given_up_while_the_sidecar_stood_still_take_nothing() {
+    const QUOTA: u64 = 1_000;
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    for store in ["memory".to_owned(), redis.url()] {
+        let text = policy(&store, "fixed_window", QUOTA, "1h");
+        let sidecar = Sidecar::start(&text, folder.path()).await;
+        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        let left = async || {
+            let checks = json!([{ "limit": "per-key", "key": "k" }]);
+            let body = json!({ "decisions": [{ "checks": checks, "peek": true }] });
+            let (_, answer) = post(&url, body.to_string()).await;
+            let answer: Value = serde_json::from_str(&answer).unwrap();
+            answer["verdicts"][0]["remaining"].as_u64()
+        };
+        eventually("the store decides", async || left().await == Some(QUOTA)).await;
+        let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] });
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        sidecar.signal("STOP");
+        let threads = format!("/proc/{}/task", sidecar.id());
+        eventually("each thread stands still", async || {
+            let mut threads = std::fs::read_dir(&threads).unwrap().flatten();
+            threads.all(|thread| {
+                let status = std::fs::read_to_string(thread.path().join("status"));
+                status.unwrap().contains("State:\tT")
+            })
+        })
+        .await;
+        for _ in 0..100 {
+            let mut stream = TcpStream::connect(("127.0.0.1", sidecar.port))
+                .await
+                .unwrap();
+            stream
+                .write_all((head.clone() + &body).as_bytes())
+                .await
+                .unwrap();
+        }
+        // The end of the last connections may still be on its way.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        sidecar.signal("CONT");
+        // They were there before these, which one connection after the other brings.
+        for _ in 0..100 {
+            assert!(left().await.is_some());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(left().await, Some(QUOTA), "{store}");
+    }
+}

@@ -1,0 +1,168 @@
+//! What the processes hold, second by second, and whether it is flat.
+
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use crate::chain::Chain;
+
+/// How long after a restart requests may lack verdicts, until Envoy's counters show all of them.
+const DISTURBED: Duration = Duration::from_secs(4);
+/// What may be added by the end: a tenth, or this in megabytes or pieces.
+const GROWTH: f64 = 4.0;
+
+/// What is sampled: a name, and the hundredths of the run from which it counts. The sidecar lives from 45 on.
+const KINDS: [(&str, u64); 8] = [
+    ("sidecar: memory, MB", 55),
+    ("sidecar: file descriptors", 55),
+    ("sidecar: threads", 55),
+    ("Envoy: memory, MB", 25),
+    ("Envoy: file descriptors", 25),
+    ("Redis: memory, MB", 25),
+    ("Redis: keys", 25),
+    ("requests without a verdict", 100),
+];
+const WITHOUT_VERDICT: usize = KINDS.len() - 1;
+
+/// The filter's counters of requests without a verdict.
+const ERRORS: [&str; 5] = [
+    "error_no_answer",
+    "error_unreachable",
+    "error_status",
+    "error_body",
+    "error_store",
+];
+
+struct Sample {
+    at: Duration,
+    values: [f64; KINDS.len()],
+}
+
+pub struct Samples {
+    length: Duration,
+    all: Vec<Sample>,
+    disturbed: Vec<Duration>,
+}
+
+impl Samples {
+    pub fn new(seconds: u64) -> Self {
+        Self {
+            length: Duration::from_secs(seconds),
+            all: Vec::new(),
+            disturbed: Vec::new(),
+        }
+    }
+
+    /// A restart ended at this time.
+    pub fn disturbed(&mut self, at: Duration) {
+        self.disturbed.push(at);
+    }
+
+    pub async fn take(&mut self, chain: &mut Chain, at: Duration) {
+        let mut errors = 0;
+        for name in ERRORS {
+            let name = format!("wasmcustom.sluicegate.{name}");
+            errors += chain.envoy.stat(&name).await;
+        }
+        let (sidecar, envoy) = (chain.sidecar.id(), chain.envoy.id());
+        let info: String = chain.redis().command("INFO memory").await;
+        let used = info
+            .lines()
+            .find_map(|line| line.strip_prefix("used_memory:"));
+        let used: f64 = used
+            .and_then(|bytes| bytes.trim().parse().ok())
+            .expect("its memory");
+        let keys: f64 = chain.redis().command("DBSIZE").await;
+        let values = [
+            status(sidecar, "VmRSS:") / 1024.0,
+            descriptors(sidecar),
+            status(sidecar, "Threads:"),
+            status(envoy, "VmRSS:") / 1024.0,
+            descriptors(envoy),
+            used / f64::from(1 << 20),
+            keys,
+            errors as f64,
+        ];
+        self.all.push(Sample { at, values });
+    }
+
+    /// What is not flat.
+    pub fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        for (kind, (name, _)) in KINDS.iter().enumerate().take(WITHOUT_VERDICT) {
+            let (early, late) = self.early_and_late(kind);
+            // A wave of requests at the end is no leak: keys and descriptors follow the load.
+            if late > early * 1.1 + GROWTH {
+                failures.push(format!("{name}: {early:.1} and later {late:.1}"));
+            }
+        }
+        let lost = self.without_verdict();
+        if lost > 0.0 {
+            failures.push(format!(
+                "{lost} requests got no verdict, and nothing was restarted"
+            ));
+        }
+        failures
+    }
+
+    /// Medians of a tenth of the run: the first that counts, and the last.
+    fn early_and_late(&self, kind: usize) -> (f64, f64) {
+        let median = |from: u64| {
+            let (from, to) = (
+                self.length * from as u32 / 100,
+                self.length * (from as u32 + 10) / 100,
+            );
+            let within = self.all.iter().filter(|one| (from..to).contains(&one.at));
+            let mut values: Vec<_> = within.map(|one| one.values[kind]).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or_default()
+        };
+        (median(KINDS[kind].1), median(90))
+    }
+
+    /// Requests without a verdict while nothing was restarted.
+    fn without_verdict(&self) -> f64 {
+        let pairs = self.all.windows(2).filter(|pair| {
+            let (from, to) = (pair[0].at, pair[1].at);
+            let mut restarts = self.disturbed.iter();
+            !restarts.any(|at| from < *at + DISTURBED && to >= *at)
+        });
+        pairs
+            .map(|pair| pair[1].values[WITHOUT_VERDICT] - pair[0].values[WITHOUT_VERDICT])
+            .sum()
+    }
+}
+
+impl Display for Samples {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "| | in the beginning | at the end | most |")?;
+        writeln!(f, "|---|---|---|---|")?;
+        for (kind, (name, _)) in KINDS.iter().enumerate().take(WITHOUT_VERDICT) {
+            let (early, late) = self.early_and_late(kind);
+            let most = self.all.iter().map(|one| one.values[kind]);
+            let most = most.fold(0.0, f64::max);
+            writeln!(f, "| {name} | {early:.1} | {late:.1} | {most:.1} |")?;
+        }
+        let all = self
+            .all
+            .last()
+            .map_or(0.0, |one| one.values[WITHOUT_VERDICT]);
+        let lost = self.without_verdict();
+        write!(
+            f,
+            "requests without a verdict: {all}, {lost} of them while nothing was restarted"
+        )
+    }
+}
+
+/// A number of a process's status: kilobytes, or pieces.
+fn status(process: u32, name: &str) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.expect("a number")
+}
+
+fn descriptors(process: u32) -> f64 {
+    let all = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process");
+    all.count() as f64
+}

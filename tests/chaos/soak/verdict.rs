@@ -1,0 +1,105 @@
+//! The history, minute by minute, and what is counted in the end.
+
+use sluicegate_history::{Disturbance, History, Span, check};
+use sluicegate_tests::sidecar::metric_in;
+
+use crate::chain::Chain;
+use crate::judge::{CACHED_US, ROUNDED_UP_US, Times, record, slowest};
+use crate::load::{Answer, Clock, Seen};
+use crate::rules::{self, RULES};
+
+/// The length of a part of the history. Checking takes the square of it.
+const PART_US: u64 = 60_000_000;
+/// What came before a part and is checked with it: more than a window and a cached denial.
+const BEFORE_US: u64 = 10_000_000;
+
+/// Everything that breaks a promise.
+pub async fn failures(chain: &mut Chain, mut seen: Vec<Seen>, clock: Clock) -> Vec<String> {
+    let mut failures = Vec::new();
+    seen.sort_by_key(|one| one.sent_us);
+    let hung = seen.iter().filter(|one| one.answer == Answer::Hung).count();
+    if hung > 0 {
+        failures.push(format!("{hung} requests hung"));
+    }
+    let deaths = chain.vm_deaths().await;
+    if deaths > 0 {
+        failures.push(format!("{deaths} VMs died"));
+    }
+    let (first, last) = (seen[0].sent_us, clock.now_us());
+    let (mut denials, mut from) = (0, first);
+    while from < last {
+        let part = part(&seen, from);
+        let report = check(&part);
+        denials += report.denials;
+        let seconds = (from - first) / 1_000_000;
+        let found = report.violations.iter().take(2);
+        failures.extend(found.map(|one| format!("in the minute from {seconds} s: {one}")));
+        from += PART_US;
+    }
+    println!(
+        "{} requests in the history, {denials} denials checked",
+        seen.len()
+    );
+    for (rule, name) in RULES.iter().enumerate() {
+        let (decision, _) = rules::look_at_count(rule);
+        let left = chain.look(&decision).await.expect("a verdict at the end");
+        let admitted = seen
+            .iter()
+            .filter(|one| one.rule == rule && one.answer == Answer::Admitted);
+        let admitted: u64 = admitted.map(|one| one.cost).sum();
+        let taken = rules::taken(left);
+        println!("{name}: {admitted} units admitted, {taken} counted by Redis");
+        if taken < admitted {
+            failures.push(format!("{name}: {admitted} admitted and {taken} counted"));
+        }
+    }
+    failures.extend(leases(chain).await);
+    failures
+}
+
+/// The part of the history from this time on.
+fn part(seen: &[Seen], from: u64) -> History {
+    let begin = from.saturating_sub(BEFORE_US);
+    let first = seen.partition_point(|one| one.sent_us < begin);
+    let end = seen.partition_point(|one| one.sent_us < from + PART_US);
+    let seen = &seen[first..end];
+    // No fault is told to the checker: restarts and reloads must keep every promise.
+    let times = Times {
+        broken_us: u64::MAX,
+        mended_us: 0,
+        settled_us: 0,
+    };
+    // Of what came before the part only the uses are known, not what they were decided by.
+    let unknown = Disturbance {
+        when: Span {
+            from: 0,
+            to: from.max(begin + BEFORE_US / 2),
+        },
+        once_more: false,
+        forgets: false,
+        denials: true,
+    };
+    let slowest = slowest(seen, |answer| matches!(answer, Answer::Denied(_)));
+    History {
+        limits: rules::limits(0),
+        records: seen.iter().map(|one| record(one, &times)).collect(),
+        disturbances: vec![unknown],
+        cached_us: CACHED_US,
+        retry_late_us: ROUNDED_UP_US + 2 * slowest,
+    }
+}
+
+/// Units of leases that are unaccounted for.
+async fn leases(chain: &Chain) -> Option<String> {
+    let metrics = chain.sidecar.metrics().await;
+    let units = |event: &str| {
+        metric_in(
+            &metrics,
+            &format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}"),
+        )
+    };
+    let held = metric_in(&metrics, "sluicegate_lease_units_held{limit=\"hot\"}");
+    let (granted, told) = (units("granted"), units("spent") + units("returned") + held);
+    println!("leases of the last sidecar: {granted} units granted, {told} accounted for");
+    (granted != told || granted == 0.0).then(|| format!("{granted} granted, {told} accounted for"))
+}
