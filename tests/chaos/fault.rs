@@ -15,7 +15,7 @@ pub struct Fault {
     pub once_more: bool,
     /// The store may forget what it counted.
     pub forgets: bool,
-    /// Denials while it lasts are not checked, because the clock that they are about is another.
+    /// Denials while it lasts are not checked, because they are about another clock, or a part of the limit.
     pub unchecked: bool,
     /// Nothing is promised about counts, because the store's answers are lies.
     pub lies: bool,
