@@ -1,5 +1,5 @@
 //! Service life: the highest rate that the machine holds, with keys that come and go, reloads and restarts, for half an hour
-//! (`SLUICEGATE_SOAK=SECONDS`).
+//! (`SLUICEGATE_SOAK=SECONDS`). With `SLUICEGATE_WRITE=1`, the figures go into docs/reliability.md.
 //!
 //! The clients of `load.rs` run beside wrk, so that the checker sees a history of decisions that were made under full load.
 //!
@@ -7,10 +7,12 @@
 //! |---|---|
 //! | `soak/background.rs` | the rules and the requests of wrk |
 //! | `soak/samples.rs` | memory, file descriptors, threads and keys, second by second, and whether they are flat |
+//! | `soak/stalls.rs` | when the machine itself stood still |
 //! | `soak/verdict.rs` | the history, minute by minute, and what is counted in the end |
 
 mod background;
 mod samples;
+mod stalls;
 mod verdict;
 
 use std::time::{Duration, Instant};
@@ -18,10 +20,12 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sluicegate_tests::envoy::at;
 use sluicegate_tests::listener::write_listener;
+use sluicegate_tests::marked;
 use sluicegate_tests::process::eventually_within;
 
 use crate::chain::{Chain, Place};
 use crate::load::Load;
+use crate::table;
 use background::Background;
 use samples::Samples;
 
@@ -71,10 +75,20 @@ async fn service_life() {
     let clock = load.clock;
     let seen = load.stop().await;
     chain.is_quiet().await;
-    println!("\n{seconds} s, {restarts} restarts, {reloads} reloads\n{wrk}\n{samples}");
-    let mut failures = samples.failures();
-    failures.extend(verdict::failures(&mut chain, seen, clock).await);
-    assert!(failures.is_empty(), "{failures:#?}");
+    let (found, counts) = verdict::of(&chain, seen, clock).await;
+    let text = format!(
+        "{seconds} s with {restarts} restarts and {reloads} reloads. {wrk}. {counts}\n\n{samples}"
+    );
+    println!("\n{text}");
+    let failures = [samples.failures(), found].concat();
+    assert!(
+        failures.is_empty(),
+        "{failures:#?}\n{}",
+        chain.sidecar.log()
+    );
+    if table::is_wanted() {
+        marked::write(table::PAGE, "soak", &text);
+    }
 }
 
 async fn restart(chain: &mut Chain, how: Restart) {

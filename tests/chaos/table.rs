@@ -1,10 +1,10 @@
-//! The table, printed and in docs/reliability.md.
+//! The table of faults, printed and in docs/reliability.md.
 
 use sluicegate_tests::marked;
 
 use crate::outcome::Outcome;
 
-const PAGE: &str = "docs/reliability.md";
+pub const PAGE: &str = "docs/reliability.md";
 /// What the marks in the page name.
 const PART: &str = "chaos";
 

@@ -3,10 +3,13 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use super::stalls::Stalls;
 use crate::chain::Chain;
 
 /// How long after a restart requests may lack verdicts, until Envoy's counters show all of them.
 const DISTURBED: Duration = Duration::from_secs(4);
+/// Half of the policy's `store_timeout`: a call to Redis may then be given up although nothing is wrong but the machine.
+const STOOD_STILL: Duration = Duration::from_millis(100);
 /// What may be added by the end: a tenth, or this in megabytes or pieces.
 const GROWTH: f64 = 4.0;
 
@@ -34,6 +37,8 @@ const ERRORS: [&str; 5] = [
 
 struct Sample {
     at: Duration,
+    /// How long the machine stood still since the last one.
+    stalled: Duration,
     values: [f64; KINDS.len()],
 }
 
@@ -41,6 +46,7 @@ pub struct Samples {
     length: Duration,
     all: Vec<Sample>,
     disturbed: Vec<Duration>,
+    stalls: Stalls,
 }
 
 impl Samples {
@@ -49,6 +55,7 @@ impl Samples {
             length: Duration::from_secs(seconds),
             all: Vec::new(),
             disturbed: Vec::new(),
+            stalls: Stalls::watch(),
         }
     }
 
@@ -82,7 +89,12 @@ impl Samples {
             keys,
             errors as f64,
         ];
-        self.all.push(Sample { at, values });
+        let stalled = self.stalls.longest();
+        self.all.push(Sample {
+            at,
+            stalled,
+            values,
+        });
     }
 
     /// What is not flat.
@@ -95,12 +107,10 @@ impl Samples {
                 failures.push(format!("{name}: {early:.1} and later {late:.1}"));
             }
         }
-        let lost = self.without_verdict();
-        if lost > 0.0 {
-            failures.push(format!(
-                "{lost} requests got no verdict, and nothing was restarted"
-            ));
-        }
+        let lost = self.without_verdict(false);
+        failures.extend(lost.map(|(at, requests)| {
+            format!("{requests} requests got no verdict at {at:?}, and nothing was restarted")
+        }));
         failures
     }
 
@@ -119,16 +129,21 @@ impl Samples {
         (median(KINDS[kind].1), median(90))
     }
 
-    /// Requests without a verdict while nothing was restarted.
-    fn without_verdict(&self) -> f64 {
-        let pairs = self.all.windows(2).filter(|pair| {
+    /// When requests got no verdict while nothing was restarted, and how many: while the machine stood still, or not.
+    fn without_verdict(&self, stalled: bool) -> impl Iterator<Item = (Duration, f64)> {
+        let pairs = self.all.windows(2).filter(move |pair| {
             let (from, to) = (pair[0].at, pair[1].at);
             let mut restarts = self.disturbed.iter();
-            !restarts.any(|at| from < *at + DISTURBED && to >= *at)
+            let restarted = restarts.any(|at| from < *at + DISTURBED && to >= *at);
+            // Counters are a second late.
+            let stood_still = pair.iter().any(|one| one.stalled >= STOOD_STILL);
+            !restarted && stood_still == stalled
         });
-        pairs
-            .map(|pair| pair[1].values[WITHOUT_VERDICT] - pair[0].values[WITHOUT_VERDICT])
-            .sum()
+        let lost = pairs.map(|pair| {
+            let requests = pair[1].values[WITHOUT_VERDICT] - pair[0].values[WITHOUT_VERDICT];
+            (pair[1].at, requests)
+        });
+        lost.filter(|(_, requests)| *requests > 0.0)
     }
 }
 
@@ -146,10 +161,18 @@ impl Display for Samples {
             .all
             .last()
             .map_or(0.0, |one| one.values[WITHOUT_VERDICT]);
-        let lost = self.without_verdict();
-        write!(
+        let sum = |stalled| -> f64 {
+            let lost = self.without_verdict(stalled);
+            lost.map(|(_, requests)| requests).sum()
+        };
+        let stalls = self.all.iter().filter(|one| one.stalled >= STOOD_STILL);
+        writeln!(
             f,
-            "requests without a verdict: {all}, {lost} of them while nothing was restarted"
+            "\nRequests without a verdict: {all}, {} of them in seconds in which nothing was restarted and the machine did not \
+             stand still, {} in the {} seconds in which it did, for {STOOD_STILL:?} or longer.",
+            sum(false),
+            sum(true),
+            stalls.count()
         )
     }
 }

@@ -13,8 +13,8 @@ const PART_US: u64 = 60_000_000;
 /// What came before a part and is checked with it: more than a window and a cached denial.
 const BEFORE_US: u64 = 10_000_000;
 
-/// Everything that breaks a promise.
-pub async fn failures(chain: &mut Chain, mut seen: Vec<Seen>, clock: Clock) -> Vec<String> {
+/// Everything that breaks a promise, and what was counted.
+pub async fn of(chain: &Chain, mut seen: Vec<Seen>, clock: Clock) -> (Vec<String>, String) {
     let mut failures = Vec::new();
     seen.sort_by_key(|one| one.sent_us);
     let hung = seen.iter().filter(|one| one.answer == Answer::Hung).count();
@@ -36,10 +36,9 @@ pub async fn failures(chain: &mut Chain, mut seen: Vec<Seen>, clock: Clock) -> V
         failures.extend(found.map(|one| format!("in the minute from {seconds} s: {one}")));
         from += PART_US;
     }
-    println!(
-        "{} requests in the history, {denials} denials checked",
-        seen.len()
-    );
+    let requests = seen.len();
+    let mut counts =
+        format!("The history that was checked has {requests} requests, {denials} of them denied. ");
     for (rule, name) in RULES.iter().enumerate() {
         let (decision, _) = rules::look_at_count(rule);
         let left = chain.look(&decision).await.expect("a verdict at the end");
@@ -48,13 +47,19 @@ pub async fn failures(chain: &mut Chain, mut seen: Vec<Seen>, clock: Clock) -> V
             .filter(|one| one.rule == rule && one.answer == Answer::Admitted);
         let admitted: u64 = admitted.map(|one| one.cost).sum();
         let taken = rules::taken(left);
-        println!("{name}: {admitted} units admitted, {taken} counted by Redis");
+        counts += &format!("Rule `{name}`: {admitted} units admitted, {taken} counted by Redis. ");
         if taken < admitted {
             failures.push(format!("{name}: {admitted} admitted and {taken} counted"));
         }
     }
-    failures.extend(leases(chain).await);
-    failures
+    let (granted, told) = leases(chain).await;
+    counts += &format!(
+        "Leases of the last sidecar: {granted} units granted, {told} spent, returned or held."
+    );
+    if granted != told || granted == 0.0 {
+        failures.push(format!("{granted} units granted, {told} accounted for"));
+    }
+    (failures, counts)
 }
 
 /// The part of the history from this time on.
@@ -89,8 +94,8 @@ fn part(seen: &[Seen], from: u64) -> History {
     }
 }
 
-/// Units of leases that are unaccounted for.
-async fn leases(chain: &Chain) -> Option<String> {
+/// Units of leases that were granted, and those that are accounted for.
+async fn leases(chain: &Chain) -> (f64, f64) {
     let metrics = chain.sidecar.metrics().await;
     let units = |event: &str| {
         metric_in(
@@ -99,7 +104,6 @@ async fn leases(chain: &Chain) -> Option<String> {
         )
     };
     let held = metric_in(&metrics, "sluicegate_lease_units_held{limit=\"hot\"}");
-    let (granted, told) = (units("granted"), units("spent") + units("returned") + held);
-    println!("leases of the last sidecar: {granted} units granted, {told} accounted for");
-    (granted != told || granted == 0.0).then(|| format!("{granted} granted, {told} accounted for"))
+    let told = units("spent") + units("returned") + held;
+    (units("granted"), told)
 }
