@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test build debug filter lint unit engine store chain chaos chaos-short http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak engine-long release release-twice release-test picture clean
+.PHONY: help demo test build debug filter lint advisories unit engine engine-long store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
 
 # What `make upgrade` upgrades from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -12,9 +12,9 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 	@$(MAKE) --no-print-directory debug filter
 	@cargo run --quiet --locked -p sluicegate-tests --bin demo
 
-test: ## every check: lints, unit tests, then the engine, store, chain, chaos-short, http, jobs, page-test, observe, manifests, host and compose tests below
+test: ## every check: lints, unit tests, then the engine, corpus, store, chain, chaos-short, http, jobs, page-test, observe, manifests, host and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine store chain chaos-short http jobs page-test observe manifests host compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine corpus store chain chaos-short http jobs page-test observe manifests host compose
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
@@ -27,13 +27,18 @@ debug: ## build the sidecar that the tests run: target/debug/sluicegate
 filter: ## build the filter: target/filter/sluicegate.wasm
 	@filter/build
 
-lint: ## rustfmt, clippy with warnings denied, luacheck, codespell
+lint: ## rustfmt, clippy with warnings denied, luacheck, codespell, and cargo-deny for licences, bans and sources
 	@tests/setup lint
-	@echo "lint: rustfmt, clippy, luacheck, codespell"
+	@echo "lint: rustfmt, clippy, luacheck, codespell, cargo-deny"
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@luacheck --quiet --config lua/.luacheckrc lua
 	@git ls-files -z | xargs -0 .tools/codespell/bin/codespell --config .ci/codespell
+	@.tools/bin/cargo-deny --locked --log-level error check --hide-inclusion-graph licenses bans sources
+
+advisories: ## ask RustSec for known vulnerabilities of the dependencies (needs a network)
+	@tests/setup advisories
+	@.tools/bin/cargo-deny --locked check advisories
 
 unit: ## tests that need only Rust
 	@echo "unit: tests that need only Rust"
@@ -42,6 +47,16 @@ unit: ## tests that need only Rust
 engine: ## compare the engine in Rust, and in Lua on a real Redis, with its model
 	@echo "engine: the model, Rust, and Lua on a real Redis"
 	@cargo test --quiet --locked -p sluicegate-tests --test engine
+
+corpus: ## what the fuzzer has found so far, through all targets, without libFuzzer (seconds)
+	@echo "corpus: the inputs of tests/fuzz/corpus through every target"
+	@cargo test --quiet --locked -p sluicegate-fuzz
+
+fuzz: ## fuzz every target with coverage, a minute each (SLUICEGATE_FUZZ=SECONDS: for each; tests/fuzz/run TARGET...: some of them)
+	@tests/fuzz/run
+
+fuzz-pack: ## make the corpus in the repository of what `make fuzz` has found on this machine
+	@tests/fuzz/run pack
 
 store: debug ## the sidecar against real Redis servers: Sentinel, Cluster, TLS, ACLs, silent peers, failovers
 	@echo "store: single Redis, Sentinel, Cluster, TLS, ACLs, failovers"

@@ -171,3 +171,25 @@ fn every_test_that_the_pages_on_reliability_and_security_name_exists() {
     }
     assert!(seen > 60, "{seen}");
 }
+
+#[test]
+fn every_dependency_has_its_reason_in_architecture() {
+    let manifest = std::fs::read_to_string(repository().join("Cargo.toml")).unwrap();
+    let (_, list) = manifest.split_once("[workspace.dependencies]").unwrap();
+    let (list, _) = list.split_once("\n[").unwrap();
+    let names = list.lines().filter_map(|line| line.split_once(" = "));
+    let named: BTreeSet<_> = names
+        .map(|(name, _)| name)
+        .filter(|name| !name.starts_with("sluicegate"))
+        .collect();
+    let page = prose(&repository().join("ARCHITECTURE.md"));
+    let (_, table) = page.split_once("\n## Dependencies").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
+    let rows = rows.filter_map(|row| row.split_once(" | "));
+    let explained: BTreeSet<_> = rows
+        .map(|(name, _)| name)
+        .filter(|name| *name != "crate")
+        .collect();
+    assert_eq!(named, explained);
+}

@@ -3,12 +3,14 @@
 use redis::{Connection, RedisResult};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply, WriteBack};
 use sluicegate_engine::{Batch, Bucket, Outcome, Record, Returns};
-use sluicegate_tests::redis::Redis;
+use std::any::Any;
 use std::collections::HashMap;
 
-/// A Redis of its own, a connection to it, and the script that it has loaded.
+/// A connection to a Redis, and the script that it has loaded.
 pub struct Lua {
-    redis: Redis,
+    /// Ends with this: a Redis that somebody started for it.
+    _server: Box<dyn Any>,
+    url: String,
     pub connection: Connection,
     source: String,
     /// Digests of the script by the size of its log's blocks.
@@ -20,15 +22,12 @@ pub struct Lua {
 const BLOCK_LINE: &str = "local BLOCK = 18\n";
 
 impl Lua {
-    pub fn start() -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let redis = runtime.expect("a runtime").block_on(Redis::start());
-        let connection = connect(&redis);
+    /// On the Redis with this URL; keeps its server, if it has one.
+    pub fn at(url: String, server: impl Any) -> Self {
         let mut lua = Lua {
-            redis,
-            connection,
+            connection: connect(&url),
+            _server: Box::new(server),
+            url,
             source: String::new(),
             loaded: HashMap::new(),
             block: 18,
@@ -39,7 +38,7 @@ impl Lua {
 
     /// Another connection to the same Redis.
     pub fn another(&self) -> Connection {
-        connect(&self.redis)
+        connect(&self.url)
     }
 
     /// Another script: one with a bug that the tests have to find.
@@ -241,7 +240,7 @@ fn done<T>(reply: Reply<T>) -> Result<Vec<Result<T, BrokenState>>, String> {
     }
 }
 
-fn connect(redis: &Redis) -> Connection {
-    let client = redis::Client::open(redis.url()).expect("a URL");
+fn connect(url: &str) -> Connection {
+    let client = redis::Client::open(url).expect("a URL");
     client.get_connection().expect("a Redis that answers")
 }

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `model.rs` | what the answers have to be, obviously right |
 //! | `model_calendar.rs` | where calendar windows begin, for the model |
-//! | `history.rs` | what may happen, generated |
-//! | `lua.rs` | the script on a real Redis |
+//! | `events.rs` | what may happen |
+//! | `history.rs` | the same, generated |
+//! | `lua.rs`, `own_redis.rs` | the script on a real Redis, and one that starts with it |
 //! | `replay.rs` | one history through all three |
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
@@ -27,6 +28,7 @@ mod calendar;
 mod calls;
 mod checked;
 mod concurrency;
+mod events;
 mod expiry;
 mod history;
 mod kept;
@@ -40,6 +42,7 @@ mod model;
 mod model_calendar;
 mod mutations;
 mod overrides_script;
+mod own_redis;
 mod promises;
 mod receipts;
 mod replay;

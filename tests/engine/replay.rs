@@ -1,6 +1,7 @@
-//! Sends one history through model, Rust and Lua, and compares every answer.
+//! Sends one history through model, Rust and Lua, and compares every answer. The fuzzer (tests/fuzz) often leaves Lua out, which
+//! takes a hundred times longer than the other two.
 
-use crate::history::{Clock, History, Step};
+use crate::events::{Clock, History, Step};
 use crate::lua::Lua;
 use crate::model::Model;
 use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Memory, Outcome, Record, Take};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const START_US: u64 = 1_790_000_000_123_456;
 
 struct Replay<'a> {
-    lua: &'a mut Lua,
+    lua: Option<&'a mut Lua>,
     memory: Memory,
     model: Model,
     world: Vec<Bucket>,
@@ -24,9 +25,16 @@ struct Replay<'a> {
 
 /// Replays it; returns the number of calls that agreed, or the first disagreement.
 pub fn replay(lua: &mut Lua, history: &History) -> Result<u64, String> {
+    replay_with(Some(lua), history)
+}
+
+/// Likewise; without Lua, if there is none.
+pub fn replay_with(mut lua: Option<&mut Lua>, history: &History) -> Result<u64, String> {
     static WORLDS: AtomicU64 = AtomicU64::new(0);
     let name = WORLDS.fetch_add(1, Ordering::Relaxed);
-    lua.use_blocks_of(history.block);
+    if let Some(lua) = &mut lua {
+        lua.use_blocks_of(history.block);
+    }
     let bucket = |(index, spec): (usize, _)| Bucket {
         key: format!("sg:{{{name}}}:{index}"),
         spec,
@@ -49,8 +57,10 @@ pub fn replay(lua: &mut Lua, history: &History) -> Result<u64, String> {
         calls: 0,
     };
     let outcome = replay.run(history);
-    for bucket in &replay.world {
-        replay.lua.reset(&bucket.key);
+    if let Some(lua) = replay.lua {
+        for bucket in &replay.world {
+            lua.reset(&bucket.key);
+        }
     }
     outcome.map(|()| replay.calls)
 }
@@ -69,9 +79,11 @@ impl Replay<'_> {
         });
         self.ask(peek_each.collect())
             .map_err(|error| format!("at the end: {error}"))?;
-        for bucket in &self.world {
-            if self.lua.ttl_ms(&bucket.key) == -1 {
-                return Err(format!("{} would stay for ever", bucket.key));
+        if let Some(lua) = &mut self.lua {
+            for bucket in &self.world {
+                if lua.ttl_ms(&bucket.key) == -1 {
+                    return Err(format!("{} would stay for ever", bucket.key));
+                }
             }
         }
         Ok(())
@@ -113,7 +125,9 @@ impl Replay<'_> {
                 let key = self.world[self.index(*bucket)].key.clone();
                 self.model.reset(&key);
                 self.memory.reset(&key);
-                self.lua.reset(&key);
+                if let Some(lua) = &mut self.lua {
+                    lua.reset(&key);
+                }
                 Ok(())
             }
             Step::Relimit { bucket, limit } => {
@@ -183,8 +197,9 @@ impl Replay<'_> {
             .flatten()
             .collect();
         agree("Rust", &model, &rust)?;
-        let lua = self.lua.try_decide(Some(self.now), batch)?;
-        agree("Lua", &model, &lua)?;
+        if let Some(lua) = &mut self.lua {
+            agree("Lua", &model, &lua.try_decide(Some(self.now), batch)?)?;
+        }
         for (decision, outcome) in decisions.iter().zip(&model) {
             if !outcome.admitted {
                 self.promised = self.now + outcome.retry_after_us;
@@ -226,7 +241,10 @@ impl Replay<'_> {
         records.sort_by_key(|record| record.at_us);
         let model = self.model.write_back(self.now, bucket, &records);
         let rust = self.memory.write_back(self.now, bucket, &records);
-        let lua = self.lua.try_write_back(Some(self.now), bucket, &records)?;
+        let lua = match &mut self.lua {
+            Some(lua) => lua.try_write_back(Some(self.now), bucket, &records)?,
+            None => model,
+        };
         if (model, model) != (rust, lua) {
             return Err(format!(
                 "of {records:?} model records {model}, Rust {rust}, Lua {lua}"
@@ -243,7 +261,10 @@ impl Replay<'_> {
         let (bucket, cost) = (&self.world[bucket], cost.min(taken));
         let model = self.model.give_back(self.now, bucket, cost, at);
         let rust = self.memory.give_back(self.now, bucket, cost, at);
-        let lua = self.lua.try_give_back(Some(self.now), bucket, cost, at)?;
+        let lua = match &mut self.lua {
+            Some(lua) => lua.try_give_back(Some(self.now), bucket, cost, at)?,
+            None => model,
+        };
         if (model, model) != (rust, lua) {
             return Err(format!(
                 "of {cost} units taken at {at} model returns {model}, Rust {rust}, Lua {lua}"

@@ -41,6 +41,8 @@ pub struct Leases {
     /// Parts that have ended and when, until the sidecar was told.
     ended: Vec<(u64, PartReport)>,
     wants_renewal: bool,
+    /// When keys were last looked through for those that are not asked for any more.
+    swept_us: u64,
 }
 
 /// What the sidecar is told with a callout.
@@ -240,9 +242,12 @@ impl Leases {
 
     /// Removes the parts that have ended, and the keys that are not asked for any more.
     fn expire(&mut self, now_us: u64) {
-        if !self.end(now_us, |part| part.ends_us <= now_us) {
+        let ended = self.end(now_us, |part| part.ends_us <= now_us);
+        // A key may outlive its parts by a while, and parts that a renewal tells as spent end without this.
+        if !ended && now_us < self.swept_us.saturating_add(FORGET_AFTER_US) {
             return;
         }
+        self.swept_us = now_us;
         for keys in self.by_limit.values_mut() {
             keys.retain(|_, of_key| !of_key.is_idle(now_us));
         }

@@ -21,31 +21,7 @@ use sluicegate_rules::{
 };
 use support::{FakeRequest, rules};
 
-/// Rules with every matcher, source and cost, and with tiers.
-static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| {
-    rules(
-        r#"
-    {"name":"paths","match":{"any":[{"path":"/a"},{"path_prefix":"/b/"},{"path_template":"/{x}/{y}/**"},
-        {"path_regex":"/[a-z]+(/.*)?"}]},
-     "checks":[{"limit":"l","key":[{"path":true},{"method":true},{"host":true}],
-        "cost":{"table":[{"template":"/{x}","cost":7}]}}],"when_unavailable":"deny"},
-    {"name":"fields","match":{"not":{"headers":[{"name":"x-skip","present":true}]},
-        "any":[{"query":[{"name":"q","regex":".*"}]},{"hosts":["*.example.com"]},{"methods":["GET"]}]},
-     "checks":[
-        {"limit":"l","key":[{"header":"x-api-key","plain":true},{"cookie":"s","plain":true},{"query":"q","plain":true}],
-         "when_missing":{"use":"none"}},
-        {"limit":"l","key":[{"header":"x-api-key"},{"cookie":"s"},{"query":"q"}],
-         "cost":{"header":"x-cost","max":9,"trusted":true},"when_missing":{"use":"none"}},
-        {"limit":{"by":{"header":"x-plan"},"map":{"gold":"g","default":"f"}},"key":[{"address":{"trusted_hops":1}}]},
-        {"limit":"l","key":[{"address":{}}],"when_missing":"skip"},
-        {"limit":"l","key":[{"jwt":{"payload":"p","claim":["a","b"]},"plain":true}]},
-        {"limit":"l","key":[{"mtls":"spiffe"},{"mtls":"subject"}]},
-        {"limit":"l","key":[{"attribute":"connection.requested_server_name","plain":true}]}],
-     "when_unavailable":"allow"},
-    {"name":"shadow","shadow":true,"match":{"path_template":"/{x}"},
-     "checks":[{"limit":"l","key":[{"template":"x"}]}]}"#,
-    )
-});
+static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| rules(support::everything::RULES));
 
 /// Bytes with a meaning in some syntax, and arbitrary ones.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {

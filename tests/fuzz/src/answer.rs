@@ -1,0 +1,202 @@
+//! The wire, from the sidecar to the filter: what the sidecar writes is what the filter reads, and whatever an answer says, the
+//! client gets a sound reply.
+
+use std::sync::LazyLock;
+
+use serde_json::to_vec;
+use sluicegate_protocol::{Answer, Code, LeasePart, LimitStatus, Verdict, WithoutStore};
+use sluicegate_rules::{
+    Conclusion, HeaderFields, Headers, Question, ResolvedCheck, Rules, Shadow, VerdictError,
+    WhenUnavailable, read_answer,
+};
+
+use crate::input::Input;
+use crate::support;
+
+/// Rules with every form of reply, and a shadow rule.
+static RULES: LazyLock<Rules> = LazyLock::new(|| {
+    let rule = |name: &str, more: &str| {
+        format!(
+            r#"{{"name":"{name}","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}},
+                {{"limit":"m","key":[{{"constant":"d"}}]}}]{more}}}"#
+        )
+    };
+    support::rules(
+        &[
+            rule(
+                "both",
+                r#","when_unavailable":"deny","reply":{"headers":"both","on_admitted":true}"#,
+            ),
+            rule(
+                "body",
+                r#","when_unavailable":"allow","reply":{"body":"no","content_type":"text/html"}"#,
+            ),
+            rule("shadow", r#","shadow":true"#),
+        ]
+        .join(","),
+    )
+});
+
+/// Stands in keys only, so that no reply may contain it.
+const SECRET: &str = "key-of-the-subject";
+
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let question = question(&mut input);
+    let decisions = question.decisions();
+    let body = if input.flag() {
+        input.rest().to_vec()
+    } else {
+        let written = answer(&mut input);
+        let body = to_vec(&written).expect("JSON");
+        let read = read_answer(&body, written.verdicts.len()).expect("the same answer");
+        assert_eq!(read, written);
+        assert!(read_answer(&body, written.verdicts.len() + 1).is_err());
+        body
+    };
+    let read = read_answer(&body, decisions);
+    if let Ok(answer) = &read {
+        assert_eq!(answer.verdicts.len(), decisions);
+        let again = to_vec(answer).expect("JSON");
+        assert_eq!(read_answer(&again, decisions).as_ref(), Ok(answer));
+    }
+    let verdicts = read.as_ref().map(|answer| answer.verdicts.as_slice());
+    conclude(&question, verdicts.map_err(VerdictError::clone));
+}
+
+fn conclude(question: &Question, verdicts: Result<&[Verdict<'_>], VerdictError>) {
+    let first = verdicts.as_ref().ok().and_then(|verdicts| verdicts.first());
+    let first = first.filter(|_| !question.checks.is_empty()).cloned();
+    let counters = RULES.counters().names().len();
+    let (conclusion, _) = RULES.conclude(question, verdicts, &mut |index| {
+        assert!(index < counters);
+    });
+    let within = |status: &LimitStatus<'_>| status.check < question.checks.len();
+    match conclusion {
+        Conclusion::Continue(headers) => {
+            let admitted = matches!(&first, Some(Verdict::Admitted(status)) if within(status));
+            assert!(question.checks.is_empty() || admitted, "{first:?}");
+            is_sound(&headers);
+        }
+        Conclusion::Unmetered(why) => {
+            assert!(
+                why.bytes().all(|byte| (0x20..0x7f).contains(&byte)),
+                "{why}"
+            );
+            assert!(!matches!(&first, Some(Verdict::Denied(status)) if within(status)));
+        }
+        Conclusion::Answer(reply) => {
+            let denied = matches!(&first, Some(Verdict::Denied(status)) if within(status));
+            assert_eq!(reply.status == 429, denied, "{first:?}");
+            assert!([422, 429, 503].contains(&reply.status), "{reply:?}");
+            is_sound(&reply.headers);
+            let body = String::from_utf8(reply.body).expect("text");
+            assert!(
+                !body.contains(SECRET) && !reply.details.contains(SECRET),
+                "{body}"
+            );
+            let word = |byte: u8| (0x21..0x7f).contains(&byte);
+            assert!(reply.details.bytes().all(word), "{}", reply.details);
+        }
+    }
+}
+
+/// Envoy can send these header fields as they are.
+pub fn is_sound(fields: &HeaderFields) {
+    let read = Headers::from_pairs(fields.to_pairs());
+    let written: Vec<_> = fields.iter().collect();
+    let read: Vec<_> = read.iter().collect();
+    assert_eq!(read.len(), written.len());
+    for ((name, value), read) in written.into_iter().zip(read) {
+        assert_eq!(read, (name.as_bytes(), value.as_bytes()));
+        assert!(!name.is_empty());
+        let sound = |byte: u8| (0x20..0x7f).contains(&byte);
+        assert!(
+            value.bytes().all(sound) && !value.contains(SECRET),
+            "{name}: {value}"
+        );
+    }
+}
+
+fn question(input: &mut Input<'_>) -> Question {
+    let check = |rule: usize| {
+        move |input: &mut Input<'_>| ResolvedCheck {
+            rule,
+            limit: input.below(2),
+            key: SECRET.to_owned(),
+            cost: 1,
+            quota: None,
+        }
+    };
+    let rule = input.below(2);
+    let shadow = |input: &mut Input<'_>| Shadow {
+        rule: 2,
+        checks: vec![check(2)(input)],
+    };
+    let mut question = Question {
+        checks: input.list(3, check(rule)),
+        shadows: input.list(3, shadow),
+        when_unavailable: input.pick(&[WhenUnavailable::Allow, WhenUnavailable::Deny]),
+        grpc: input.flag(),
+        traceparent: None,
+    };
+    if question.decisions() == 0 {
+        question.checks.push(check(rule)(input));
+    }
+    question
+}
+
+fn status(input: &mut Input<'_>) -> LimitStatus<'static> {
+    LimitStatus {
+        check: input.pick(&[0, 1, 2, usize::MAX]),
+        limit: input.text(20).into(),
+        quota: input.number(),
+        window_ms: input.number(),
+        remaining: input.number(),
+        reset_ms: input.number(),
+        retry_after_ms: input.number(),
+        hold_ms: input.number(),
+        receipt: input.list(3, |input| input.text(10)),
+    }
+}
+
+fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
+    const CODES: [Code; 4] = [
+        Code::CostOverLimit,
+        Code::UnknownLimit,
+        Code::RequestTooLarge,
+        Code::Unknown,
+    ];
+    match input.byte() % 5 {
+        0 => Verdict::Admitted(status(input)),
+        1 | 2 => Verdict::Denied(status(input)),
+        3 => Verdict::Unavailable {
+            then: input.maybe(|input| input.pick(&[WithoutStore::Allow, WithoutStore::Deny])),
+        },
+        _ => Verdict::Error {
+            code: input.pick(&CODES),
+            message: input.text(40).into(),
+            field: input.maybe(|input| input.text(20).into()),
+        },
+    }
+}
+
+fn answer(input: &mut Input<'_>) -> Answer<'static> {
+    let part = |input: &mut Input<'_>| LeasePart {
+        id: input.number(),
+        limit: input.text(10).into(),
+        key: input.text(10).into(),
+        units: input.number(),
+        lasts_us: input.number(),
+        quota: input.number(),
+        window_ms: input.number(),
+        remaining: input.number(),
+        reset_ms: input.number(),
+    };
+    Answer {
+        epoch: input.number(),
+        instance: input.number(),
+        verdicts: input.list(4, verdict),
+        leases: input.list(3, part),
+    }
+}

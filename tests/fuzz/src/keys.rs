@@ -1,0 +1,179 @@
+//! Keys and paths: no request makes the rules panic, keys are bounded, different subjects have different keys, and spellings of
+//! one path never have different keys (docs/filter.md, "How a path is read").
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use sluicegate_rules::{Headers, Rules};
+
+use crate::configuration::ask;
+use crate::input::Input;
+use crate::support::{self, FakeRequest, asked, checking, everything, get, question};
+
+static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| support::rules(everything::RULES));
+/// One check for the whole path, and one for a part of it.
+static OF_PATH: LazyLock<[Rules; 2]> = LazyLock::new(|| {
+    let rule = r#"{"name":"r","match":{"path_template":"/{a}/**"},"when_unavailable":"allow",
+        "checks":[{"limit":"l","key":[{"template":"a"}]}]}"#;
+    let path = checking(r#"{"limit":"l","key":[{"path":true}]}"#);
+    [path, support::rules(rule)]
+});
+/// Keys of 1 to 3 headers, hashed and plain.
+static OF_HEADERS: LazyLock<Vec<[Rules; 2]>> = LazyLock::new(|| {
+    let rules = |count: usize, plain: bool| {
+        let part = |n: usize| format!(r#"{{"header":"h{n}","plain":{plain}}}"#);
+        let parts: Vec<_> = (0..count).map(part).collect();
+        checking(&format!(r#"{{"limit":"l","key":[{}]}}"#, parts.join(",")))
+    };
+    (1..=3).map(|n| [rules(n, false), rules(n, true)]).collect()
+});
+
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    match input.byte() % 8 {
+        0..=2 => ask(&EVERYTHING, &arbitrary(&mut input)),
+        3 => drop(Headers::from_pairs(input.rest().to_vec())),
+        4..=6 => spellings_have_one_key(&mut input),
+        _ => different_subjects_have_different_keys(&mut input),
+    }
+}
+
+fn arbitrary(input: &mut Input<'_>) -> FakeRequest {
+    const NAMES: [&str; 13] = [
+        ":path",
+        ":method",
+        ":authority",
+        "host",
+        "x-api-key",
+        "cookie",
+        "x-forwarded-for",
+        "x-cost",
+        "x-plan",
+        "x-skip",
+        "content-type",
+        "authorization",
+        "traceparent",
+    ];
+    const ATTRIBUTES: [&str; 6] = [
+        "source.address",
+        "metadata",
+        "connection.uri_san_peer_certificate",
+        "connection.subject_peer_certificate",
+        "connection.requested_server_name",
+        "connection.mtls",
+    ];
+    let path = [b"/", input.bytes(80)].concat();
+    let mut headers = vec![(":path", path)];
+    headers.extend(input.list(14, |input| (input.pick(&NAMES), input.bytes(60).to_vec())));
+    let attributes = input.list(6, |input| (input.pick(&ATTRIBUTES), input.bytes(120)));
+    FakeRequest {
+        headers: headers.into_iter().collect(),
+        attributes: attributes
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_vec()))
+            .collect::<BTreeMap<_, _>>(),
+    }
+}
+
+/// How a path is spelled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// Only in ways that all upstreams take for the same.
+    Same,
+    /// In ways that some upstreams take for another path.
+    Disputed,
+}
+
+fn spellings_have_one_key(input: &mut Input<'_>) {
+    let spelling = if input.flag() {
+        Spelling::Same
+    } else {
+        Spelling::Disputed
+    };
+    let rules = &OF_PATH[input.below(2)];
+    let (mut plain, mut spelled) = (String::new(), String::new());
+    for _ in 0..=input.below(4) {
+        plain.push('/');
+        spelled.push_str(separator(input, spelling));
+        for index in 0..=input.below(6) {
+            let mut letter = char::from(input.pick(b"abcdefghijxyzABZ019-_~."));
+            // A segment that begins with a dot is not plain.
+            if index == 0 && letter == '.' {
+                letter = 'v';
+            }
+            plain.push(letter);
+            spell(input, letter, spelling, &mut spelled);
+        }
+        let parameters: &[&str] = match spelling {
+            Spelling::Same => &["", "", ";", ";v=1", ";v=1;w"],
+            Spelling::Disputed => &["", ";v=1", "%3Bv", "%3b", ";v=%2e", "%253Bv"],
+        };
+        spelled.push_str(input.pick(parameters));
+    }
+    if input.byte() % 4 == 3 {
+        spelled.push('/');
+    }
+    let one = asked(rules, &get(&plain, &[]));
+    let other = asked(rules, &get(&spelled, &[]));
+    assert_eq!(one.len(), 1, "{plain}");
+    let refused = other == ["400"] || other == ["414"];
+    match spelling {
+        Spelling::Same => assert_eq!(other, one, "{plain} {spelled}"),
+        Spelling::Disputed => assert!(refused || other == one, "{plain} {spelled}: {other:?}"),
+    }
+}
+
+fn separator(input: &mut Input<'_>, spelling: Spelling) -> &'static str {
+    match spelling {
+        Spelling::Same => input.pick(&["/", "/", "//", "///"]),
+        Spelling::Disputed => input.pick(&[
+            "/",
+            "//",
+            "/./",
+            "\\",
+            "%2F",
+            "%5c",
+            "/x/../",
+            "%2fx%2F..%2F",
+            "/x/%2e%2E/",
+            "/%2e/",
+            "/x\\..\\",
+            "%252F",
+            "/x;y/../",
+            "/x/..;/",
+        ]),
+    }
+}
+
+fn spell(input: &mut Input<'_>, letter: char, spelling: Spelling, to: &mut String) {
+    let code = u32::from(letter);
+    match (input.byte() % 8, spelling) {
+        (5, _) => to.push_str(&format!("%{code:02X}")),
+        (6, _) => to.push_str(&format!("%{code:02x}")),
+        (7, Spelling::Disputed) => to.push_str(&format!("%25{code:02X}")),
+        _ => to.push(letter),
+    }
+}
+
+fn different_subjects_have_different_keys(input: &mut Input<'_>) {
+    let plain = input.flag();
+    let mut values = || {
+        let count = 1 + input.below(3);
+        let value = |input: &mut Input<'_>| [b"v", input.bytes(40)].concat();
+        (0..count).map(|_| value(input)).collect::<Vec<_>>()
+    };
+    let (one, other) = (values(), values());
+    let same = key_of(&one, plain) == key_of(&other, plain);
+    assert_eq!(same, one == other, "{one:?} {other:?}");
+    assert_ne!(key_of(&one, true), key_of(&one, false));
+}
+
+fn key_of(values: &[Vec<u8>], plain: bool) -> String {
+    let rules = &OF_HEADERS[values.len() - 1][usize::from(plain)];
+    let names = ["h0", "h1", "h2"];
+    let headers: Vec<_> = names
+        .into_iter()
+        .zip(values.iter().map(Vec::as_slice))
+        .collect();
+    question(rules, &get("/", &headers)).checks[0].key.clone()
+}

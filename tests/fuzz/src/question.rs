@@ -1,0 +1,221 @@
+//! The wire, from the filter to the sidecar: what the filter writes is what the sidecar reads; arbitrary bytes are read or
+//! refused, and what is read can be written and read again.
+
+use std::sync::LazyLock;
+
+use serde_json::to_vec;
+use sluicegate_protocol::{
+    CachedDenials, Check, Decision, FilterInfo, GiveBacks, MAX_CHECKS, MAX_DENIED_COUNT,
+    MAX_KEY_BYTES, PartReport, Request, Resets, read_decisions, read_give_backs,
+    read_remove_override, read_resets, read_set_override,
+};
+use sluicegate_rules::{Question, ResolvedCheck, Rules, Shadow, Taken, WhenUnavailable};
+
+use crate::input::Input;
+use crate::support::{self, everything};
+
+static RULES: LazyLock<Rules> = LazyLock::new(|| support::rules(everything::RULES));
+
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    match input.byte() % 8 {
+        0 | 1 => any_decisions(input.rest()),
+        2 => any_give_backs(input.rest()),
+        3 => any_resets(input.rest()),
+        4 => any_override(input.rest()),
+        5 => any_header(input.rest()),
+        6 => written_by_anybody(&mut input),
+        _ => written_by_the_filter(&mut input),
+    }
+}
+
+fn any_decisions(body: &[u8]) {
+    let read = match read_decisions(body) {
+        Ok(read) => read,
+        Err(problem) => return is_short(&problem.to_string(), body),
+    };
+    let mut valid = Vec::new();
+    for decision in read.decisions {
+        match decision {
+            Ok(decision) => valid.push(decision),
+            Err(problem) => is_short(&problem.to_string(), body),
+        }
+    }
+    let request = Request {
+        decisions: valid,
+        denied: read.denied,
+    };
+    reads_as(&request);
+}
+
+/// An error may quote what a client sent, but must not multiply it.
+fn is_short(error: &str, body: &[u8]) {
+    assert!(error.len() <= 1_000 + 2 * body.len(), "{error}");
+}
+
+/// The sidecar reads what was written, and each decision has the shape that it must have.
+fn reads_as(request: &Request<'_>) {
+    let body = to_vec(request).expect("JSON");
+    let read = read_decisions(&body).expect("the same request");
+    assert_eq!(read.decisions.len(), request.decisions.len());
+    for (read, written) in read.decisions.iter().zip(&request.decisions) {
+        let keys = || written.checks.iter().map(|check| check.key.len());
+        let valid = (1..=MAX_CHECKS).contains(&written.checks.len())
+            && keys().all(|bytes| (1..=MAX_KEY_BYTES).contains(&bytes));
+        match read {
+            Ok(read) => assert!(valid && read == written, "{read:?} {written:?}"),
+            Err(problem) => assert!(!valid, "{problem} {written:?}"),
+        }
+    }
+    let counted = |denied: &&CachedDenials<'_>| denied.count <= MAX_DENIED_COUNT;
+    let written: Vec<_> = request.denied.iter().filter(counted).collect();
+    assert_eq!(read.denied.iter().collect::<Vec<_>>(), written);
+}
+
+fn any_give_backs(body: &[u8]) {
+    let Ok(read) = read_give_backs(body) else {
+        return;
+    };
+    let give_backs: Vec<_> = read.into_iter().flatten().collect();
+    let body = to_vec(&GiveBacks {
+        give_backs: give_backs.clone(),
+    });
+    let body = body.expect("JSON");
+    let again: Vec<_> = read_give_backs(&body)
+        .expect("a list")
+        .into_iter()
+        .collect();
+    assert_eq!(again, give_backs.into_iter().map(Ok).collect::<Vec<_>>());
+}
+
+fn any_resets(body: &[u8]) {
+    let Ok(read) = read_resets(body) else {
+        return;
+    };
+    let resets: Vec<_> = read.into_iter().flatten().collect();
+    let body = to_vec(&Resets {
+        resets: resets.clone(),
+    });
+    let body = body.expect("JSON");
+    let again: Vec<_> = read_resets(&body).expect("a list").into_iter().collect();
+    assert_eq!(again, resets.into_iter().map(Ok).collect::<Vec<_>>());
+}
+
+fn any_override(body: &[u8]) {
+    match read_set_override(body) {
+        Ok(set) => {
+            let again = to_vec(&set).expect("JSON");
+            assert_eq!(read_set_override(&again).expect("an override"), set);
+            assert!(!set.terms.to_string().is_empty());
+        }
+        Err(problem) => is_short(&problem.to_string(), body),
+    }
+    if let Ok(remove) = read_remove_override(body) {
+        let again = to_vec(&remove).expect("JSON");
+        assert_eq!(read_remove_override(&again).expect("a removal"), remove);
+    }
+}
+
+fn any_header(value: &[u8]) {
+    let Ok(value) = str::from_utf8(value) else {
+        return;
+    };
+    if let Some(info) = FilterInfo::read(value) {
+        assert_eq!(info.to_string(), value);
+    }
+    if let Some(reports) = PartReport::read_all(value) {
+        let written = PartReport::write_all(&reports);
+        assert_eq!(PartReport::read_all(&written), Some(reports));
+    }
+}
+
+/// With any texts, as curl may send them.
+fn written_by_anybody(input: &mut Input<'_>) {
+    let check = |input: &mut Input<'_>| Check {
+        limit: input.text(20).into(),
+        // Some are too long.
+        key: input.text(40).repeat(1 + input.below(20)).into(),
+        cost: input.number(),
+        quota: input.maybe(Input::number),
+    };
+    let decision = |input: &mut Input<'_>| Decision {
+        checks: input.list(40, check),
+        peek: input.flag(),
+        receipt: input.flag(),
+        shadow: input.maybe(|input| input.text(20).into()),
+        traceparent: input.maybe(|input| input.text(60).into()),
+    };
+    let denied = |input: &mut Input<'_>| CachedDenials {
+        limit: input.text(20).into(),
+        shadow: input.maybe(|input| input.text(20).into()),
+        key: input.maybe(|input| input.text(20).into()),
+        count: input.number(),
+    };
+    reads_as(&Request {
+        decisions: input.list(6, decision),
+        denied: input.list(4, denied),
+    });
+}
+
+fn written_by_the_filter(input: &mut Input<'_>) {
+    let questions = input.list(5, question);
+    let taken = Taken::default();
+    let body = RULES.question_body(questions.iter().map(|one| (one, &taken)), &[]);
+    let read = read_decisions(&body).expect("a body");
+    let mut decisions = read.decisions.into_iter();
+    for question in &questions {
+        let enforced = (!question.checks.is_empty()).then_some((&question.checks, None));
+        let shadows = question.shadows.iter();
+        let shadows = shadows.map(|shadow| (&shadow.checks, Some(RULES.rule_name(shadow.rule))));
+        let mut bytes = 2;
+        for (checks, shadow) in enforced.into_iter().chain(shadows) {
+            let read = decisions.next().expect("a decision").expect("a valid one");
+            assert_eq!(read.shadow.as_deref(), shadow);
+            let traceparent = question.traceparent.as_deref();
+            let traceparent = traceparent.filter(|_| shadow.is_none());
+            assert_eq!(read.traceparent.as_deref(), traceparent);
+            assert!(!read.peek && !read.receipt);
+            assert_eq!(read.checks.len(), checks.len());
+            for (read, written) in read.checks.iter().zip(checks) {
+                let limit = RULES.limit_name(written.rule, written.limit);
+                assert_eq!((&*read.limit, &*read.key), (limit, written.key.as_str()));
+                assert_eq!((read.cost, read.quota), (written.cost, written.quota));
+            }
+            bytes += to_vec(&read).expect("JSON").len() + 1;
+        }
+        // The queue's bound on a callout's bytes holds only if no question is larger than it says.
+        let load = RULES.load(question);
+        assert!(bytes <= 2 + load.bytes, "{bytes} {load:?} {question:?}");
+        assert_eq!(load.decisions, question.decisions());
+    }
+    assert!(decisions.next().is_none());
+}
+
+/// As rules make them: keys are printable and need no escapes in JSON.
+fn question(input: &mut Input<'_>) -> Question {
+    let check = |input: &mut Input<'_>| ResolvedCheck {
+        rule: input.below(2),
+        limit: input.below(3),
+        key: format!("k={}", "x".repeat(input.below(250))),
+        cost: 1 + input.up_to(sluicegate_protocol::MAX_COST - 1),
+        quota: input.maybe(Input::number),
+    };
+    let checks = |input: &mut Input<'_>| {
+        let first = check(input);
+        let mut checks = input.list(5, check);
+        checks.push(first);
+        checks
+    };
+    let shadow = |input: &mut Input<'_>| Shadow {
+        rule: 2,
+        checks: checks(input),
+    };
+    Question {
+        checks: input.maybe(checks).unwrap_or_default(),
+        shadows: input.list(3, shadow),
+        when_unavailable: WhenUnavailable::Deny,
+        grpc: input.flag(),
+        traceparent: input
+            .maybe(|_| "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
+    }
+}

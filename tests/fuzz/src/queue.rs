@@ -1,0 +1,295 @@
+//! The queue of callouts, with events in any order, lost wake-ups included: each request is concluded once and in time, and the
+//! bounds on callouts are kept. The host is a model of Envoy's event loop, with its timeouts and its timer.
+
+use std::collections::BTreeMap;
+
+use sluicegate_rules::{BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
+
+use crate::input::Input;
+
+/// Bounds of the queue, as docs/filter.md and its source have them.
+const MAX_WAITING: usize = 4_096;
+const MAX_LOAD: Load = Load {
+    decisions: 512,
+    checks: 512,
+    bytes: 256 * 1_024,
+};
+
+/// Enough to fill the queue; more would take long.
+const MAX_REQUESTS: usize = 4_400;
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Waits,
+    InFlight(CalloutId),
+    /// The queue has let go of it.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Sent {
+    submitted_us: u64,
+    load: Load,
+    place: Place,
+    /// Its conclusion, or when its client hung up.
+    concluded_us: Option<u64>,
+}
+
+struct Host {
+    queue: CalloutQueue<usize>,
+    limits: BatchLimits,
+    timeout_us: u64,
+    now_us: u64,
+    requests: Vec<Sent>,
+    /// Callouts in flight, and when Envoy times them out.
+    in_flight: BTreeMap<CalloutId, (u64, Vec<usize>)>,
+    wakeup: bool,
+    timer_us: Option<u64>,
+}
+
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let limits = match input.byte() % 4 {
+        0 => BatchLimits::SINGLE,
+        1 | 2 => BatchLimits::SHARED,
+        _ => BatchLimits {
+            requests: 1 + input.below(8),
+            callouts: 1 + input.below(4),
+        },
+    };
+    // What a configuration may say: 1 ms to 10 s.
+    let timeout_us = 1_000 * (1 + input.up_to(9_999));
+    let mut host = Host {
+        queue: CalloutQueue::new(timeout_us, limits),
+        limits,
+        timeout_us,
+        now_us: input.microseconds(),
+        requests: Vec::new(),
+        in_flight: BTreeMap::new(),
+        wakeup: false,
+        timer_us: None,
+    };
+    for _ in 0..400 {
+        if input.is_empty() {
+            break;
+        }
+        host.event(&mut input);
+    }
+    host.pass(4 * timeout_us);
+    assert!(host.queue.is_idle(), "{:?}", host.queue);
+    assert!(host.in_flight.is_empty());
+    for (who, request) in host.requests.iter().enumerate() {
+        let concluded_us = request.concluded_us;
+        let concluded_us = concluded_us.unwrap_or_else(|| panic!("{who} is forgotten"));
+        let waited_us = concluded_us - request.submitted_us;
+        assert!(
+            waited_us <= timeout_us + period_us(timeout_us),
+            "{who} waits for {waited_us} us"
+        );
+    }
+}
+
+/// The longest period of the timer.
+fn period_us(timeout_us: u64) -> u64 {
+    (timeout_us / 4).clamp(1_000, 25_000)
+}
+
+impl Host {
+    fn event(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 16 {
+            0..=4 => self.submit(load(input)),
+            5 => {
+                let load = load(input);
+                (0..input.below(256)).for_each(|_| self.submit(load));
+            }
+            6..=8 => {
+                let ids: Vec<_> = self.in_flight.keys().copied().collect();
+                if !ids.is_empty() {
+                    self.end(ids[input.below(ids.len().min(256))]);
+                }
+            }
+            9 => {
+                let open = |request: &Sent| request.concluded_us.is_none();
+                let open: Vec<_> = (0..self.requests.len())
+                    .filter(|who| open(&self.requests[*who]))
+                    .collect();
+                if !open.is_empty() {
+                    // The queue is not told: it asks when it makes a batch.
+                    self.conclude(open[input.below(open.len().min(65_536))]);
+                }
+            }
+            10 | 11 => {
+                if std::mem::take(&mut self.wakeup) {
+                    self.send();
+                }
+            }
+            12 => self.wakeup = false,
+            _ => self.pass(input.microseconds()),
+        }
+        if self.timer_us.is_none() {
+            let period_us = self.queue.poll_interval_us();
+            self.timer_us = period_us.map(|us| self.now_us + us);
+        }
+    }
+
+    fn submit(&mut self, load: Load) {
+        let who = self.requests.len();
+        if who == MAX_REQUESTS {
+            return;
+        }
+        let mut request = Sent {
+            submitted_us: self.now_us,
+            load,
+            place: Place::Waits,
+            concluded_us: None,
+        };
+        match self.queue.submit(self.now_us, load, who) {
+            Submitted::Waits { wake } => {
+                // Those that are done may have left the queue, which does not say so.
+                assert!(self.waiting(|request| request.concluded_us.is_none()) < MAX_WAITING);
+                self.wakeup |= wake;
+            }
+            Submitted::Full(refused) => {
+                assert_eq!(refused, who);
+                assert!(self.waiting(|_| true) >= MAX_WAITING);
+                request.place = Place::Gone;
+                request.concluded_us = Some(self.now_us);
+            }
+        }
+        self.requests.push(request);
+    }
+
+    fn waiting(&self, which: impl Fn(&Sent) -> bool) -> usize {
+        // Nearly always there are too few to count them.
+        if self.requests.len() < MAX_WAITING {
+            return self.requests.len();
+        }
+        let waits = |request: &&Sent| request.place == Place::Waits && which(request);
+        self.requests.iter().filter(waits).count()
+    }
+
+    fn conclude(&mut self, who: usize) {
+        // The host's, not the queue's: a late answer concludes nothing.
+        self.requests[who].concluded_us.get_or_insert(self.now_us);
+    }
+
+    /// Sends what may be sent now.
+    fn send(&mut self) {
+        self.queue.woken();
+        loop {
+            let done = |who: &usize| self.requests[*who].concluded_us.is_some();
+            let batch = self.queue.next_batch(self.now_us, done);
+            let Some(batch) = batch else { break };
+            assert!(!batch.waiters.is_empty() && batch.waiters.len() <= self.limits.requests);
+            let load = |all: Load, who: &usize| {
+                let load = self.requests[*who].load;
+                Load {
+                    decisions: all.decisions + load.decisions,
+                    checks: all.checks + load.checks,
+                    bytes: all.bytes + load.bytes,
+                }
+            };
+            let load = batch.waiters.iter().fold(Load::default(), load);
+            let fits = load.decisions <= MAX_LOAD.decisions
+                && load.checks <= MAX_LOAD.checks
+                && load.bytes <= MAX_LOAD.bytes;
+            assert!(fits || batch.waiters.len() == 1, "{load:?}");
+            let last = *batch.waiters.last().expect("one at least");
+            // In order, and none is passed over but those that are done.
+            let mut expected = batch.waiters.iter();
+            for who in 0..=last {
+                if self.requests[who].place != Place::Waits {
+                    continue;
+                }
+                if self.requests[who].concluded_us.is_some() {
+                    self.requests[who].place = Place::Gone;
+                } else {
+                    assert_eq!(expected.next(), Some(&who));
+                    self.requests[who].place = Place::InFlight(batch.id);
+                }
+            }
+            assert_eq!(expected.next(), None);
+            let deadline_us = self.requests[last].submitted_us + self.timeout_us;
+            assert_eq!(batch.timeout_us, deadline_us.saturating_sub(self.now_us));
+            let ends_us = self.now_us + batch.timeout_us;
+            let before = self.in_flight.insert(batch.id, (ends_us, batch.waiters));
+            assert!(before.is_none(), "a callout's number is used twice");
+            assert!(self.in_flight.len() <= self.limits.callouts);
+        }
+    }
+
+    /// A callout is over, however it ends.
+    fn end(&mut self, id: CalloutId) {
+        let (_, sent) = self.in_flight.remove(&id).expect("in flight");
+        assert_eq!(self.queue.complete(id), sent);
+        assert!(self.queue.complete(id).is_empty(), "it completes twice");
+        for who in sent {
+            assert_eq!(self.requests[who].place, Place::InFlight(id));
+            self.requests[who].place = Place::Gone;
+            self.conclude(who);
+        }
+        self.wakeup |= self.queue.wants_wakeup(self.now_us);
+    }
+
+    /// The timer fires.
+    fn tick(&mut self) {
+        for who in self.queue.expired(self.now_us) {
+            let request = &self.requests[who];
+            let left_us = (request.submitted_us + self.timeout_us).saturating_sub(self.now_us);
+            match request.place {
+                // No answer could come in time.
+                Place::Waits => {
+                    assert!(left_us <= self.timeout_us / 8);
+                    self.requests[who].place = Place::Gone;
+                }
+                Place::InFlight(_) => assert_eq!(left_us, 0),
+                Place::Gone => panic!("{who} expires after its end"),
+            }
+            self.conclude(who);
+        }
+        self.send();
+        self.timer_us = self.queue.poll_interval_us().map(|us| self.now_us + us);
+    }
+
+    /// Advances the clock; callouts time out and the timer fires when they are due.
+    fn pass(&mut self, us: u64) {
+        let end_us = self.now_us + us;
+        loop {
+            let callouts = self.in_flight.iter();
+            let callouts = callouts.map(|(id, (ends_us, _))| (*ends_us, Some(*id)));
+            let timer = self.timer_us.map(|at_us| (at_us, None));
+            let Some((at_us, what)) = callouts.chain(timer).min().filter(|(at, _)| *at <= end_us)
+            else {
+                break;
+            };
+            self.now_us = at_us;
+            match what {
+                Some(id) => self.end(id),
+                None => self.tick(),
+            }
+        }
+        self.now_us = end_us;
+    }
+}
+
+fn load(input: &mut Input<'_>) -> Load {
+    match input.byte() % 8 {
+        0..=4 => Load {
+            decisions: 1,
+            checks: 1,
+            bytes: 200,
+        },
+        5 => Load {
+            decisions: input.below(600),
+            checks: input.below(2_000),
+            bytes: 16 * input.below(65_536),
+        },
+        6 => Load {
+            decisions: 1,
+            checks: 1 + input.below(64),
+            bytes: 512 * input.below(128),
+        },
+        _ => Load::default(),
+    }
+}
