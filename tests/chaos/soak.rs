@@ -77,7 +77,7 @@ async fn service_life() {
     chain.is_quiet().await;
     let (found, counts) = verdict::of(&chain, seen, clock).await;
     let text = format!(
-        "{seconds} s with {restarts} restarts and {reloads} reloads. {wrk}. {counts}\n\n{samples}"
+        "A run of {seconds} s with {restarts} restarts and {reloads} reloads:\n\n- {wrk}\n{counts}\n{samples}"
     );
     println!("\n{text}");
     let failures = [samples.failures(), found].concat();

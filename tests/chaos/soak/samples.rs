@@ -163,16 +163,16 @@ impl Display for Samples {
             .map_or(0.0, |one| one.values[WITHOUT_VERDICT]);
         let sum = |stalled| -> f64 {
             let lost = self.without_verdict(stalled);
-            lost.map(|(_, requests)| requests).sum()
+            lost.fold(0.0, |sum, (_, requests)| sum + requests)
         };
         let stalls = self.all.iter().filter(|one| one.stalled >= STOOD_STILL);
         writeln!(
             f,
-            "\nRequests without a verdict: {all}, {} of them in seconds in which nothing was restarted and the machine did not \
-             stand still, {} in the {} seconds in which it did, for {STOOD_STILL:?} or longer.",
+            "\nRequests without a verdict: {all}. All but {} of them while the sidecar restarted, or in the {} seconds in which \
+             the machine stood still for {STOOD_STILL:?} or longer ({}).",
             sum(false),
-            sum(true),
-            stalls.count()
+            stalls.count(),
+            sum(true)
         )
     }
 }

@@ -47,14 +47,15 @@ pub async fn of(chain: &Chain, mut seen: Vec<Seen>, clock: Clock) -> (Vec<String
             .filter(|one| one.rule == rule && one.answer == Answer::Admitted);
         let admitted: u64 = admitted.map(|one| one.cost).sum();
         let taken = rules::taken(left);
-        counts += &format!("Rule `{name}`: {admitted} units admitted, {taken} counted by Redis. ");
+        counts +=
+            &format!("- rule `{name}`: {admitted} units admitted, {taken} counted by Redis\n");
         if taken < admitted {
             failures.push(format!("{name}: {admitted} admitted and {taken} counted"));
         }
     }
     let (granted, told) = leases(chain).await;
     counts += &format!(
-        "Leases of the last sidecar: {granted} units granted, {told} spent, returned or held."
+        "- leases of the last sidecar: {granted} units granted, {told} spent, returned or held\n"
     );
     if granted != told || granted == 0.0 {
         failures.push(format!("{granted} units granted, {told} accounted for"));
