@@ -70,7 +70,7 @@ chaos-short: debug filter ## ten faults under load, with an exact count of what 
 	@echo "chaos-short: faults under load, and a check of the whole history"
 	@cargo test --quiet --locked -p sluicegate-tests --test chaos
 
-chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy (ten minutes; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
+chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy (eight minutes; needs root; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
 	@echo "chaos: every fault under load, and a check of each history"
 	@cargo test --quiet --locked -p sluicegate-tests --test chaos -- --ignored --nocapture all_faults
 
