@@ -111,6 +111,13 @@ fn plot_lines(
         let points = || lines.iter().flat_map(|line| &line.points);
         let right = points().map(|(x, _)| *x).fold(1.0, f64::max);
         let top = points().map(|(_, y)| *y).fold(0.0, f64::max) * 1.1;
+        // Where the lines are not.
+        let middle = points().map(|(_, y)| *y).sum::<f64>() / points().count().max(1) as f64;
+        let legend = if middle * 2.0 > top {
+            SeriesLabelPosition::LowerMiddle
+        } else {
+            SeriesLabelPosition::UpperMiddle
+        };
         let mut chart = ChartBuilder::on(area)
             .margin(12)
             .caption(title, ("sans-serif", 16))
@@ -135,7 +142,7 @@ fn plot_lines(
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperMiddle)
+            .position(legend)
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .label_font(("sans-serif", 13))
