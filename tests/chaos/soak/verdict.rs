@@ -38,7 +38,7 @@ pub async fn of(chain: &Chain, mut seen: Vec<Seen>, clock: Clock) -> (Vec<String
     }
     let requests = seen.len();
     let mut counts =
-        format!("The history that was checked has {requests} requests, {denials} of them denied. ");
+        format!("- the history that was checked: {requests} requests, {denials} of them denied\n");
     for (rule, name) in RULES.iter().enumerate() {
         let (decision, _) = rules::look_at_count(rule);
         let left = chain.look(&decision).await.expect("a verdict at the end");
