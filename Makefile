@@ -154,7 +154,7 @@ bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a m
 bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine
 
-soak: filter ## half an hour at the highest rate that the machine holds, with reloads, restarts and keys that come and go: everything stays flat and every count is right (SLUICEGATE_SOAK=SECONDS)
+soak: filter ## half an hour with as many requests as the machine can serve, with reloads, restarts and keys that come and go: everything stays flat and every count is right (SLUICEGATE_SOAK=SECONDS)
 	@tests/setup bench
 	@$(MAKE) --no-print-directory build
 	@echo "soak: the whole chain under full load"

@@ -166,7 +166,10 @@ fn every_test_that_the_pages_on_reliability_and_security_name_exists() {
                 Some(start) => known.iter().any(|known| known.starts_with(start)),
                 None => known.contains(name) || name.contains(' '),
             };
-            assert!(exists, "no test `{name}`");
+            assert!(
+                exists,
+                "docs/reliability.md or docs/security.md: no test `{name}`"
+            );
         }
     }
     assert!(seen > 60, "{seen}");

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use sluicegate_tests::process::status;
+
 use crate::variant::Variant;
 
 /// The result of one run of wrk.
@@ -102,18 +104,7 @@ pub fn cpu_seconds(process: Option<u32>) -> f64 {
 /// A process's largest resident size so far.
 pub fn peak_mb(process: Option<u32>) -> f64 {
     let Some(process) = process else { return 0.0 };
-    let status =
-        std::fs::read_to_string(format!("/proc/{process}/status")).expect("a running process");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .expect("its peak");
-    let kilobytes: f64 = line
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .expect("a number of kB");
-    kilobytes / 1_024.0
+    status(process, "VmHWM") as f64 / 1_024.0
 }
 
 /// The median.

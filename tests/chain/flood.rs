@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::identity::jwt_authn;
 use sluicegate_tests::noise::Noise;
+use sluicegate_tests::process::status;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Wire};
 
@@ -48,17 +49,7 @@ fn every_kind_of_rule() -> Value {
 
 /// Resident memory of a process, bytes.
 fn resident(id: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        * 1024
+    status(id, "VmRSS") * 1024
 }
 
 /// Sends this many requests, and counts the answers by status; 0 where Envoy closed without an answer.

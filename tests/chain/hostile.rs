@@ -220,14 +220,7 @@ async fn f15_an_answer_of_any_size_takes_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = plugin(per_key("deny"));
     let envoy = Envoy::start(folder.path(), port, upstream::start().await, Some(plugin)).await;
-    let peak_kb = || -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", envoy.id())).unwrap();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    };
+    let peak_kb = || process::status(envoy.id(), "VmHWM");
     let before = peak_kb();
     for _ in 0..3 {
         let status = client::status_for(&client::client(), &envoy.url("/"), "k").await;

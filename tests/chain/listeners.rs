@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, get, post, status_for};
 use sluicegate_tests::envoy::Envoy;
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::{self, eventually};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire;
@@ -139,15 +139,7 @@ async fn s11_a_stalled_request_times_out() {
 
 /// Its peak resident memory, in bytes.
 fn peak(sidecar: &Sidecar) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes: u64 = line
-        .unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap();
-    kilobytes << 10
+    process::status(sidecar.id(), "VmHWM") << 10
 }
 
 #[tokio::test]

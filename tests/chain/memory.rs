@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use sluicegate_tests::client::post;
+use sluicegate_tests::process;
 use sluicegate_tests::sidecar::Sidecar;
 
 const MIB: usize = 1 << 20;
@@ -12,12 +13,7 @@ const KEYS: usize = 1_000;
 
 /// The resident memory of the process, in bytes.
 fn resident(sidecar: &Sidecar) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kib: usize = line
-        .and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
-        .unwrap();
-    kib * 1024
+    process::status(sidecar.id(), "VmRSS") as usize * 1024
 }
 
 /// Asks for as many decisions over new keys as a request may have; returns the answer.

@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use sluicegate_history::{Record, Span, Verdict};
-use sluicegate_tests::process::POLL;
 
 use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::judge::{Times, judge, record};
-use crate::load::{Answer, Load};
+use crate::load::{Load, admitted};
 use crate::outcome::Outcome;
 use crate::rules::{self, RULES, WINDOW_US};
 use crate::table;
@@ -103,7 +102,7 @@ async fn run(
     tokio::time::sleep(fault.lasts).await;
     mends(&mut chain, &load).await;
     let mended_us = clock.now_us();
-    settled(&chain).await;
+    chain.settled().await;
     let times = Times {
         broken_us,
         mended_us,
@@ -111,19 +110,15 @@ async fn run(
     };
     tokio::time::sleep(AFTER).await;
     let seen = load.stop().await;
-    chain.is_quiet().await;
+    chain.quiet().await;
     let mut records: Vec<_> = seen.iter().map(|one| record(one, &times)).collect();
     let mut lost_units = (!fault.forgets && !fault.lies).then_some(0);
     for rule in 0..RULES.len() {
         let (decision, checks) = rules::look_at_count(rule);
         let from = clock.now_us();
-        let left = look(&chain, &decision).await;
-        let admitted = seen
-            .iter()
-            .filter(|one| one.rule == rule && one.answer == Answer::Admitted);
-        let admitted: u64 = admitted.map(|one| one.cost).sum();
+        let left = chain.look(&decision).await;
         if let Some(units) = &mut lost_units {
-            *units += rules::taken(left).saturating_sub(admitted);
+            *units += rules::taken(left).saturating_sub(admitted(&seen, rule));
         }
         records.push(Record {
             when: Span {
@@ -135,29 +130,4 @@ async fn run(
         });
     }
     judge(fault, &chain, &seen, records, times, lost_units).await
-}
-
-/// Waits until the store decides again.
-///
-/// # Panics
-/// It does not within a minute, which is long for a machine that stalls too.
-async fn settled(chain: &Chain) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !chain.is_settled().await {
-        let log = chain.sidecar.log();
-        assert!(Instant::now() < deadline, "the store is not back: {log}");
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-/// What is left, asked until there is a verdict: a machine that stalls may exceed the store's deadline.
-async fn look(chain: &Chain, decision: &serde_json::Value) -> u64 {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(left) = chain.look(decision).await {
-            return left;
-        }
-        assert!(Instant::now() < deadline, "nothing says what is left");
-        tokio::time::sleep(POLL).await;
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::post;
@@ -11,7 +11,7 @@ use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::link::Link;
 use sluicegate_tests::listener::from_file;
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::{POLL, eventually};
 use sluicegate_tests::proxy::Proxy;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sentinel::Sentinels;
@@ -139,8 +139,17 @@ impl Chain {
 
     /// The ports of its Envoys.
     pub fn ports(&self) -> Vec<u16> {
-        let second = self.second.as_ref().map(|(_, envoy)| envoy.port);
-        [self.envoy.port].into_iter().chain(second).collect()
+        self.envoys().map(|envoy| envoy.port).collect()
+    }
+
+    fn envoys(&self) -> impl Iterator<Item = &Envoy> {
+        let second = self.second.iter().map(|(_, envoy)| envoy);
+        std::iter::once(&self.envoy).chain(second)
+    }
+
+    fn sidecars(&self) -> impl Iterator<Item = &Sidecar> {
+        let second = self.second.iter().map(|(sidecar, _)| sidecar);
+        std::iter::once(&self.sidecar).chain(second)
     }
 
     /// The folder with the file of Envoy's listener.
@@ -157,9 +166,8 @@ impl Chain {
     }
 
     /// Waits until no request is active.
-    pub async fn is_quiet(&self) {
-        let second = self.second.iter().map(|(_, envoy)| envoy);
-        for envoy in [&self.envoy].into_iter().chain(second) {
+    pub async fn quiet(&self) {
+        for envoy in self.envoys() {
             eventually("no request is active", async || {
                 envoy.stat("http.ingress.downstream_rq_active").await == 0
             })
@@ -169,17 +177,16 @@ impl Chain {
 
     /// How often VMs of the filter died.
     pub async fn vm_deaths(&self) -> u64 {
-        let mut deaths = self.envoy.vm_deaths().await;
-        if let Some((_, envoy)) = &self.second {
+        let mut deaths = 0;
+        for envoy in self.envoys() {
             deaths += envoy.vm_deaths().await;
         }
         deaths
     }
 
     /// Whether the store decides, and has everything that was admitted without it.
-    pub async fn is_settled(&self) -> bool {
-        let second = self.second.iter().map(|(sidecar, _)| sidecar);
-        for sidecar in [&self.sidecar].into_iter().chain(second) {
+    async fn is_settled(&self) -> bool {
+        for sidecar in self.sidecars() {
             let metrics = sidecar.metrics().await;
             let of = |name| metric_in(&metrics, name);
             if of("sluicegate_store_up") != 1.0 || of("sluicegate_unwritten_buckets") != 0.0 {
@@ -189,8 +196,33 @@ impl Chain {
         true
     }
 
-    /// What is left of a limit, by a decision that only looks; `None` without a verdict.
-    pub async fn look(&self, decision: &Value) -> Option<u64> {
+    /// Waits until that is so.
+    ///
+    /// # Panics
+    /// It is not within a minute, which is long for a machine that stalls too.
+    pub async fn settled(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.is_settled().await {
+            let log = self.sidecar.log();
+            assert!(Instant::now() < deadline, "the store is not back: {log}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// What is left of a limit, by a decision that only looks, asked until there is a verdict: a machine that stalls may exceed
+    /// the store's deadline.
+    pub async fn look(&self, decision: &Value) -> u64 {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(left) = self.look_once(decision).await {
+                return left;
+            }
+            assert!(Instant::now() < deadline, "nothing says what is left");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn look_once(&self, decision: &Value) -> Option<u64> {
         let url = format!("http://127.0.0.1:{}/v1/decide", self.sidecar.port);
         let (_, body) = post(&url, json!({ "decisions": [decision] }).to_string()).await;
         let answer: Value = serde_json::from_str(&body).ok()?;

@@ -15,10 +15,10 @@ use crate::rules::{self, FILTER_TIMEOUT_MS, MOST, SHUT};
 /// How long a request that was given up may still be on its way to the store.
 const ON_ITS_WAY_US: u64 = FILTER_TIMEOUT_MS * 1_000;
 /// How long a denial may be cached: the default of `denial_ttl`.
-pub const CACHED_US: u64 = 1_000_000;
+const CACHED_US: u64 = 1_000_000;
 /// Retry-after is rounded up to milliseconds three times: in the verdict, and in what is left of it when the sidecar and
 /// then the filter give it again.
-pub const ROUNDED_UP_US: u64 = 3_000;
+const ROUNDED_UP_US: u64 = 3_000;
 /// Units that decisions of the other clients may hold on a Cluster while they are taken and given back.
 const TAKEN_AND_GIVEN_BACK: u64 = 8 * MOST;
 
@@ -58,6 +58,25 @@ pub fn record(seen: &Seen, times: &Times) -> Record {
     }
 }
 
+/// What was seen, for the checker; `idle` units may be held by decisions that are taken back.
+pub fn history(
+    seen: &[Seen],
+    records: Vec<Record>,
+    disturbance: Disturbance,
+    idle: u64,
+) -> History {
+    History {
+        limits: rules::limits(idle),
+        records,
+        disturbances: vec![disturbance],
+        cached_us: CACHED_US,
+        // What is left of a cached retry-after counts from the arrival of the answer that brought it.
+        // There are two caches, the filter's and the sidecar's.
+        retry_late_us: ROUNDED_UP_US
+            + 2 * slowest(seen, |answer| matches!(answer, Answer::Denied(_))),
+    }
+}
+
 /// What came of a fault.
 pub async fn judge(
     fault: &Fault,
@@ -78,16 +97,7 @@ pub async fn judge(
         forgets: fault.forgets,
         denials: fault.unchecked,
     };
-    let report = check(&History {
-        limits: rules::limits(idle),
-        records,
-        disturbances: vec![disturbance],
-        cached_us: CACHED_US,
-        // What is left of a cached retry-after counts from the arrival of the answer that brought it.
-        // There are two caches, the filter's and the sidecar's.
-        retry_late_us: ROUNDED_UP_US
-            + 2 * slowest(seen, |answer| matches!(answer, Answer::Denied(_))),
-    });
+    let report = check(&history(seen, records, disturbance, idle));
     let counts = Counts::of(seen);
     let back = seen.iter().filter(|one| {
         one.rule == SHUT && one.sent_us >= times.mended_us && one.answer.is_verdict()
@@ -153,7 +163,7 @@ pub async fn judge(
 }
 
 /// The longest time until an answer of some kind, in microseconds.
-pub fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
+fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
     let of_kind = seen.iter().filter(|one| kind(one.answer));
     let times = of_kind.map(|one| one.answered_us - one.sent_us);
     times.max().unwrap_or_default()

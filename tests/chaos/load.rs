@@ -47,6 +47,13 @@ pub struct Seen {
     pub answer: Answer,
 }
 
+/// Units that a rule has admitted.
+pub fn admitted(seen: &[Seen], rule: usize) -> u64 {
+    let of_rule = seen.iter().filter(|one| one.rule == rule);
+    let admitted = of_rule.filter(|one| one.answer == Answer::Admitted);
+    admitted.map(|one| one.cost).sum()
+}
+
 /// What a client saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {

@@ -1,4 +1,4 @@
-//! Service life: the highest rate that the machine holds, with keys that come and go, reloads and restarts, for half an hour
+//! Service life: as many requests as the machine can serve, with keys that come and go, reloads and restarts, for half an hour
 //! (`SLUICEGATE_SOAK=SECONDS`). With `SLUICEGATE_WRITE=1`, the figures go into docs/reliability.md.
 //!
 //! The clients of `load.rs` run beside wrk, so that the checker sees a history of decisions that were made under full load.
@@ -21,7 +21,6 @@ use serde_json::json;
 use sluicegate_tests::envoy::at;
 use sluicegate_tests::listener::write_listener;
 use sluicegate_tests::marked;
-use sluicegate_tests::process::eventually_within;
 
 use crate::chain::{Chain, Place};
 use crate::load::Load;
@@ -74,7 +73,7 @@ async fn service_life() {
     let wrk = background.finish().await;
     let clock = load.clock;
     let seen = load.stop().await;
-    chain.is_quiet().await;
+    chain.quiet().await;
     let (found, counts) = verdict::of(&chain, seen, clock).await;
     let text = format!(
         "A run of {seconds} s with {restarts} restarts and {reloads} reloads:\n\n- {wrk}\n{counts}\n{samples}"
@@ -97,11 +96,7 @@ async fn restart(chain: &mut Chain, how: Restart) {
         chain.sidecar.wait().await;
     }
     chain.sidecar.restart().await;
-    let patient = Duration::from_secs(60);
-    eventually_within(patient, "the store decides", async || {
-        chain.is_settled().await
-    })
-    .await;
+    chain.settled().await;
 }
 
 async fn reload(chain: &mut Chain, number: u64) {

@@ -62,23 +62,21 @@ impl Cluster {
             arguments: each,
             folder,
         };
-        for port in cluster.ports() {
+        cluster.formed().await;
+        cluster
+    }
+
+    /// Waits until each node knows all others and all slots are served.
+    async fn formed(&self) {
+        let all = format!("cluster_known_nodes:{}", self.nodes.len());
+        for port in self.ports() {
             crate::process::eventually("the cluster is up", async || {
                 // A machine that stalls may exceed the client's own time limits.
-                let Ok(mut node) = connect(port).await else {
-                    return false;
-                };
-                let info: redis::RedisResult<String> = redis::cmd("CLUSTER")
-                    .arg("INFO")
-                    .query_async(&mut node)
-                    .await;
-                info.is_ok_and(|info| {
-                    info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
-                })
+                let info: redis::RedisResult<String> = ask(port, "CLUSTER INFO").await;
+                info.is_ok_and(|info| info.contains("cluster_state:ok") && info.contains(&all))
             })
             .await;
         }
-        cluster
     }
 
     /// The nodes' ports.
@@ -153,18 +151,7 @@ impl Cluster {
             info.is_ok_and(|info| info.contains("master_link_status:up"))
         })
         .await;
-        crate::process::eventually("all nodes know it", async || {
-            for (_, port) in &self.nodes {
-                let info: redis::RedisResult<String> = ask(*port, "CLUSTER INFO").await;
-                let all = format!("cluster_known_nodes:{}", self.nodes.len());
-                if !info.is_ok_and(|info| info.contains(&all) && info.contains("cluster_state:ok"))
-                {
-                    return false;
-                }
-            }
-            true
-        })
-        .await;
+        self.formed().await;
         number
     }
 
@@ -194,12 +181,7 @@ impl Cluster {
     pub async fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for port in self.ports() {
-            let mut node = connect(port).await.expect("a node that answers");
-            let held: Vec<String> = redis::cmd("KEYS")
-                .arg("*")
-                .query_async(&mut node)
-                .await
-                .expect("its keys");
+            let held: Vec<String> = ask(port, "KEYS *").await.expect("its keys");
             keys.extend(held);
         }
         keys
@@ -225,12 +207,7 @@ impl Cluster {
     /// A node does not answer.
     pub async fn owner(&self, slot: u16) -> usize {
         for (number, port) in self.ports().into_iter().enumerate() {
-            let mut node = connect(port).await.expect("a node that answers");
-            let lines: String = redis::cmd("CLUSTER")
-                .arg("NODES")
-                .query_async(&mut node)
-                .await
-                .expect("its nodes");
+            let lines: String = ask(port, "CLUSTER NODES").await.expect("its nodes");
             let mine = lines
                 .lines()
                 .find(|line| line.contains("myself"))

@@ -203,6 +203,19 @@ pub async fn eventually_within<F: Future<Output = bool>>(
     }
 }
 
+/// A number of a process's status, by its field in `/proc/PID/status`: kilobytes (`VmRSS`, `VmHWM`) or pieces (`Threads`).
+///
+/// # Panics
+/// There is no such process or field.
+pub fn status(id: u32, field: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{id}/status")).expect("a running process");
+    let rest = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.unwrap_or_else(|| panic!("no number {field} in {text}"))
+}
+
 /// The path of a file in the repository, from its path below the root.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)

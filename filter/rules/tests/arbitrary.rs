@@ -19,9 +19,9 @@ use sluicegate_rules::{
     Headers, LeaseReport, Leases, Question, ResolvedCheck, Rules, Taken, WhenUnavailable,
     read_answer,
 };
-use support::{FakeRequest, rules};
+use support::{FakeRequest, everything, rules};
 
-static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| rules(support::everything::RULES));
+static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| rules(everything::RULES));
 
 /// Bytes with a meaning in some syntax, and arbitrary ones.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -32,28 +32,14 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn requests() -> impl Strategy<Value = FakeRequest> {
-    let names = [
-        ":path",
-        ":method",
-        ":authority",
-        "host",
-        "x-api-key",
-        "cookie",
-        "x-forwarded-for",
-        "x-cost",
-        "x-plan",
-        "x-skip",
-        "content-type",
-    ];
-    let header = (proptest::sample::select(names.to_vec()), bytes());
-    let attributes = [
-        "source.address",
-        "metadata",
-        "connection.uri_san_peer_certificate",
-        "connection.subject_peer_certificate",
-        "connection.requested_server_name",
-    ];
-    let attribute = (proptest::sample::select(attributes.to_vec()), bytes());
+    let header = (
+        proptest::sample::select(everything::NAMES.to_vec()),
+        bytes(),
+    );
+    let attribute = (
+        proptest::sample::select(everything::ATTRIBUTES.to_vec()),
+        bytes(),
+    );
     let path = bytes().prop_map(|rest| [b"/".as_slice(), &rest].concat());
     (path, vec(header, 0..14), vec(attribute, 0..5)).prop_map(|(path, headers, attributes)| {
         let first = (":path", path);

@@ -216,7 +216,6 @@ fn input_too_long_for_a_regular_expression_is_refused_and_not_let_through() {
     }
 }
 
-/// F13
 /// With backtracking, each of these would take more steps than there are atoms.
 #[test]
 fn expressions_that_would_backtrack_take_linear_time() {
@@ -238,6 +237,7 @@ fn expressions_that_would_backtrack_take_linear_time() {
     }
 }
 
+/// F13
 #[test]
 fn a_regular_expression_that_is_not_needed_refuses_nothing() {
     let long = format!("/{}", "a".repeat(50_000));

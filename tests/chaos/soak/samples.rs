@@ -3,6 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use sluicegate_tests::process::status;
+
 use super::stalls::Stalls;
 use crate::chain::Chain;
 
@@ -20,7 +22,7 @@ const BY_RATE: f64 = 1.5;
 
 /// What is sampled: a name, the hundredths of the run from which it counts, and by how much it may grow. The sidecar lives from
 /// 45 on.
-const KINDS: [(&str, u64, f64); 8] = [
+const KINDS: [(&str, u64, f64); 7] = [
     ("sidecar: memory, MB", 55, FLAT),
     ("sidecar: file descriptors", 55, FLAT),
     ("sidecar: threads", 55, FLAT),
@@ -28,9 +30,7 @@ const KINDS: [(&str, u64, f64); 8] = [
     ("Envoy: file descriptors", 25, FLAT),
     ("Redis: memory, MB", 25, BY_RATE),
     ("Redis: keys", 25, BY_RATE),
-    ("requests without a verdict", 100, FLAT),
 ];
-const WITHOUT_VERDICT: usize = KINDS.len() - 1;
 
 /// The filter's counters of requests without a verdict.
 const ERRORS: [&str; 5] = [
@@ -45,6 +45,8 @@ struct Sample {
     at: Duration,
     /// How long the machine stood still since the last one.
     stalled: Duration,
+    /// Requests that the filter had no verdict for, so far.
+    without_verdict: u64,
     values: [f64; KINDS.len()],
 }
 
@@ -71,10 +73,10 @@ impl Samples {
     }
 
     pub async fn take(&mut self, chain: &mut Chain, at: Duration) {
-        let mut errors = 0;
+        let mut without_verdict = 0;
         for name in ERRORS {
             let name = format!("wasmcustom.sluicegate.{name}");
-            errors += chain.envoy.stat(&name).await;
+            without_verdict += chain.envoy.stat(&name).await;
         }
         let (sidecar, envoy) = (chain.sidecar.id(), chain.envoy.id());
         let info: String = chain.redis().command("INFO memory").await;
@@ -86,19 +88,19 @@ impl Samples {
             .expect("its memory");
         let keys: f64 = chain.redis().command("DBSIZE").await;
         let values = [
-            status(sidecar, "VmRSS:") / 1024.0,
+            status(sidecar, "VmRSS") as f64 / 1024.0,
             descriptors(sidecar),
-            status(sidecar, "Threads:"),
-            status(envoy, "VmRSS:") / 1024.0,
+            status(sidecar, "Threads") as f64,
+            status(envoy, "VmRSS") as f64 / 1024.0,
             descriptors(envoy),
             used / f64::from(1 << 20),
             keys,
-            errors as f64,
         ];
         let stalled = self.stalls.longest();
         self.all.push(Sample {
             at,
             stalled,
+            without_verdict,
             values,
         });
     }
@@ -106,7 +108,7 @@ impl Samples {
     /// What is not flat.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        for (kind, (name, _, growth)) in KINDS.iter().enumerate().take(WITHOUT_VERDICT) {
+        for (kind, (name, _, growth)) in KINDS.iter().enumerate() {
             let (early, late) = self.early_and_late(kind);
             if late > early * growth + GROWTH {
                 failures.push(format!("{name}: {early:.1} and later {late:.1}"));
@@ -135,7 +137,7 @@ impl Samples {
     }
 
     /// When requests got no verdict while nothing was restarted, and how many: while the machine stood still, or not.
-    fn without_verdict(&self, stalled: bool) -> impl Iterator<Item = (Duration, f64)> {
+    fn without_verdict(&self, stalled: bool) -> impl Iterator<Item = (Duration, u64)> {
         let pairs = self.all.windows(2).filter(move |pair| {
             let (from, to) = (pair[0].at, pair[1].at);
             let mut restarts = self.disturbed.iter();
@@ -145,10 +147,10 @@ impl Samples {
             !restarted && stood_still == stalled
         });
         let lost = pairs.map(|pair| {
-            let requests = pair[1].values[WITHOUT_VERDICT] - pair[0].values[WITHOUT_VERDICT];
+            let requests = pair[1].without_verdict - pair[0].without_verdict;
             (pair[1].at, requests)
         });
-        lost.filter(|(_, requests)| *requests > 0.0)
+        lost.filter(|(_, requests)| *requests > 0)
     }
 }
 
@@ -156,19 +158,16 @@ impl Display for Samples {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "| | in the beginning | at the end | most |")?;
         writeln!(f, "|---|---|---|---|")?;
-        for (kind, (name, ..)) in KINDS.iter().enumerate().take(WITHOUT_VERDICT) {
+        for (kind, (name, ..)) in KINDS.iter().enumerate() {
             let (early, late) = self.early_and_late(kind);
             let most = self.all.iter().map(|one| one.values[kind]);
             let most = most.fold(0.0, f64::max);
             writeln!(f, "| {name} | {early:.1} | {late:.1} | {most:.1} |")?;
         }
-        let all = self
-            .all
-            .last()
-            .map_or(0.0, |one| one.values[WITHOUT_VERDICT]);
-        let sum = |stalled| -> f64 {
+        let all = self.all.last().map_or(0, |one| one.without_verdict);
+        let sum = |stalled| -> u64 {
             let lost = self.without_verdict(stalled);
-            lost.fold(0.0, |sum, (_, requests)| sum + requests)
+            lost.map(|(_, requests)| requests).sum()
         };
         let stalls = self.all.iter().filter(|one| one.stalled >= STOOD_STILL);
         writeln!(
@@ -180,14 +179,6 @@ impl Display for Samples {
             sum(true)
         )
     }
-}
-
-/// A number of a process's status: kilobytes, or pieces.
-fn status(process: u32, name: &str) -> f64 {
-    let text = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    number.expect("a number")
 }
 
 fn descriptors(process: u32) -> f64 {

@@ -4,8 +4,8 @@ use sluicegate_history::{Disturbance, History, Span, check};
 use sluicegate_tests::sidecar::metric_in;
 
 use crate::chain::Chain;
-use crate::judge::{CACHED_US, ROUNDED_UP_US, Times, record, slowest};
-use crate::load::{Answer, Clock, Seen};
+use crate::judge::{Times, history, record};
+use crate::load::{Answer, Clock, Seen, admitted};
 use crate::rules::{self, RULES};
 
 /// The length of a part of the history. Checking takes the square of it.
@@ -41,12 +41,8 @@ pub async fn of(chain: &Chain, mut seen: Vec<Seen>, clock: Clock) -> (Vec<String
         format!("- the history that was checked: {requests} requests, {denials} of them denied\n");
     for (rule, name) in RULES.iter().enumerate() {
         let (decision, _) = rules::look_at_count(rule);
-        let left = chain.look(&decision).await.expect("a verdict at the end");
-        let admitted = seen
-            .iter()
-            .filter(|one| one.rule == rule && one.answer == Answer::Admitted);
-        let admitted: u64 = admitted.map(|one| one.cost).sum();
-        let taken = rules::taken(left);
+        let taken = rules::taken(chain.look(&decision).await);
+        let admitted = admitted(&seen, rule);
         counts +=
             &format!("- rule `{name}`: {admitted} units admitted, {taken} counted by Redis\n");
         if taken < admitted {
@@ -69,7 +65,7 @@ fn part(seen: &[Seen], from: u64) -> History {
     let first = seen.partition_point(|one| one.sent_us < begin);
     let end = seen.partition_point(|one| one.sent_us < from + PART_US);
     let seen = &seen[first..end];
-    // No fault is told to the checker: restarts and reloads must keep every promise.
+    // There is no fault: the promises hold through restarts and reloads too.
     let times = Times {
         broken_us: u64::MAX,
         mended_us: 0,
@@ -85,14 +81,8 @@ fn part(seen: &[Seen], from: u64) -> History {
         forgets: false,
         denials: true,
     };
-    let slowest = slowest(seen, |answer| matches!(answer, Answer::Denied(_)));
-    History {
-        limits: rules::limits(0),
-        records: seen.iter().map(|one| record(one, &times)).collect(),
-        disturbances: vec![unknown],
-        cached_us: CACHED_US,
-        retry_late_us: ROUNDED_UP_US + 2 * slowest,
-    }
+    let records = seen.iter().map(|one| record(one, &times)).collect();
+    history(seen, records, unknown, 0)
 }
 
 /// Units of leases that were granted, and those that are accounted for.

@@ -2,24 +2,13 @@
 //! under the newest policy that the sidecar has told of, or after the certificate's end; and every denial is reported once.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, LimitStatus, MAX_HOLD_MS, PolicyVersion, Verdict};
-use sluicegate_rules::{DenialCache, Question, ResolvedCheck, Rules, Shadow, WhenUnavailable};
+use sluicegate_rules::{DenialCache, Question, ResolvedCheck, Shadow, WhenUnavailable};
 
+use crate::REAL_AND_TRIAL;
 use crate::input::Input;
-use crate::support;
-
-static RULES: LazyLock<Rules> = LazyLock::new(|| {
-    let rule = |name: &str, more: &str| {
-        format!(
-            r#"{{"name":"{name}","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}}]{more}}}"#
-        )
-    };
-    let real = rule("real", r#","when_unavailable":"deny""#);
-    support::rules(&[real, rule("trial", r#","shadow":true"#)].join(","))
-});
 
 /// Sidecars behind one cluster; their instance numbers are from 1.
 const SIDECARS: usize = 2;
@@ -112,7 +101,7 @@ impl World {
         *told = (*told).max(call.version.epoch);
         let (question, version) = (&call.question, call.version);
         self.cache
-            .learn(&RULES, question, version, &call.verdicts, times);
+            .learn(&REAL_AND_TRIAL, question, version, &call.verdicts, times);
     }
 
     fn ask(&mut self, input: &mut Input<'_>) {
@@ -124,7 +113,7 @@ impl World {
             }
             _ => question(input),
         };
-        let Some(verdicts) = self.cache.covering(&RULES, &question, self.now_us) else {
+        let Some(verdicts) = self.cache.covering(&REAL_AND_TRIAL, &question, self.now_us) else {
             return;
         };
         assert_eq!(verdicts.len(), question.decisions());

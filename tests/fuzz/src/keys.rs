@@ -39,33 +39,14 @@ pub fn run(data: &[u8]) {
 }
 
 fn arbitrary(input: &mut Input<'_>) -> FakeRequest {
-    const NAMES: [&str; 13] = [
-        ":path",
-        ":method",
-        ":authority",
-        "host",
-        "x-api-key",
-        "cookie",
-        "x-forwarded-for",
-        "x-cost",
-        "x-plan",
-        "x-skip",
-        "content-type",
-        "authorization",
-        "traceparent",
-    ];
-    const ATTRIBUTES: [&str; 6] = [
-        "source.address",
-        "metadata",
-        "connection.uri_san_peer_certificate",
-        "connection.subject_peer_certificate",
-        "connection.requested_server_name",
-        "connection.mtls",
-    ];
     let path = [b"/", input.bytes(80)].concat();
     let mut headers = vec![(":path", path)];
-    headers.extend(input.list(14, |input| (input.pick(&NAMES), input.bytes(60).to_vec())));
-    let attributes = input.list(6, |input| (input.pick(&ATTRIBUTES), input.bytes(120)));
+    headers.extend(input.list(14, |input| {
+        (input.pick(&everything::NAMES), input.bytes(60).to_vec())
+    }));
+    let attributes = input.list(6, |input| {
+        (input.pick(&everything::ATTRIBUTES), input.bytes(120))
+    });
     FakeRequest {
         headers: headers.into_iter().collect(),
         attributes: attributes

@@ -3,26 +3,15 @@
 //! that it spent, once.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{LeasePart, MAX_COST, MAX_PARTS, PolicyVersion, read_decisions};
 use sluicegate_rules::{
-    LeaseReport, Leases, Question, ResolvedCheck, Rules, Shadow, Taken, WhenUnavailable,
+    LeaseReport, Leases, Question, ResolvedCheck, Shadow, Taken, WhenUnavailable,
 };
 
+use crate::REAL_AND_TRIAL;
 use crate::input::Input;
-use crate::support;
-
-static RULES: LazyLock<Rules> = LazyLock::new(|| {
-    let rule = |name: &str, more: &str| {
-        format!(
-            r#"{{"name":"{name}","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}}]{more}}}"#
-        )
-    };
-    let real = rule("real", r#","when_unavailable":"deny""#);
-    support::rules(&[real, rule("trial", r#","shadow":true"#)].join(","))
-});
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 /// The longest `lease.longest` that a policy may have.
@@ -97,7 +86,9 @@ impl World {
     fn request(&mut self, input: &mut Input<'_>) {
         let question = question(input);
         let stay_us = input.microseconds();
-        let taken = self.leases.take(&RULES, &question, self.now_us, stay_us);
+        let taken = self
+            .leases
+            .take(&REAL_AND_TRIAL, &question, self.now_us, stay_us);
         let checks = taken_checks(&question, &taken);
         for check in &checks {
             let key = key_index(check);
@@ -124,18 +115,22 @@ impl World {
         }
         let index = input.below(self.waiting.len());
         let (question, taken) = self.waiting.swap_remove(index);
-        let live = self.leases.is_live(&RULES, &question, &taken, self.now_us);
+        let live = self
+            .leases
+            .is_live(&REAL_AND_TRIAL, &question, &taken, self.now_us);
         if input.flag() && live {
             self.spend(&question, &taken);
         } else {
-            self.leases.put_back(&RULES, &question, &taken);
+            self.leases.put_back(&REAL_AND_TRIAL, &question, &taken);
         }
     }
 
     fn spend(&mut self, question: &Question, taken: &Taken) {
-        let live = self.leases.is_live(&RULES, question, taken, self.now_us);
+        let live = self
+            .leases
+            .is_live(&REAL_AND_TRIAL, question, taken, self.now_us);
         assert!(live, "it is spent after its end");
-        self.leases.spend(&RULES, question, taken);
+        self.leases.spend(&REAL_AND_TRIAL, question, taken);
         for check in taken_checks(question, taken) {
             let key = key_index(check);
             self.spent[key] += u128::from(check.cost);
@@ -266,7 +261,7 @@ fn key_index(check: &ResolvedCheck) -> usize {
 
 /// The checks that the sidecar is not asked for.
 fn taken_checks<'q>(question: &'q Question, taken: &Taken) -> Vec<&'q ResolvedCheck> {
-    let body = RULES.question_body([(question, taken)], &[]);
+    let body = REAL_AND_TRIAL.question_body([(question, taken)], &[]);
     let read = read_decisions(&body).expect("a body");
     assert_eq!(read.decisions.len(), taken.decisions_to_ask(question));
     let mut decisions = read

@@ -20,7 +20,9 @@
 //! | `arguments.rs` | the script's arguments, without a codec |
 
 use std::cell::RefCell;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
+
+use sluicegate_rules::Rules;
 
 mod answer;
 mod arguments;
@@ -83,6 +85,17 @@ pub const TARGETS: [Target; 12] = [
     target("script", engine::with_lua),
     target("arguments", arguments::run),
 ];
+
+/// A rule with one check, and one that is a shadow.
+static REAL_AND_TRIAL: LazyLock<Rules> = LazyLock::new(|| {
+    let rule = |name: &str, more: &str| {
+        format!(
+            r#"{{"name":"{name}","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}}]{more}}}"#
+        )
+    };
+    let real = rule("real", r#","when_unavailable":"deny""#);
+    support::rules(&[real, rule("trial", r#","shadow":true"#)].join(","))
+});
 
 static REDIS: OnceLock<String> = OnceLock::new();
 

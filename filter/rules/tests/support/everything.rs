@@ -21,3 +21,30 @@ pub const RULES: &str = r#"
      "when_unavailable":"allow"},
     {"name":"shadow","shadow":true,"match":{"path_template":"/{x}"},
      "checks":[{"limit":"l","key":[{"template":"x"}]}]}"#;
+
+/// Headers that the rules read, and others.
+pub const NAMES: [&str; 13] = [
+    ":path",
+    ":method",
+    ":authority",
+    "host",
+    "x-api-key",
+    "cookie",
+    "x-forwarded-for",
+    "x-cost",
+    "x-plan",
+    "x-skip",
+    "content-type",
+    "authorization",
+    "traceparent",
+];
+
+/// Likewise attributes.
+pub const ATTRIBUTES: [&str; 6] = [
+    "source.address",
+    "metadata",
+    "connection.uri_san_peer_certificate",
+    "connection.subject_peer_certificate",
+    "connection.requested_server_name",
+    "connection.mtls",
+];
