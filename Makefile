@@ -1,7 +1,7 @@
 # The commands of this project; `make help` lists them.
 .PHONY: help demo test build debug filter lint advisories unit engine engine-long store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
 
-# What `make upgrade` upgrades from: the last commit before jobs, overrides and quotas from tokens.
+# What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
 
 help: ## print this list
@@ -70,9 +70,11 @@ chaos-short: debug filter ## ten faults under load, with an exact count of what 
 	@echo "chaos-short: faults under load, and a check of the whole history"
 	@cargo test --quiet --locked -p sluicegate-tests --test chaos
 
-chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy (eight minutes; needs root; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
+chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy, versions mixed (nine minutes, the first time with a build of an earlier commit; needs root; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
+	@tests/setup chaos
+	@tests/upgrade/build-earlier $(SLUICEGATE_EARLIER)
 	@echo "chaos: every fault under load, and a check of each history"
-	@cargo test --quiet --locked -p sluicegate-tests --test chaos -- --ignored --nocapture all_faults
+	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) cargo test --quiet --locked -p sluicegate-tests --test chaos -- --ignored --nocapture all_faults
 
 http: debug filter ## schemathesis against the sidecar's OpenAPI document; the clients of docs/clients through a real Envoy
 	@echo "http: schemathesis against the sidecar, the clients of docs/clients through a real Envoy"

@@ -10,13 +10,15 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::support::{per_key, plugin, policy};
 
-/// More than the limit on open files.
-const STRANGERS: usize = 1_100;
+/// Several times the limit on open files.
+const STRANGERS: usize = 4_000;
 const FILES: u32 = 1_024;
+/// What this process needs, which has the other ends, and other tests.
+const FILES_OF_THIS: usize = 3 * STRANGERS;
 
 fn limits() -> String {
     policy("memory", "fixed_window", 2_000_000_000, "1h")
@@ -67,6 +69,7 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s11_half_sent_requests_do_not_block_decisions() {
+    process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start_with_files(&limits(), folder.path(), FILES).await;
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
@@ -104,6 +107,37 @@ async fn s11_half_sent_requests_do_not_block_decisions() {
         log.lines().count() < 20,
         "it is not logged each time: {log}"
     );
+}
+
+/// With tokio's own backlog of 128, the 130th waited for a second, and Envoy's connections with it: the system drops what does
+/// not fit, and the client asks again after a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn s11_a_thousand_clients_can_wait_to_be_accepted() {
+    const WAITING: usize = 1_000;
+    process::limit_files(std::process::id(), FILES_OF_THIS);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s.sock");
+    let on_socket = Sidecar::start_on_socket(&limits(), folder.path(), &socket).await;
+    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    sidecar.signal("STOP");
+    on_socket.signal("STOP");
+    let connects = async {
+        let (mut held, mut on_sockets) = (Vec::new(), Vec::new());
+        for _ in 0..WAITING {
+            for port in [sidecar.port, sidecar.admin_port] {
+                held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+            }
+            on_sockets.push(UnixStream::connect(&socket).await.unwrap());
+        }
+        (held, on_sockets)
+    };
+    let held = tokio::time::timeout(Duration::from_secs(60), connects)
+        .await
+        .expect("all are connected while nobody accepts");
+    sidecar.signal("CONT");
+    on_socket.signal("CONT");
+    assert!(Kept::to(sidecar.port).await.asks().await);
+    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]

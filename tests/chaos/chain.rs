@@ -1,7 +1,6 @@
 //! The whole chain, each part real and on its own port: Envoy with the filter, a sidecar, and one of several stores.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,12 +9,13 @@ use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::link::Link;
-use sluicegate_tests::listener::from_file;
+use sluicegate_tests::listener::{from_file, replace_filter};
 use sluicegate_tests::process::{POLL, eventually};
 use sluicegate_tests::proxy::Proxy;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sentinel::Sentinels;
 use sluicegate_tests::sidecar::{Sidecar, metric_in};
+use sluicegate_tests::version::Version;
 use sluicegate_tests::wire;
 use tempfile::TempDir;
 
@@ -165,6 +165,16 @@ impl Chain {
         std::mem::replace(&mut self.envoy, new)
     }
 
+    /// Replaces the sidecar, as an upgrade or a rollback does.
+    pub async fn replace_sidecar(&mut self, version: Version) {
+        self.sidecar.replace(&version.sidecar()).await;
+    }
+
+    /// Likewise, the filter.
+    pub async fn replace_filter(&mut self, version: Version) {
+        replace_filter(&self.envoy, &self.own, &mut self.listener, version).await;
+    }
+
     /// Waits until no request is active.
     pub async fn quiet(&self) {
         for envoy in self.envoys() {
@@ -298,13 +308,4 @@ async fn envoy_of(
     .await;
     envoy.listens().await;
     (envoy, listener, own)
-}
-
-/// Runs a command of this machine.
-pub fn run(program: &str, arguments: &[&str]) {
-    let status = Command::new(program).args(arguments).status();
-    assert!(
-        status.is_ok_and(|status| status.success()),
-        "{program} {arguments:?}"
-    );
 }

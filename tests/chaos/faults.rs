@@ -5,3 +5,4 @@ pub mod fleet;
 pub mod link;
 pub mod redis;
 pub mod sidecar;
+pub mod versions;

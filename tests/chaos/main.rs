@@ -48,5 +48,6 @@ async fn run(form: Form) {
     faults::fleet::all(&mut campaign).await;
     faults::sidecar::all(&mut campaign).await;
     faults::envoy::all(&mut campaign).await;
+    faults::versions::all(&mut campaign).await;
     campaign.finish();
 }

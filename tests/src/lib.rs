@@ -8,13 +8,14 @@
 //! | `sentinel.rs` | a primary, a replica and their sentinels |
 //! | `cluster.rs` | a Redis Cluster |
 //! | `clock.rs`, `clock.c` | a Redis's clock that a test steps |
-//! | `link.rs` | a link between two hosts, which is cut or loses packets |
+//! | `link.rs` | a link between two hosts, which is cut, slow or loses packets |
 //! | `proxy.rs` | a TCP proxy that slows, swallows, cuts, half-closes and corrupts |
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
 //! | `identity.rs` | client certificates and signed tokens |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `listener.rs` | its listener in a file that it watches |
+//! | `version.rs` | this sidecar and filter, or earlier ones |
 //! | `prometheus.rs` | a Prometheus |
 //! | `upstream.rs` | what is behind Envoy |
 //! | `report.rs` | a bench's table, goals and file |
@@ -50,4 +51,5 @@ pub mod sentinel;
 pub mod sidecar;
 pub mod translated;
 pub mod upstream;
+pub mod version;
 pub mod wire;

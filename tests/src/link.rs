@@ -1,7 +1,7 @@
 //! A link between a client and a server of this machine, as between two hosts: a network namespace whose kernel forwards the
-//! packets, or drops them.
+//! packets, slowly or not, or drops them.
 //!
-//! Needs root, `ip` and `iptables`.
+//! Needs root, `ip`, `tc` and `iptables`.
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +15,8 @@ pub enum Packets {
     Drop,
     /// One in so many is dropped, at random.
     Lose(u32),
+    /// Forwarded at so many kbit/s, both ways together: more than that waits, and after a second is dropped.
+    Narrow(u32),
 }
 
 /// A link; it ends when it is dropped.
@@ -78,12 +80,18 @@ impl Link {
     /// Sets what happens to packets from now on, of open connections too.
     pub fn set(&self, packets: Packets) {
         self.inside("iptables -F FORWARD");
+        let device = format!("sgi{}", self.number);
+        // Everything that is forwarded leaves by this device, to the server and to clients.
+        self.inside(&format!("tc qdisc replace dev {device} root pfifo"));
         match packets {
             Packets::Pass => {}
             Packets::Drop => self.inside("iptables -A FORWARD -j DROP"),
             Packets::Lose(one_in) => self.inside(&format!(
                 "iptables -A FORWARD -m statistic --mode random --probability {} -j DROP",
                 1.0 / f64::from(one_in)
+            )),
+            Packets::Narrow(kbit) => self.inside(&format!(
+                "tc qdisc replace dev {device} root tbf rate {kbit}kbit burst 2kb latency 1s"
             )),
         }
     }
@@ -107,9 +115,8 @@ fn output(command: &str) -> std::io::Result<Output> {
 }
 
 fn run(command: &str) {
-    let output = output(command).unwrap_or_else(|error| {
-        panic!("{command}: {error}; install it: apt-get install iproute2 iptables")
-    });
+    let output = output(command)
+        .unwrap_or_else(|error| panic!("{command}: {error}; install it: run tests/setup chaos"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command} (as root): {said}");
 }

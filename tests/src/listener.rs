@@ -4,7 +4,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::envoy::at;
+use crate::envoy::{Envoy, at};
+use crate::process::eventually;
+use crate::version::Version;
+
+/// The filter's module, in the listener.
+const MODULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/vm_config/code/local/filename";
 
 /// Moves the listener from a configuration to such a file.
 ///
@@ -31,4 +36,24 @@ pub fn write_listener(folder: &Path, listener: &Value) {
     let text = json!({ "resources": [listener] }).to_string();
     std::fs::write(&file, text).expect("a file of the test's own");
     std::fs::rename(file, folder.join("lds.json")).expect("a file of the test's own");
+}
+
+/// Names the filter's module in a listener.
+pub fn set_filter(listener: &mut Value, version: Version) {
+    *at(listener, MODULE) = json!(version.filter());
+}
+
+/// Replaces the filter by a change of the listener, as a control plane does.
+///
+/// # Panics
+/// Envoy does not accept it.
+pub async fn replace_filter(envoy: &Envoy, folder: &Path, listener: &mut Value, version: Version) {
+    let before = envoy.stat("listener_manager.listener_modified").await;
+    set_filter(listener, version);
+    write_listener(folder, listener);
+    eventually("the listener is replaced", async || {
+        envoy.stat("listener_manager.listener_modified").await > before
+            && envoy.stat("listener_manager.total_listeners_warming").await == 0
+    })
+    .await;
 }

@@ -216,6 +216,21 @@ pub fn status(id: u32, field: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no number {field} in {text}"))
 }
 
+/// Sets how many files a running process may have open; what it has open stays.
+///
+/// # Panics
+/// The system allows fewer.
+pub fn limit_files(id: u32, files: usize) {
+    let limit = format!("--nofile={files}:");
+    let status = Command::new("prlimit")
+        .args(["--pid", &id.to_string(), &limit])
+        .status();
+    assert!(
+        status.is_ok_and(|status| status.success()),
+        "prlimit {limit}: see `ulimit -Hn`"
+    );
+}
+
 /// The path of a file in the repository, from its path below the root.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)

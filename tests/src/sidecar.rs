@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use reqwest::Method;
 
@@ -90,11 +91,8 @@ impl Sidecar {
         Self::start_program_at(program, policy, folder, free_port()).await
     }
 
-    /// Likewise, on this port, which the one that it replaces had.
-    ///
-    /// # Panics
-    /// It does not become ready.
-    pub async fn start_program_at(program: &Path, policy: &str, folder: &Path, port: u16) -> Self {
+    /// Likewise, on this port.
+    async fn start_program_at(program: &Path, policy: &str, folder: &Path, port: u16) -> Self {
         let listen = format!("127.0.0.1:{port}");
         // Another build may lack the arguments that this one has.
         let mut command = Command::new(program);
@@ -149,6 +147,21 @@ impl Sidecar {
     pub async fn restart(&mut self) {
         self.kill();
         self.process = launch(&mut self.command, &self.log, self.admin_port).await;
+    }
+
+    /// Replaces it as a package's upgrade does: SIGTERM, and the other program with the same policy on the same port for
+    /// decisions. Returns how long nobody listened.
+    ///
+    /// # Panics
+    /// The other one does not become ready.
+    pub async fn replace(&mut self, program: &Path) -> Duration {
+        self.signal("TERM");
+        self.wait().await;
+        let ended = Instant::now();
+        let policy = std::fs::read_to_string(&self.policy).expect("a policy file");
+        let folder = self.log.parent().expect("a folder").to_owned();
+        *self = Self::start_program_at(program, &policy, &folder, self.port).await;
+        ended.elapsed()
     }
 
     /// Its metrics as text.

@@ -1,18 +1,18 @@
 //! One Envoy, one sidecar and one Redis, whose versions can be changed while requests are served.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::{answers, client};
 use sluicegate_tests::envoy::{Envoy, at};
-use sluicegate_tests::listener::{from_file, write_listener};
-use sluicegate_tests::process::{eventually, free_port, repository};
+use sluicegate_tests::listener::{from_file, replace_filter, set_filter};
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::{Sidecar, binary};
+use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
+use sluicegate_tests::version::Version;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -27,43 +27,11 @@ limits:
   bucket: { algorithm: token_bucket, windows: [{ quota: 12, per: 12h }] }
   everyone: { algorithm: fixed_window, windows: [{ quota: 1000000000, per: 1h }] }
 ";
-/// The filter's module, in the listener.
-const MODULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/vm_config/code/local/filename";
-
-/// A version of the sidecar or the filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    Earlier,
-    This,
-}
-
-impl Version {
-    pub fn sidecar(self) -> PathBuf {
-        match self {
-            Self::Earlier => earlier("sluicegate"),
-            Self::This => binary(),
-        }
-    }
-
-    fn filter(self) -> PathBuf {
-        match self {
-            Self::Earlier => earlier("sluicegate.wasm"),
-            Self::This => repository("target/filter/sluicegate.wasm"),
-        }
-    }
-}
-
-fn earlier(file: &str) -> PathBuf {
-    let commit =
-        std::env::var("SLUICEGATE_EARLIER").expect("SLUICEGATE_EARLIER: run `make upgrade`");
-    let path = repository("target/earlier").join(commit).join(file);
-    assert!(path.exists(), "no {}: run `make upgrade`", path.display());
-    path
-}
 
 /// The parts, each of a version.
 pub struct Fleet {
-    pub redis: Redis,
+    /// Ends with it.
+    _redis: Redis,
     pub sidecar: Sidecar,
     pub envoy: Envoy,
     listener: Value,
@@ -75,10 +43,8 @@ impl Fleet {
     pub async fn start(sidecar: Version, filter: Version, when_unavailable: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
-        let policy = policy(&redis);
         let sidecar =
-            Sidecar::start_program_at(&sidecar.sidecar(), &policy, folder.path(), free_port())
-                .await;
+            Sidecar::start_program(&sidecar.sidecar(), &policy(&redis), folder.path()).await;
         let limits = ["log", "window", "fixed", "bucket", "everyone"];
         let rules = limits.map(|limit| {
             json!({
@@ -91,20 +57,19 @@ impl Fleet {
         let plugin =
             json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules });
         let mut listener = Value::Null;
-        let module = filter.filter();
         let envoy = Envoy::start_with(
             folder.path(),
             sidecar.port,
             upstream::start().await,
             Some(plugin),
             |config| {
-                *at(config, &format!("/static_resources/listeners/0{MODULE}")) = json!(module);
+                set_filter(at(config, "/static_resources/listeners/0"), filter);
                 listener = from_file(config, folder.path());
             },
         )
         .await;
         let fleet = Self {
-            redis,
+            _redis: redis,
             sidecar,
             envoy,
             listener,
@@ -117,33 +82,14 @@ impl Fleet {
         fleet
     }
 
-    /// Replaces the sidecar as a package's upgrade does: SIGTERM, and the other program on the same port. Returns how
-    /// long nobody listened.
+    /// Replaces the sidecar; returns how long nobody listened.
     pub async fn replace_sidecar(&mut self, version: Version) -> Duration {
-        self.sidecar.signal("TERM");
-        self.sidecar.wait().await;
-        let ended = Instant::now();
-        let port = self.sidecar.port;
-        let policy = policy(&self.redis);
-        self.sidecar =
-            Sidecar::start_program_at(&version.sidecar(), &policy, self.folder.path(), port).await;
-        ended.elapsed()
+        self.sidecar.replace(&version.sidecar()).await
     }
 
-    /// Replaces the filter by a change of the listener, as a control plane does.
+    /// Replaces the filter.
     pub async fn replace_filter(&mut self, version: Version) {
-        let before = self.envoy.stat("listener_manager.listener_modified").await;
-        *at(&mut self.listener, MODULE) = json!(version.filter());
-        write_listener(self.folder.path(), &self.listener);
-        eventually("the listener is replaced", async || {
-            self.envoy.stat("listener_manager.listener_modified").await > before
-                && self
-                    .envoy
-                    .stat("listener_manager.total_listeners_warming")
-                    .await
-                    == 0
-        })
-        .await;
+        replace_filter(&self.envoy, self.folder.path(), &mut self.listener, version).await;
     }
 
     /// The status of a request for a limit.

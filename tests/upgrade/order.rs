@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::post;
+use sluicegate_tests::version::Version;
 
-use crate::fleet::{Fleet, QUOTA, Version};
+use crate::fleet::{Fleet, QUOTA};
 
 /// Limits whose layout in Redis both versions share.
 const KEPT: [&str; 3] = ["log", "window", "fixed"];

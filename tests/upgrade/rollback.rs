@@ -1,6 +1,8 @@
 //! Back to the earlier version.
 
-use crate::fleet::{Fleet, QUOTA, Version};
+use sluicegate_tests::version::Version;
+
+use crate::fleet::{Fleet, QUOTA};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollback_keeps_the_counts_of_the_layouts_that_both_versions_share() {

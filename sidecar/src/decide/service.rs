@@ -10,6 +10,7 @@ use sluicegate_protocol::{
     Answer, Check, Decision, GIVE_BACKS, GivenBack, Listed, Problem, RESETS, Read, WasReset,
     read_decisions, read_give_backs, read_resets,
 };
+use tokio::runtime::Handle;
 
 use super::buckets::buckets;
 use super::denials::Denials;
@@ -327,6 +328,7 @@ impl Service {
             unwritten,
             overrides: self.override_counts(),
             leased: self.leases.held(),
+            tasks: Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks()),
         })
     }
 

@@ -10,9 +10,13 @@ use std::str::FromStr;
 
 use rustix::fs::Mode;
 use rustix::process::umask;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream};
 
 const UNIX: &str = "unix:";
+
+/// Connections that may wait to be accepted. tokio's own is 128, which one client can fill within milliseconds; the system then
+/// loses the requests of others to connect, which they repeat after a second. Linux's limit (net.core.somaxconn) is 4096.
+const BACKLOG: u32 = 4_096;
 
 /// The value of `--listen` or `--admin-listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,17 +67,29 @@ impl Address {
     /// The address is in use, or binding is not permitted.
     pub async fn bind(&self, socket_mode: u32) -> io::Result<Listener> {
         match self {
-            Self::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
+            Self::Tcp(address) => {
+                let socket = if address.is_ipv4() {
+                    TcpSocket::new_v4()
+                } else {
+                    TcpSocket::new_v6()
+                }?;
+                // The port of a process that has just ended can be used at once.
+                socket.set_reuseaddr(true)?;
+                socket.bind(*address)?;
+                socket.listen(BACKLOG).map(Listener::Tcp)
+            }
             Self::Unix(path) => {
                 if is_socket(path) && UnixStream::connect(path).await.is_err() {
                     std::fs::remove_file(path)?;
                 }
                 // No other user can connect before the permissions are set.
+                let socket = UnixSocket::new_stream()?;
                 let before = umask(Mode::RWXG | Mode::RWXO);
-                let socket = UnixListener::bind(path);
+                let bound = socket.bind(path);
                 umask(before);
-                let socket = socket?;
+                bound?;
                 let leftover = Leftover(path.clone());
+                let socket = socket.listen(BACKLOG)?;
                 std::fs::set_permissions(path, Permissions::from_mode(socket_mode))?;
                 Ok(Listener::Unix(socket, leftover))
             }

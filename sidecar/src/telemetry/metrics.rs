@@ -60,6 +60,8 @@ pub struct GaugeReadings {
     pub overrides: OverrideCounts,
     /// Units that leases hold, by limit.
     pub leased: BTreeMap<String, u64>,
+    /// Tasks of the runtime that have not ended.
+    pub tasks: usize,
 }
 
 /// How many overrides are in force, by what they allow.
@@ -226,6 +228,7 @@ impl Metrics {
         self.families.certificates.set(gauge(readings.certificates));
         self.families.sidecars.set(gauge(readings.sidecars));
         self.families.unwritten.set(gauge(readings.unwritten));
+        self.families.tasks.set(gauge(readings.tasks));
         let OverrideCounts {
             quota,
             unlimited,

@@ -1,4 +1,4 @@
-//! The connection between the sidecar and Redis: slow, silent, cut, half-closed, corrupted.
+//! The connection between the sidecar and Redis: slow, narrow, silent, cut, half-closed, corrupted.
 
 use std::time::Duration;
 
@@ -71,6 +71,10 @@ pub async fn all(campaign: &mut Campaign) {
         (
             Fault::new("hosts: one packet in five lost"),
             Packets::Lose(5),
+        ),
+        (
+            Fault::new("hosts: the network between them as slow as a modem's (56 kbit/s)"),
+            Packets::Narrow(56),
         ),
     ] {
         campaign

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use sluicegate_tests::process::limit_files;
 use sluicegate_tests::proxy::Mode;
 
 use crate::campaign::Campaign;
-use crate::chain::{Chain, run};
+use crate::chain::Chain;
 use crate::fault::Fault;
 
 pub async fn all(campaign: &mut Campaign) {
@@ -67,23 +68,14 @@ pub async fn all(campaign: &mut Campaign) {
         .run(
             fault.once_more(),
             async |chain, _| {
-                limit_files(chain, &open_files(chain).to_string());
+                limit_files(chain.sidecar.id(), open_files(chain));
                 chain.proxy().set(Mode::Refuse);
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 chain.proxy().set(Mode::Pass);
             },
-            async |chain, _| limit_files(chain, "1024"),
+            async |chain, _| limit_files(chain.sidecar.id(), 1_024),
         )
         .await;
-}
-
-/// Sets the limit on open files of the running sidecar. What it has open stays.
-fn limit_files(chain: &Chain, files: &str) {
-    let limit = format!("--nofile={files}:");
-    run(
-        "prlimit",
-        &["--pid", &chain.sidecar.id().to_string(), &limit],
-    );
 }
 
 /// The lowest limit with which it opens nothing more, even after it has closed its connections to Redis.

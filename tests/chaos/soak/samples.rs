@@ -22,10 +22,11 @@ const BY_RATE: f64 = 1.5;
 
 /// What is sampled: a name, the hundredths of the run from which it counts, and by how much it may grow. The sidecar lives from
 /// 45 on.
-const KINDS: [(&str, u64, f64); 7] = [
+const KINDS: [(&str, u64, f64); 8] = [
     ("sidecar: memory, MB", 55, FLAT),
     ("sidecar: file descriptors", 55, FLAT),
     ("sidecar: threads", 55, FLAT),
+    ("sidecar: tasks", 55, FLAT),
     ("Envoy: memory, MB", 25, FLAT),
     ("Envoy: file descriptors", 25, FLAT),
     ("Redis: memory, MB", 25, BY_RATE),
@@ -91,6 +92,7 @@ impl Samples {
             status(sidecar, "VmRSS") as f64 / 1024.0,
             descriptors(sidecar),
             status(sidecar, "Threads") as f64,
+            chain.sidecar.metric("sluicegate_tasks").await,
             status(envoy, "VmRSS") as f64 / 1024.0,
             descriptors(envoy),
             used / f64::from(1 << 20),

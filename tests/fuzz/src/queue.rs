@@ -42,6 +42,8 @@ struct Host {
     timeout_us: u64,
     now_us: u64,
     requests: Vec<Sent>,
+    /// None before this one waits.
+    first_waiting: usize,
     /// Callouts in flight, and when Envoy times them out.
     in_flight: BTreeMap<CalloutId, (u64, Vec<usize>)>,
     wakeup: bool,
@@ -66,6 +68,7 @@ pub fn run(data: &[u8]) {
         timeout_us,
         now_us: input.microseconds(),
         requests: Vec::new(),
+        first_waiting: 0,
         in_flight: BTreeMap::new(),
         wakeup: false,
         timer_us: None,
@@ -198,7 +201,7 @@ impl Host {
             let last = *batch.waiters.last().expect("one at least");
             // In order, and none is passed over but those that are done.
             let mut expected = batch.waiters.iter();
-            for who in 0..=last {
+            for who in self.first_waiting..=last {
                 if self.requests[who].place != Place::Waits {
                     continue;
                 }
@@ -210,6 +213,7 @@ impl Host {
                 }
             }
             assert_eq!(expected.next(), None);
+            self.first_waiting = last + 1;
             let deadline_us = self.requests[last].submitted_us + self.timeout_us;
             assert_eq!(batch.timeout_us, deadline_us.saturating_sub(self.now_us));
             let ends_us = self.now_us + batch.timeout_us;

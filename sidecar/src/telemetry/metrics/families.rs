@@ -63,6 +63,7 @@ pub struct Families {
     pub certificates: IntGauge,
     pub sidecars: IntGauge,
     pub unwritten: IntGauge,
+    pub tasks: IntGauge,
     pub overrides: IntGaugeVec,
     pub lease_units: IntCounterVec,
     pub lease_held: IntGaugeVec,
@@ -225,6 +226,13 @@ impl Families {
                 IntGauge::new(
                     "sluicegate_unwritten_buckets",
                     "Buckets whose units were admitted without the store and have not been written back yet.",
+                )?,
+            )?,
+            tasks: add(
+                &registry,
+                IntGauge::new(
+                    "sluicegate_tasks",
+                    "Tasks under way: about one for each connection, and a few of its own.",
                 )?,
             )?,
             overrides: add(
