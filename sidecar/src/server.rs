@@ -3,7 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `listen.rs` | addresses and Unix sockets |
-//! | `accept.rs`, `connections.rs`, `connection.rs` | connections: accepted, bounded in number and in time, ended |
+//! | `accept.rs`, `connections.rs`, `connection.rs`, `arriving.rs` | connections: accepted, bounded in number, time and memory, ended |
 //! | `phase.rs` | serving, draining, stopping |
 //! | `decisions.rs`, `admin.rs`, `readiness.rs`, `body.rs` | the two HTTP faces |
 //! | `routes.rs`, `openapi.rs` | routes, each with its description; the document made of them |
@@ -20,6 +20,7 @@
 mod accept;
 mod access;
 mod admin;
+mod arriving;
 mod body;
 mod connection;
 mod connections;
@@ -61,6 +62,12 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// Connections to the admin port at once: the live page's viewers, Prometheus, probes, and room to spare.
 pub const MAX_ADMIN_CONNECTIONS: usize = 128;
+
+/// The filter's heads have about 200 bytes, and every connection may have one that is incomplete.
+const MAX_DECISIONS_HEAD_BYTES: usize = 16 << 10;
+
+/// A browser may send the cookies of every other service on this host.
+const MAX_ADMIN_HEAD_BYTES: usize = 64 << 10;
 
 /// Longer than the hour after which Envoy closes an unused connection by default: whoever closes first may cut off a
 /// request that is on its way.
@@ -140,6 +147,7 @@ pub async fn run(
         router: decisions::router(Arc::clone(&service)),
         max_connections: settings.max_connections,
         patience: DECISIONS_PATIENCE,
+        max_head_bytes: MAX_DECISIONS_HEAD_BYTES,
     };
     let admin = Face {
         name: "admin",
@@ -153,6 +161,7 @@ pub async fn run(
         ),
         max_connections: MAX_ADMIN_CONNECTIONS,
         patience: ADMIN_PATIENCE,
+        max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
     service.wait_for_overrides(FIRST_READ_OF_OVERRIDES).await;
     let within = settings.shutdown_timeout;

@@ -199,6 +199,56 @@ async fn s18_a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
     assert!(grown < 8 << 20, "{grown} bytes for bodies of 1 MB");
 }
 
+/// Each of them may send a megabyte, and takes ten seconds for it. (They took as many megabytes as they were.)
+#[tokio::test(flavor = "multi_thread")]
+async fn s18_bodies_that_arrive_slowly_take_bounded_memory() {
+    const SLOW: usize = 300;
+    /// What large bodies may take together, on both ports.
+    const MOST: u64 = 2 * (32 << 20);
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let mut envoy = Kept::to(sidecar.port).await;
+    assert!(envoy.asks().await);
+    let before = peak(&sidecar);
+    let half = " ".repeat(1 << 19);
+    let slow = |path, size| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n{half}"
+        )
+    };
+    let mut held = Vec::new();
+    for number in 0..SLOW {
+        let mut decisions = Kept::to(sidecar.port).await;
+        // Some are clients that have been served.
+        assert!(number % 2 == 0 || decisions.asks().await);
+        let admin = TcpStream::connect(("127.0.0.1", sidecar.admin_port))
+            .await
+            .unwrap();
+        for (mut stream, path) in [(decisions.0, "/v1/decide"), (admin, "/v1/reset")] {
+            // The sidecar may have closed it, and others.
+            let _ = stream.write_all(slow(path, 1 << 20).as_bytes()).await;
+            held.push(stream);
+        }
+        if number % 50 == 0 {
+            assert!(envoy.asks().await, "{}", sidecar.log());
+        }
+    }
+    assert!(envoy.asks().await, "{}", sidecar.log());
+    let (status, answer) = post(
+        &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
+        format!("{half}{}", question()),
+    )
+    .await;
+    assert!(status == 200 && answer.contains("admitted"), "{answer}");
+    let grown = peak(&sidecar) - before;
+    assert!(grown < 2 * MOST, "{grown} bytes");
+    eventually("both ports say so", async || {
+        let log = sidecar.log();
+        log.matches("slowest to arrive").count() == 2
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, Request, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
@@ -20,8 +20,9 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::warn;
 
+use super::arriving::Arriving;
 use super::connection::{Connection, Patience};
-use super::connections::{Admitted, Connections, Watched};
+use super::connections::{Admitted, Connections, LARGE_BODIES, Watched};
 use super::listen::{Leftover, Listener};
 use super::phase::{Phase, reached};
 use crate::clock;
@@ -33,10 +34,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Pause after the system refused a connection for lack of file descriptors or memory: an immediate retry would fail too.
 const AFTER_A_REFUSAL: Duration = Duration::from_millis(50);
 
-/// Most bytes of a request's head, and of one read of a body. The filter's heads have about 200 bytes; a browser may send
-/// the cookies of every other service on this host.
-const MAX_HEAD_BYTES: usize = 64 << 10;
-
 /// One of the two ports.
 #[derive(Debug)]
 pub(super) struct Face {
@@ -46,6 +43,8 @@ pub(super) struct Face {
     /// Most connections at the same time.
     pub max_connections: usize,
     pub patience: Patience,
+    /// Most bytes of a request's head, and of one read of a body.
+    pub max_head_bytes: usize,
 }
 
 /// Serves until the last phase, then waits for requests in progress for at most this long.
@@ -100,14 +99,18 @@ async fn run(
     loop {
         tokio::select! {
             () = reached(&mut last, Phase::Stopping) => break,
-            _ = sweeps.tick() => connections.close_overdue(),
+            _ = sweeps.tick() => {
+                connections.close_overdue();
+                trouble.bodies(connections.take_closed_bodies());
+            }
             accepted = listener.next() => match accepted {
                 Ok(stream) => {
                     // Connections accepted from now on start in this phase.
                     phases.mark_unchanged();
                     let (router, phases) = (face.router.clone(), phases.clone());
+                    let (all, head) = (Arc::clone(&connections), face.max_head_bytes);
                     let admitted = connections.admit(|connection, began| {
-                        converse(Watched { stream, connection, began }, router, phases)
+                        converse(Watched { stream, connection, began }, all, head, router, phases)
                     });
                     trouble.at_the_cap(admitted, face.max_connections);
                 }
@@ -148,8 +151,13 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 /// Serves one connection until it closes.
-async fn converse<S>(stream: Watched<S>, router: Router, mut phases: watch::Receiver<Phase>)
-where
+async fn converse<S>(
+    stream: Watched<S>,
+    all: Arc<Connections>,
+    max_head_bytes: usize,
+    router: Router,
+    mut phases: watch::Receiver<Phase>,
+) where
     S: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static,
 {
     let connection = Arc::clone(&stream.connection);
@@ -157,14 +165,15 @@ where
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         // Now, and not when the answer is first polled: between the two, the body is read.
-        connection.asked();
+        connection.asked(all.now_ms(), !request.body().is_end_stream());
         // What follows the last chunk could be a part of this request for a proxy in front, which reads its length otherwise.
         let last = request.headers().contains_key(header::TRANSFER_ENCODING);
-        answered(&connection, &seen, last, router.call(request))
+        let request = request.map(|body| Arriving::new(body, &connection, &all));
+        answered(&connection, &all, &seen, last, router.call(request))
     });
     let mut served = std::pin::pin!(
         http1::Builder::new()
-            .max_buf_size(MAX_HEAD_BYTES)
+            .max_buf_size(max_head_bytes)
             .serve_connection(TokioIo::new(stream), service)
     );
     // A client that disconnects or does not speak HTTP is not worth a log line.
@@ -180,12 +189,14 @@ where
 /// Answers a request, the last one of its connection or not.
 async fn answered(
     connection: &Connection,
+    all: &Connections,
     phases: &watch::Receiver<Phase>,
     last: bool,
     answer: impl Future<Output = Result<axum::response::Response, Infallible>>,
 ) -> Result<axum::response::Response, Infallible> {
     let mut answer = answer.await?;
     connection.answered();
+    all.body_gone(connection);
     // A client with several sidecars connects to another one, without an error. A client with this one only connects
     // again: the drain does not close connections that were opened during it.
     if last || phases.has_changed().unwrap_or(true) {
@@ -219,6 +230,17 @@ impl Trouble {
             warn!(
                 listener = self.listener,
                 times, "a connection above the maximum of {cap}: {what}"
+            );
+        }
+    }
+
+    fn bodies(&mut self, closed: usize) {
+        if closed > 0 && self.times().is_some() {
+            warn!(
+                listener = self.listener,
+                connections = closed,
+                "bodies of requests took more than {} MiB: those that were slowest to arrive were closed",
+                LARGE_BODIES >> 20
             );
         }
     }

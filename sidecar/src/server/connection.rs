@@ -1,7 +1,7 @@
 //! The state of an open connection: whether it is overdue, and which connection to close when there are too many. No
 //! clock and no I/O: times are milliseconds since the listener started.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long a client may take.
@@ -25,6 +25,10 @@ pub(super) struct Connection {
     asked: AtomicBool,
     /// At least one answer has begun.
     answered: AtomicBool,
+    /// When the body that is arriving began; `NONE` without one.
+    body_ms: AtomicU64,
+    /// Bytes of the body of the request that is being served.
+    body_bytes: AtomicUsize,
 }
 
 const NONE: u64 = u64::MAX;
@@ -41,6 +45,8 @@ impl Connection {
             head_ms: AtomicU64::new(NONE),
             asked: AtomicBool::new(false),
             answered: AtomicBool::new(false),
+            body_ms: AtomicU64::new(NONE),
+            body_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -58,10 +64,34 @@ impl Connection {
         self.active_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// A whole head has been read.
-    pub fn asked(&self) {
+    /// A whole head has been read, and a body will follow or not.
+    pub fn asked(&self, now_ms: u64, with_body: bool) {
         self.asked.store(true, Ordering::Relaxed);
         self.head_ms.store(NONE, Ordering::Relaxed);
+        let body_ms = if with_body { now_ms } else { NONE };
+        self.body_ms.store(body_ms, Ordering::Relaxed);
+    }
+
+    /// More of the body has arrived; its size before and after.
+    pub fn body_grew(&self, bytes: usize) -> (usize, usize) {
+        let before = self.body_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (before, before.saturating_add(bytes))
+    }
+
+    /// All of the body has arrived.
+    pub fn body_arrived(&self) {
+        self.body_ms.store(NONE, Ordering::Relaxed);
+    }
+
+    /// The body is dropped; its size before.
+    pub fn body_gone(&self) -> usize {
+        self.body_bytes.swap(0, Ordering::Relaxed)
+    }
+
+    /// Since when a body has been arriving, and how much of it has, if one is.
+    pub fn arriving(&self) -> Option<(u64, usize)> {
+        let body_ms = self.body_ms.load(Ordering::Relaxed);
+        (body_ms != NONE).then(|| (body_ms, self.body_bytes.load(Ordering::Relaxed)))
     }
 
     /// Whether a request is being served.
@@ -88,11 +118,15 @@ impl Connection {
             || longer(self.active_ms.load(Ordering::Relaxed), patience.idle)
     }
 
-    /// Its rank for being closed; `None` while a client that got an answer before waits for the next one.
+    /// Its rank for being closed; `None` while a client that got an answer before waits for the next one, having sent all of
+    /// the request.
     pub fn rank(&self) -> Option<Rank> {
         if !self.answered.load(Ordering::Relaxed) {
             // Not by its last byte: sending a byte now and then must not protect a connection.
             return Some((false, self.opened_ms));
+        }
+        if let Some((since_ms, _)) = self.arriving() {
+            return Some((true, since_ms));
         }
         (!self.is_asked()).then(|| (true, self.active_ms.load(Ordering::Relaxed)))
     }
@@ -120,7 +154,7 @@ mod tests {
         }
         connection.received(60_001);
         assert!(connection.is_overdue(60_001, PATIENCE));
-        connection.asked();
+        connection.asked(60_001, false);
         assert!(
             !connection.is_overdue(500_000, PATIENCE),
             "it is being served"
@@ -131,7 +165,7 @@ mod tests {
     fn s11_an_idle_connection_goes_and_one_that_an_answer_runs_through_stays() {
         let connection = Connection::opened(0);
         connection.received(1);
-        connection.asked();
+        connection.asked(1, false);
         connection.answered();
         for now_ms in (1..500_000).step_by(1_000) {
             connection.sent(now_ms);
@@ -145,15 +179,17 @@ mod tests {
         let [kept, stranger, older, waits] = [5, 9, 7, 1].map(Connection::opened);
         for known in [&kept, &waits] {
             known.received(10);
-            known.asked();
+            known.asked(10, false);
             known.answered();
         }
         stranger.received(11);
         older.received(12);
         kept.sent(20);
         waits.received(21);
-        waits.asked();
+        waits.asked(21, true);
         assert!(older.rank() < stranger.rank() && stranger.rank() < kept.rank());
+        assert!(kept.rank() < waits.rank(), "its body is arriving");
+        waits.body_arrived();
         assert_eq!(waits.rank(), None);
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -17,6 +18,12 @@ use tokio::task::AbortHandle;
 
 use super::connection::{Connection, Patience, Rank};
 
+/// A body up to this size is not counted: a filter's question for dozens of requests, which no flood of others may affect.
+const SMALL_BODY: usize = 16 << 10;
+
+/// Most bytes of larger bodies, all together.
+pub(super) const LARGE_BODIES: usize = 32 << 20;
+
 /// The open connections of a listener.
 #[derive(Debug)]
 pub(super) struct Connections {
@@ -27,6 +34,10 @@ pub(super) struct Connections {
     open: Mutex<Open>,
     /// Notified when a connection closes.
     gone: Notify,
+    /// Bytes of bodies that are not small.
+    large_bodies: AtomicUsize,
+    /// Connections that were closed for their bodies, and are not reported yet.
+    closed_bodies: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +65,8 @@ impl Connections {
             began: Instant::now(),
             open: Mutex::default(),
             gone: Notify::new(),
+            large_bodies: AtomicUsize::new(0),
+            closed_bodies: AtomicUsize::new(0),
         }
     }
 
@@ -96,21 +109,58 @@ impl Connections {
 
     /// Closes the first connection in the order of [`Rank`], if there is one.
     fn close_first(&self, of: impl Fn(Rank) -> bool) -> bool {
+        self.close_least(|connection| connection.rank().filter(|rank| of(*rank)))
+    }
+
+    /// Closes the connection with the least value, if one has any.
+    fn close_least<T: Ord>(&self, value: impl Fn(&Connection) -> Option<T>) -> bool {
         let mut open = self.open();
-        let ranked = open
+        let valued = open
             .by_number
             .iter()
-            .filter_map(|(number, (connection, _))| Some((connection.rank()?, *number)))
-            .filter(|(rank, _)| of(*rank));
-        let Some((_, number)) = ranked.min() else {
+            .filter_map(|(number, (connection, _))| Some((value(connection)?, *number)));
+        let Some((_, number)) = valued.min() else {
             return false;
         };
         let closed = open.by_number.remove(&number);
         drop(open);
-        if let Some((_, task)) = closed {
+        if let Some((connection, task)) = closed {
             task.abort();
+            // Now, or what arrives before the task has ended would close others too.
+            self.body_gone(&connection);
         }
         true
+    }
+
+    /// More of a body has arrived. If large ones now take too much together, closes the connection whose large body has been
+    /// arriving for longest: a client that means to be answered sends a body at once.
+    pub fn body_grew(&self, connection: &Connection, bytes: usize) {
+        let (before, after) = connection.body_grew(bytes);
+        let more = counted(after) - counted(before);
+        if more == 0 || self.large_bodies.fetch_add(more, Ordering::Relaxed) + more <= LARGE_BODIES
+        {
+            return;
+        }
+        let slowest = |connection: &Connection| {
+            let (since_ms, bytes) = connection.arriving()?;
+            (counted(bytes) > 0).then_some(since_ms)
+        };
+        if self.close_least(slowest) {
+            self.closed_bodies.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The body of a connection's request is dropped.
+    pub fn body_gone(&self, connection: &Connection) {
+        let bytes = counted(connection.body_gone());
+        if bytes > 0 {
+            self.large_bodies.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// How many connections were closed for their bodies since the last call.
+    pub fn take_closed_bodies(&self) -> usize {
+        self.closed_bodies.swap(0, Ordering::Relaxed)
     }
 
     /// Closes overdue connections.
@@ -147,7 +197,8 @@ impl Connections {
         closed.len()
     }
 
-    fn now_ms(&self) -> u64 {
+    /// Milliseconds since the listener started.
+    pub fn now_ms(&self) -> u64 {
         since_ms(self.began)
     }
 
@@ -166,7 +217,9 @@ impl Drop for Listed {
     fn drop(&mut self) {
         let removed = self.all.open().by_number.remove(&self.number);
         // Outside the lock, to hold it as briefly as possible.
-        drop(removed);
+        if let Some((connection, _)) = removed {
+            self.all.body_gone(&connection);
+        }
         self.all.gone.notify_waiters();
     }
 }
@@ -243,6 +296,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
+}
+
+/// What a body of this size adds to the sum of large ones.
+const fn counted(bytes: usize) -> usize {
+    if bytes > SMALL_BODY { bytes } else { 0 }
 }
 
 fn since_ms(began: Instant) -> u64 {

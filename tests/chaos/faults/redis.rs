@@ -1,7 +1,8 @@
-//! A single Redis: killed, stopped, out of memory, read-only, loading, emptied, its clock stepped.
+//! A single Redis: killed, stopped, out of memory, read-only, loading, taken by others, emptied, its clock stepped.
 
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use sluicegate_tests::process::POLL;
 
 use crate::campaign::Campaign;
@@ -88,8 +89,63 @@ pub async fn all(campaign: &mut Campaign) {
             async |chain, _| chain.redis().loaded().await,
         )
         .await;
+    strangers(campaign).await;
     forgets(campaign).await;
     clock(campaign).await;
+}
+
+/// What other clients of the same Redis do to it.
+async fn strangers(campaign: &mut Campaign) {
+    let fault = Fault::new("a stranger's script blocks Redis for more than three seconds (BUSY)")
+        .once_more();
+    campaign
+        .run(
+            fault.lasts(Duration::from_millis(3_500)),
+            async |chain, _| {
+                send(chain, "CONFIG SET busy-reply-threshold 200").await;
+                let mut connection = chain.redis().connection().await;
+                let script = "local t = redis.call('TIME')[1] + 4; while redis.call('TIME')[1] + 0 < t do end";
+                let mut eval = redis::cmd("EVAL");
+                // Nobody waits for its end.
+                let late: redis::RedisResult<()> =
+                    eval.arg(script).arg(0).query_async(&mut connection).await;
+                assert!(late.is_err(), "it blocks");
+            },
+            async |_, _| {},
+        )
+        .await;
+    let fault = Fault::new("strangers have all of Redis's connections (maxclients)").once_more();
+    let held = std::cell::RefCell::new(None);
+    campaign
+        .run(
+            fault,
+            async |chain, _| {
+                let mut connection = chain.redis().connection().await;
+                for command in [
+                    "CONFIG SET maxclients 1",
+                    "CLIENT KILL TYPE normal SKIPME yes",
+                ] {
+                    send_by(&mut connection, command).await;
+                }
+                held.replace(Some(connection));
+            },
+            async |_, _| {
+                let mut connection = held.take().expect("the only connection");
+                send_by(&mut connection, "CONFIG SET maxclients 10000").await;
+            },
+        )
+        .await;
+}
+
+/// Sends a command by a connection that is open.
+async fn send_by(connection: &mut MultiplexedConnection, words: &str) {
+    let mut words = words.split(' ');
+    let mut command = redis::cmd(words.next().unwrap_or_default());
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    let answer: redis::RedisResult<redis::Value> = command.query_async(connection).await;
+    answer.expect("a command that Redis carries out");
 }
 
 async fn memory(campaign: &mut Campaign) {
