@@ -10,7 +10,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 use crate::support::{per_key, plugin, policy};
 
@@ -244,9 +244,50 @@ async fn s18_bodies_that_arrive_slowly_take_bounded_memory() {
     assert!(grown < 2 * MOST, "{grown} bytes");
     eventually("both ports say so", async || {
         let log = sidecar.log();
-        log.matches("slowest to arrive").count() == 2
+        log.matches("slowest to send").count() == 2
     })
     .await;
+}
+
+/// An answer has 190 KB. The system keeps half a megabyte for each client.
+#[tokio::test(flavor = "multi_thread")]
+async fn s18_answers_that_nobody_reads_take_bounded_memory() {
+    const CLIENTS: usize = 900;
+    const MOST: u64 = 32 << 20;
+    process::limit_files(std::process::id(), FILES_OF_THIS);
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let mut envoy = Kept::to(sidecar.port).await;
+    assert!(envoy.asks().await);
+    let unknown = json!({ "checks": [{ "limit": "of-another-policy", "key": "k" }] });
+    let body = json!({ "decisions": vec![unknown; 1_024] }).to_string();
+    let head = format!(
+        "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let ask = head + &body;
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let (_, answer) = post(&url, body).await;
+    assert!(answer.len() > 1 << 17, "{}", answer.len());
+    let before = peak(&sidecar);
+    let mut held = Vec::new();
+    for _ in 0..CLIENTS {
+        let socket = TcpSocket::new_v4().unwrap();
+        // The system of the other end then takes little.
+        socket.set_recv_buffer_size(1 << 12).unwrap();
+        let address = ([127, 0, 0, 1], sidecar.port).into();
+        let mut stream = socket.connect(address).await.unwrap();
+        // The sidecar may have closed it.
+        let _ = stream.write_all(ask.repeat(6).as_bytes()).await;
+        held.push(stream);
+    }
+    eventually("the slowest are disconnected", async || {
+        sidecar.log().contains("slowest to send or to read")
+    })
+    .await;
+    assert!(envoy.asks().await, "{}", sidecar.log());
+    let grown = peak(&sidecar) - before;
+    assert!(grown < 3 * MOST, "{grown} bytes");
 }
 
 #[tokio::test(flavor = "multi_thread")]

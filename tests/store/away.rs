@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+use sluicegate_tests::client::post;
 use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
@@ -12,7 +14,7 @@ use sluicegate_tests::sidecar::Sidecar;
 use tempfile::TempDir;
 
 use crate::support::{
-    BACK_WITHIN, decide, decide_for, failures, policy, print_measured, wait_until_back,
+    BACK_WITHIN, decide, decide_for, failures, policy, print_measured, verdict, wait_until_back,
 };
 
 const DOWN_FOR: Duration = Duration::from_secs(3);
@@ -45,6 +47,46 @@ async fn a_resumed_redis_is_used_at_once() {
     let time = wait_until_back(&sidecar, "k").await;
     print_measured("Redis stopped for 3 s", time);
     assert!(time < BACK_WITHIN, "{time:?}");
+}
+
+/// Redis carries it out, its answer comes too late, and meanwhile Redis counts as down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_that_redis_may_have_made_is_not_made_again_by_a_share() {
+    /// Each way: a call arrives in time, and its answer does not.
+    const SLOW: Duration = Duration::from_millis(600);
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let store = format!("{{ url: '{}', connections: 1 }}", proxy.url());
+    let policy = policy(&store, "1s", 10).replace("deny", "share");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    eventually("it knows its share", async || {
+        sidecar.metric("sluicegate_sidecars").await == 1.0
+    })
+    .await;
+    let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "other" }], "receipt": true }] });
+    let at = |path| format!("http://127.0.0.1:{}/v1/{path}", sidecar.port);
+    let (_, taken) = post(&at("decide"), body.to_string()).await;
+    let taken: Value = serde_json::from_str(&taken).unwrap();
+    let entry = json!({ "limit": "per-key", "key": "other", "receipt": taken["verdicts"][0]["receipt"][0] });
+    let give_back = json!({ "give_backs": [entry] }).to_string();
+    let (ask, give) = (at("give-back"), || give_back.clone());
+    proxy.set(Mode::Slow(SLOW));
+    // Two calls without an answer, after a second: Redis counts as down 100 ms later, and the decision's call ends after that.
+    let (_, _, outcome) = tokio::join!(post(&ask, give()), post(&ask, give()), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        decide(&sidecar, "k").await
+    });
+    assert_eq!(outcome, "unavailable", "{}", sidecar.log());
+    assert_eq!(decide(&sidecar, "later").await, "admitted", "by its share");
+    proxy.set(Mode::Pass);
+    wait_until_back(&sidecar, "k").await;
+    eventually("everything is written back", async || {
+        sidecar.metric("sluicegate_unwritten_buckets").await == 0.0
+    })
+    .await;
+    let left = verdict(&sidecar, "k").await["remaining"].as_u64().unwrap();
+    assert_eq!(left, 10 - 3, "Redis made it, and the two after it");
 }
 
 /// Redis does not carry out calls when it resumes that were sent before the sidecar knew that it had stopped.
@@ -81,7 +123,7 @@ async fn s6_a_decision_answered_unavailable_takes_nothing_when_redis_resumes() {
         "{admitted} of {asked}"
     );
     wait_until_back(&sidecar, "warm").await;
-    let last = crate::support::verdict(&sidecar, "k").await;
+    let last = verdict(&sidecar, "k").await;
     let taken = QUOTA - last["remaining"].as_u64().unwrap();
     // When the machine stalls, an answer that Redis gave in time may come too late.
     let lost = taken - 1 - u64::try_from(admitted).unwrap();
@@ -326,8 +368,8 @@ async fn s24_a_clock_that_is_set_back_ends_the_cached_denials_of_filters_too() {
     let epoch = async || {
         let body = r#"{ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }"#;
         let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-        let (_, answer) = sluicegate_tests::client::post(&url, body).await;
-        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let (_, answer) = post(&url, body).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
         answer["epoch"].as_u64().unwrap()
     };
     wait_until_back(&sidecar, "k").await;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::fallback::{Fallback, Mode};
 use super::plan::Plan;
 use crate::policy::WhenStoreIsDown;
-use crate::store::batch::Batcher;
+use crate::store::batch::{Answer, Batcher};
 use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
 
@@ -51,7 +51,7 @@ impl Settler {
         self.asked.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.store.timeout();
         let held = self.outage.held_back(&self.store, batch, deadline).await;
-        let outcomes = if held.is_empty() && !plan.has_mixed_specs {
+        let Answer { outcomes, in_doubt } = if held.is_empty() && !plan.has_mixed_specs {
             self.batcher.decide(Arc::clone(batch), parent).await
         } else {
             let may_go = |index: &usize| !held.get(*index).is_some_and(|held| *held);
@@ -67,11 +67,14 @@ impl Settler {
             return (outcomes, Vec::new());
         }
         let mut fallbacks = Vec::with_capacity(outcomes.len());
-        for ((decision, limits), outcome) in plan.takes().zip(&outcomes) {
+        for (index, ((decision, limits), outcome)) in plan.takes().zip(&outcomes).enumerate() {
+            let held = held.get(index).is_some_and(|held| *held);
             let fallback = match Mode::of(limits.clone()) {
                 _ if outcome.is_some() => Fallback::NoVerdict(None),
                 Mode::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
                 Mode::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
+                // A share that admitted it would count it once more.
+                Mode::Share if in_doubt && !held => Fallback::NoVerdict(None),
                 Mode::Share => {
                     let shared = limits
                         .enumerate()
@@ -93,24 +96,20 @@ impl Settler {
     }
 
     /// The store's outcomes for some decisions of a batch, in this order; none for the others.
-    async fn settle_some(
-        &self,
-        batch: &Batch,
-        order: &[usize],
-        parent: Option<Parent>,
-    ) -> Vec<Option<Outcome>> {
+    async fn settle_some(&self, batch: &Batch, order: &[usize], parent: Option<Parent>) -> Answer {
         let mut some = BatchBuilder::new();
         for decision in order.iter().filter_map(|index| batch.decisions.get(*index)) {
             some.add(batch, decision);
         }
         let some = Arc::new(some.finish());
+        let answer = self.batcher.decide(some, parent).await;
         let mut outcomes = vec![None; batch.decisions.len()];
-        for (index, outcome) in order.iter().zip(self.batcher.decide(some, parent).await) {
+        for (index, outcome) in order.iter().zip(answer.outcomes) {
             if let Some(place) = outcomes.get_mut(*index) {
                 *place = outcome;
             }
         }
-        outcomes
+        Answer { outcomes, ..answer }
     }
 
     /// The store's outcomes for decisions that take units in advance; none while what it knows of their keys is incomplete.
@@ -119,7 +118,7 @@ impl Settler {
         if !held.await.is_empty() {
             return vec![None; batch.decisions.len()];
         }
-        self.batcher.decide(batch, None).await
+        self.batcher.decide(batch, None).await.outcomes
     }
 
     /// The clock of the store that keeps a bucket, in microseconds, if it is up and its clock is known.

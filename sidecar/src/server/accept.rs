@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -33,6 +34,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Pause after the system refused a connection for lack of file descriptors or memory: an immediate retry would fail too.
 const AFTER_A_REFUSAL: Duration = Duration::from_millis(50);
+
+/// What the system keeps for a client that does not read, twice: enough for the largest answer. Left alone, it keeps four
+/// megabytes for each.
+const SEND_BUFFER: usize = 256 << 10;
 
 /// One of the two ports.
 #[derive(Debug)]
@@ -73,6 +78,7 @@ impl Accept for TcpListener {
         let (stream, _) = self.accept().await?;
         // Each answer is one write; without this, the next one might wait for the client's acknowledgement.
         stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
         Ok(stream)
     }
 }
@@ -109,8 +115,8 @@ async fn run(
                     phases.mark_unchanged();
                     let (router, phases) = (face.router.clone(), phases.clone());
                     let (all, head) = (Arc::clone(&connections), face.max_head_bytes);
-                    let admitted = connections.admit(|connection, began| {
-                        converse(Watched { stream, connection, began }, all, head, router, phases)
+                    let admitted = connections.admit(|connection| {
+                        converse(Watched { stream, connection, all }, head, router, phases)
                     });
                     trouble.at_the_cap(admitted, face.max_connections);
                 }
@@ -153,14 +159,13 @@ fn is_the_clients(error: &io::Error) -> bool {
 /// Serves one connection until it closes.
 async fn converse<S>(
     stream: Watched<S>,
-    all: Arc<Connections>,
     max_head_bytes: usize,
     router: Router,
     mut phases: watch::Receiver<Phase>,
 ) where
     S: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static,
 {
-    let connection = Arc::clone(&stream.connection);
+    let (connection, all) = (Arc::clone(&stream.connection), Arc::clone(&stream.all));
     let seen = phases.clone();
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
@@ -195,8 +200,10 @@ async fn answered(
     answer: impl Future<Output = Result<axum::response::Response, Infallible>>,
 ) -> Result<axum::response::Response, Infallible> {
     let mut answer = answer.await?;
-    connection.answered();
-    all.body_gone(connection);
+    // A stream of events has no size.
+    let bytes = answer.body().size_hint().exact().unwrap_or(0);
+    connection.answered(all.now_ms(), bytes);
+    all.count(connection);
     // A client with several sidecars connects to another one, without an error. A client with this one only connects
     // again: the drain does not close connections that were opened during it.
     if last || phases.has_changed().unwrap_or(true) {
@@ -239,7 +246,7 @@ impl Trouble {
             warn!(
                 listener = self.listener,
                 connections = closed,
-                "bodies of requests took more than {} MiB: those that were slowest to arrive were closed",
+                "large bodies took more than {} MiB: clients that were slowest to send or to read them were disconnected",
                 LARGE_BODIES >> 20
             );
         }

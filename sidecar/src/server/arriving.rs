@@ -39,10 +39,11 @@ impl Body for Arriving {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
-            self.all.body_grew(&self.connection, bytes);
+            self.connection.body_grew(bytes as u64);
+            self.all.count(&self.connection);
         }
         if frame.is_none() || self.body.is_end_stream() {
-            self.connection.body_arrived();
+            self.connection.body_ended();
         }
         Poll::Ready(frame)
     }

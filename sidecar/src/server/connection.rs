@@ -1,7 +1,7 @@
 //! The state of an open connection: whether it is overdue, and which connection to close when there are too many. No
 //! clock and no I/O: times are milliseconds since the listener started.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long a client may take.
@@ -25,10 +25,16 @@ pub(super) struct Connection {
     asked: AtomicBool,
     /// At least one answer has begun.
     answered: AtomicBool,
-    /// When the body that is arriving began; `NONE` without one.
+    /// When the body of the request began to arrive; `NONE` once it is here, and without one.
     body_ms: AtomicU64,
-    /// Bytes of the body of the request that is being served.
-    body_bytes: AtomicUsize,
+    /// Bytes of it that are here.
+    body_bytes: AtomicU64,
+    /// Since when there are answers that the system has not taken, because the client does not read; `NONE` without any.
+    unread_ms: AtomicU64,
+    /// Their bytes. There may be several: a client may ask again before it reads.
+    unread_bytes: AtomicU64,
+    /// What [`Self::held_bytes`] was counted as.
+    pub counted_bytes: AtomicI64,
 }
 
 const NONE: u64 = u64::MAX;
@@ -46,7 +52,10 @@ impl Connection {
             asked: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             body_ms: AtomicU64::new(NONE),
-            body_bytes: AtomicUsize::new(0),
+            body_bytes: AtomicU64::new(0),
+            unread_ms: AtomicU64::new(NONE),
+            unread_bytes: AtomicU64::new(0),
+            counted_bytes: AtomicI64::new(0),
         }
     }
 
@@ -64,6 +73,12 @@ impl Connection {
         self.active_ms.store(now_ms, Ordering::Relaxed);
     }
 
+    /// The system has taken all answers.
+    pub fn sent_all(&self) {
+        self.unread_bytes.store(0, Ordering::Relaxed);
+        self.unread_ms.store(NONE, Ordering::Relaxed);
+    }
+
     /// A whole head has been read, and a body will follow or not.
     pub fn asked(&self, now_ms: u64, with_body: bool) {
         self.asked.store(true, Ordering::Relaxed);
@@ -72,26 +87,30 @@ impl Connection {
         self.body_ms.store(body_ms, Ordering::Relaxed);
     }
 
-    /// More of the body has arrived; its size before and after.
-    pub fn body_grew(&self, bytes: usize) -> (usize, usize) {
-        let before = self.body_bytes.fetch_add(bytes, Ordering::Relaxed);
-        (before, before.saturating_add(bytes))
+    /// More of the request's body has arrived.
+    pub fn body_grew(&self, bytes: u64) {
+        self.body_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// All of the body has arrived.
-    pub fn body_arrived(&self) {
+    /// All of the request's body has arrived.
+    pub fn body_ended(&self) {
         self.body_ms.store(NONE, Ordering::Relaxed);
     }
 
-    /// The body is dropped; its size before.
-    pub fn body_gone(&self) -> usize {
-        self.body_bytes.swap(0, Ordering::Relaxed)
+    /// Bytes that the sidecar holds for the client: of its request's body, and of answers.
+    pub fn held_bytes(&self) -> u64 {
+        let [body, unread] = [&self.body_bytes, &self.unread_bytes];
+        body.load(Ordering::Relaxed)
+            .saturating_add(unread.load(Ordering::Relaxed))
     }
 
-    /// Since when a body has been arriving, and how much of it has, if one is.
-    pub fn arriving(&self) -> Option<(u64, usize)> {
-        let body_ms = self.body_ms.load(Ordering::Relaxed);
-        (body_ms != NONE).then(|| (body_ms, self.body_bytes.load(Ordering::Relaxed)))
+    /// Since when the client has been sending a body or reading answers, if it is.
+    pub fn slow_since_ms(&self) -> Option<u64> {
+        let [body, unread] = [&self.body_ms, &self.unread_ms];
+        let since_ms = body
+            .load(Ordering::Relaxed)
+            .min(unread.load(Ordering::Relaxed));
+        (since_ms != NONE).then_some(since_ms)
     }
 
     /// Whether a request is being served.
@@ -99,8 +118,14 @@ impl Connection {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// The answer begins.
-    pub fn answered(&self) {
+    /// The answer begins; its body has so many bytes. It may not have waited for the request's.
+    pub fn answered(&self, now_ms: u64, bytes: u64) {
+        self.body_ended();
+        self.body_bytes.store(0, Ordering::Relaxed);
+        if bytes > 0 {
+            self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.unread_ms.fetch_min(now_ms, Ordering::Relaxed);
+        }
         self.answered.store(true, Ordering::Relaxed);
         self.asked.store(false, Ordering::Relaxed);
     }
@@ -119,16 +144,18 @@ impl Connection {
     }
 
     /// Its rank for being closed; `None` while a client that got an answer before waits for the next one, having sent all of
-    /// the request.
+    /// the request and read all before.
     pub fn rank(&self) -> Option<Rank> {
         if !self.answered.load(Ordering::Relaxed) {
             // Not by its last byte: sending a byte now and then must not protect a connection.
             return Some((false, self.opened_ms));
         }
-        if let Some((since_ms, _)) = self.arriving() {
-            return Some((true, since_ms));
-        }
-        (!self.is_asked()).then(|| (true, self.active_ms.load(Ordering::Relaxed)))
+        let since_ms = if self.is_asked() {
+            self.slow_since_ms()?
+        } else {
+            self.active_ms.load(Ordering::Relaxed)
+        };
+        Some((true, since_ms))
     }
 }
 
@@ -166,7 +193,7 @@ mod tests {
         let connection = Connection::opened(0);
         connection.received(1);
         connection.asked(1, false);
-        connection.answered();
+        connection.answered(1, 0);
         for now_ms in (1..500_000).step_by(1_000) {
             connection.sent(now_ms);
             assert!(!connection.is_overdue(now_ms, PATIENCE));
@@ -180,7 +207,7 @@ mod tests {
         for known in [&kept, &waits] {
             known.received(10);
             known.asked(10, false);
-            known.answered();
+            known.answered(10, 0);
         }
         stranger.received(11);
         older.received(12);
@@ -189,7 +216,7 @@ mod tests {
         waits.asked(21, true);
         assert!(older.rank() < stranger.rank() && stranger.rank() < kept.rank());
         assert!(kept.rank() < waits.rank(), "its body is arriving");
-        waits.body_arrived();
+        waits.body_ended();
         assert_eq!(waits.rank(), None);
     }
 }

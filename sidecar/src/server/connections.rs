@@ -6,7 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -19,10 +19,10 @@ use tokio::task::AbortHandle;
 use super::connection::{Connection, Patience, Rank};
 
 /// A body up to this size is not counted: a filter's question for dozens of requests, which no flood of others may affect.
-const SMALL_BODY: usize = 16 << 10;
+const SMALL_BODY: i64 = 16 << 10;
 
-/// Most bytes of larger bodies, all together.
-pub(super) const LARGE_BODIES: usize = 32 << 20;
+/// Most bytes of larger bodies, of requests and of answers that are not sent yet, all together.
+pub(super) const LARGE_BODIES: i64 = 32 << 20;
 
 /// The open connections of a listener.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ pub(super) struct Connections {
     open: Mutex<Open>,
     /// Notified when a connection closes.
     gone: Notify,
-    /// Bytes of bodies that are not small.
-    large_bodies: AtomicUsize,
+    /// Bytes of bodies that are not small. Below 0 for a moment if one is forgotten while it is counted.
+    large_bodies: AtomicI64,
     /// Connections that were closed for their bodies, and are not reported yet.
     closed_bodies: AtomicUsize,
 }
@@ -65,13 +65,13 @@ impl Connections {
             began: Instant::now(),
             open: Mutex::default(),
             gone: Notify::new(),
-            large_bodies: AtomicUsize::new(0),
+            large_bodies: AtomicI64::new(0),
             closed_bodies: AtomicUsize::new(0),
         }
     }
 
     /// Serves a new connection in its own task, closing another one if necessary and possible.
-    pub fn admit<F>(self: &Arc<Self>, serve: impl FnOnce(Arc<Connection>, Instant) -> F) -> Admitted
+    pub fn admit<F>(self: &Arc<Self>, serve: impl FnOnce(Arc<Connection>) -> F) -> Admitted
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -80,12 +80,13 @@ impl Connections {
             return Admitted::No;
         }
         let connection = Arc::new(Connection::opened(self.now_ms()));
-        let served = serve(Arc::clone(&connection), self.began);
+        let served = serve(Arc::clone(&connection));
         // The lock is held until it is in the list: the task may end at once and remove it.
         let mut open = self.open();
         open.number += 1;
         let listed = Listed {
             number: open.number,
+            connection: Arc::clone(&connection),
             all: Arc::clone(self),
         };
         let number = listed.number;
@@ -127,35 +128,33 @@ impl Connections {
         if let Some((connection, task)) = closed {
             task.abort();
             // Now, or what arrives before the task has ended would close others too.
-            self.body_gone(&connection);
+            self.forget(&connection);
         }
         true
     }
 
-    /// More of a body has arrived. If large ones now take too much together, closes the connection whose large body has been
-    /// arriving for longest: a client that means to be answered sends a body at once.
-    pub fn body_grew(&self, connection: &Connection, bytes: usize) {
-        let (before, after) = connection.body_grew(bytes);
-        let more = counted(after) - counted(before);
-        if more == 0 || self.large_bodies.fetch_add(more, Ordering::Relaxed) + more <= LARGE_BODIES
-        {
+    /// Counts what is held for a client now. If that is more than before, and large bodies now take too much together, closes
+    /// the connection whose client has been sending or reading a large one for longest: others do that at once.
+    pub fn count(&self, connection: &Connection) {
+        let after = counted(connection.held_bytes());
+        let more = after - connection.counted_bytes.swap(after, Ordering::Relaxed);
+        if more == 0 {
             return;
         }
+        let all = self.large_bodies.fetch_add(more, Ordering::Relaxed) + more;
         let slowest = |connection: &Connection| {
-            let (since_ms, bytes) = connection.arriving()?;
-            (counted(bytes) > 0).then_some(since_ms)
+            let large = counted(connection.held_bytes()) > 0;
+            connection.slow_since_ms().filter(|_| large)
         };
-        if self.close_least(slowest) {
+        if more > 0 && all > LARGE_BODIES && self.close_least(slowest) {
             self.closed_bodies.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The body of a connection's request is dropped.
-    pub fn body_gone(&self, connection: &Connection) {
-        let bytes = counted(connection.body_gone());
-        if bytes > 0 {
-            self.large_bodies.fetch_sub(bytes, Ordering::Relaxed);
-        }
+    /// No longer counts what is held for a client.
+    fn forget(&self, connection: &Connection) {
+        let bytes = connection.counted_bytes.swap(0, Ordering::Relaxed);
+        self.large_bodies.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// How many connections were closed for their bodies since the last call.
@@ -199,7 +198,7 @@ impl Connections {
 
     /// Milliseconds since the listener started.
     pub fn now_ms(&self) -> u64 {
-        since_ms(self.began)
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -210,6 +209,7 @@ impl Connections {
 /// Removes a connection from the list when its task ends, for any reason.
 struct Listed {
     number: u64,
+    connection: Arc<Connection>,
     all: Arc<Connections>,
 }
 
@@ -217,9 +217,9 @@ impl Drop for Listed {
     fn drop(&mut self) {
         let removed = self.all.open().by_number.remove(&self.number);
         // Outside the lock, to hold it as briefly as possible.
-        if let Some((connection, _)) = removed {
-            self.all.body_gone(&connection);
-        }
+        drop(removed);
+        // It may have been counted again since it was removed.
+        self.all.forget(&self.connection);
         self.all.gone.notify_waiters();
     }
 }
@@ -229,7 +229,7 @@ impl Drop for Listed {
 pub(super) struct Watched<S> {
     pub stream: S,
     pub connection: Arc<Connection>,
-    pub began: Instant,
+    pub all: Arc<Connections>,
 }
 
 impl<S: AsyncRead + AsFd + Unpin> AsyncRead for Watched<S> {
@@ -246,7 +246,7 @@ impl<S: AsyncRead + AsFd + Unpin> AsyncRead for Watched<S> {
         }
         ready!(read)?;
         if buffer.filled().len() > before {
-            self.connection.received(since_ms(self.began));
+            self.connection.received(self.all.now_ms());
         }
         Poll::Ready(Ok(()))
     }
@@ -271,7 +271,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
-        self.connection.sent(since_ms(self.began));
+        self.connection.sent(self.all.now_ms());
         Poll::Ready(Ok(written))
     }
 
@@ -281,7 +281,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
-        self.connection.sent(since_ms(self.began));
+        self.connection.sent(self.all.now_ms());
         Poll::Ready(Ok(written))
     }
 
@@ -290,6 +290,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes when it has written everything.
+        self.connection.sent_all();
+        self.all.count(&self.connection);
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -298,11 +301,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// What a body of this size adds to the sum of large ones.
-const fn counted(bytes: usize) -> usize {
+/// What so many bytes add to the sum of large bodies.
+fn counted(bytes: u64) -> i64 {
+    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
     if bytes > SMALL_BODY { bytes } else { 0 }
-}
-
-fn since_ms(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

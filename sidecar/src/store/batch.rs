@@ -8,4 +8,4 @@
 mod queue;
 mod worker;
 
-pub use worker::Batcher;
+pub use worker::{Answer, Batcher};

@@ -14,7 +14,10 @@ pub enum StoreError {
     /// No answer within the policy's `store_timeout`.
     #[error("no answer from the store within {0:?}")]
     Timeout(Duration),
-    /// Redis cannot be reached, or the connection broke.
+    /// The connection broke during a call.
+    #[error("the connection to Redis broke during the call: {}", without_arguments(.0))]
+    Cut(#[source] RedisError),
+    /// Redis cannot be reached, or the connection broke before.
     #[error("cannot reach Redis: {0}")]
     Connection(#[source] ConnectionError),
     /// Redis did not accept the user and password.
@@ -131,7 +134,7 @@ impl StoreError {
     pub const fn kind(&self) -> FailureKind {
         match self {
             Self::Timeout(_) => FailureKind::Timeout,
-            Self::Connection(_) => FailureKind::Connection,
+            Self::Cut(_) | Self::Connection(_) => FailureKind::Connection,
             Self::Authentication(_) => FailureKind::Auth,
             Self::Refused(_) => FailureKind::Refused,
             Self::Reply(_) => FailureKind::Reply,
@@ -139,6 +142,32 @@ impl StoreError {
             Self::Late => FailureKind::Late,
             Self::Full(_) => FailureKind::Full,
         }
+    }
+
+    /// Of a call that was sent: its connection may have broken.
+    pub(super) fn of_call(error: RedisError) -> Self {
+        match Self::from(error) {
+            Self::Connection(ConnectionError::Redis(error))
+                if !matches!(error.kind(), ErrorKind::Server(_)) =>
+            {
+                Self::Cut(error)
+            }
+            other => other,
+        }
+    }
+
+    /// Of a call that is not sent, because an earlier one failed with this error.
+    pub(super) fn before_call(self) -> Self {
+        match self {
+            Self::Timeout(_) => ConnectionError::BecameSilent.into(),
+            Self::Cut(error) => ConnectionError::Redis(error).into(),
+            other => other,
+        }
+    }
+
+    /// Whether Redis may have carried out the call.
+    pub(super) const fn is_in_doubt(&self) -> bool {
+        matches!(self, Self::Timeout(_) | Self::Cut(_) | Self::Reply(_))
     }
 
     /// Whether Redis refuses to run the script for now, for example because it is out of memory. Excludes redirections to
@@ -166,7 +195,7 @@ impl StoreError {
                 error.kind(),
                 ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown)
             ),
-            Self::Connection(_) | Self::Authentication(_) => true,
+            Self::Cut(_) | Self::Connection(_) | Self::Authentication(_) => true,
             // Redis 6 wraps an error inside a script in another one.
             Self::Refused(error) => {
                 matches!(

@@ -211,7 +211,7 @@ impl Outage {
 /// Why the shares do not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoShare {
-    /// The store is not known to be down: it may have executed a call that it did not answer.
+    /// The store is not known to be down.
     NotDown,
     /// The store never reported how many sidecars there are.
     PositionUnknown,

@@ -14,6 +14,11 @@ pub struct StoreReply {
 }
 
 impl StoreReply {
+    /// Whether the store may have carried out decisions that it did not answer.
+    pub fn is_in_doubt(&self) -> bool {
+        self.errors.iter().any(StoreError::is_in_doubt)
+    }
+
     /// The answer of a store that is one node.
     pub fn whole<E: Into<StoreError>>(
         batch: &Batch,

@@ -2,6 +2,7 @@
 //! selects what goes together. On a Redis Cluster there are many queues, each with its own call; `lanes.rs` assigns them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -23,12 +24,32 @@ use crate::telemetry::traces::{Parent, StoreSpan};
 /// workers and clients, not requests. Each lane has its own bound, or callers that wait for a dead node would use it up.
 const MAX_CALLERS: usize = 4_096;
 
+/// What a caller learns.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// In the order of the decisions; `None` where the store did not answer.
+    pub outcomes: Vec<Option<Outcome>>,
+    /// The store may have carried out some of those that it did not answer.
+    pub in_doubt: bool,
+}
+
+impl Answer {
+    fn none(decisions: usize, in_doubt: bool) -> Self {
+        Self {
+            outcomes: vec![None; decisions],
+            in_doubt,
+        }
+    }
+}
+
 /// A waiting caller.
 #[derive(Debug)]
 struct Waiter {
     since: Instant,
     trace: Option<Parent>,
-    answer: oneshot::Sender<Vec<Option<Outcome>>>,
+    /// A call with some of its decisions failed in doubt.
+    in_doubt: AtomicBool,
+    answer: oneshot::Sender<Answer>,
 }
 
 /// The queues in front of a store: one, or one per lane.
@@ -71,10 +92,10 @@ impl Batcher {
     }
 
     /// Decides a batch, together with other waiting decisions.
-    pub async fn decide(&self, batch: Arc<Batch>, trace: Option<Parent>) -> Vec<Option<Outcome>> {
+    pub async fn decide(&self, batch: Arc<Batch>, trace: Option<Parent>) -> Answer {
         let decisions = batch.decisions.len();
         if decisions == 0 {
-            return Vec::new();
+            return Answer::default();
         }
         let started = trace.is_some().then(Instant::now);
         if let Some(reply) = self.shared.store.decide_at_once(&batch) {
@@ -85,7 +106,10 @@ impl Batcher {
                 // Neither logged nor an outage: known keys are still decided.
                 self.shared.metrics.count_store_failure(error.kind());
             }
-            return reply.decisions;
+            return Answer {
+                outcomes: reply.decisions,
+                in_doubt: false,
+            };
         }
         if let [lane] = self.lanes.as_slice() {
             return self.decide_in(lane, batch.into(), trace).await;
@@ -97,9 +121,11 @@ impl Batcher {
             async move { Some(self.decide_in(lane?, slice, trace).await) }
         };
         let answers = join_all(slices.iter().map(decide_slice)).await;
-        let mut whole = vec![None; decisions];
-        for ((_, slice), outcomes) in slices.iter().zip(answers) {
-            slice.put_back(outcomes.unwrap_or_default(), &mut whole);
+        let mut whole = Answer::none(decisions, false);
+        for ((_, slice), answer) in slices.iter().zip(answers) {
+            let answer = answer.unwrap_or_default();
+            slice.put_back(answer.outcomes, &mut whole.outcomes);
+            whole.in_doubt |= answer.in_doubt;
         }
         whole
     }
@@ -114,24 +140,25 @@ impl Batcher {
         lane: &mpsc::Sender<(BatchSlice, Waiter)>,
         slice: BatchSlice,
         trace: Option<Parent>,
-    ) -> Vec<Option<Outcome>> {
+    ) -> Answer {
         let decisions = slice.len();
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter {
             since: Instant::now(),
             trace,
+            in_doubt: AtomicBool::new(false),
             answer,
         };
         if lane.try_send((slice, waiter)).is_err() {
             self.shared.record_dropped(FailureKind::Overloaded);
-            return vec![None; decisions];
+            return Answer::none(decisions, false);
         }
         match tokio::time::timeout(self.max_wait, answered).await {
-            Ok(Ok(outcomes)) => outcomes,
-            // Dropping the receiver removes the caller from the queue.
+            Ok(Ok(answer)) => answer,
+            // Dropping the receiver removes the caller from the queue. A call with its decisions may be under way.
             _ => {
                 self.shared.record_dropped(FailureKind::Late);
-                vec![None; decisions]
+                Answer::none(decisions, true)
             }
         }
     }
@@ -192,9 +219,17 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(BatchSlice,
         if let Some(span) = span {
             span.end(reply.errors.first().map(StoreError::kind));
         }
+        if reply.is_in_doubt() {
+            let callers = queue.all_in(&call);
+            callers.for_each(|caller| caller.in_doubt.store(true, Ordering::Relaxed));
+        }
         for (caller, outcomes) in queue.answer(&call, reply.decisions) {
+            let answer = Answer {
+                outcomes,
+                in_doubt: caller.in_doubt.into_inner(),
+            };
             // The caller may have left in the meantime.
-            let _ = caller.answer.send(outcomes);
+            let _ = caller.answer.send(answer);
         }
     }
 }

@@ -217,10 +217,10 @@ impl Connection {
             }
             return Err(error);
         };
-        let answer = answer.map_err(StoreError::from);
+        let answer = answer.map_err(StoreError::of_call);
         match &answer {
             Err(error) if error.ends_connection() => {
-                self.report(ConnectionHealth::Broken(error.clone()))
+                self.report(ConnectionHealth::Broken(error.clone().before_call()))
             }
             // Redis may refuse every call, or only this one.
             Err(error) if error.is_refusal() => {

@@ -46,7 +46,8 @@ impl Node {
 
     /// The connection for the next call; see [`ConnectionPool::connection`].
     pub async fn connection(&self, deadline: Deadline) -> Result<Arc<Connection>, StoreError> {
-        self.pool.connection(deadline).await
+        let connection = self.pool.connection(deadline).await;
+        connection.map_err(StoreError::before_call)
     }
 
     /// Whether it has been down for a while: calls fail without being sent.
