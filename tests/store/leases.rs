@@ -9,7 +9,7 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::sidecar::{Sidecar, metric_in};
 
 const QUOTA: u64 = 100_000;
 /// Long leases, so that a machine that stalls does not end them before a test looks; the step is an hour.
@@ -89,12 +89,20 @@ async fn warm(sidecar: &Sidecar) -> u64 {
 
 /// Waits until the sidecar holds nothing; then every unit is accounted for, here and in the store.
 async fn all_is_accounted_for(sidecar: &Sidecar, admitted: u64) {
-    eventually("everything is returned", async || held(sidecar).await == 0).await;
-    let (granted, spent) = (
-        units(sidecar, "granted").await,
-        units(sidecar, "spent").await,
-    );
-    assert_eq!(granted, spent + units(sidecar, "returned").await);
+    // What is on its way back is neither held nor returned.
+    eventually("everything is returned", async || {
+        let metrics = sidecar.metrics().await;
+        let of = |event| {
+            metric_in(
+                &metrics,
+                &format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}"),
+            )
+        };
+        let held = metric_in(&metrics, "sluicegate_lease_units_held{limit=\"hot\"}");
+        held == 0.0 && of("granted") == of("spent") + of("returned")
+    })
+    .await;
+    let spent = units(sidecar, "spent").await;
     assert!(spent > 0);
     eventually("the store holds what was admitted", async || {
         used(sidecar).await == admitted
