@@ -211,6 +211,9 @@ async fn what_a_share_admitted_is_written_back_to_every_limit_of_a_subject() {
     .await;
     for check in all {
         let looked = ask(json!([check]), true).await;
-        assert_eq!(looked["remaining"], 100 - ADMITTED, "{check}: {looked}");
+        let left = looked["remaining"].as_u64().expect("a number");
+        // What the node had received of a decision without a verdict, it may have made when it went on: one of each connection.
+        let known = 100 - ADMITTED;
+        assert!((known - 2..=known).contains(&left), "{check}: {looked}");
     }
 }
