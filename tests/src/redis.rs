@@ -59,12 +59,7 @@ impl Redis {
     /// # Panics
     /// It answers with an error, or does not answer.
     pub async fn command<T: redis::FromRedisValue>(&self, words: &str) -> T {
-        let mut words = words.split(' ');
-        let mut command = redis::cmd(words.next().expect("a command"));
-        for word in words {
-            command.arg(word);
-        }
-        command
+        from_words(words)
             .query_async(&mut self.connection().await)
             .await
             .expect("an answer")
@@ -190,6 +185,16 @@ pub(crate) async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnecti
     redis::Client::open(("127.0.0.1", port))?
         .get_multiplexed_async_connection()
         .await
+}
+
+/// A command, from its words.
+pub fn from_words(words: &str) -> redis::Cmd {
+    let mut words = words.split(' ');
+    let mut command = redis::cmd(words.next().unwrap_or_default());
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command
 }
 
 /// The redis-server on PATH, or the one that `make versions` tries: Redis or Valkey, of any version.

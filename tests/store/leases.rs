@@ -59,14 +59,20 @@ fn times(number: usize, checks: &[Value]) -> Vec<Value> {
 }
 
 async fn units(sidecar: &Sidecar, event: &str) -> u64 {
+    units_in(&sidecar.metrics().await, event)
+}
+
+fn units_in(metrics: &str, event: &str) -> u64 {
     let name = format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}");
-    sidecar.metric(&name).await as u64
+    metric_in(metrics, &name) as u64
 }
 
 async fn held(sidecar: &Sidecar) -> u64 {
-    sidecar
-        .metric("sluicegate_lease_units_held{limit=\"hot\"}")
-        .await as u64
+    held_in(&sidecar.metrics().await)
+}
+
+fn held_in(metrics: &str) -> u64 {
+    metric_in(metrics, "sluicegate_lease_units_held{limit=\"hot\"}") as u64
 }
 
 /// What the store holds for the key: a peek is never made from a lease.
@@ -92,14 +98,8 @@ async fn all_is_accounted_for(sidecar: &Sidecar, admitted: u64) {
     // What is on its way back is neither held nor returned.
     eventually("everything is returned", async || {
         let metrics = sidecar.metrics().await;
-        let of = |event| {
-            metric_in(
-                &metrics,
-                &format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}"),
-            )
-        };
-        let held = metric_in(&metrics, "sluicegate_lease_units_held{limit=\"hot\"}");
-        held == 0.0 && of("granted") == of("spent") + of("returned")
+        let of = |event| units_in(&metrics, event);
+        held_in(&metrics) == 0 && of("granted") == of("spent") + of("returned")
     })
     .await;
     let spent = units(sidecar, "spent").await;

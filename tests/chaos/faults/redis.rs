@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use sluicegate_tests::process::POLL;
+use sluicegate_tests::redis::from_words;
 
 use crate::campaign::Campaign;
 use crate::chain::{Chain, Place};
@@ -139,12 +140,7 @@ async fn strangers(campaign: &mut Campaign) {
 
 /// Sends a command by a connection that is open.
 async fn send_by(connection: &mut MultiplexedConnection, words: &str) {
-    let mut words = words.split(' ');
-    let mut command = redis::cmd(words.next().unwrap_or_default());
-    words.for_each(|word| {
-        command.arg(word);
-    });
-    let answer: redis::RedisResult<redis::Value> = command.query_async(connection).await;
+    let answer: redis::RedisResult<redis::Value> = from_words(words).query_async(connection).await;
     answer.expect("a command that Redis carries out");
 }
 

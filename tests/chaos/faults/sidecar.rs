@@ -42,10 +42,12 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("sidecar restarted five times in a row (SIGKILL)");
     campaign
         .run(
-            // It may start within the time between two requests.
-            fault.unnoticed().lasts(Duration::ZERO),
+            fault.lasts(Duration::ZERO),
             async |chain, _| {
                 for _ in 0..5 {
+                    chain.sidecar.kill();
+                    // Longer than the time between two requests, or nobody would feel it.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
                     chain.sidecar.restart().await;
                     tokio::time::sleep(Duration::from_millis(300)).await;
                 }
