@@ -51,11 +51,12 @@ impl Settler {
         self.asked.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.store.timeout();
         let held = self.outage.held_back(&self.store, batch, deadline).await;
+        let is_held = |index: usize| held.get(index).is_some_and(|held| *held);
         let Answer { outcomes, in_doubt } = if held.is_empty() && !plan.has_mixed_specs {
             self.batcher.decide(Arc::clone(batch), parent).await
         } else {
-            let may_go = |index: &usize| !held.get(*index).is_some_and(|held| *held);
-            let mut order: Vec<_> = (0..batch.decisions.len()).filter(may_go).collect();
+            let may_go = (0..batch.decisions.len()).filter(|index| !is_held(*index));
+            let mut order: Vec<_> = may_go.collect();
             if plan.has_mixed_specs {
                 // A store call has one quota per key, so there is one call for each rank of quotas.
                 let ranks = batch.spec_ranks();
@@ -68,13 +69,12 @@ impl Settler {
         }
         let mut fallbacks = Vec::with_capacity(outcomes.len());
         for (index, ((decision, limits), outcome)) in plan.takes().zip(&outcomes).enumerate() {
-            let held = held.get(index).is_some_and(|held| *held);
             let fallback = match Mode::of(limits.clone()) {
                 _ if outcome.is_some() => Fallback::NoVerdict(None),
                 Mode::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
                 Mode::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
                 // A share that admitted it would count it once more.
-                Mode::Share if in_doubt && !held => Fallback::NoVerdict(None),
+                Mode::Share if in_doubt && !is_held(index) => Fallback::NoVerdict(None),
                 Mode::Share => {
                     let shared = limits
                         .enumerate()

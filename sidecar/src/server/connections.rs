@@ -137,10 +137,11 @@ impl Connections {
     /// the connection whose client has been sending or reading a large one for longest: others do that at once.
     pub fn count(&self, connection: &Connection) {
         let after = counted(connection.held_bytes());
-        let more = after - connection.counted_bytes.swap(after, Ordering::Relaxed);
-        if more == 0 {
+        // Nearly always both are 0.
+        if connection.counted_bytes.load(Ordering::Relaxed) == after {
             return;
         }
+        let more = after - connection.counted_bytes.swap(after, Ordering::Relaxed);
         let all = self.large_bodies.fetch_add(more, Ordering::Relaxed) + more;
         let slowest = |connection: &Connection| {
             let large = counted(connection.held_bytes()) > 0;
