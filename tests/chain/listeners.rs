@@ -3,30 +3,19 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, post, status_for};
-use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::client::{get, post};
 use sluicegate_tests::process::{self, eventually};
-use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use crate::support::{per_key, plugin, policy};
+use crate::support::{generous, question};
 
 /// Several times the limit on open files.
 const STRANGERS: usize = 4_000;
 const FILES: u32 = 1_024;
 /// What this process needs, which has the other ends, and other tests.
 const FILES_OF_THIS: usize = 3 * STRANGERS;
-
-fn limits() -> String {
-    policy("memory", "fixed_window", 2_000_000_000, "1h")
-}
-
-fn question() -> String {
-    json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }).to_string()
-}
 
 /// A client that keeps its connection, as Envoy does.
 struct Kept(TcpStream);
@@ -71,7 +60,7 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
 async fn s11_half_sent_requests_do_not_block_decisions() {
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start_with_files(&limits(), folder.path(), FILES).await;
+    let sidecar = Sidecar::start_with_files(&generous(), folder.path(), FILES).await;
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     let health = format!("http://127.0.0.1:{}/healthz", sidecar.admin_port);
     let mut envoy = Kept::to(sidecar.port).await;
@@ -117,8 +106,8 @@ async fn s11_a_thousand_clients_can_wait_to_be_accepted() {
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s.sock");
-    let on_socket = Sidecar::start_on_socket(&limits(), folder.path(), &socket).await;
-    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let on_socket = Sidecar::start_on_socket(&generous(), folder.path(), &socket).await;
+    let sidecar = Sidecar::start(&generous(), folder.path()).await;
     sidecar.signal("STOP");
     on_socket.signal("STOP");
     let connects = async {
@@ -143,7 +132,7 @@ async fn s11_a_thousand_clients_can_wait_to_be_accepted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn s11_a_stalled_request_times_out() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let sidecar = Sidecar::start(&generous(), folder.path()).await;
     let mut head = TcpStream::connect(("127.0.0.1", sidecar.port))
         .await
         .unwrap();
@@ -179,7 +168,7 @@ fn peak(sidecar: &Sidecar) -> u64 {
 #[tokio::test]
 async fn s18_a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let sidecar = Sidecar::start(&generous(), folder.path()).await;
     let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
     // The memory that one request takes anyway.
     let (status, _) = post(&at(sidecar.port, "/v1/decide"), " ".repeat(1 << 20)).await;
@@ -206,7 +195,7 @@ async fn s18_bodies_that_arrive_slowly_take_bounded_memory() {
     /// What large bodies may take together, on both ports.
     const MOST: u64 = 2 * (32 << 20);
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let sidecar = Sidecar::start(&generous(), folder.path()).await;
     let mut envoy = Kept::to(sidecar.port).await;
     assert!(envoy.asks().await);
     let before = peak(&sidecar);
@@ -256,7 +245,7 @@ async fn s18_answers_that_nobody_reads_take_bounded_memory() {
     const MOST: u64 = 32 << 20;
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&limits(), folder.path()).await;
+    let sidecar = Sidecar::start(&generous(), folder.path()).await;
     let mut envoy = Kept::to(sidecar.port).await;
     assert!(envoy.asks().await);
     let unknown = json!({ "checks": [{ "limit": "of-another-policy", "key": "k" }] });
@@ -288,127 +277,4 @@ async fn s18_answers_that_nobody_reads_take_bounded_memory() {
     assert!(envoy.asks().await, "{}", sidecar.log());
     let grown = peak(&sidecar) - before;
     assert!(grown < 3 * MOST, "{grown} bytes");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &["--drain", "10m"]).await;
-    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let mut half = TcpStream::connect(("127.0.0.1", sidecar.port))
-        .await
-        .unwrap();
-    half.write_all(b"POST /v1/de").await.unwrap();
-    assert_eq!(get(&ready).await.0, 200);
-    sidecar.signal("TERM");
-    eventually("it is unready", async || get(&ready).await.0 == 503).await;
-    let (status, answer) = post(&url, question()).await;
-    assert!(status == 200 && answer.contains("admitted"), "{answer}");
-    sidecar.signal("TERM");
-    sidecar.wait().await;
-    assert!(
-        sidecar
-            .log()
-            .contains("a second signal: requests in progress were aborted"),
-        "{}",
-        sidecar.log()
-    );
-}
-
-/// The rule denies without a verdict, so that a lost verdict is noticed.
-#[tokio::test(flavor = "multi_thread")]
-async fn s12_an_envoy_gets_every_verdict_while_its_sidecar_drains() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &["--drain", "4s"]).await;
-    let mut plugin = plugin(per_key("deny"));
-    // The drain is tested here, not the deadline.
-    plugin["sidecar"]["timeout"] = json!("2s");
-    let upstream = wire::upstream().await;
-    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
-    let client = client();
-    eventually("it serves", async || {
-        status_for(&client, &envoy.url("/"), "k").await == Some(200)
-    })
-    .await;
-    sidecar.signal("TERM");
-    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    eventually("it is unready", async || get(&ready).await.0 == 503).await;
-    let began = Instant::now();
-    let mut served = 0;
-    while began.elapsed() < Duration::from_secs(2) {
-        let url = envoy.url("/");
-        let ask = |key| status_for(&client, &url, key);
-        let statuses = tokio::join!(ask("a"), ask("b"), ask("c"));
-        let all = (Some(200), Some(200), Some(200));
-        assert_eq!(statuses, all, "after {served}: {}", envoy.log());
-        served += 3;
-    }
-    assert!(served > 20, "{served}");
-    sidecar.wait().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn s10_probes_answer_while_redis_hangs() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start().await;
-    // A question to the store would wait this long.
-    let policy = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "5s");
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
-    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    eventually("the store answers", async || {
-        get(&ready).await.1.contains("the store answers")
-    })
-    .await;
-    redis.pause();
-    let fastest = async |url: &str| {
-        let mut fastest = Duration::MAX;
-        for _ in 0..5 {
-            let began = Instant::now();
-            assert_eq!(get(url).await.0, 200);
-            fastest = fastest.min(began.elapsed());
-        }
-        fastest
-    };
-    let took = fastest(&ready).await;
-    assert!(took < Duration::from_secs(1), "{took:?}");
-    eventually("it is reported", async || {
-        let (status, body) = get(&ready).await;
-        assert_eq!(status, 200, "{body}");
-        body.contains("the store has not answered for")
-    })
-    .await;
-    redis.resume();
-    eventually("it is reported", async || {
-        get(&ready).await.1.contains("the store answers")
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn s12_ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_delay_shutdown() {
-    for signal in ["INT", "TERM"] {
-        let folder = tempfile::tempdir().unwrap();
-        let drain = if signal == "INT" { "10m" } else { "100ms" };
-        let more = ["--drain", drain, "--shutdown-timeout", "500ms"];
-        let mut sidecar = Sidecar::start_with(&limits(), folder.path(), &more).await;
-        let mut half = TcpStream::connect(("127.0.0.1", sidecar.port))
-            .await
-            .unwrap();
-        half.write_all(b"POST /v1/de").await.unwrap();
-        let mut page = TcpStream::connect(("127.0.0.1", sidecar.admin_port))
-            .await
-            .unwrap();
-        page.write_all(b"GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            .await
-            .unwrap();
-        page.read_u8().await.unwrap();
-        sidecar.signal(signal);
-        sidecar.wait().await;
-        assert!(
-            !sidecar.log().contains("a second signal: requests"),
-            "{}",
-            sidecar.log()
-        );
-    }
 }

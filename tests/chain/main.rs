@@ -6,7 +6,8 @@
 //! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload or drain |
 //! | `leased`, `lease_load` | leases inside Envoy; three sidecars and six filters that share a hot key under load |
 //! | `limits` | who is admitted, who is denied, and the response headers |
-//! | `listeners` | hostile clients on the sidecar's own ports, and its shutdown |
+//! | `listeners` | hostile clients on the sidecar's own ports |
+//! | `shutdown` | how a sidecar ends |
 //! | `filter_chain` | the filter beside other filters and options of Envoy |
 //! | `fleet` | several Envoys, each with a sidecar, that share one Redis |
 //! | `flood` | hostile requests by the thousand |
@@ -70,6 +71,7 @@ mod redis_store;
 mod reload;
 mod replies;
 mod requested_quotas;
+mod shutdown;
 mod socket;
 mod sources;
 mod stall;

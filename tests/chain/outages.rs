@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::post;
+use sluicegate_tests::client::{get, post};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -170,4 +170,41 @@ async fn without_either_nothing_hangs_and_afterwards_limits_apply() {
     no_verdict_is_available(&chain, "still").await;
     chain.redis.restart().await;
     limits_hold(&chain, "after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s10_probes_answer_while_redis_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    // A question to the store would wait this long.
+    let policy = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "5s");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    eventually("the store answers", async || {
+        get(&ready).await.1.contains("the store answers")
+    })
+    .await;
+    redis.pause();
+    let fastest = async |url: &str| {
+        let mut fastest = Duration::MAX;
+        for _ in 0..5 {
+            let began = Instant::now();
+            assert_eq!(get(url).await.0, 200);
+            fastest = fastest.min(began.elapsed());
+        }
+        fastest
+    };
+    let took = fastest(&ready).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    eventually("it is reported", async || {
+        let (status, body) = get(&ready).await;
+        assert_eq!(status, 200, "{body}");
+        body.contains("the store has not answered for")
+    })
+    .await;
+    redis.resume();
+    eventually("it is reported", async || {
+        get(&ready).await.1.contains("the store answers")
+    })
+    .await;
 }

@@ -17,6 +17,16 @@ pub fn policy(store: &str, algorithm: &str, quota: u64, per: &str) -> String {
     )
 }
 
+/// Limits that no test exhausts, in the sidecar's own memory.
+pub fn generous() -> String {
+    policy("memory", "fixed_window", 2_000_000_000, "1h")
+}
+
+/// A decision of the limit `per-key`.
+pub fn question() -> String {
+    json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }).to_string()
+}
+
 /// A plugin configuration with these rules, and a deadline that no stall exceeds.
 pub fn plugin(rules: Value) -> Value {
     json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules })

@@ -1,0 +1,114 @@
+//! What a sidecar does without being asked: it looks after its store and reloads its policy.
+
+use std::time::Duration;
+
+use sluicegate_protocol::{Check, Decision};
+
+use super::Service;
+use crate::clock;
+use crate::decide::epoch::Reload;
+use crate::decide::plan::Plan;
+use crate::store::{Health, HealthState};
+use crate::telemetry::metrics::Sample;
+use crate::telemetry::verdict::Source;
+
+/// A connection that is replaced within this time is not reported as an outage.
+const REPLACED_WITHIN: Duration = Duration::from_millis(200);
+
+impl Service {
+    /// Frees what has expired in the store, and refreshes the metrics of limits that no recent verdict reported. Call it
+    /// about every second.
+    pub async fn tick(&self) {
+        self.store.sweep().await;
+        self.leases.forget_parts(clock::now_us());
+        if self.settler.was_asked() {
+            self.look_at_samples().await;
+        }
+        // On an error the last answer stays in force; `watch_store` reports whether the store is there.
+        let _ = self.settler.tick().await;
+    }
+
+    /// Reads the state of limits that were checked but did not decide.
+    async fn look_at_samples(&self) {
+        let epoch = self.policy.current();
+        let samples = epoch.metrics.samples();
+        let look = |(limit, sample): &(&'_ str, Sample)| {
+            Ok(Decision {
+                checks: vec![Check {
+                    limit: (*limit).to_owned().into(),
+                    key: sample.key.clone().into(),
+                    cost: 0,
+                    quota: sample.quota,
+                }],
+                peek: true,
+                receipt: false,
+                shadow: None,
+                traceparent: None,
+            })
+        };
+        let looks: Vec<_> = samples.iter().map(look).collect();
+        let overrides = epoch.overrides.at(clock::unix_ms);
+        let plan = Plan::new(&epoch.policy, &looks, overrides, None, |_| None);
+        let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
+        let now_us = clock::now_us();
+        for (decided, (_, sample)) in plan
+            .verdicts(&outcomes, &fallbacks, now_us)
+            .iter()
+            .zip(&samples)
+        {
+            if decided.source != Source::Override {
+                epoch.metrics.note(&decided.verdict, &sample.key, now_us);
+            }
+        }
+    }
+
+    /// Reports each change of the store's health to metrics and events. Never returns.
+    pub async fn watch_store(&self) {
+        let mut changes = self.store.health_changes();
+        loop {
+            let health = changes.borrow_and_update().clone();
+            self.metrics.set_store_up(health.is_up());
+            match &health.state {
+                HealthState::Unknown => {}
+                HealthState::Up => {
+                    self.events.store_answered(clock::unix_ms());
+                    self.events.log.succeeded();
+                }
+                HealthState::Down(cause) => {
+                    // A connection that is replaced at once is not an outage.
+                    let up = changes.wait_for(Health::is_up);
+                    if tokio::time::timeout(REPLACED_WITHIN, up).await.is_ok() {
+                        changes.mark_changed();
+                        continue;
+                    }
+                    let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
+                    let since_ms = clock::unix_ms().saturating_sub(ago);
+                    self.events.store_lost(since_ms, cause);
+                }
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Writes units that were admitted without the store back to it. Never returns.
+    pub async fn write_back(&self) {
+        self.settler.write_back().await;
+    }
+
+    /// Reloads the policy file and records the result.
+    pub fn reload(&self) {
+        match self.policy.reload(&self.metrics) {
+            Reload::Unchanged => {}
+            Reload::Loaded => {
+                let epoch = self.policy.current().policy_number;
+                self.events.policy_loaded(clock::unix_ms(), epoch);
+            }
+            Reload::Refused => {
+                let why = self.policy.source.refusal().unwrap_or_default();
+                self.events.policy_refused(clock::unix_ms(), why);
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Returns units and resets limits.
+
+use std::time::Instant;
+
+use sluicegate_protocol::{
+    GIVE_BACKS, GivenBack, Listed, Problem, RESETS, WasReset, read_give_backs, read_resets,
+};
+
+use super::{Service, json};
+use crate::clock;
+use crate::decide::buckets::buckets;
+use crate::decide::receipts;
+
+impl Service {
+    /// Answers the body of `POST /v1/give-back`.
+    ///
+    /// # Errors
+    /// The body as a whole is invalid.
+    pub async fn give_back(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let epoch = self.policy.current();
+        let overrides = epoch.overrides.at(clock::unix_ms);
+        let asked = read_give_backs(body)?;
+        let mut entries = Vec::with_capacity(asked.len());
+        let read = asked.iter().enumerate().map(|(index, asked)| {
+            let asked = asked.as_ref().map_err(Problem::clone)?;
+            let entry = receipts::entry(&epoch.policy, overrides, asked);
+            entries.push(entry.map_err(|problem| problem.of_entry(GIVE_BACKS, index))?);
+            Ok(asked)
+        });
+        let read: Vec<Result<_, Problem>> = read.collect();
+        let mut units = self.settler.give_back(&entries).await.into_iter();
+        let mut void = Vec::new();
+        let outcomes = read.into_iter().map(|entry| match entry {
+            Err(problem) => problem.into(),
+            Ok(asked) => {
+                let units = units.next().flatten();
+                if units != Some(0) {
+                    void.push((asked.limit.as_ref(), asked.key.as_ref()));
+                }
+                units.map_or(GivenBack::Unavailable, |units| GivenBack::GivenBack {
+                    units,
+                })
+            }
+        });
+        let outcomes = outcomes.collect();
+        self.denials.void(void);
+        Ok(json(&Listed { outcomes }))
+    }
+
+    /// Answers the body of `POST /v1/reset`.
+    ///
+    /// # Errors
+    /// The body as a whole is invalid.
+    pub async fn reset(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let epoch = self.policy.current();
+        let deadline = Instant::now() + self.store.timeout() * 2;
+        let overrides = epoch.overrides.at(clock::unix_ms);
+        let asked = read_resets(body)?;
+        let mut outcomes = Vec::with_capacity(asked.len());
+        let mut void = Vec::new();
+        for (index, asked) in asked.iter().enumerate() {
+            let wanted = asked.as_ref().map_err(Problem::clone);
+            let wanted = wanted.and_then(|asked| {
+                let buckets = buckets(&epoch.policy, overrides, &asked.limit, &asked.key);
+                let buckets = buckets.map_err(|problem| problem.of_entry(RESETS, index))?;
+                Ok((asked, buckets))
+            });
+            let outcome = match wanted {
+                Err(problem) => problem.into(),
+                // A store that hangs is waited for once, not for every entry.
+                Ok(_) if Instant::now() > deadline => WasReset::Unavailable,
+                Ok((asked, buckets)) => {
+                    void.push((asked.limit.as_ref(), asked.key.as_ref()));
+                    let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
+                    match self.store.reset(&keys).await {
+                        Ok(held) => WasReset::Reset {
+                            held: held.contains(&true),
+                        },
+                        Err(error) => {
+                            self.settler.record_error(&error);
+                            WasReset::Unavailable
+                        }
+                    }
+                }
+            };
+            outcomes.push(outcome);
+        }
+        self.end_leases(&epoch.policy, &void);
+        self.denials.void(void);
+        Ok(json(&Listed { outcomes }))
+    }
+}

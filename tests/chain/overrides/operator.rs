@@ -1,0 +1,140 @@
+//! What an operator asks for, by the API and by the command: what is refused, and what is answered.
+
+use reqwest::Method;
+use serde_json::json;
+use sluicegate_tests::sidecar::{self, Sidecar};
+
+use super::{admitted, change, list, remove, set};
+use crate::support::policy;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = policy("memory", "sliding_log", 5, "1h")
+        + "    overrides: [{ key: file, quota: 6 }]\n"
+        + "  many:\n    algorithm: fixed_window\n    windows: [{ quota: 5, per: 1h }, { quota: 50, per: 24h }]\n";
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let past = "2020-01-01T00:00:00Z";
+    for (body, code, named) in [
+        (
+            json!({ "limit": "per-kee", "key": "k", "quota": 5 }),
+            "unknown_limit",
+            "`per-key`",
+        ),
+        (
+            json!({ "limit": "per-key", "key": "k" }),
+            "malformed_entry",
+            "exactly one",
+        ),
+        (
+            json!({ "limit": "per-key", "key": "k", "qouta": 5 }),
+            "malformed_entry",
+            "qouta",
+        ),
+        (
+            json!({ "limit": "per-key", "key": "k", "quota": 0 }),
+            "malformed_entry",
+            "`quota` is 0",
+        ),
+        (
+            json!({ "limit": "per-key", "key": "k", "quota": 5, "burst": 5 }),
+            "malformed_entry",
+            "token_bucket",
+        ),
+        (
+            json!({ "limit": "many", "key": "k", "quota": 5 }),
+            "malformed_entry",
+            "`1h`, `1day`",
+        ),
+        (
+            json!({ "limit": "per-key", "key": "k", "blocked": true, "until": past }),
+            "malformed_entry",
+            "has passed",
+        ),
+        (
+            json!({ "limit": "per-key", "key": "", "blocked": true }),
+            "empty_key",
+            "`key`",
+        ),
+    ] {
+        let (status, answer) = change(&sidecar, Method::PUT, &body).await;
+        assert_eq!(
+            (status, answer["code"].as_str()),
+            (400, Some(code)),
+            "{body}: {answer}"
+        );
+        assert!(answer.to_string().contains(named), "{body}: {answer}");
+    }
+    assert_eq!(
+        admitted(&sidecar, "per-key", "file", 9).await,
+        6,
+        "the policy file's"
+    );
+    set(&sidecar, "per-key", "file", json!({ "quota": 8 })).await;
+    assert_eq!(
+        admitted(&sidecar, "per-key", "file", 9).await,
+        2,
+        "the store's comes first"
+    );
+    let answer = remove(&sidecar, "per-key", "file").await;
+    assert_eq!(answer["in_policy"]["quota"], 6, "{answer}");
+    let listed = list(&sidecar).await;
+    assert_eq!((listed.len(), &listed[0]["source"]), (1, &json!("policy")));
+}
+
+/// Status and output of `sluicegate override` with these arguments.
+fn command(sidecar: &Sidecar, words: &[&str]) -> (Option<i32>, String) {
+    let admin = format!("http://127.0.0.1:{}", sidecar.admin_port);
+    let done = std::process::Command::new(sidecar::binary())
+        .arg("override")
+        .args(words)
+        .args(["--admin", &admin])
+        .output()
+        .unwrap();
+    let printed =
+        String::from_utf8(done.stdout).unwrap() + &String::from_utf8(done.stderr).unwrap();
+    (done.status.code(), printed)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_sets_lists_and_removes() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 5, "1h"), folder.path()).await;
+    let whom = ["--limit", "per-key", "--key", "acme"];
+    let run = |verb: &str, words: &[&str]| command(&sidecar, &[&[verb], &whom[..], words].concat());
+    assert_eq!(run("set", &[]).0, Some(64), "nothing is said to be allowed");
+    assert_eq!(run("set", &["--quota", "7", "--blocked"]).0, Some(64));
+    let (status, printed) = run("set", &["--quota", "7/1m"]);
+    assert!(
+        status == Some(64) && printed.contains("it has `1h`"),
+        "{printed}"
+    );
+    let words = ["--quota", "7/1h", "--for", "2h", "--reason", "INC-7"];
+    let (status, printed) = run("set", &words);
+    assert!(
+        status == Some(0) && printed.contains("quota 7/1h until 2"),
+        "{printed}"
+    );
+    assert_eq!(admitted(&sidecar, "per-key", "acme", 9).await, 7);
+    let (status, printed) = command(&sidecar, &["list", "--limit", "per-key"]);
+    let row = printed.lines().nth(1).unwrap_or_default();
+    let by = format!(
+        "@{}",
+        std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .unwrap()
+            .trim()
+    );
+    for part in ["acme", "quota 7/1h", "store", "in force", "INC-7", &by] {
+        assert!(
+            status == Some(0) && row.contains(part),
+            "no {part} in {printed}"
+        );
+    }
+    let (status, printed) = run("remove", &["--by", "bob"]);
+    assert!(
+        status == Some(0) && printed.contains("removed"),
+        "{printed}"
+    );
+    assert!(command(&sidecar, &["list"]).1.contains("no overrides"));
+    assert_eq!(admitted(&sidecar, "per-key", "acme", 1).await, 0);
+}
