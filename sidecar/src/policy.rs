@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `limits.rs` | a policy's contents |
 //! | `store.rs` | where the state is kept and how to reach it |
-//! | `overrides.rs` | overrides of a limit for single keys |
+//! | `overrides.rs`, `named_window.rs` | overrides of a limit for single keys, and how they name its windows |
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `problem.rs` | describes a broken policy without quoting it |
 //! | `source.rs` | its file: read, watched, reloaded |
@@ -12,6 +12,7 @@
 mod file;
 mod lease_file;
 mod limits;
+mod named_window;
 mod override_file;
 mod overrides;
 mod problem;

@@ -15,6 +15,36 @@ async fn peek(shell: &Shell, arguments: &str) -> Value {
     ran.json()
 }
 
+/// Each peek asks three questions. They were counted, and one of them as a denial, although nobody was denied.
+#[tokio::test]
+async fn peeks_are_not_counted() {
+    let (shell, sidecar) = Shell::with_sidecar().await;
+    assert_eq!(
+        shell
+            .sluicegate("decide --limit hourly --key k")
+            .await
+            .code(),
+        0
+    );
+    let counted = async || {
+        let page = sidecar.metrics().await;
+        let is_counted = |line: &&str| {
+            line.starts_with("sluicegate_decisions_total")
+                || line.starts_with("sluicegate_top_denied_ratio")
+        };
+        page.lines()
+            .filter(is_counted)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let before = counted().await;
+    assert!(before.iter().any(|line| line.ends_with(" 1")), "{before:?}");
+    peek(&shell, "--limit hourly --key k").await;
+    peek(&shell, "--limit hourly --key k --cost 10").await;
+    peek(&shell, "--limit hourly --key untouched").await;
+    assert_eq!(counted().await, before);
+}
+
 #[tokio::test]
 async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
     let (shell, _sidecar) = Shell::with_sidecar().await;

@@ -82,7 +82,8 @@ impl fmt::Display for OverrideTerms {
 pub struct OverrideWindow {
     /// Units per window.
     pub quota: u64,
-    /// The window of the limit, by its length as in the policy, for example `1m`.
+    /// The window of the limit, as in the policy: its length (`1m`), or a calendar window (`month`), with its time zone if the
+    /// limit has several of them (`month Europe/Berlin`).
     pub per: String,
     /// The new burst of a token bucket. By default, the limit's burst is scaled with the quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -46,8 +46,8 @@ pub fn hold_until_end(ends_in_ms: Option<u64>) -> u64 {
 }
 
 impl Overridden {
-    /// The verdict.
-    pub fn verdict(&self, denial_ttl_ms: u64) -> Verdict<'_> {
+    /// The verdict at `now_us`, in microseconds since 1970.
+    pub fn verdict(&self, denial_ttl_ms: u64, now_us: u64) -> Verdict<'_> {
         match &self.how {
             How::Admitted { receipts } => {
                 // An unlimited key sees the whole quota of the tightest window each time.
@@ -58,20 +58,20 @@ impl Overridden {
                 Verdict::Admitted(LimitStatus {
                     remaining: spec.most_at_once(),
                     receipt: receipt.collect(),
-                    ..self.status(spec)
+                    ..self.status(spec, now_us)
                 })
             }
             How::Denied { ends_in_ms } => {
-                let Some(spec) = self.window(|spec| spec.window_us) else {
+                let Some(spec) = self.window(|spec| spec.length_us(now_us)) else {
                     return Verdict::Unavailable { then: None };
                 };
                 // A block without an end has no true time. The longest window's length keeps clients from retrying often.
-                let again_ms = ends_in_ms.unwrap_or_else(|| spec.window_us.div_ceil(1_000));
+                let again_ms = ends_in_ms.unwrap_or_else(|| spec.length_us(now_us).div_ceil(1_000));
                 Verdict::Denied(LimitStatus {
                     reset_ms: again_ms,
                     retry_after_ms: again_ms,
                     hold_ms: hold_until_end(*ends_in_ms).min(denial_ttl_ms),
-                    ..self.status(spec)
+                    ..self.status(spec, now_us)
                 })
             }
         }
@@ -82,12 +82,12 @@ impl Overridden {
         self.limit.windows.iter().max_by_key(|spec| most(spec))
     }
 
-    fn status(&self, spec: &BucketSpec) -> LimitStatus<'_> {
+    fn status(&self, spec: &BucketSpec, now_us: u64) -> LimitStatus<'_> {
         LimitStatus {
             check: self.check,
             limit: self.limit.name.as_str().into(),
             quota: spec.most_at_once(),
-            window_ms: spec.window_us.div_ceil(1_000),
+            window_ms: spec.refill_us(now_us).div_ceil(1_000),
             remaining: 0,
             reset_ms: 0,
             retry_after_ms: 0,

@@ -222,7 +222,7 @@ impl Plan {
                 Entry::Overridden(overridden, _) => (
                     overridden.limit.name.as_str(),
                     Source::Override,
-                    overridden.verdict(self.denial_ttl_ms),
+                    overridden.verdict(self.denial_ttl_ms, now_us),
                 ),
                 Entry::Leased(leased) => {
                     spend(leased);

@@ -3,10 +3,9 @@
 use sluicegate_engine::{Algorithm, BucketSpec, MAX_UNITS};
 use sluicegate_protocol::{MAX_BY_BYTES, MAX_REASON_BYTES, OverrideTerms, OverrideWindow};
 
-use super::file::duration;
 use super::limits::Limit;
+use super::named_window::NamedWindow;
 use super::window_file::{spec_fault, window_name};
-use crate::clock::micros;
 
 /// Most overrides in the policy file, and also in the store: every sidecar holds all of them in memory.
 pub const MAX_OVERRIDES: usize = 10_000;
@@ -36,8 +35,8 @@ pub enum Grant {
 /// Another quota in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowQuota {
-    /// The window's length in microseconds; `None`: the limit's only window.
-    pub window_us: Option<u64>,
+    /// Which window.
+    pub window: NamedWindow,
     /// Units per window.
     pub quota: u64,
     /// The burst of a token bucket; `None`: the limit's burst, scaled with the quota.
@@ -90,7 +89,7 @@ fn grant(terms: &OverrideTerms) -> Result<Grant, String> {
     }
     if let Some(quota) = terms.quota {
         let only = WindowQuota {
-            window_us: None,
+            window: NamedWindow::Only,
             quota,
             burst: terms.burst,
         };
@@ -98,15 +97,14 @@ fn grant(terms: &OverrideTerms) -> Result<Grant, String> {
     }
     let mut quotas: Vec<WindowQuota> = Vec::with_capacity(terms.windows.len());
     for OverrideWindow { quota, per, burst } in &terms.windows {
-        let window_us = micros(duration(per).map_err(|why| format!("`per`: {why}"))?);
-        let window_us = Some(window_us);
-        if quotas.iter().any(|earlier| earlier.window_us == window_us) {
+        let window = NamedWindow::read(per)?;
+        if quotas.iter().any(|earlier| earlier.window.overlaps(window)) {
             return Err(format!(
                 "`windows` names the window of {per} twice: remove one"
             ));
         }
         quotas.push(WindowQuota {
-            window_us,
+            window,
             quota: *quota,
             burst: *burst,
         });
@@ -160,37 +158,31 @@ impl Limit {
     pub fn with_quotas(&self, quotas: &[WindowQuota]) -> Result<Vec<BucketSpec>, String> {
         let mut windows = self.windows.clone();
         for quota in quotas {
-            let spec = match (quota.window_us, &mut windows[..]) {
-                (None, [only]) => only,
-                (None, _) => {
-                    return Err(format!(
-                        "`quota`: limit `{}` has {} windows ({}): name the windows that change, as in `windows: [{{ quota: 500, per: 1m }}]`",
-                        self.name,
-                        self.windows.len(),
-                        self.lengths()
-                    ));
-                }
-                (Some(window_us), windows) => {
-                    let named = windows.iter_mut().find(|spec| spec.window_us == window_us);
-                    named.ok_or_else(|| {
-                        format!(
-                            "`per`: limit `{}` has no window of that length; it has {}",
-                            self.name,
-                            self.lengths()
-                        )
-                    })?
-                }
+            let mut fitting = windows.iter_mut().filter(|spec| quota.window.fits(spec));
+            let (Some(spec), None) = (fitting.next(), fitting.next()) else {
+                return Err(self.which_window(quota.window));
             };
             *spec = with_quota(spec, quota)?;
         }
         Ok(windows)
     }
 
-    /// The windows' lengths, for people.
-    fn lengths(&self) -> String {
-        let length = |spec: &BucketSpec| format!("`{}`", window_name(spec));
-        let lengths: Vec<_> = self.windows.iter().map(length).collect();
-        lengths.join(", ")
+    /// Why a name is not that of one window of this limit.
+    fn which_window(&self, named: NamedWindow) -> String {
+        let names: Vec<_> = self.windows.iter().map(window_name).collect();
+        let (limit, count) = (&self.name, names.len());
+        let first = names.first().map_or("1m", String::as_str);
+        let names = format!("`{}`", names.join("`, `"));
+        match named {
+            NamedWindow::Only => format!(
+                "`quota`: limit `{limit}` has {count} windows ({names}): name the windows that change, as in `windows: [{{ quota: 500, per: {first} }}]`"
+            ),
+            NamedWindow::Unit(unit) if self.windows.iter().any(|spec| named.fits(spec)) => format!(
+                "`per`: limit `{limit}` has several windows `{}`: name the time zone too; it has {names}",
+                unit.name()
+            ),
+            _ => format!("`per`: limit `{limit}` has no such window; it has {names}"),
+        }
     }
 }
 
@@ -239,7 +231,7 @@ mod tests {
 
     fn quota(quota: u64) -> WindowQuota {
         WindowQuota {
-            window_us: None,
+            window: NamedWindow::Only,
             quota,
             burst: None,
         }
@@ -298,7 +290,7 @@ mod tests {
             "{ algorithm: sliding_log, windows: [{ quota: 5, per: 1s }, { quota: 50, per: 1m }] }",
         );
         let minute = WindowQuota {
-            window_us: Some(60_000_000),
+            window: NamedWindow::Length(60_000_000),
             ..quota(500)
         };
         let quotas: Vec<_> = limit.with_quotas(&[minute]).unwrap();
@@ -307,13 +299,52 @@ mod tests {
         let why = limit.with_quotas(&[quota(500)]).unwrap_err();
         assert!(why.contains("2 windows") && why.contains("`1m`"), "{why}");
         let hour = WindowQuota {
-            window_us: Some(3_600_000_000),
+            window: NamedWindow::Length(3_600_000_000),
             ..quota(500)
         };
         let why = limit.with_quotas(&[hour]).unwrap_err();
         assert!(why.contains("`1s`, `1m`"), "{why}");
         let why = limit.with_quotas(&[WindowQuota { quota: 0, ..minute }]);
         assert!(why.unwrap_err().contains("`quota` is 0"));
+    }
+
+    /// `per: 2d` of an override changed the window of a day once, which may last as long when the clock is moved.
+    #[test]
+    fn calendar_windows_are_named_as_in_the_policy() {
+        let changed = |windows: &str, per: &str| {
+            let limit = limit(&format!(
+                "{{ algorithm: fixed_window, windows: {windows} }}"
+            ));
+            let terms = format!(r#"{{"windows":[{{"quota":7,"per":"{per}"}}]}}"#);
+            let Grant::Quotas(quotas) = read(&terms)?.grant else {
+                panic!("{terms}");
+            };
+            let quotas = limit.with_quotas(&quotas)?;
+            Ok::<_, String>(quotas.iter().map(|spec| spec.quota).collect::<Vec<_>>())
+        };
+        let contract =
+            "[{ quota: 9, per: month, time_zone: Europe/Berlin }, { quota: 2, per: day }]";
+        assert_eq!(changed(contract, "month").unwrap(), [7, 2]);
+        assert_eq!(changed(contract, "month Europe/Berlin").unwrap(), [7, 2]);
+        assert_eq!(changed(contract, "day UTC").unwrap(), [9, 7]);
+        let days = "[{ quota: 2, per: day }, { quota: 3, per: 2d }]";
+        assert_eq!(changed(days, "2d").unwrap(), [2, 7]);
+        assert_eq!(changed(days, "day").unwrap(), [7, 3]);
+        let zones = "[{ quota: 2, per: day }, { quota: 3, per: day, time_zone: Asia/Tokyo }]";
+        assert_eq!(changed(zones, "day Asia/Tokyo").unwrap(), [2, 7]);
+        for (windows, per, named) in [
+            (contract, "31d", "it has `month Europe/Berlin`, `day UTC`"),
+            (contract, "week", "it has `month Europe/Berlin`, `day UTC`"),
+            (contract, "month UTC", "it has `month Europe/Berlin`"),
+            (contract, "month Berlin", "time zone"),
+            (contract, "year", "`month`"),
+            (zones, "day", "name the time zone too"),
+        ] {
+            let why = changed(windows, per).unwrap_err();
+            assert!(why.contains("`per`") && why.contains(named), "{per}: {why}");
+        }
+        let twice = r#"{"windows":[{"quota":7,"per":"day"},{"quota":8,"per":"day UTC"}]}"#;
+        assert!(read(twice).unwrap_err().contains("twice"));
     }
 
     #[test]

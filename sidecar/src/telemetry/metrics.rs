@@ -270,8 +270,16 @@ impl Metrics {
 }
 
 impl PolicyMetrics {
-    /// Counts one verdict; `decision` is `None` if the request could not be parsed.
+    /// Counts one verdict; `decision` is `None` if the request could not be parsed. A peek is not a decision: of it, only the
+    /// state that it found is noted.
     pub fn count(&self, decided: &Decided<'_>, decision: Option<&Decision<'_>>, now_us: u64) {
+        if let Some(decision) = decision.filter(|decision| decision.peek) {
+            if decided.source == Source::Store {
+                let key = deciding_key(&decided.verdict, &decision.checks);
+                self.note(&decided.verdict, key, now_us);
+            }
+            return;
+        }
         let shadow = decision.and_then(|decision| decision.shadow.as_deref());
         let Some(limit_metrics) = self.limits.get(decided.limit) else {
             self.count_verdict_without_limit(decided, shadow);
@@ -283,9 +291,7 @@ impl PolicyMetrics {
             }
             None => {
                 let checks = decision.map_or(&[][..], |decision| &decision.checks);
-                let key =
-                    limit_status(&decided.verdict).and_then(|status| checks.get(status.check));
-                let key = key.map_or("", |check| check.key.as_ref());
+                let key = deciding_key(&decided.verdict, checks);
                 limit_metrics.count(&decided.verdict, decided.source, key, now_us);
                 if decided.source == Source::Store {
                     self.sample(checks, decided.limit);
@@ -374,6 +380,12 @@ impl PolicyMetrics {
             .with_label_values(&["", counted.name(), source.name()])
             .inc_by(count);
     }
+}
+
+/// The key of the check that decided.
+fn deciding_key<'a>(verdict: &Verdict<'_>, checks: &'a [Check<'_>]) -> &'a str {
+    let check = limit_status(verdict).and_then(|status| checks.get(status.check));
+    check.map_or("", |check| check.key.as_ref())
 }
 
 /// How the window that decided stands.
