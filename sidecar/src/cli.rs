@@ -5,13 +5,14 @@
 //! | `arguments.rs` | the commands by name |
 //! | `exit.rs` | exit statuses |
 //! | `checks.rs` | `--limit`, `--key`, `--cost` |
-//! | `target.rs`, `direct.rs`, `admin.rs` | where requests go: a sidecar, the store in this process, an admin port |
+//! | `target.rs`, `direct.rs`, `admin.rs`, `admin_token.rs` | where requests go: a sidecar, the store in this process, an admin port |
 //! | `endpoint.rs`, `client.rs` | addresses of sidecars, and requests to them |
 //! | `overrides.rs`, `override_*.rs` | `override` and its commands |
 //! | `manifests.rs` | files that `check-config` and `explain` read |
 //! | `output.rs`, `stdout.rs` | output formats, and standard output |
 
 mod admin;
+mod admin_token;
 pub mod arguments;
 mod check_config;
 mod checks;

@@ -149,7 +149,8 @@ async fn a_receipt_gives_units_back_once() {
 #[tokio::test]
 async fn a_reset_needs_the_token_that_the_sidecar_has() {
     let mut shell = Shell::with_policy();
-    let arguments = ["--admin-token", "letmein"];
+    // As a Secret has it that was made of a file.
+    let arguments = ["--admin-token", "letmein\n"];
     let sidecar = Sidecar::start_with(POLICY, shell.folder.path(), &arguments).await;
     shell.ask(&sidecar);
     assert_eq!(
@@ -177,6 +178,17 @@ async fn a_reset_needs_the_token_that_the_sidecar_has() {
         "{ran:?}"
     );
     assert_eq!(shell.left("other", "").await, 5);
+    let serve = "serve --policy policy.yaml --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0";
+    for (token, named) in [("two\nlines", "SLUICEGATE_ADMIN_TOKEN"), (" \n", "empty")] {
+        shell.set("SLUICEGATE_ADMIN_TOKEN", token);
+        let ran = shell.sluicegate(serve).await;
+        assert_eq!(ran.code(), 64, "{ran:?}");
+        assert!(
+            ran.err.contains(named) && !ran.err.contains("two"),
+            "{ran:?}"
+        );
+    }
+    shell.set("SLUICEGATE_ADMIN_TOKEN", "letmein\n");
     let ran = shell.sluicegate("reset --limit another --key k").await;
     assert_eq!(ran.code(), 64, "{ran:?}");
     assert!(ran.err.contains("`--limit`"), "{ran:?}");

@@ -269,6 +269,12 @@ async fn tls_refuses_a_certificate_with_another_name_or_an_unknown_issuer() {
             body.contains("TLS failed")
         })
         .await;
+        let (_, body) = sluicegate_tests::client::get(&ready).await;
+        let shown = body + &sidecar.log();
+        // The store's host, and the name in its certificate.
+        for name in ["localhost", "redis.internal"] {
+            assert!(!shown.contains(name), "{shown}");
+        }
         assert!(failures(&sidecar, "connection").await >= 1.0);
     };
     refused(&ca).await;

@@ -1,8 +1,8 @@
 //! Arguments that name a sidecar's admin port.
 
-use super::Failure;
 use super::client::Client;
 use super::endpoint::{ADMIN_PORT, Endpoint};
+use super::{Failure, admin_token};
 
 /// The admin port of a running sidecar.
 #[derive(clap::Args)]
@@ -23,6 +23,7 @@ impl Admin {
     /// A client for this port.
     pub fn client(&self) -> Result<Client, Failure> {
         let endpoint = ADMIN_PORT.endpoint(self.admin.as_ref())?;
-        Client::of_admin(endpoint, self.admin_token.clone())
+        let token = self.admin_token.as_deref().map(admin_token::read);
+        Client::of_admin(endpoint, token.transpose()?.flatten())
     }
 }

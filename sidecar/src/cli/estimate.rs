@@ -46,7 +46,7 @@ impl Estimate {
             });
             let bytes = bytes.sum::<u64>();
             let all = bytes.saturating_mul(self.keys);
-            sum += all;
+            sum = all.saturating_add(sum);
             line!(text, "{:24} {bytes:>16} {all:>20}", limit.name);
         }
         line!(text, "{:24} {:>16} {sum:>20}", "total", "");

@@ -8,7 +8,7 @@ use sluicegate_protocol::{OverrideTerms, OverrideWasSet, SetOverride};
 
 use super::Failure;
 use super::admin::Admin;
-use super::override_terms::{Quota, end_of, with_quotas};
+use super::override_terms::{Quota, end_of, lasts, with_quotas};
 use super::overrides::{self, Author, Subject};
 use super::stdout::print;
 
@@ -34,7 +34,7 @@ pub struct Set {
     #[arg(long, value_name = "TIME", conflicts_with = "lasts")]
     until: Option<String>,
     /// How long the override lasts from now: `2h`.
-    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = lasts)]
     lasts: Option<Duration>,
     #[command(flatten)]
     author: Author,

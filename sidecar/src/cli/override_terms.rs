@@ -55,6 +55,21 @@ pub fn with_quotas(
     Ok(terms)
 }
 
+/// Reads how long an override lasts: a duration of at most a hundred years, so that its end has a date.
+///
+/// # Errors
+/// It is not such a duration; with the remedy.
+pub fn lasts(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+    let lasts = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if lasts > LONGEST {
+        return Err(
+            "longer than a hundred years: an override without `--for` has no end".to_owned(),
+        );
+    }
+    Ok(lasts)
+}
+
 /// The time `lasts` from now in RFC 3339 format, rounded up to a second.
 pub fn end_of(lasts: Duration) -> String {
     let end = SystemTime::now() + lasts + Duration::from_millis(999);
@@ -80,6 +95,15 @@ mod tests {
         let quotas: Result<Vec<Quota>, _> = quotas.iter().map(|text| text.parse()).collect();
         let terms = with_quotas(OverrideTerms::default(), &quotas?, burst)?;
         Ok(terms.to_string())
+    }
+
+    #[test]
+    fn an_override_that_lasts_longer_than_dates_do_is_refused() {
+        assert!(lasts("2h").is_ok() && lasts("99y").is_ok());
+        for wrong in ["8000y", "99999999999y", "soon"] {
+            assert!(lasts(wrong).is_err(), "{wrong}");
+        }
+        assert!(end_of(lasts("99y").unwrap()).contains('T'));
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl PolicyView {
         let ms =
             |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
-            epoch: epoch.number,
+            epoch: epoch.policy_number,
             since_ms,
             refused,
             store_timeout_ms: ms(policy.store_timeout),

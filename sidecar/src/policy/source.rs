@@ -121,11 +121,16 @@ impl PolicySource {
                 apply(policy);
             }
             Err(why) => {
+                let refusal = Some(why.to_string());
                 if matches!(why, PolicyError::Read { .. }) {
+                    // Reported already. A log file in the same folder would otherwise cause the next report.
+                    if newest.refusal == refusal {
+                        return Ok(());
+                    }
                     // When the file is back it counts as changed, even with the old content.
                     newest.text = None;
                 }
-                newest.refusal = Some(why.to_string());
+                newest.refusal = refusal;
                 return Err(why);
             }
         }
@@ -179,6 +184,12 @@ mod tests {
         assert_eq!(again(), Some(false), "nothing has changed");
         std::fs::remove_file(&path).unwrap();
         assert_eq!((again(), source.refusal().is_some()), (None, true));
+        assert_eq!(
+            again(),
+            Some(false),
+            "that it is missing was reported already"
+        );
+        assert!(source.refusal().is_some(), "it is still missing");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!((again(), source.refusal()), (Some(true), None));
         std::fs::write(&path, "limits: 1").unwrap();

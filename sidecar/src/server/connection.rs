@@ -143,19 +143,20 @@ impl Connection {
             || longer(self.active_ms.load(Ordering::Relaxed), patience.idle)
     }
 
-    /// Its rank for being closed; `None` while a client that got an answer before waits for the next one, having sent all of
-    /// the request and read all before.
+    /// Its rank for being closed; `None` while its client waits for an answer, having sent all of the request and read all
+    /// answers before: the sidecar owes it something, for as long as the store may take.
     pub fn rank(&self) -> Option<Rank> {
-        if !self.answered.load(Ordering::Relaxed) {
-            // Not by its last byte: sending a byte now and then must not protect a connection.
-            return Some((false, self.opened_ms));
-        }
         let since_ms = if self.is_asked() {
             self.slow_since_ms()?
         } else {
             self.active_ms.load(Ordering::Relaxed)
         };
-        Some((true, since_ms))
+        Some(if self.answered.load(Ordering::Relaxed) {
+            (true, since_ms)
+        } else {
+            // Not by its last byte: sending a byte now and then must not protect a connection.
+            (false, self.opened_ms)
+        })
     }
 }
 
@@ -218,5 +219,12 @@ mod tests {
         assert!(kept.rank() < waits.rank(), "its body is arriving");
         waits.body_ended();
         assert_eq!(waits.rank(), None);
+        // Every command that asks once is new, and its units may be taken already.
+        let first = Connection::opened(0);
+        first.received(1);
+        first.asked(1, true);
+        assert!(first.rank() < older.rank(), "its body is arriving");
+        first.body_ended();
+        assert_eq!(first.rank(), None);
     }
 }

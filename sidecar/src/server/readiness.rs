@@ -27,7 +27,7 @@ impl Readiness {
     pub fn answer(&self, service: &Service) -> Response {
         let store = service.events.store();
         let phase = *self.phases.borrow();
-        let epoch = service.policy.current().number;
+        let epoch = service.policy.current().policy_number;
         let ready = is_ready(phase, &store, self.needs_store);
         let mut text = format!(
             "{}: policy epoch {epoch}, {}\n",

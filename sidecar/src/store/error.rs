@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
+use tokio_rustls::rustls::{self, CertificateError};
 
 use crate::telemetry::labels::FailureKind;
 
@@ -53,7 +54,7 @@ pub enum ConnectionError {
     #[error("{0}")]
     Io(#[source] Arc<io::Error>),
     /// TLS failed.
-    #[error("TLS failed: {0}")]
+    #[error("TLS failed: {}", without_names(.0))]
     Tls(#[source] Arc<io::Error>),
     /// A file that is needed to connect.
     #[error("the file of the policy's `store.{field}` cannot be used: {source}")]
@@ -93,12 +94,27 @@ pub enum ConnectionError {
 }
 
 /// Redis's error without the arguments of an unknown command, which Redis repeats: those of `HELLO` and `AUTH` include
-/// the password.
+/// the password. And without the address to which a node of a Cluster points.
 fn without_arguments(error: &RedisError) -> String {
+    if let ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) = error.kind() {
+        return "it is a node of a Cluster, which serves only some keys: use `redis+cluster://`"
+            .to_owned();
+    }
     let message = error.to_string();
     match message.split_once(", with args beginning with") {
         Some((before, _)) => before.to_owned(),
         None => message,
+    }
+}
+
+/// An error of TLS without the store's host and the names in its certificate.
+fn without_names(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => "the certificate is for another name than that of the store's host: set `tls.server_name`".to_owned(),
+        _ => error.to_string(),
     }
 }
 

@@ -242,16 +242,12 @@ impl Metrics {
             let overrides = self.families.overrides.with_label_values(&[allowance]);
             overrides.set(gauge(count));
         }
-        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        for (limit, lease_metrics) in leases.iter() {
-            let held = readings.leased.get(limit).copied().unwrap_or(0);
-            lease_metrics.set_held(held);
-        }
-        drop(leases);
         let now_us = clock::now_us();
-        for limit_metrics in self.known() {
+        let known = self.known();
+        for limit_metrics in &known {
             limit_metrics.refresh(now_us);
         }
+        self.refresh_leases(&readings.leased, &known);
         self.windows.refresh(&self.families, clock::unix_ms());
         self.families.filter_info.reset();
         for (version, configuration) in self.filters().present(Duration::from_micros(now_us)) {
@@ -261,6 +257,21 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.families.registry.gather(), &mut text)?;
         Ok(text)
+    }
+
+    /// Sets the gauges of units that are held. That of a limit that the policy no longer has goes with its last unit.
+    fn refresh_leases(&self, leased: &BTreeMap<String, u64>, known: &[Arc<LimitMetrics>]) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.retain(|limit, lease_metrics| {
+            let held = leased.get(limit).copied().unwrap_or(0);
+            lease_metrics.set_held(held);
+            let stays = held > 0 || known.iter().any(|known| known.is_of(limit));
+            if !stays {
+                // An error means that the series does not exist, which is the goal.
+                let _ = self.families.lease_held.remove_label_values(&[limit]);
+            }
+            stays
+        });
     }
 
     fn known(&self) -> Vec<Arc<LimitMetrics>> {

@@ -8,8 +8,8 @@ use sluicegate::server::listen::{Address, Listener};
 use sluicegate::server::{Access, Listeners, MAX_ADMIN_CONNECTIONS, Settings, Token};
 use tracing::warn;
 
-use crate::cli::Failure;
 use crate::cli::endpoint::{ADMIN, DECISIONS};
+use crate::cli::{Failure, admin_token};
 
 /// File descriptors reserved for the store, the policy, the log and the runtime.
 const RESERVED_FILES: u64 = 128;
@@ -84,7 +84,7 @@ impl Listening {
     pub fn settings(self) -> Result<Settings, Failure> {
         let mut access = Access::to(&self.admin_listen, self.allow_host);
         if let Some(token) = self.admin_token {
-            let token = Token::new(token);
+            let token = admin_token::read(&token)?.and_then(Token::new);
             access.token = Some(token.ok_or_else(|| Failure::usage("the admin token is empty"))?);
         }
         access.open_metrics = self.open_metrics;

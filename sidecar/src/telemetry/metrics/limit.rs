@@ -150,6 +150,11 @@ impl LimitMetrics {
         }
     }
 
+    /// Whether these are the metrics of the limit `name`.
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        self.limit == name
+    }
+
     /// Adds the series of decisions made from leases.
     pub(super) fn count_leases(&self, families: &Families) {
         let labels = [
@@ -226,7 +231,13 @@ impl LimitMetrics {
         match verdict {
             Verdict::Admitted(_) => {
                 shadow.admitted.inc();
-                self.shadow_admitted.inc();
+                match source {
+                    Source::Store => self.shadow_admitted.inc(),
+                    rare => {
+                        let labels = [&self.limit, Outcome::ShadowAdmitted.name(), rare.name()];
+                        families.decisions.with_label_values(&labels).inc();
+                    }
+                }
             }
             Verdict::Denied(_) => {
                 shadow.denied.inc();
