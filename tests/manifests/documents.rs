@@ -33,7 +33,7 @@ const KUBECTL: &str = r#"#!/bin/sh
 set -eu
 case "$*" in
   *" create secret generic sluicegate-redis --from-literal=url="*) ;;
-  *" create configmap sluicegate-filter --from-file=sluicegate.wasm") ;;
+  *" create configmap sluicegate-filter --from-file=sluicegate.wasm=$FILTER") ;;
   *" get configmap sluicegate-istiod-values --output jsonpath={.data.values\.yaml}") cat istiod-values ;;
   *" rollout status deployment "*) ;;
   *" patch deployment istio-ingress --patch "*) for patch; do :; done; echo "$patch" >patch.json ;;
@@ -68,6 +68,7 @@ fn run(page: &str, folder: &Path) -> Vec<String> {
                 .expect("run: tests/setup test"),
         );
         shell.env("CHART", repository("deploy/helm/sluicegate"));
+        shell.env("FILTER", released_filter());
         let output = chart::run(&mut shell);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{page}: {said}\n{block}");
@@ -75,6 +76,15 @@ fn run(page: &str, folder: &Path) -> Vec<String> {
     }
     let rendered = (0..).map(|n| std::fs::read_to_string(folder.join(format!("rendered-{n}"))));
     rendered.map_while(Result::ok).collect()
+}
+
+/// The name of the filter's file in a release.
+pub fn released_filter() -> String {
+    let page = std::fs::read_to_string(repository("docs/releases.md")).unwrap();
+    let row = page.lines().find(|line| line.ends_with("` | the filter |"));
+    let name = row.and_then(|row| row.split('`').nth(1));
+    let name = name.expect("docs/releases.md names the filter's file");
+    name.replace("VERSION", env!("CARGO_PKG_VERSION"))
 }
 
 /// Puts the template for istiod where `kubectl` finds it.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sluicegate_tests::chart;
 
+use crate::documents::released_filter;
 use crate::scenes::{self, NAMESPACE, WITH_FILTER};
 
 /// What is rendered with these fields of values replaced.
@@ -179,6 +180,15 @@ fn the_notes_name_the_injection_template() {
         notes.contains("inject.istio.io/templates: gateway,sluicegate.shop\n"),
         "{notes}"
     );
+}
+
+/// Envoy reads `sluicegate.wasm`, and the release's file has another name.
+#[test]
+fn the_notes_put_the_releases_filter_where_envoy_reads_it() {
+    let notes = scenes::notes(&scenes::values("kubernetes-deployment.yaml"));
+    let file = released_filter();
+    let argument = format!("--from-file=sluicegate.wasm={file}\n");
+    assert!(notes.contains(&argument), "{notes}");
 }
 
 #[test]

@@ -20,9 +20,10 @@ const VALUES: &str = "values-kubernetes.yaml";
 /// Installs everything by the page, checks what the page checks, and changes the rules to the test's.
 pub fn install(tools: &Tools, folder: &Path) -> Mesh {
     prepare(tools, NAMESPACE);
-    // The page takes it from the release.
+    // The page takes it from the release, under the name that it has there.
     let module = repository("target/filter/sluicegate.wasm");
-    std::fs::copy(&module, folder.join("sluicegate.wasm"))
+    let name = concat!("sluicegate-", env!("CARGO_PKG_VERSION"), ".wasm");
+    std::fs::copy(&module, folder.join(name))
         .unwrap_or_else(|error| panic!("{}: {error}; make it: make filter", module.display()));
     let page = Page::read(PAGE, folder, &["images.yaml"]);
     page.install(tools, folder);

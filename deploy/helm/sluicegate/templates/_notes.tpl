@@ -31,7 +31,7 @@ expect 429.
 {{- else if .Values.kubernetes.deployment.enabled -}}
 {{- if .Values.filter.enabled -}}
 The Deployment waits for the filter:
-  kubectl -n {{ .Release.Namespace }} create configmap {{ .Values.kubernetes.deployment.filterConfigMap }} --from-file=sluicegate.wasm
+  kubectl -n {{ .Release.Namespace }} create configmap {{ .Values.kubernetes.deployment.filterConfigMap }} --from-file=sluicegate.wasm=sluicegate-{{ .Chart.AppVersion }}.wasm
 Then send more requests than the limit to Service `{{ $name }}`, and expect 429.
 {{- end }}
 {{- else -}}
