@@ -173,6 +173,21 @@ fn mistakes_are_named() {
         ),
         (
             "kubernetes-deployment.yaml",
+            r#"podMonitor.interval="1m""#,
+            "podMonitor.interval: the alerts need a scrape every 30 seconds, and this is `1m`",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            r#"podMonitor.interval="31s""#,
+            "podMonitor.interval: the alerts need",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            r#"podMonitor.interval="30001ms""#,
+            "podMonitor.interval: the alerts need",
+        ),
+        (
+            "kubernetes-deployment.yaml",
             "networkPolicy.ports=[8080,9181]",
             "networkPolicy.ports: has sidecar.adminPort",
         ),
@@ -189,6 +204,20 @@ fn mistakes_are_named() {
     ] {
         let told = refusal(file, &[change]);
         assert!(told.contains(said), "{file} with {change}: {told}");
+    }
+}
+
+/// Rates over a minute need two scrapes in it.
+#[test]
+fn scrapes_may_be_as_rare_as_the_alerts_allow() {
+    let file = "kubernetes-deployment.yaml";
+    for interval in ["30s", "030s", "30000ms"] {
+        let change = format!("podMonitor.interval=\"{interval}\"");
+        changed(file, &[&change]).unwrap_or_else(|said| panic!("{interval}: {said}"));
+    }
+    for off in ["alerts.enabled=false", "podMonitor.enabled=false"] {
+        let changes = [r#"podMonitor.interval="1m""#, off];
+        changed(file, &changes).unwrap_or_else(|said| panic!("{off}: {said}"));
     }
 }
 

@@ -30,6 +30,7 @@
 {{- if and .Values.podMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.adminFrom) -}}
 {{- fail "networkPolicy.adminFrom: without Prometheus's pods here, podMonitor.enabled scrapes nothing; set them, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" -}}
 {{- end -}}
+{{- include "sluicegate.validateInterval" . -}}
 {{- include "sluicegate.validatePorts" . -}}
 {{- end }}
 
@@ -57,6 +58,16 @@
 {{- if regexMatch "://[^@]*:[^@]+@|[?&]pass=" ($url | default "" | toString) -}}
 {{- fail (printf "%s: has a password, which would be in a ConfigMap; put the URL in a Secret, and set store.existingSecret.name instead" $field) -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Rates over a minute need two scrapes in it: with fewer, the alerts about requests without a verdict would be silent. */}}
+{{- define "sluicegate.validateInterval" -}}
+{{- $interval := .Values.podMonitor.interval -}}
+{{- $unit := regexFind "[a-z]+$" $interval -}}
+{{- $ms := mul (regexFind "^[0-9]+" $interval | atoi) (get (dict "ms" 1 "s" 1000 "m" 60000) $unit) -}}
+{{- if and .Values.podMonitor.enabled .Values.alerts.enabled (gt $ms 30000) -}}
+{{- fail (printf "podMonitor.interval: the alerts need a scrape every 30 seconds, and this is `%s`; set 30s or less" $interval) -}}
 {{- end -}}
 {{- end }}
 
