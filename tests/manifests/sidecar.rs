@@ -15,12 +15,17 @@ fn pod(file: &str) -> Value {
 }
 
 fn pod_of(manifests: &[Value]) -> Value {
+    template_of(manifests)["spec"].take()
+}
+
+/// The pod with its labels and annotations: whatever changes in it replaces the pods.
+fn template_of(manifests: &[Value]) -> Value {
     for manifest in manifests {
         let found = match manifest["kind"].as_str().unwrap_or_default() {
-            "Deployment" => &manifest["spec"]["template"]["spec"],
+            "Deployment" => &manifest["spec"]["template"],
             "EnvoyProxy" => {
                 let deployment = &manifest["spec"]["provider"]["kubernetes"]["envoyDeployment"];
-                &deployment["patch"]["value"]["spec"]["template"]["spec"]
+                &deployment["patch"]["value"]["spec"]["template"]
             }
             "ConfigMap" if manifest["metadata"]["name"] == "sluicegate-istiod-values" => {
                 return injected(manifest);
@@ -40,7 +45,7 @@ fn injected(manifest: &Value) -> Value {
     let template = template.as_str().expect("a template");
     // istiod takes it for a Go template.
     assert!(!template.contains("{{"), "{template}");
-    serde_saphyr::from_str::<Value>(template).expect("YAML")["spec"].clone()
+    serde_saphyr::from_str(template).expect("YAML")
 }
 
 fn container(pod: &Value) -> Value {
@@ -202,4 +207,45 @@ fn secrets_reach_the_sidecar_by_reference() {
             { "name": "SLUICEGATE_OPEN_METRICS", "value": "true" },
         ])
     );
+}
+
+/// A running sidecar refuses such a change, and every later one of the policy with it.
+#[test]
+fn pods_are_replaced_by_a_change_that_a_running_sidecar_refuses_and_by_no_other_of_the_policy() {
+    let template = |file: &str, pointer: &str, value: Value| {
+        let mut values = scenes::values(file);
+        let (above, field) = pointer.rsplit_once('/').unwrap();
+        values.pointer_mut(above).unwrap()[field] = value;
+        template_of(&chart::render(NAMESPACE, &values).unwrap())
+    };
+    for file in ["kubernetes-deployment.yaml", "envoy-gateway.yaml"] {
+        let changes = |pointer, one, other| {
+            template(file, pointer, json!(one)) != template(file, pointer, json!(other))
+        };
+        assert!(changes("/store/url", "redis://a", "redis://b"), "{file}");
+        assert!(changes("/policy/store_timeout", "20ms", "30ms"), "{file}");
+        assert!(changes("/policy/memory_limit", "1MiB", "2MiB"), "{file}");
+        let quota = "/policy/limits/per-key/windows";
+        let windows = |quota: u64| json!([{ "quota": quota, "per": "1m" }]);
+        assert_eq!(
+            template(file, quota, windows(5)),
+            template(file, quota, windows(6)),
+            "{file}"
+        );
+    }
+    // In the policy, the store can be a mapping.
+    let mapping = |connections: u32| {
+        let mut values = scenes::values("envoy-gateway.yaml");
+        values["store"] = json!({});
+        values["policy"]["store"] = json!({ "url": "redis://a", "connections": connections });
+        template_of(&chart::render(NAMESPACE, &values).unwrap())
+    };
+    assert_ne!(mapping(2), mapping(3));
+    let mut theirs = scenes::values("envoy-gateway.yaml");
+    theirs["store"] = json!({});
+    theirs["policy"] = json!({});
+    theirs["existingPolicy"] = json!("mine");
+    let theirs = template_of(&chart::render(NAMESPACE, &theirs).unwrap());
+    // The chart does not see into it.
+    assert!(theirs["metadata"]["annotations"].is_null(), "{theirs}");
 }

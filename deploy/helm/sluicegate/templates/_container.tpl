@@ -87,6 +87,16 @@ seccompProfile: { type: RuntimeDefault }
 {{- end }}
 {{- end }}
 
+{{/*
+Replaces the chart's own pods when a field changes that a sidecar reads at its start only: a running one would refuse the
+whole policy. It is not in the template for istiod or in the notes: there, the chart does not replace pods.
+*/}}
+{{- define "sluicegate.storeChecksum" -}}
+{{- if not .Values.existingPolicy -}}
+checksum/store: {{ pick (include "sluicegate.policy" . | fromYaml) "store" "store_timeout" "memory_limit" | toJson | sha256sum }}
+{{- end -}}
+{{- end }}
+
 {{/* What a pod needs, to merge into its template. */}}
 {{- define "sluicegate.podTemplate" -}}
 metadata:
