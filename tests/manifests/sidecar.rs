@@ -249,3 +249,43 @@ fn pods_are_replaced_by_a_change_that_a_running_sidecar_refuses_and_by_no_other_
     // The chart does not see into it.
     assert!(theirs["metadata"]["annotations"].is_null(), "{theirs}");
 }
+
+/// Where pods have only IPv6 addresses, `0.0.0.0` listens on none of them.
+#[test]
+fn the_ports_of_a_pod_listen_on_the_address_that_is_set() {
+    for (address, admin, socket) in [
+        (
+            "0.0.0.0",
+            "0.0.0.0:9181",
+            json!({ "address": "0.0.0.0", "port_value": 10000 }),
+        ),
+        (
+            "::",
+            "[::]:9181",
+            // Without the last field, Envoy would refuse IPv4 in pods that have both.
+            json!({ "address": "::", "port_value": 10000, "ipv4_compat": true }),
+        ),
+    ] {
+        for file in WITH_FILTER {
+            let mut values = scenes::values(file);
+            values["listenAddress"] = json!(address);
+            let manifests = chart::render(NAMESPACE, &values).unwrap();
+            let arguments = container(&pod_of(&manifests))["args"].clone();
+            let arguments = arguments.as_array().unwrap();
+            let flag = arguments.iter().position(|flag| flag == "--admin-listen");
+            assert_eq!(arguments[flag.unwrap() + 1], admin, "{file}");
+            if file != "kubernetes-deployment.yaml" {
+                continue;
+            }
+            let envoy = chart::manifest(&manifests, "ConfigMap", "sluicegate-envoy");
+            let text = envoy["data"]["envoy.yaml"].as_str().unwrap();
+            let envoy: Value = serde_saphyr::from_str(text).unwrap();
+            let mut metrics = socket.clone();
+            metrics["port_value"] = json!(9902);
+            for (listener, socket) in [(0, &socket), (1, &metrics)] {
+                let listener = &envoy["static_resources"]["listeners"][listener];
+                assert_eq!(listener["address"]["socket_address"], *socket);
+            }
+        }
+    }
+}

@@ -16,7 +16,7 @@ args:
   - --listen
   - 127.0.0.1:{{ .Values.sidecar.port }}
   - --admin-listen
-  - 0.0.0.0:{{ .Values.sidecar.adminPort }}
+  - {{ printf (contains ":" .Values.listenAddress | ternary "[%s]:%v" "%s:%v") .Values.listenAddress .Values.sidecar.adminPort | quote }}
   {{- with .Values.sidecar.args }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
