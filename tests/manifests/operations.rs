@@ -106,22 +106,75 @@ fn the_sidecars_job_is_the_releases_name() {
                 ("fullnameOverride", json!("limits")),
             ],
         );
-        let monitor = &chart::manifest(&manifests, "PodMonitor", "limits")["spec"];
+        let (monitor, sidecar) = scraped(&manifests, "/metrics");
         let label = monitor["jobLabel"].as_str().expect("a label");
         assert_eq!(pod_labels(&manifests)[label], "limits", "{file}");
-        let [sidecar, envoy] = monitor["podMetricsEndpoints"]
-            .as_array()
-            .unwrap()
-            .as_slice()
-        else {
-            panic!("two endpoints")
-        };
         assert!(sidecar["relabelings"].is_null(), "{file}: {sidecar}");
+        let (_, envoy) = scraped(&manifests, "/stats/prometheus");
         assert_eq!(
             envoy["relabelings"],
             json!([{ "targetLabel": "job", "replacement": "envoy" }])
         );
     }
+}
+
+/// The `spec` and the endpoint of the one PodMonitor that scrapes this path.
+fn scraped(manifests: &[Value], path: &str) -> (Value, Value) {
+    let monitors = manifests
+        .iter()
+        .filter(|manifest| manifest["kind"] == "PodMonitor");
+    let found: Vec<_> = monitors
+        .flat_map(|monitor| {
+            let endpoints = monitor["spec"]["podMetricsEndpoints"].as_array().unwrap();
+            let these = endpoints.iter().filter(|endpoint| endpoint["path"] == path);
+            these.map(|endpoint| (monitor["spec"].clone(), endpoint.clone()))
+        })
+        .collect();
+    let [one] = found.as_slice() else {
+        panic!("{path}: {found:?}")
+    };
+    one.clone()
+}
+
+/// An Envoy without the sidecar is the one whose requests pass unmetered.
+#[test]
+fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar() {
+    let on = || ("podMonitor", json!({ "enabled": true }));
+    let selected = |manifests: &[Value], path| scraped(manifests, path).0["selector"].clone();
+    for file in WITH_FILTER {
+        let manifests = with(file, &[on()]);
+        let sidecars = json!({ "matchLabels": { "sluicegate": "sluicegate" } });
+        assert_eq!(selected(&manifests, "/metrics"), sidecars, "{file}");
+        let envoys = selected(&manifests, "/stats/prometheus");
+        match file {
+            "istio.yaml" => {
+                let plugin = chart::manifest(&manifests, "WasmPlugin", "sluicegate");
+                assert_eq!(envoys, plugin["spec"]["selector"]);
+            }
+            // Not those of other namespaces, which another release scrapes.
+            "envoy-gateway.yaml" => assert_eq!(
+                envoys,
+                json!({ "matchLabels": {
+                    "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy",
+                    "gateway.envoyproxy.io/owning-gateway-namespace": NAMESPACE,
+                } })
+            ),
+            _ => assert_eq!(envoys, sidecars),
+        }
+    }
+    // Envoys that several Gateways share have the label of their class only.
+    let mut gateway = scenes::values("envoy-gateway.yaml")["envoyGateway"].clone();
+    gateway["envoyProxy"] = json!({ "mergeGateways": true });
+    let manifests = with("envoy-gateway.yaml", &[on(), ("envoyGateway", gateway)]);
+    assert_eq!(
+        selected(&manifests, "/stats/prometheus"),
+        json!({
+            "matchLabels": {
+                "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy",
+            },
+            "matchExpressions": [{ "key": "gateway.envoyproxy.io/owning-gatewayclass", "operator": "Exists" }],
+        })
+    );
 }
 
 #[test]
@@ -153,9 +206,13 @@ fn alerts_are_in_the_namespace_of_the_pods() {
     ] {
         let on = || json!({ "enabled": true });
         let manifests = with(file, &[("podMonitor", on()), ("alerts", on())]);
-        for kind in ["PodMonitor", "PrometheusRule"] {
-            let metadata = &chart::manifest(&manifests, kind, "sluicegate")["metadata"];
-            assert_eq!(metadata["namespace"], namespace, "{file}: {kind}");
+        for (kind, name) in [
+            ("PodMonitor", "sluicegate"),
+            ("PodMonitor", "sluicegate-envoy"),
+            ("PrometheusRule", "sluicegate"),
+        ] {
+            let metadata = &chart::manifest(&manifests, kind, name)["metadata"];
+            assert_eq!(metadata["namespace"], namespace, "{file}: {kind} {name}");
         }
     }
 }
