@@ -68,6 +68,10 @@ async fn s14_s25_a_flood_of_keys_stays_within_the_limit_and_its_memory_comes_bac
             .await
             > 0.0
     );
+    // So SluicegateStoreFailing, which divides by these calls, stays silent: the runbook names the alerts that do not.
+    let calls = sidecar.metric("sluicegate_store_duration_seconds_count");
+    assert_eq!(calls.await, 0.0);
+    assert_eq!(sidecar.metric("sluicegate_store_up").await, 1.0);
     // Known keys are still admitted.
     let known = invent(&sidecar, "long", 0).await;
     assert_eq!(known.matches("admitted").count(), KEYS, "{known}");

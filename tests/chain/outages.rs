@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::{get, post};
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
@@ -99,6 +99,31 @@ async fn without_redis_a_share_of_each_limit_applies_and_afterwards_the_whole_li
     assert!(errors >= 1.0, "{errors}");
     chain.redis.restart().await;
     limits_hold(&chain, "after").await;
+}
+
+/// Its share depends on what Redis told the process before, which a new one has not heard.
+#[tokio::test]
+async fn a_sidecar_that_restarts_while_redis_is_away_gives_no_verdict_and_the_runbook_warns_of_it() {
+    let mut chain = chain().await;
+    chain.redis.kill();
+    redis_is_down(&chain).await;
+    limits_hold(&chain, "during").await;
+    chain.sidecar.kill();
+    chain.sidecar.restart().await;
+    redis_is_down(&chain).await;
+    no_verdict_is_available(&chain, "restarted").await;
+    // Nothing replaces the pod or takes it out of a Service.
+    let ready = format!("http://127.0.0.1:{}/readyz", chain.sidecar.admin_port);
+    assert_eq!(get(&ready).await.0, 200);
+    chain.redis.restart().await;
+    limits_hold(&chain, "after").await;
+
+    let page = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
+    let (start, rest) = page.split_once("\n## ").unwrap();
+    assert!(start.contains("While Redis is away, do not restart"));
+    let (_, section) = rest.split_once("\n## SluicegateStoreFailing\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    assert!(section.contains("Do not restart or scale sidecars"));
 }
 
 #[tokio::test]
