@@ -103,7 +103,8 @@ async fn without_redis_a_share_of_each_limit_applies_and_afterwards_the_whole_li
 
 /// Its share depends on what Redis told the process before, which a new one has not heard.
 #[tokio::test]
-async fn a_sidecar_that_restarts_while_redis_is_away_gives_no_verdict_and_the_runbook_warns_of_it() {
+async fn a_sidecar_that_restarts_while_redis_is_away_gives_no_verdict_and_the_runbook_warns_of_it()
+{
     let mut chain = chain().await;
     chain.redis.kill();
     redis_is_down(&chain).await;

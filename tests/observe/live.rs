@@ -8,7 +8,7 @@ use crate::description::Description;
 use crate::draw::draw;
 use crate::grafana::files;
 use crate::panels::{View, described, fault};
-use crate::runbook::every_command_works;
+use crate::runbook::{every_command_works, every_query_finds_instances};
 use crate::scene::{PLENTY, Scene, now, policy};
 
 impl Scene {
@@ -125,6 +125,7 @@ async fn alerts_fire_and_resolve_and_every_panel_has_data() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     every_metric_of_the_rules_is_there(&scene).await;
     every_command_works(&scene);
+    every_query_finds_instances(&scene).await;
 }
 
 /// A rule over a metric that does not exist never fires.

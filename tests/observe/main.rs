@@ -9,7 +9,7 @@
 //! | `shorten` | rules with seconds instead of minutes |
 //! | `scene` | the chain, the Prometheus and the traffic: denials, a reload, outages |
 //! | `live` | alerts fire and resolve, panels have data |
-//! | `runbook` | runs every command of docs/runbook.md |
+//! | `runbook` | runs every command and query of docs/runbook.md |
 //! | `panels` | the queries of a dashboard, run as Grafana runs them |
 //! | `draw`, `units` | a picture of each dashboard: target/dashboards |
 

@@ -1,5 +1,6 @@
 //! promtool's checks of the rules, and what every alert must have.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value;
@@ -104,6 +105,37 @@ fn every_alert_has_a_section_in_the_runbook() {
         alerts().len(),
         "sections of alerts that no longer exist"
     );
+}
+
+/// The runbook's commands ask one sidecar and one Envoy: an alert about a rule, a limit or a configuration names neither.
+#[test]
+fn an_alert_without_an_instance_has_a_query_that_leads_to_instances() {
+    let runbook = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
+    let tests = read("alerts_test.yml");
+    let tests = tests["tests"].as_array().unwrap().iter();
+    let cases = tests.filter_map(|test| test["alert_rule_test"].as_array());
+    let mut without = BTreeSet::new();
+    for case in cases.flatten() {
+        for alert in case["exp_alerts"].as_array().into_iter().flatten() {
+            let labels = alert["exp_labels"].as_object().unwrap();
+            // If there is no target at all, no query finds one.
+            let is_about = |label: &&str| labels.contains_key(*label);
+            let is_about_many = ["rule", "limit", "configuration"].iter().any(is_about);
+            if is_about_many && !labels.contains_key("instance") {
+                without.insert(case["alertname"].as_str().unwrap());
+            }
+        }
+    }
+    assert!(without.len() >= 7, "{without:?}");
+    for name in without {
+        let (_, section) = runbook.split_once(&format!("\n## {name}\n")).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let mut queries = section.split("```promql\n").skip(1);
+        assert!(
+            queries.any(|query| query.contains("by (namespace, instance")),
+            "docs/runbook.md: {name} has no query for its instances"
+        );
+    }
 }
 
 #[test]

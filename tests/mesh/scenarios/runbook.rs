@@ -23,6 +23,10 @@ pub fn run(mesh: &Mesh, report: &Report) {
             "RELEASE_NAMESPACE=default",
             format!("RELEASE_NAMESPACE={}", mesh.namespace),
         ),
+        (
+            "REDIS_NAMESPACE=default",
+            format!("REDIS_NAMESPACE={}", mesh.redis),
+        ),
         ("=19000", format!("={}", mesh.admin_port)),
     ] {
         assert_eq!(reach.matches(example).count(), 1, "{example}");
@@ -32,10 +36,14 @@ pub fn run(mesh: &Mesh, report: &Report) {
     let start = block("```sh\n", 2);
     assert!(start.contains("/readyz"), "{start}");
     let folder = tempfile::tempdir().expect("a folder");
+    // As `redis-cli` would, which need not be here.
+    let ping = "[ \"$REDIS\" = redis://127.0.0.1:6379 ]\n\
+        until exec 3<>/dev/tcp/127.0.0.1/6379; do sleep 0.2; done\n\
+        printf 'PING\\r\\n' >&3\nread -r answer <&3\necho \"$answer\"\n";
     let script = format!(
         "export PATH={}:$PATH\ntrap 'kill $(jobs -p)' EXIT\n{reach}\n\
          until curl -s -o /dev/null \"http://$SIDECAR/healthz\" && curl -s -o /dev/null \"http://$ENVOY/ready\"; do\n\
-         sleep 0.2; done\n{start}\nsluicegate check-config --policy \"$POLICY\" --envoy \"$RULES\"\n",
+         sleep 0.2; done\n{start}\nsluicegate check-config --policy \"$POLICY\" --envoy \"$RULES\"\n{ping}",
         // The one of the image.
         repository("target/release-build/linux-amd64").display()
     );
@@ -44,7 +52,7 @@ pub fn run(mesh: &Mesh, report: &Report) {
     command.current_dir(folder.path());
     mesh.tools.prepare(&mut command);
     let printed = output_of(&mut command);
-    for expected in ["serving", "sluicegate_decisions_total", "0 errors"] {
+    for expected in ["serving", "sluicegate_decisions_total", "0 errors", "+PONG"] {
         assert!(printed.contains(expected), "no `{expected}`: {printed}");
     }
     report.note(&format!("{}: docs/runbook.md leads to a pod", mesh.name));
