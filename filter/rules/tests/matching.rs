@@ -8,6 +8,7 @@
 
 mod support;
 
+use sluicegate_rules::parse;
 use support::{asked, get, matching, request};
 
 /// Whether a rule with this `match` applies to a request.
@@ -50,6 +51,46 @@ fn a_path_is_matched_whole_by_prefix_by_template_and_by_expression() {
             expected,
             "{matcher} {path}"
         );
+    }
+}
+
+/// A client that could end an expression's `.` with `%0A` would choose which rules apply to it.
+#[test]
+fn an_encoded_newline_bypasses_no_expression() {
+    let versions = r#"{"path_regex":"/v[2-9]/.*"}"#;
+    for target in ["/v2/x%0A", "/v%32/x%0A", "/v%32/%250Ax"] {
+        let asked = asked(&matching(versions), &get(target, &[]));
+        assert_eq!(asked.len(), 1, "{target}");
+    }
+    for upstream in ["go", "wsgi", "tomcat", "nginx"] {
+        let rules = parse(format!(
+            r#"{{"sidecar":{{"cluster":"s"}},"upstream_paths":"{upstream}","rules":[{{"name":"r","match":{versions},
+                "when_unavailable":"allow","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}}]}}]}}"#
+        ).as_bytes());
+        let asked = asked(&rules.unwrap(), &get("/v2/x%0A", &[]));
+        assert_eq!(asked.len(), 1, "{upstream}");
+    }
+    let export = matching(r#"{"query":[{"name":"op","regex":"export.*"}]}"#);
+    assert_eq!(asked(&export, &get("/?op=export%0A", &[])).len(), 1);
+    // An operator may write an expression that means one line.
+    let line = matching(r#"{"path_regex":"(?-s)/line/.*"}"#);
+    assert!(asked(&line, &get("/lin%65/x%0A", &[])).is_empty());
+}
+
+/// `(?m)` changes what `^` and `$` mean in an expression, and not that it must match the whole value.
+#[test]
+fn an_expression_of_many_lines_matches_the_whole_value() {
+    for (expression, target, expected) in [
+        ("(?m)/admin", "/admin", 1),
+        ("(?m)/admin$", "/admin%0Ax", 0),
+        ("(?m)/admin$", "/x%0A/admin", 0),
+        ("(?m)/admin$.*", "/admin%0Ax", 1),
+        ("(?m)/admin.*", "/admin%0A%0D%0Ax", 1),
+        ("(?mR)/admin.*", "/admin%0A%0D%0Ax", 1),
+    ] {
+        let rules = matching(&format!(r#"{{"path_regex":"{expression}"}}"#));
+        let asked = asked(&rules, &get(target, &[]));
+        assert_eq!(asked.len(), expected, "{expression} {target}");
     }
 }
 

@@ -110,16 +110,19 @@ pub(super) fn template(at: &str, text: &str) -> Result<Template, ConfigError> {
     Template::parse(text).or_else(|why| invalid(at, why))
 }
 
-/// The whole value must match, as with Envoy's own expressions: a partial match would leave a gap.
+/// The whole value must match, as with Envoy's own expressions: a partial match would leave a gap. So would a `.` that
+/// does not match a newline, because a path or query can contain `%0A`.
 fn regex(at: &str, text: &str) -> Result<Regex, ConfigError> {
-    // Compiled by itself first, so that a surplus `)` cannot close the group around it.
-    let compiled = RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
-    compiled
-        .and_then(|_| {
-            RegexBuilder::new(&format!("^(?:{text})$"))
-                .size_limit(MAX_REGEX_BYTES)
-                .build()
-        })
+    let compile = |text: &str| {
+        RegexBuilder::new(text)
+            .dot_matches_new_line(true)
+            .size_limit(MAX_REGEX_BYTES)
+            .build()
+    };
+    // Compiled by itself first, so that a surplus `)` cannot close the group around it. The group also keeps its flags:
+    // with `(?m)`, the `^` and `$` around it still mean the whole value.
+    compile(text)
+        .and_then(|_| compile(&format!("^(?:{text})$")))
         .or_else(|error| invalid(at, format_args!("`{text}`: {error}")))
 }
 

@@ -30,9 +30,11 @@ enum Match {
     /// Segments (`None` is a variable), and whether the template ends with `**`.
     Template(&'static [Option<&'static str>], bool),
     NotPrefix(&'static str),
+    /// An expression of this text and whatever follows.
+    Regex(&'static str),
 }
 
-const MATCHES: [Match; 10] = [
+const MATCHES: [Match; 11] = [
     Match::Path("/a"),
     Match::Path("/a/b"),
     Match::Path("/"),
@@ -43,6 +45,7 @@ const MATCHES: [Match; 10] = [
     Match::Template(&[None, Some("b")], true),
     Match::NotPrefix("/a/"),
     Match::NotPrefix("/b"),
+    Match::Regex("/a/"),
 ];
 
 impl Match {
@@ -52,6 +55,7 @@ impl Match {
             Self::Prefix(prefix) => format!(r#"{{"path_prefix":"{prefix}"}}"#),
             Self::NotPrefix(prefix) => format!(r#"{{"not":{{"path_prefix":"{prefix}"}}}}"#),
             Self::Template(..) => format!(r#"{{"path_template":"{}"}}"#, self.template()),
+            Self::Regex(text) => format!(r#"{{"path_regex":"{text}.*"}}"#),
         }
     }
 
@@ -81,6 +85,7 @@ impl Match {
             Self::Path(path) => is_text && trimmed(&text) == trimmed(path.as_bytes()),
             Self::Prefix(prefix) => is_text && begins(prefix),
             Self::NotPrefix(prefix) => is_text && !begins(prefix),
+            Self::Regex(start) => is_text && text.starts_with(start.as_bytes()),
             Self::Template(segments, open) => {
                 let given = match served.0.as_slice() {
                     [given @ .., last] if last.is_empty() => given,
@@ -116,9 +121,9 @@ fn constant(limit: &str) -> String {
 }
 
 /// Pieces of paths that servers read in different ways.
-const PIECES: [&str; 28] = [
+const PIECES: [&str; 29] = [
     "/", "/", "/", "/a", "/b", "a", "b", "a", "b", "//", "/..", "/../", "/.", "..", "%2F", "%2f..",
-    "%2e", "%2E%2e", "%5C", "\\", "\\..", ";", ";x", "/..;", "%3B", "%252F", "%61", "%",
+    "%2e", "%2E%2e", "%5C", "\\", "\\..", ";", ";x", "/..;", "%3B", "%252F", "%61", "%0A", "%",
 ];
 
 /// A generator of hostile paths, the same in each run.
