@@ -80,6 +80,8 @@ impl Stream {
         if callouts.submit(now_us, &waiter) {
             return Action::Pause;
         }
+        // It waits no longer: what it took is settled here, and not again when the stream ends.
+        waiter.end();
         let asked = (&waiter.question, &waiter.taken);
         self.apply(plugin.conclude_rest(asked, Err(VerdictError::Full)))
     }

@@ -1,0 +1,134 @@
+//! What the filter does with units that a fake sidecar lends it, when the sidecar then stalls or has another policy.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use serde_json::{Value, json};
+use sluicegate_tests::client::client;
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::upstream;
+use sluicegate_tests::wire::Wire;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+/// Units that the first answer lends.
+const LENT: usize = 8;
+/// Longer than it takes to fill the queue, and less than a part lasts.
+const TIMEOUT: Duration = Duration::from_secs(5);
+const PART_US: u64 = 10_000_000;
+/// Four callouts of 256 requests each, 4,096 that wait, and some for which there is no room.
+const FILLING: usize = 4 * 256 + 4_096 + 100;
+
+/// An answer to a question: the policy's epoch, the outcome for each decision, and how many units are lent.
+struct Answer(u64, &'static str, usize);
+
+const LENDS: Answer = Answer(1, "admitted", LENT);
+
+impl Answer {
+    fn json(&self, decisions: &[Value]) -> Value {
+        let Self(epoch, outcome, units) = self;
+        let verdict = json!({ "outcome": outcome, "check": 0, "limit": "l", "quota": 100, "window_ms": 60_000,
+            "remaining": 50, "reset_ms": 60_000, "retry_after_ms": 1_000 });
+        let check = &decisions[0]["checks"][0];
+        let part = json!({ "id": 1, "limit": check["limit"], "key": check["key"], "units": units,
+            "lasts_us": PART_US, "quota": 100, "window_ms": 60_000, "remaining": 50, "reset_ms": 60_000 });
+        let leases = if *units > 0 { vec![part] } else { Vec::new() };
+        json!({ "epoch": epoch, "instance": 7, "verdicts": vec![verdict; decisions.len()], "leases": leases })
+    }
+}
+
+/// Starts a sidecar with these answers to questions. It never answers further ones, nor a callout without a question.
+async fn sidecar(answers: impl IntoIterator<Item = Answer>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answers: Arc<Mutex<VecDeque<_>>> = Arc::new(Mutex::new(answers.into_iter().collect()));
+    let router = Router::new().fallback(async move |body: String| {
+        let question: Value = serde_json::from_str(&body).unwrap();
+        let decisions = question["decisions"].as_array().unwrap();
+        let answer = if decisions.is_empty() {
+            None
+        } else {
+            answers.lock().unwrap().pop_front()
+        };
+        match answer {
+            Some(answer) => answer.json(decisions).to_string(),
+            None => std::future::pending().await,
+        }
+    });
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    port
+}
+
+/// `/` takes from the limit `hot`, `/both` also from `exact`, and on `/tried` a shadow rule has a say.
+fn plugin() -> Value {
+    let by_key = |limit: &str| json!({ "limit": limit, "key": [{ "header": "x-api-key" }] });
+    json!({
+        "sidecar": { "cluster": "sluicegate", "timeout": format!("{}s", TIMEOUT.as_secs()) },
+        "rules": [
+            { "name": "both", "match": { "path": "/both" }, "when_unavailable": "deny",
+              "checks": [by_key("hot"), by_key("exact")], "stop": true },
+            { "name": "tried", "match": { "path": "/tried" }, "when_unavailable": "deny", "shadow": true,
+              "checks": [by_key("exact")] },
+            { "name": "hot", "checks": [by_key("hot")], "when_unavailable": "deny" },
+        ],
+    })
+}
+
+async fn envoy(folder: &tempfile::TempDir, answers: impl IntoIterator<Item = Answer>) -> Envoy {
+    let (sidecar, upstream) = (sidecar(answers).await, upstream::start().await);
+    Envoy::start(folder.path(), sidecar, upstream, Some(plugin())).await
+}
+
+async fn ask(envoy: &Envoy, path: &str) -> reqwest::Response {
+    let request = client().get(envoy.url(path)).header("x-api-key", "k");
+    request.send().await.unwrap()
+}
+
+fn request(path: &str, key: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\n\r\n").into_bytes()
+}
+
+/// How often this request is answered with 200.
+async fn admitted(wire: &mut Wire, path: &str, requests: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        let answer = wire.once(&request(path, "k")).await.unwrap();
+        match answer.status {
+            200 => admitted += 1,
+            status => assert_eq!(status, 503, "{}", answer.body),
+        }
+    }
+    admitted
+}
+
+/// The units of a request that finds the queue full were put back at once, and again when its stream ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn units_of_requests_that_find_the_queue_full_are_put_back_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = envoy(&folder, [LENDS]).await;
+    envoy.listens().await;
+    let mut filling = Vec::new();
+    for _ in 0..FILLING {
+        filling.push(TcpStream::connect(("127.0.0.1", envoy.port)).await.unwrap());
+    }
+    assert_eq!(ask(&envoy, "/").await.status(), 200);
+    for stream in &mut filling {
+        stream.write_all(&request("/", "other")).await.unwrap();
+    }
+    eventually("the queue is full", async || {
+        envoy.stat("http.ingress.downstream_rq_5xx").await > 0
+    })
+    .await;
+    let mut wire = Wire::new(envoy.port);
+    assert_eq!(admitted(&mut wire, "/both", 50).await, 0);
+    let by_lease = admitted(&mut wire, "/", 60).await;
+    assert!((1..=LENT).contains(&by_lease), "{by_lease} of {LENT}");
+    eventually("they found the queue full", async || {
+        envoy.counted("error_full").await >= 50
+    })
+    .await;
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+}
