@@ -81,7 +81,6 @@ impl Plugin {
     /// Admits a request whose units were just taken from leases.
     pub fn admit(&self, question: &Question, taken: &Taken) -> Conclusion {
         self.count(Counters::ADMITTED_BY_LEASE);
-        self.leases.borrow_mut().spend(&self.rules, question, taken);
         self.conclude(question, Ok(&taken.verdicts(question, &[])))
     }
 
@@ -94,6 +93,11 @@ impl Plugin {
         if taken.is_empty() {
             return self.conclude(question, verdicts);
         }
+        if taken.is_whole(question) {
+            // They are spent already. Without an answer, only shadow rules lack a verdict.
+            let lease = taken.verdicts(question, &[]);
+            return self.conclude(question, Ok(verdicts.unwrap_or(&lease)));
+        }
         let (rules, now_us) = (&self.rules, host::monotonic_us());
         // A variable of its own, so that the borrow ends before the next one.
         let live = self
@@ -101,21 +105,27 @@ impl Plugin {
             .borrow_mut()
             .is_live(rules, question, taken, now_us);
         let conclusion = match verdicts {
-            Ok(_) if !live => self.conclude(question, Err(VerdictError::Timeout)),
-            // Only shadow rules lack a verdict.
-            Err(_) if live && taken.is_whole(question) => {
-                self.conclude(question, Ok(&taken.verdicts(question, &[])))
-            }
+            Ok(verdicts) if !live => self.conclude(question, Ok(&Taken::ended(verdicts))),
             verdicts => self.conclude(question, verdicts),
         };
-        let mut leases = self.leases.borrow_mut();
         match &conclusion {
-            Conclusion::Continue(_) | Conclusion::Unmetered(_) => {
-                leases.spend(rules, question, taken)
-            }
-            Conclusion::Answer(_) => leases.put_back(rules, question, taken),
+            Conclusion::Continue(_) | Conclusion::Unmetered(_) => self.spend(question, taken),
+            Conclusion::Answer(_) => self.put_back(question, taken),
         }
         conclusion
+    }
+
+    /// Spends what was taken.
+    pub fn spend(&self, question: &Question, taken: &Taken) {
+        self.leases.borrow_mut().spend(&self.rules, question, taken);
+    }
+
+    /// Puts back what was taken for a request that has no verdict yet, unless it is spent already.
+    pub fn put_back(&self, question: &Question, taken: &Taken) {
+        if !taken.is_whole(question) {
+            let mut leases = self.leases.borrow_mut();
+            leases.put_back(&self.rules, question, taken);
+        }
     }
 
     /// Counts and logs that an announcement could not be sent. Only if the cluster does not exist: that is wrong before the

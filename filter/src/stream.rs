@@ -67,6 +67,9 @@ impl Stream {
         let taken = leases.take(rules, &question, now_us, timeout_us);
         drop(leases);
         callouts.renew_leases();
+        if taken.is_whole(&question) {
+            plugin.spend(&question, &taken);
+        }
         if taken.decides(&question) {
             let conclusion = plugin.admit(&question, &taken);
             if let Conclusion::Continue(headers) = conclusion {
@@ -138,9 +141,7 @@ impl Drop for Stream {
         if let (Some(waiter), Some(callouts)) = (&self.waiter, &self.callouts) {
             if waiter.waits() {
                 // The client has hung up.
-                let plugin = &callouts.plugin;
-                let mut leases = plugin.leases.borrow_mut();
-                leases.put_back(&plugin.rules, &waiter.question, &waiter.taken);
+                callouts.plugin.put_back(&waiter.question, &waiter.taken);
             }
             waiter.end();
         }

@@ -12,7 +12,7 @@ pub struct Waiter {
     /// The context of its stream.
     pub stream: u32,
     pub question: Question,
-    /// Units that leases have for it: spent if it passes, else put back.
+    /// Units that leases have for it: spent if it passes, else put back. Those that decide by themselves are spent already.
     pub taken: Taken,
     pub state: Cell<State>,
     /// Header fields to add to the response.

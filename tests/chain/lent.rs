@@ -132,3 +132,40 @@ async fn units_of_requests_that_find_the_queue_full_are_put_back_once() {
     .await;
     assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
 }
+
+/// A denial does not depend on the units that were taken, so it counts although their part has ended.
+#[tokio::test]
+async fn a_denial_by_a_new_policy_is_not_lost_with_the_part_that_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = envoy(&folder, [LENDS, Answer(2, "denied", 0)]).await;
+    assert_eq!(ask(&envoy, "/").await.status(), 200);
+    let answer = ask(&envoy, "/both").await;
+    assert_eq!(answer.status(), 429);
+    assert_eq!(answer.headers()["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn an_admission_by_a_new_policy_is_unavailable_if_it_ends_the_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = envoy(&folder, [LENDS, Answer(2, "admitted", 0)]).await;
+    assert_eq!(ask(&envoy, "/").await.status(), 200);
+    assert_eq!(ask(&envoy, "/both").await.status(), 503);
+    eventually("it is counted as the sidecar would", async || {
+        envoy.counts(["error_store", "error_no_answer"]).await == [1, 0]
+    })
+    .await;
+}
+
+/// Whatever becomes of the shadow rule, and of the part meanwhile, the enforced rule has admitted the request.
+#[tokio::test]
+async fn a_shadow_rule_does_not_undo_an_admission_from_a_lease() {
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = envoy(&folder, [LENDS, Answer(2, "denied", 0)]).await;
+    assert_eq!(ask(&envoy, "/").await.status(), 200);
+    assert_eq!(ask(&envoy, "/tried").await.status(), 200);
+    eventually("the shadow rule's verdict is counted", async || {
+        let shadow = "rule=.=tried;.;limit=.=exact;.;rule_limit_shadow_denied";
+        envoy.counts([shadow, "error_no_answer"]).await == [1, 0]
+    })
+    .await;
+}

@@ -62,7 +62,7 @@ impl LeaseReport {
 }
 
 impl Leases {
-    /// Takes what the enforced checks of a question cost, as far as parts have it. If anything remains to be asked for, only
+    /// Takes what the enforced checks of a question cost, as far as parts have it. If some of them remain to be asked for, only
     /// from parts that last for `stay_us` more: they must not end before the answer.
     pub fn take(&mut self, rules: &Rules, question: &Question, now_us: u64, stay_us: u64) -> Taken {
         let mut taken = Taken::default();
@@ -80,7 +80,7 @@ impl Leases {
                 self.wants_renewal |= wants_renewal;
             }
         }
-        if !taken.decides(question) {
+        if !taken.is_whole(question) {
             let until_us = now_us.saturating_add(stay_us);
             let too_short = taken.checks.extract_if(.., |one| one.ends_us <= until_us);
             let checks = too_short.collect();

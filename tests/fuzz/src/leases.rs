@@ -101,7 +101,7 @@ impl World {
             assert!(check.quota.is_none() && check.cost > 0);
         }
         assert_eq!(taken.is_empty(), checks.is_empty());
-        if taken.decides(&question) {
+        if taken.is_whole(&question) {
             self.spend(&question, &taken);
         } else {
             self.waiting.push((question, taken));

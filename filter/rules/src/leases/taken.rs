@@ -39,7 +39,7 @@ impl Taken {
         self.is_whole(question) && question.shadows.is_empty()
     }
 
-    /// Whether the decision of the enforced rules is made.
+    /// Whether the decision of the enforced rules is made. Then its units are spent at once, whatever comes of shadow rules.
     pub fn is_whole(&self, question: &Question) -> bool {
         !self.checks.is_empty() && self.checks.len() == question.checks.len()
     }
@@ -85,6 +85,16 @@ impl Taken {
         }
         verdicts.extend(answered);
         Cow::Owned(verdicts)
+    }
+
+    /// The verdicts if the parts of a decision with several checks ended while the others were asked for: it cannot be admitted
+    /// any more. Other verdicts do not depend on the parts.
+    pub fn ended<'a>(verdicts: &[Verdict<'a>]) -> Vec<Verdict<'a>> {
+        let mut verdicts = verdicts.to_vec();
+        if let Some(enforced @ Verdict::Admitted(_)) = verdicts.first_mut() {
+            *enforced = Verdict::Unavailable { then: None };
+        }
+        verdicts
     }
 
     /// A verdict on the checks that were asked for, as one on all checks.

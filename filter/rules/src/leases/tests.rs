@@ -3,7 +3,7 @@
 use super::*;
 use crate::question::Shadow;
 use crate::rule::WhenUnavailable;
-use sluicegate_protocol::{LimitStatus, Verdict};
+use sluicegate_protocol::{LimitStatus, Verdict, WithoutStore};
 
 const MS: u64 = 1_000;
 const VERSION: PolicyVersion = PolicyVersion {
@@ -244,12 +244,29 @@ fn shadow_rules_are_asked_for() {
         body.contains("trial") && !body.contains(r#""key":"k""#),
         "{body}"
     );
+    // The decision is made, so it need not last until they are answered.
+    let late = leases.take(&rules, &both, 100 * MS, 50 * MS);
+    assert!(late.is_whole(&both));
     let answered = [Verdict::Unavailable { then: None }];
     let verdicts = taken.verdicts(&both, &answered);
     assert!(matches!(
         verdicts.as_ref(),
         [Verdict::Admitted(_), Verdict::Unavailable { .. }]
     ));
+}
+
+#[test]
+fn the_end_of_a_part_undoes_an_admission_and_no_other_verdict() {
+    let (rules, one) = (rules(), question("l", 1));
+    let taken = leases(&[part(1, "l", 8, 100 * MS)]).take(&rules, &one, 10 * MS, 0);
+    let admitted = taken.verdicts(&one, &[])[0].clone();
+    let refused = Verdict::Unavailable {
+        then: Some(WithoutStore::Deny),
+    };
+    let ended = [Verdict::Unavailable { then: None }, admitted.clone()];
+    assert_eq!(Taken::ended(&[admitted.clone(), admitted.clone()]), ended);
+    let other = [refused, admitted];
+    assert_eq!(Taken::ended(&other), other);
 }
 
 #[test]
