@@ -43,6 +43,8 @@ use error::{invalid, read_error};
 const VERSION: u64 = 1;
 /// Most rules. More are hard to reason about, and each has counters in Envoy, which are never freed.
 const MAX_RULES: usize = 256;
+/// Most bytes of the name of a rule or limit.
+pub(crate) const MAX_NAME_BYTES: usize = 64;
 
 /// Reads and validates a configuration: JSON, or a serialized `google.protobuf.Struct`.
 ///
@@ -214,10 +216,12 @@ fn not_empty<'a>(at: &str, text: &'a str) -> Result<&'a str, ConfigError> {
 /// The name of a rule or limit, which becomes part of the names of statistics.
 fn name<'a>(at: &str, name: &'a str) -> Result<&'a str, ConfigError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
         return invalid(
             at,
-            format_args!("`{name}` is not a name of 1 to 64 of the characters a-z A-Z 0-9 - _ ."),
+            format_args!(
+                "`{name}` is not a name of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."
+            ),
         );
     }
     Ok(name)

@@ -7,7 +7,7 @@
 use sha2::{Digest, Sha256};
 
 /// Longer keys are hashed as a whole, so that clients cannot fill the store's memory with long headers.
-const MAX_BYTES: usize = 256;
+pub(crate) const MAX_BYTES: usize = 256;
 
 /// Hashes possible secrets, so that they never leave Envoy.
 #[derive(Clone, Debug, Default)]

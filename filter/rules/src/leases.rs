@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{LeasePart, MAX_PARTS, PartReport, PolicyVersion};
 
+use crate::config::MAX_NAME_BYTES;
+use crate::key::MAX_BYTES as MAX_KEY_BYTES;
 use crate::question::{Question, ResolvedCheck};
 use crate::rule::Rules;
 use part::{OfKey, Part};
@@ -219,10 +221,12 @@ impl Leases {
         }
     }
 
-    /// `false` if there is no room.
+    /// `false` if there is no room, or if it is for a limit or key that no question can have: the number of keys alone does not
+    /// bound the memory that they take.
     fn keep(&mut self, part: &LeasePart<'_>, version: PolicyVersion, times: CallTimes) -> bool {
+        let possible = part.limit.len() <= MAX_NAME_BYTES && part.key.len() <= MAX_KEY_BYTES;
         let known = self.known(&part.limit, &part.key).is_some();
-        if !known && self.keys >= MAX_KEYS {
+        if !possible || (!known && self.keys >= MAX_KEYS) {
             return false;
         }
         self.keys += usize::from(!known);

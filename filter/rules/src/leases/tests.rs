@@ -363,6 +363,23 @@ fn the_number_of_keys_is_bounded_and_idle_ones_are_forgotten() {
     assert!(leases.is_empty());
 }
 
+#[test]
+fn a_part_whose_limit_or_key_no_question_has_is_not_kept() {
+    let long = "x".repeat(1 << 20);
+    let key = LeasePart {
+        key: long.as_str().into(),
+        ..part(1, "l", 8, 100 * MS)
+    };
+    let limit = LeasePart {
+        limit: long.as_str().into(),
+        ..part(2, "l", 8, 100 * MS)
+    };
+    let mut leases = leases(&[key, limit]);
+    let told = leases.report(2 * MS, false);
+    assert_eq!(told.parts, [ended(1, 0), ended(2, 0)]);
+    assert!(leases.is_empty());
+}
+
 /// Found by `make fuzz`: keys were forgotten only when a part ended, but a part that a renewal told as spent was gone already.
 /// The filter's timer then ran every 25 ms for ever, in a VM without requests.
 #[test]
