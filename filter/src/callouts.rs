@@ -269,7 +269,11 @@ impl Callouts {
         let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
         let mut leases = self.plugin.leases.borrow_mut();
         match &answer {
-            Ok(answer) => leases.answered(sent.leases, answer.version(), &answer.leases, times),
+            Ok(answer) => {
+                leases.answered(sent.leases, answer.version(), &answer.leases, times);
+                let mut denials = self.plugin.denials.borrow_mut();
+                denials.answered(answer.version(), times);
+            }
             Err(_) => {
                 leases.failed(sent.leases, times.answered_us);
                 self.plugin.denials.borrow_mut().put_back(sent.report);

@@ -130,7 +130,7 @@ async fn clients_see_a_change_at_once_or_within_denial_ttl() {
     assert_eq!(other.status("alice").await, 429);
     println!("raised, with others asking: {:?}", changed.elapsed());
 
-    // A raised limit, without other clients: the filter's own certificate has to expire.
+    // A raised limit, without other clients: the filter learns of it with its next report, unless its certificate expires first.
     let (after, denials) = {
         let changed = other.change_policy(&raised).await;
         assert_eq!(other.outcome("alice").await, "admitted", "at once");
@@ -164,4 +164,22 @@ async fn clients_see_a_change_at_once_or_within_denial_ttl() {
         })
         .await;
     }
+}
+
+/// A filter that denies by itself asks nothing, but tells its sidecar of the denials once a second: the answer to that ends
+/// them too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_denied_inside_envoy_sees_a_change_long_before_denial_ttl() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let text = policy(&redis.url(), "sliding_log", 1, "1h") + "denial_ttl: 60s\n";
+    let side = Side::start(&text, upstream::start().await, folder.path()).await;
+    assert_eq!(side.status("alice").await, 200);
+    assert_eq!(side.status("alice").await, 429);
+    side.change_policy(&text.replace("quota: 1,", "quota: 9,"))
+        .await;
+    eventually("the client is admitted", async || {
+        side.status("alice").await == 200
+    })
+    .await;
 }

@@ -72,6 +72,21 @@ impl DenialCache {
         Some(verdicts)
     }
 
+    /// A callout was answered under this version, with verdicts or without: the denials of an earlier version end. `false` if
+    /// this version is the earlier one, so that the answer is late.
+    pub fn answered(&mut self, version: PolicyVersion, times: CallTimes) -> bool {
+        if version == self.version {
+            return true;
+        }
+        if self.has_replaced(version, times) {
+            return false;
+        }
+        self.certificates.clear();
+        self.version = version;
+        self.since_us = times.answered_us;
+        true
+    }
+
     /// Caches the denials among a question's verdicts.
     pub fn learn(
         &mut self,
@@ -81,13 +96,8 @@ impl DenialCache {
         verdicts: &[Verdict<'_>],
         times: CallTimes,
     ) {
-        if version != self.version {
-            if self.has_replaced(version, times) {
-                return;
-            }
-            self.certificates.clear();
-            self.version = version;
-            self.since_us = times.answered_us;
+        if !self.answered(version, times) {
+            return;
         }
         for (checks, verdict) in decisions(question).zip(verdicts) {
             if let Verdict::Denied(limit_status) = verdict
@@ -322,6 +332,21 @@ mod tests {
             let late = held(&[(old, 0), (new, 0), (old, sent_us)]);
             assert_eq!(late, [false, true, false]);
         }
+    }
+
+    #[test]
+    fn an_answer_without_verdicts_ends_the_denials_of_an_earlier_epoch_too() {
+        let (rules, mut denials) = (rules(), DenialCache::default());
+        let asked = question("a", false);
+        let mut denied_after = |answered| {
+            let verdicts = [denied(1_000)];
+            denials.learn(&rules, &asked, version(1, 2), &verdicts, TIMES);
+            denials.answered(answered, TIMES);
+            denials.covering(&rules, &asked, 5_000).is_some()
+        };
+        assert!(denied_after(version(1, 2)));
+        assert!(denied_after(version(1, 1)), "it is late");
+        assert!(!denied_after(version(1, 3)));
     }
 
     #[test]
