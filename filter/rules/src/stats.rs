@@ -70,27 +70,27 @@ pub const FIXED: [(&str, &str); 20] = [
     ),
     (
         "error_no_answer",
-        "callouts without an answer in time: the sidecar is slow or hangs",
+        "requests without a verdict because no answer came in time: the sidecar is slow or hangs",
     ),
     (
         "error_unreachable",
-        "callouts that Envoy could not send to a sidecar: no healthy endpoint or connection refused",
+        "requests without a verdict because Envoy could not send the callout to a sidecar: no healthy endpoint or connection refused",
     ),
     (
         "error_status",
-        "callouts that the sidecar refused: answered with a status other than 200",
+        "requests without a verdict because the sidecar refused the callout: answered with a status other than 200",
     ),
     (
         "error_body",
-        "callouts whose answer could not be read, or did not match the question",
+        "requests, and decisions of shadow rules, without a verdict because the answer could not be read, or did not match the question",
     ),
     (
         "error_store",
-        "decisions without a verdict because the sidecar's store did not answer",
+        "requests, and decisions of shadow rules, without a verdict because the sidecar's store did not answer, or a lease ended meanwhile",
     ),
     (
         "error_decision",
-        "decisions that could not be made: policy and configuration do not match, or one request has more than 32 checks",
+        "requests, and decisions of shadow rules, that could not be decided: policy and configuration do not match, or one request has more than 32 checks",
     ),
     (
         "error_full",
