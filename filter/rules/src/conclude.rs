@@ -1,6 +1,6 @@
 //! What a verdict, or its absence, means for the request that waits for it.
 
-use sluicegate_protocol::{Code, LimitStatus, Verdict};
+use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
 use crate::question::{Question, ResolvedCheck};
 use crate::reply::{self, HeaderFields, LimitTexts, Reply};
@@ -33,8 +33,7 @@ impl Rules {
             Ok(verdicts) => verdicts.iter(),
             Err(why) => {
                 count(why.counter());
-                let when = question.when_unavailable;
-                return (self.without_verdict(question, when, &why, count), Some(why));
+                return (self.without_verdict(question, None, &why, count), Some(why));
             }
         };
         let (conclusion, mut why) = if question.checks.is_empty() {
@@ -84,13 +83,13 @@ impl Rules {
             Some(other) => no_verdict(other),
             None => VerdictError::Body("it has no verdict".to_owned()),
         };
-        // The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
-        let when = match verdict {
-            Some(Verdict::Unavailable { then: Some(then) }) => (*then).into(),
-            _ => question.when_unavailable,
+        let by_policy = match verdict {
+            Some(Verdict::Unavailable { then }) => *then,
+            _ => None,
         };
         count(why.counter());
-        (self.without_verdict(question, when, &why, count), Some(why))
+        let conclusion = self.without_verdict(question, by_policy, &why, count);
+        (conclusion, Some(why))
     }
 
     fn admitted(
@@ -145,10 +144,11 @@ impl Rules {
         Reply::cost_over_limit(rule, limit, question.grpc)
     }
 
+    /// The policy's `when_store_is_down` overrides the rules' `when_unavailable`.
     fn without_verdict(
         &self,
         question: &Question,
-        when: WhenUnavailable,
+        by_policy: Option<WithoutStore>,
         why: &VerdictError,
         count: &mut dyn FnMut(usize),
     ) -> Conclusion {
@@ -158,11 +158,12 @@ impl Rules {
             .chunk_by(|a, b| a.rule == b.rule)
             .filter_map(<[ResolvedCheck]>::first)
             .map(|check| check.rule);
-        // The first rule with this `when_unavailable`; none if the policy overrides all of them.
+        let when = by_policy.map_or(question.when_unavailable, Into::into);
+        // The first rule that decided; none if the policy did, even if a rule says the same.
         let rule = rules
             .clone()
             .filter_map(|rule| self.rules.get(rule))
-            .find(|rule| rule.when_unavailable == when)
+            .find(|rule| by_policy.is_none() && rule.when_unavailable == when)
             .map(|rule| rule.name.as_str());
         match when {
             // A request that only shadow rules match never depended on a verdict.

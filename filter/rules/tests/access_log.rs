@@ -8,7 +8,7 @@
 
 mod support;
 
-use sluicegate_rules::{DETAILS_PREFIX, Evaluation, VerdictError, callout_outcome};
+use sluicegate_rules::{Conclusion, DETAILS_PREFIX, Evaluation, VerdictError, callout_outcome};
 use support::answered::{answer, answered, reply, rule, verdict};
 use support::{get, question, rules};
 
@@ -91,6 +91,29 @@ fn f15_other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answe
         let (conclusion, _) = rules.conclude(&question, Err(why), &mut |_| {});
         let details = format!("sluicegate_unavailable{{rule=closed,reason={reason}}}");
         assert_eq!(*reply(conclusion).details, details);
+    }
+}
+
+/// Who changes what `rule` names must see another answer, so a decision of the policy names none.
+#[test]
+fn a_rule_is_named_only_if_its_own_when_unavailable_decided() {
+    for (then, names) in [("", "rule=r,"), (r#","then":"deny""#, "")] {
+        let rules = rule(r#","when_unavailable":"deny""#);
+        let question = question(&rules, &get("/", &[]));
+        let body = answer(&[format!(r#"{{"outcome":"unavailable"{then}}}"#)]);
+        let details = format!("sluicegate_unavailable{{{names}reason=store}}");
+        assert_eq!(
+            *reply(answered(&rules, &question, &body).0).details,
+            details
+        );
+    }
+    for (then, names) in [("", "rule=r,"), (r#","then":"allow""#, "")] {
+        let rules = rule(r#","when_unavailable":"allow""#);
+        let question = question(&rules, &get("/", &[]));
+        let body = answer(&[format!(r#"{{"outcome":"unavailable"{then}}}"#)]);
+        let details = format!("sluicegate_unmetered{{{names}reason=store}}");
+        let (conclusion, _) = answered(&rules, &question, &body);
+        assert_eq!(conclusion, Conclusion::Unmetered(details));
     }
 }
 
