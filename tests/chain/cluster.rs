@@ -244,6 +244,47 @@ async fn a_share_for_a_dead_nodes_subjects_leaves_the_others_to_the_store() {
     assert_eq!((share, store), (20.0, 20.0));
 }
 
+/// The other node answered, so the decision was *unavailable* for as long as the outage lasted: the shares looked at their
+/// own buckets only.
+#[tokio::test]
+async fn a_dead_nodes_limit_that_allows_leaves_the_rest_of_a_decision_to_its_share() {
+    const NEVER: u64 = 1_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let policy = policy(&cluster, NEVER, NEVER)
+        .replace(PATIENCE, "store_timeout: 200ms")
+        .replace("narrow:", "narrow:\n    when_store_is_down: allow");
+    let sidecar = sidecar(&policy, folder.path()).await;
+    let by_node = subjects_by_node(&cluster, 1).await;
+    eventually("it knows of itself", async || {
+        sidecar.metric("sluicegate_sidecars").await == 1.0
+    })
+    .await;
+    let (client, port) = (client(), sidecar.port);
+    let of_dead = check("narrow", &by_node[2][0]);
+    let mut of_other = check("wide", &by_node[0][0]);
+    cluster.pause(2);
+    eventually("the node counts as down", async || {
+        decide(&client, port, json!([of_dead]), false).await["then"] == "allow"
+    })
+    .await;
+    for _ in 0..10 {
+        let verdict = decide(&client, port, json!([of_dead, of_other]), false).await;
+        assert_eq!(
+            (&verdict["outcome"], &verdict["limit"]),
+            (&json!("admitted"), &json!("wide")),
+            "{verdict}"
+        );
+    }
+    eventually("the other node knows of them", async || {
+        sidecar.metric("sluicegate_unwritten_buckets").await == 0.0
+    })
+    .await;
+    of_other["cost"] = json!(0);
+    let look = decide(&client, port, json!([of_other]), false).await;
+    assert_eq!(look["remaining"], NEVER - 10, "{look}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_node_delays_only_its_own_subjects() {
     const TIMEOUT: Duration = Duration::from_secs(1);

@@ -232,16 +232,34 @@ async fn the_calculator_predicts_what_redis_uses() {
     }
 }
 
-/// The outcomes of decisions for these keys of `per-key`, in one request.
-async fn together(sidecar: &Sidecar, keys: &[&str]) -> Vec<String> {
+/// The verdicts of decisions for these keys of `per-key`, in one request.
+async fn verdicts(sidecar: &Sidecar, keys: &[&str]) -> Vec<serde_json::Value> {
     let decision = |key: &&str| json!({ "checks": [{ "limit": "per-key", "key": key }] });
     let decisions: Vec<_> = keys.iter().map(decision).collect();
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     let (_, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    let verdicts = answer["verdicts"].as_array().unwrap().iter();
-    let outcomes = verdicts.map(|verdict| verdict["outcome"].as_str().unwrap().to_owned());
-    outcomes.collect()
+    answer["verdicts"].as_array().unwrap().clone()
+}
+
+/// Their outcomes.
+async fn together(sidecar: &Sidecar, keys: &[&str]) -> Vec<String> {
+    let verdicts = verdicts(sidecar, keys).await;
+    let outcomes = verdicts.iter().map(|verdict| verdict["outcome"].as_str());
+    outcomes
+        .map(|outcome| outcome.unwrap().to_owned())
+        .collect()
+}
+
+/// Makes the only key of a Redis unreadable for the script.
+async fn break_the_key(redis: &Redis) {
+    let key = redis.keys().await.remove(0);
+    let () = redis::cmd("SET")
+        .arg(&key)
+        .arg("of another program")
+        .query_async(&mut redis.connection().await)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -251,18 +269,29 @@ async fn s16_a_key_that_something_else_wrote_makes_only_its_own_decisions_unavai
     let sidecar =
         Sidecar::start(&policy(&redis.url(), "sliding_log", 9, "1h"), folder.path()).await;
     assert_eq!(together(&sidecar, &["bad"]).await, ["admitted"]);
-    let key = redis.keys().await.remove(0);
-    let () = redis::cmd("SET")
-        .arg(&key)
-        .arg("of another program")
-        .query_async(&mut redis.connection().await)
-        .await
-        .unwrap();
+    break_the_key(&redis).await;
     let outcomes = together(&sidecar, &["good", "bad", "other"]).await;
     assert_eq!(outcomes, ["admitted", "unavailable", "admitted"]);
     let metrics = sidecar.metrics().await;
     let counted = r#"sluicegate_store_errors_total{kind="state"} 1"#;
     assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+}
+
+/// `when_store_is_down` decided although the store was up: with `allow`, whoever had such a key was not limited any more,
+/// even under a rule with `when_unavailable: deny`.
+#[tokio::test]
+async fn s16_a_key_that_something_else_wrote_is_left_to_the_rule_while_redis_is_up() {
+    for answer in ["allow", "deny"] {
+        let folder = tempfile::tempdir().unwrap();
+        let redis = Redis::start().await;
+        let down = format!("when_store_is_down: {answer}\n    algorithm:");
+        let policy = policy(&redis.url(), "sliding_log", 9, "1h").replace("algorithm:", &down);
+        let sidecar = Sidecar::start(&policy, folder.path()).await;
+        assert_eq!(together(&sidecar, &["bad"]).await, ["admitted"]);
+        break_the_key(&redis).await;
+        let expected = json!([{ "outcome": "unavailable" }]);
+        assert_eq!(json!(verdicts(&sidecar, &["bad"]).await), expected);
+    }
 }
 
 #[tokio::test]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluicegate_engine::{Batch, BatchBuilder, Outcome};
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome};
 use sluicegate_protocol::WithoutStore;
 use tokio::time::Instant;
 
 use super::fallback::{Fallback, Mode};
 use super::plan::Plan;
-use crate::policy::WhenStoreIsDown;
+use crate::policy::{Limit, WhenStoreIsDown};
 use crate::store::batch::{Answer, Batcher};
 use crate::store::{GiveBackEntry, NoShare, Outage, Store, StoreError};
 use crate::telemetry::traces::Parent;
@@ -67,32 +67,42 @@ impl Settler {
         if outcomes.iter().all(Option::is_some) {
             return (outcomes, Vec::new());
         }
-        let mut fallbacks = Vec::with_capacity(outcomes.len());
-        for (index, ((decision, limits), outcome)) in plan.takes().zip(&outcomes).enumerate() {
-            let fallback = match Mode::of(limits.clone()) {
+        let asked = plan.takes().zip(&outcomes).enumerate();
+        let fallbacks = asked.map(|(index, ((decision, limits), outcome))| {
+            // Asked only where the store gave no outcome.
+            let is_out = || self.outage.is_out(&self.store, batch, decision);
+            match Mode::of(limits.clone()) {
                 _ if outcome.is_some() => Fallback::NoVerdict(None),
+                // A late call, or a key or a store that cannot be used: the caller's own setting decides.
+                _ if !is_out() => Fallback::NoVerdict(None),
                 Mode::Allow => Fallback::NoVerdict(Some(WithoutStore::Allow)),
                 Mode::Deny => Fallback::NoVerdict(Some(WithoutStore::Deny)),
                 // A share that admitted it would count it once more.
                 Mode::Share if in_doubt && !is_held(index) => Fallback::NoVerdict(None),
-                Mode::Share => {
-                    let shared = limits
-                        .enumerate()
-                        .filter(|(_, limit)| limit.when_store_is_down == WhenStoreIsDown::Share);
-                    let takes: Vec<_> = shared.map(|(number, _)| number).collect();
-                    match self.outage.decide(&self.store, batch, decision, &takes) {
-                        Ok(outcome) => Fallback::Share(outcome),
-                        // Admitting it would exceed the limit, and waiting would not help.
-                        Err(NoShare::TooSmall) => Fallback::NoVerdict(Some(WithoutStore::Deny)),
-                        Err(NoShare::NotDown | NoShare::PositionUnknown) => {
-                            Fallback::NoVerdict(None)
-                        }
-                    }
-                }
-            };
-            fallbacks.push(fallback);
-        }
+                Mode::Share => self.share(batch, decision, limits),
+            }
+        });
+        let fallbacks = fallbacks.collect();
         (outcomes, fallbacks)
+    }
+
+    /// Decides by this sidecar's shares of those limits of a decision that have one.
+    fn share<'a>(
+        &self,
+        batch: &Batch,
+        decision: &Decision,
+        limits: impl Iterator<Item = &'a Limit>,
+    ) -> Fallback {
+        let shared = limits
+            .enumerate()
+            .filter(|(_, limit)| limit.when_store_is_down == WhenStoreIsDown::Share);
+        let takes: Vec<_> = shared.map(|(number, _)| number).collect();
+        match self.outage.decide(&self.store, batch, decision, &takes) {
+            Ok(outcome) => Fallback::Share(outcome),
+            // Admitting it would exceed the limit, and waiting would not help.
+            Err(NoShare::TooSmall) => Fallback::NoVerdict(Some(WithoutStore::Deny)),
+            Err(NoShare::PositionUnknown) => Fallback::NoVerdict(None),
+        }
     }
 
     /// The store's outcomes for some decisions of a batch, in this order; none for the others.

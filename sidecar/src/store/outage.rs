@@ -64,7 +64,21 @@ impl Outage {
         *self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides some takes of a decision, given by their indices, by this sidecar's shares.
+    /// Whether the store cannot make a decision: the node of one of its buckets is down, or lacks some admissions of one.
+    pub fn is_out(&self, store: &Store, batch: &Batch, decision: &Decision) -> bool {
+        let takes = decision.takes.iter();
+        let mut buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
+        if buckets.clone().any(|bucket| store.is_down(&bucket.key)) {
+            return true;
+        }
+        self.pending.load(Ordering::Relaxed) && {
+            let share = self.share();
+            buckets.any(|bucket| share.is_pending(bucket))
+        }
+    }
+
+    /// Decides some takes of a decision, given by their indices, by this sidecar's shares. Only while the store
+    /// [is out](Self::is_out) for the decision.
     pub fn decide(
         &self,
         store: &Store,
@@ -76,16 +90,10 @@ impl Outage {
             let take = decision.takes.get(*number)?;
             batch.buckets.get(take.bucket)
         });
-        let mut share = self.share();
-        let mut down = buckets.clone();
-        if !down.any(|bucket| store.is_down(&bucket.key) || share.is_pending(bucket)) {
-            return Err(NoShare::NotDown);
-        }
         let position = self.position().ok_or(NoShare::PositionUnknown)?;
-        let now_us = buckets
-            .clone()
-            .find_map(|bucket| store.clock_us(&bucket.key));
-        let now_us = now_us.ok_or(NoShare::PositionUnknown)?;
+        let mut clocks = buckets.filter_map(|bucket| store.clock_us(&bucket.key));
+        let now_us = clocks.next().ok_or(NoShare::PositionUnknown)?;
+        let mut share = self.share();
         let outcome = share.decide(now_us, position, (batch, decision), takes);
         *self.decided_at() = Instant::now();
         if !share.nothing_pending() && !self.pending.swap(true, Ordering::Relaxed) {
@@ -211,8 +219,6 @@ impl Outage {
 /// Why the shares do not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoShare {
-    /// The store is not known to be down.
-    NotDown,
     /// The store never reported how many sidecars there are.
     PositionUnknown,
     /// The cost is larger than the whole share.
