@@ -63,7 +63,7 @@ impl Service {
             Arc::clone(&events),
         );
         let instance = random_instance();
-        // The units to write back take up to four times the memory of the share's state.
+        // What is to be written back comes in addition: docs/sizing.md.
         let share_limit = policy.current().policy.memory_limit / 4;
         Self {
             instance,

@@ -216,6 +216,14 @@ impl Store {
         }
     }
 
+    /// Whether every bucket's node is known to be down, where that is one node.
+    pub fn is_all_down(&self) -> bool {
+        match &self.kind {
+            Kind::Redis(redis) => redis.node().is_down(),
+            Kind::Memory(_) | Kind::Cluster(_) => false,
+        }
+    }
+
     /// The clock of the node that keeps a bucket, in microseconds, if known; never late.
     pub fn clock_us(&self, key: &str) -> Option<u64> {
         match &self.kind {

@@ -166,6 +166,10 @@ impl Outage {
 
     /// What can be written back now.
     fn start_write_back(&self, store: &Store) -> Vec<Debt> {
+        // Otherwise every attempt would ask for each bucket, of which there may be many, in the way of the decisions.
+        if store.is_all_down() {
+            return Vec::new();
+        }
         let mut share = self.share();
         let now_us = |key: &str| (!store.is_down(key)).then(|| store.clock_us(key))?;
         let debts = share.start_write_back(MAX_BUCKETS, now_us);

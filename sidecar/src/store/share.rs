@@ -4,18 +4,21 @@
 //! can be written back into the window where they belong. A bucket is *pending* from its first admission until the store
 //! knows all of them; until then the store must not decide over it.
 
+mod debt;
+
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sluicegate_engine::script::WriteBack;
 use sluicegate_engine::{
-    Algorithm, Batch, BatchBuilder, Bucket, BucketSpec, Decision, FleetPosition, MAX_RECORDS,
-    Memory, Outcome, Record, Take,
+    Batch, BatchBuilder, Bucket, Decision, FleetPosition, Memory, Outcome, Record, Take,
 };
 
-/// How long the store remembers a write-back by its name. A repetition after that would be recorded twice, which never
-/// admits more than the limit.
-const ONCE_US: u64 = 600_000_000;
+pub use debt::Debt;
+use debt::{Pending, is_held, is_level};
+
+/// The least of [`Share::purge_above`].
+const PURGE_ABOVE: usize = 1_000;
 
 /// Entries examined by one sweep: a millisecond's work.
 const SWEEP_AT_MOST: usize = 1_000;
@@ -28,59 +31,12 @@ pub struct Share {
     /// Buckets that are being written back now, each with its number of calls: one whose answer was lost is repeated, and
     /// what was admitted meanwhile is another.
     writing: HashMap<Arc<str>, usize>,
+    /// Pending buckets above which those that have left their window are dropped.
+    purge_above: usize,
     /// The store's clock when it last decided.
     now_us: u64,
     /// Which share it is. Kept until everything is written back, because a token bucket's level depends on the share's rate.
     position: Option<FleetPosition>,
-}
-
-/// The admissions of a bucket that the store does not know.
-#[derive(Debug)]
-struct Pending {
-    /// Of the whole limit, not of the share.
-    spec: BucketSpec,
-    /// In order of time. Neighbours are merged when there are too many, with the later time of the two: what is written
-    /// back may expire a little late, and never early.
-    records: Vec<Record>,
-}
-
-/// A bucket and the records to write back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Debt {
-    /// With the whole limit's specification.
-    pub bucket: Bucket,
-    /// In order of time.
-    pub records: Vec<Record>,
-}
-
-impl Debt {
-    /// The bucket, in the same slot, that marks the call of this name as executed. On a Cluster each debt is a call of its
-    /// own, so the mark is the debt's: debts of one subject share their slot.
-    pub fn once(&self, name: &str) -> Bucket {
-        Bucket {
-            key: format!("{}:written:{name}", self.bucket.key),
-            spec: BucketSpec {
-                algorithm: Algorithm::SlidingLog,
-                quota: 1,
-                window_us: ONCE_US,
-            },
-        }
-    }
-
-    /// As the script's argument.
-    pub fn write(&self) -> WriteBack<'_> {
-        WriteBack {
-            bucket: &self.bucket,
-            records: &self.records,
-        }
-    }
-
-    /// Whether all records are older than their window.
-    fn is_expired(&self, now_us: u64) -> bool {
-        let held_for_us = longest_held_us(&self.bucket.spec);
-        let mut records = self.records.iter();
-        records.all(|record| record.at_us.saturating_add(held_for_us) <= now_us)
-    }
 }
 
 impl Share {
@@ -90,6 +46,7 @@ impl Share {
             engine: Memory::with_limit(limit_bytes),
             pending: HashMap::new(),
             writing: HashMap::new(),
+            purge_above: PURGE_ABOVE,
             now_us: 0,
             position: None,
         }
@@ -155,10 +112,7 @@ impl Share {
                 pending.add(record);
             }
             None => {
-                let pending = Pending {
-                    spec: bucket.spec,
-                    records: vec![record],
-                };
+                let pending = Pending::new(bucket.spec, record);
                 self.pending.insert(bucket.key.as_str().into(), pending);
             }
         }
@@ -182,32 +136,40 @@ impl Share {
         most: usize,
         now_us: impl Fn(&str) -> Option<u64>,
     ) -> Vec<Debt> {
-        let known = self.pending.keys();
-        let known = known.filter_map(|key| Some((Arc::clone(key), now_us(key)?)));
-        let keys: Vec<_> = known.take(most).collect();
-        let mut debts = Vec::with_capacity(keys.len());
-        for (key, now_us) in keys {
-            let Some(pending) = self.pending.remove(&key) else {
-                continue;
+        // Those that have expired are no debts, however many there are: others wait behind them.
+        let mut debts = Vec::new();
+        let store_us = Cell::new(0);
+        let ready = self.pending.extract_if(|key, _| {
+            let now_us = now_us(key);
+            store_us.set(now_us.unwrap_or(0));
+            now_us.is_some()
+        });
+        for (key, pending) in ready {
+            let now_us = store_us.get();
+            let mut records = if is_level(&pending.spec) {
+                self.engine.records(now_us, &key)
+            } else {
+                pending.records
             };
-            let held_for_us = longest_held_us(&pending.spec);
+            records.retain(|record| is_held(&pending.spec, record, now_us));
+            if records.is_empty() {
+                self.engine.reset(&key);
+                continue;
+            }
             let bucket = Bucket {
                 key: key.to_string(),
                 spec: pending.spec,
             };
-            let mut records = match bucket.spec.algorithm {
-                // What has not drained by the share's rate: each sidecar's records would drain by the whole rate if they were
-                // sent as they were taken.
-                Algorithm::TokenBucket { .. } => self.engine.records(now_us, &key),
-                _ => pending.records,
-            };
-            records.retain(|record| record.at_us.saturating_add(held_for_us) > now_us);
-            if records.is_empty() {
-                self.engine.reset(&key);
-            } else {
-                *self.writing.entry(key).or_default() += 1;
-                debts.push(Debt { bucket, records });
+            debts.push(Debt { bucket, records });
+            if debts.len() == most {
+                break;
             }
+        }
+        for debt in &debts {
+            *self
+                .writing
+                .entry(debt.bucket.key.as_str().into())
+                .or_default() += 1;
         }
         debts
     }
@@ -223,9 +185,9 @@ impl Share {
                     self.writing.remove(key);
                 }
             }
-            let Algorithm::TokenBucket { .. } = debt.bucket.spec.algorithm else {
+            if !is_level(&debt.bucket.spec) {
                 continue;
-            };
+            }
             self.engine.reset(key);
             let after = self.pending.get(key);
             let spec = self
@@ -257,49 +219,25 @@ impl Share {
 
     /// Frees what has expired, this long after the last decision.
     pub fn sweep(&mut self, since_us: u64) {
+        let now_us = self.now_us.saturating_add(since_us);
         if !self.nothing_pending() || !self.engine.is_empty() {
-            let now_us = self.now_us.saturating_add(since_us);
             self.engine.sweep(now_us, SWEEP_AT_MOST);
         }
         if self.engine.is_empty() {
             // All pending records are older than their window.
             self.pending = HashMap::new();
         }
-    }
-}
-
-impl Pending {
-    fn add(&mut self, record: Record) {
-        match self.records.last_mut() {
-            // The clock stepped back: keep the later time.
-            Some(last) if last.at_us >= record.at_us => {
-                last.units = last.units.saturating_add(record.units);
-            }
-            _ => self.records.push(record),
-        }
-        if self.records.len() > MAX_RECORDS {
-            // What has left the window need not be written back, and merging holds units longer than needed.
-            let held_for_us = longest_held_us(&self.spec);
-            let expired = |one: &Record| one.at_us.saturating_add(held_for_us) <= record.at_us;
-            self.records.retain(|one| !expired(one));
-        }
-        if self.records.len() > MAX_RECORDS {
-            let pairs = self.records.chunks(2);
-            self.records = pairs
-                .filter_map(|pair| {
-                    Some(Record {
-                        at_us: pair.last()?.at_us,
-                        units: pair.iter().map(|record| record.units).sum(),
-                    })
-                })
-                .collect();
+        if self.pending.len() > self.purge_above {
+            let engine = &self.engine;
+            let is_over = |key: &str, pending: &Pending| {
+                pending.is_expired(now_us)
+                    || is_level(&pending.spec) && engine.records(now_us, key).is_empty()
+            };
+            self.pending.retain(|key, pending| !is_over(key, pending));
+            // So at least half is dropped each time, or the next one is twice as far.
+            self.purge_above = (self.pending.len() * 2).max(PURGE_ABOVE);
         }
     }
-}
-
-/// The longest time that taken units are held, in microseconds.
-fn longest_held_us(spec: &BucketSpec) -> u64 {
-    spec.held_for_us(spec.most_at_once())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::*;
 use crate::store::test_batches;
 use proptest::prelude::*;
+use sluicegate_engine::{Algorithm, BucketSpec, MAX_RECORDS};
 use std::collections::HashSet;
 
 const MINUTE_US: u64 = 60_000_000;
@@ -220,4 +221,46 @@ fn records_that_have_left_their_window_are_dropped_before_others_are_merged() {
     let last = pending.records.iter().rev().take(40);
     let expected = times.iter().rev().take(40).map(|after_us| at(*after_us, 1));
     assert!(last.copied().eq(expected), "{:?}", pending.records);
+}
+
+/// Each key that was ever asked for stayed until the store was back, and the sidecar grew by a megabyte a second.
+#[test]
+fn what_has_left_its_window_is_not_owed_for_the_rest_of_an_outage() {
+    let mut share = Share::new(1 << 20);
+    let ask = |share: &mut Share, n: u64| {
+        let now_us = START_US + n * MINUTE_US / 100;
+        let outcome = ask(share, now_us, one_of(1), &[bucket(&n.to_string(), 10)]);
+        assert!(outcome.unwrap().admitted);
+        share.sweep(0);
+    };
+    let most = (0..10_000).map(|n| {
+        ask(&mut share, n);
+        share.pending()
+    });
+    assert!(most.max() <= Some(PURGE_ABOVE), "100 are in their window");
+    assert!((9_901..10_000).all(|n: u64| share.is_pending(&bucket(&n.to_string(), 10))));
+}
+
+/// They took the places of others: after a long outage, 320 keys a second were looked through, and a key that was still in its
+/// window waited for hours.
+#[test]
+fn expired_records_take_no_place_in_a_write_back() {
+    let (mut share, live) = (Share::new(1 << 20), [bucket("live", 10)]);
+    for n in 0..500 {
+        ask(
+            &mut share,
+            START_US,
+            one_of(1),
+            &[bucket(&n.to_string(), 10)],
+        );
+    }
+    let now_us = START_US + MINUTE_US;
+    ask(&mut share, now_us, one_of(1), &live);
+    let debts = share.start_write_back(9, |_| Some(now_us));
+    let keys: Vec<_> = debts.iter().map(|debt| &debt.bucket.key).collect();
+    assert_eq!(keys, ["live"]);
+    for n in 0..20 {
+        ask(&mut share, now_us, one_of(1), &[bucket(&n.to_string(), 10)]);
+    }
+    assert_eq!(share.start_write_back(9, |_| Some(now_us)).len(), 9);
 }
