@@ -139,8 +139,10 @@ impl Share {
         // Those that have expired are no debts, however many there are: others wait behind them.
         let mut debts = Vec::new();
         let store_us = Cell::new(0);
-        let ready = self.pending.extract_if(|key, _| {
-            let now_us = now_us(key);
+        let ready = self.pending.extract_if(|key, pending| {
+            // The store does not have the last level yet.
+            let waits = is_level(&pending.spec) && self.writing.contains_key(key);
+            let now_us = now_us(key).filter(|_| !waits);
             store_us.set(now_us.unwrap_or(0));
             now_us.is_some()
         });

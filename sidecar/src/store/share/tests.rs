@@ -264,3 +264,28 @@ fn expired_records_take_no_place_in_a_write_back() {
     }
     assert_eq!(share.start_write_back(9, |_| Some(now_us)).len(), 9);
 }
+
+/// The level of the bucket was written back by each call, and so twice if the first one's answer was lost.
+#[test]
+fn a_token_bucket_is_written_back_by_one_call_at_a_time() {
+    let mut whole = [bucket("k", 10)];
+    whole[0].spec.algorithm = Algorithm::TokenBucket { burst: 10 };
+    let mut share = Share::new(1 << 20);
+    let take = |share: &mut Share, times: usize| {
+        let outcomes = (0..times).map(|_| ask(share, START_US, one_of(1), &whole));
+        assert!(outcomes.flatten().all(|outcome| outcome.admitted));
+    };
+    take(&mut share, 3);
+    let unanswered = share.start_write_back(9, |_| Some(START_US));
+    take(&mut share, 2);
+    let mut sent = [
+        unanswered.clone(),
+        share.start_write_back(9, |_| Some(START_US)),
+    ]
+    .concat();
+    // Repeated, and answered.
+    share.written(&unanswered);
+    sent.extend(share.start_write_back(9, |_| Some(START_US)));
+    let units = sent.iter().flat_map(|debt| &debt.records).map(|r| r.units);
+    assert_eq!(units.sum::<u64>(), 5);
+}
