@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sluicegate_tests::client::post;
+use sluicegate_protocol::LEASES_HEADER;
+use sluicegate_tests::client::{client, post};
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
@@ -150,6 +151,40 @@ async fn a_hot_key_is_admitted_without_calls_of_the_store() {
     assert_eq!(answer.await.0, 200);
     admitted += admit(&sidecar, times(1, &[check("hot")])).await;
     all_is_accounted_for(&sidecar, admitted).await;
+}
+
+/// Answers a filter that holds these parts of leases; the parts that it gets.
+async fn lend(sidecar: &Sidecar, decisions: Vec<Value>, parts: Value) -> Vec<Value> {
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let asked = client().post(url).header(LEASES_HEADER, parts.to_string());
+    let asked = asked.body(json!({ "decisions": decisions }).to_string());
+    let answer = asked.send().await.unwrap().text().await.unwrap();
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    answer["leases"].as_array().cloned().unwrap_or_default()
+}
+
+/// No decision of the key looks at its leases any more, so a filter got more of a lease of before, and went on admitting.
+#[tokio::test]
+async fn what_was_taken_before_an_override_is_returned_and_not_lent_to_filters() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let sidecar = Sidecar::start(&with_leases(&redis), folder.path()).await;
+    warm(&sidecar).await;
+    let parts = lend(&sidecar, times(1, &[check("hot")]), json!([])).await;
+    let mut part = json!({ "id": parts[0]["id"], "spent": 0, "decisions": 0, "wants_per_s": 100 });
+    let blocked = json!({ "limit": "hot", "key": "k", "blocked": true });
+    let answer = sidecar.change_override(Method::PUT, blocked.to_string());
+    assert_eq!(answer.await.0, 200);
+    let more = lend(&sidecar, Vec::new(), json!([part])).await;
+    assert_eq!(more, Vec::<Value>::new());
+    // As the answer's epoch has the filter do.
+    part["ended"] = json!(true);
+    lend(&sidecar, Vec::new(), json!([part])).await;
+    let since = Instant::now();
+    eventually("nothing is held", async || held(&sidecar).await == 0).await;
+    // By themselves, they end ten seconds after they were taken.
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ mod parts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ enum Wish {
     },
     /// Return the leases of a key that have ended.
     Look(KeyOf),
+    /// Return all leases of epochs before this one.
+    LookBefore(u64),
     /// Return units whose lease was returned while they were taken.
     Return(EndedLease<Arc<Receipt>>),
     /// Drop this when everything that was wished before has been done.
@@ -80,6 +82,8 @@ pub struct Leases {
     wished: tokio::sync::Mutex<mpsc::Receiver<Wish>>,
     /// How long a lease must last for a decision that also asks the store.
     stay_us: u64,
+    /// The epoch before which all leases are returned, or will be.
+    ended_before: AtomicU64,
     /// Whether the sidecar ends: no lease is spent or asked for any more.
     closed: AtomicBool,
 }
@@ -121,6 +125,7 @@ impl Leases {
             wishes,
             wished: tokio::sync::Mutex::new(wished),
             stay_us: stay.map_or(0, clock::micros),
+            ended_before: AtomicU64::new(0),
             closed: AtomicBool::new(stay.is_none()),
         })
     }
@@ -205,6 +210,15 @@ impl Leases {
                 of_key.pool.end_all();
                 of_key.pool.forget_remaining();
             }
+        }
+    }
+
+    /// Has the leases of epochs before this one returned, if that was not done yet. A key that is asked for enters the epoch by
+    /// itself; one that has no leases any more, by an override or another policy, never does.
+    pub fn end_earlier(&self, epoch: u64) {
+        if self.ended_before.load(Ordering::Relaxed) != epoch && self.wish(Wish::LookBefore(epoch))
+        {
+            self.ended_before.store(epoch, Ordering::Relaxed);
         }
     }
 

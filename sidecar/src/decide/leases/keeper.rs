@@ -77,6 +77,7 @@ impl Keeper<'_> {
                 match wish {
                     Wish::Ask { key, .. } => asks.push(key),
                     Wish::Look(key) => returns.extend(self.ended(&key)),
+                    Wish::LookBefore(epoch) => returns.extend(self.all_of_before(epoch)),
                     Wish::Return(ended) => returns.push(ended),
                     Wish::Tell(sender) => told.push(sender),
                 }
@@ -93,14 +94,19 @@ impl Keeper<'_> {
     /// Ends all leases for good, and returns them.
     pub async fn close(self) {
         self.leases.close();
+        self.give_back(self.all_of_before(u64::MAX)).await;
+    }
+
+    /// Ends the leases of epochs before this one. Their units that are left.
+    fn all_of_before(&self, epoch: u64) -> Returns {
         let mut returns = Vec::new();
         for shard in &self.leases.shards {
             let mut shard = lock(shard);
-            for of_key in shard.all() {
+            for of_key in shard.all().filter(|of_key| of_key.epoch < epoch) {
                 returns.extend(on_the_way(of_key.pool.ended(u64::MAX)));
             }
         }
-        self.give_back(returns).await;
+        returns
     }
 
     /// The leases of a key that have ended, with units left.
@@ -195,7 +201,11 @@ impl Keeper<'_> {
         }
         let mut shard = self.leases.shard(&key.key);
         match shard.known(&key.limit.name, &key.key) {
-            Some(of_key) if of_key.epoch == key.epoch && !self.leases.is_closed() => {
+            Some(of_key)
+                if of_key.epoch == key.epoch
+                    && key.epoch == self.policy.current().number
+                    && !self.leases.is_closed() =>
+            {
                 of_key.pool.granted(grant);
                 None
             }
@@ -288,7 +298,7 @@ impl Wish {
                 (*within_us).clamp(least_us, most_us)
             }
             // A denial found them, or an operator ended them.
-            Self::Look(_) => 0,
+            Self::Look(_) | Self::LookBefore(_) => 0,
             Self::Return(ended) => longest_us(&ended.tag.limit) / 2,
             Self::Tell(_) => TELL_WITHIN_US,
         }

@@ -59,6 +59,11 @@ pub struct More {
 }
 
 impl More {
+    /// The epoch in which the units were taken that the filter holds.
+    pub const fn epoch(&self) -> u64 {
+        self.key.epoch
+    }
+
     #[cfg(test)]
     pub(super) fn new(key: KeyOf, per_s: u64, held: u64) -> Self {
         Self { key, per_s, held }

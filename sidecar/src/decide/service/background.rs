@@ -21,6 +21,7 @@ impl Service {
     pub async fn tick(&self) {
         self.store.sweep().await;
         self.leases.forget_parts(clock::now_us());
+        self.end_earlier_leases();
         if self.settler.was_asked() {
             self.look_at_samples().await;
         }

@@ -66,7 +66,9 @@ impl Service {
     ) -> Lending {
         let reports = header(LEASES_HEADER).and_then(PartReport::read_all);
         let can_spend = reports.is_some();
-        let (admissions, wanted) = self.leases.account(&reports.unwrap_or_default());
+        let (admissions, mut wanted) = self.leases.account(&reports.unwrap_or_default());
+        // What was taken under another epoch may be of a key that is blocked now, or of a limit without leases.
+        wanted.retain(|more| more.epoch() == epoch.number);
         for of_part in admissions {
             let status = leased_status(0, &of_part.receipt.limit, of_part.leased);
             let key = &of_part.receipt.key;
@@ -84,6 +86,11 @@ impl Service {
             limit.lease.is_some().then_some((limit, *key))
         });
         self.leases.end(leased);
+    }
+
+    /// Returns what was leased under earlier policies and overrides.
+    pub(super) fn end_earlier_leases(&self) {
+        self.leases.end_earlier(self.policy.current().number);
     }
 
     /// Asks for leases and returns what was not spent. Never returns.
