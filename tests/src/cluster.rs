@@ -1,10 +1,11 @@
 //! A Redis Cluster of three nodes, with nothing on disk.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::process::{Process, free_port};
-use crate::redis::{connect, launch};
+use crate::redis::{connect, launch, launch_in};
 
 /// Offset of a node's cluster bus from its port; fixed by Redis.
 const BUS: u16 = 10_000;
@@ -125,12 +126,25 @@ impl Cluster {
     /// # Panics
     /// It does not follow the node.
     pub async fn add_replica(&mut self, of: usize) -> usize {
+        self.add_replica_in(of, &[]).await
+    }
+
+    /// Likewise; the replica has these variables in its environment.
+    ///
+    /// # Panics
+    /// It does not follow the node.
+    pub async fn add_replica_in(
+        &mut self,
+        of: usize,
+        environment: &[(&'static str, PathBuf)],
+    ) -> usize {
         let (port, number) = (port_with_bus(), self.nodes.len());
         let mut words = self.arguments[of].clone();
         for word in &mut words {
             *word = word.replace(&self.nodes[of].1.to_string(), &port.to_string());
         }
-        let process = launch(port, self.folder.path(), &borrowed(&words)).await;
+        let folder = self.folder.path();
+        let process = launch_in(port, folder, &borrowed(&words), environment).await;
         let primary = self.nodes[of].1;
         self.nodes.push((process, port));
         self.arguments.push(words);

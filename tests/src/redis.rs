@@ -209,7 +209,7 @@ pub(crate) async fn launch(port: u16, folder: &Path, more: &[&str]) -> Process {
     launch_in(port, folder, more, &[]).await
 }
 
-async fn launch_in(
+pub(crate) async fn launch_in(
     port: u16,
     folder: &Path,
     more: &[&str],

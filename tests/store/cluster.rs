@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::post;
+use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
@@ -217,4 +218,34 @@ async fn what_a_share_admitted_is_written_back_to_every_limit_of_a_subject() {
         let looked = ask(json!([check]), true).await;
         assert_eq!(looked["remaining"], 100 - ADMITTED, "{check}: {looked}");
     }
+}
+
+/// A promoted replica is another node, of whose clock nothing was known, so that the step was not noticed: the key was locked
+/// until its cached denial ended, and for a window after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn s24_no_denial_outlasts_one_window_after_a_clusters_failover_to_a_clock_behind() {
+    const WINDOW: Duration = Duration::from_secs(4);
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start().await;
+    let owner = cluster.owner(cluster.slot("k").await).await;
+    let clock = SteppedClock::build(folder.path());
+    clock.set_ahead_us(-10_000_000);
+    let replica = cluster.add_replica_in(owner, &clock.environment()).await;
+    let text = policy(&cluster.url(), "500ms", 1).replace("1h", "4s") + "denial_ttl: 60s\n";
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    wait_until_back(&sidecar, "k").await;
+    assert_eq!(decide(&sidecar, "k").await, "denied");
+    cluster.fail_over_to(replica).await;
+    cluster.promoted(replica).await;
+    let since = Instant::now();
+    let mut others = 0;
+    while decide(&sidecar, "k").await != "admitted" {
+        // Requests that reach the stores, on all nodes.
+        decide(&sidecar, &others.to_string()).await;
+        others += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let locked = since.elapsed();
+    println!("measured: locked for {locked:?} with a window of {WINDOW:?}");
+    assert!(locked < WINDOW + Duration::from_millis(1_800), "{locked:?}");
 }

@@ -123,7 +123,7 @@ impl Redis {
     ) -> Self {
         let (timeout, common) = (common.dialer.store_timeout(), Arc::new(common));
         Self {
-            node: Node::start(Arc::clone(&common), address, recheck, None),
+            node: Node::start(Arc::clone(&common), address, recheck, None, None),
             common,
             timeout,
             _address_source: source,

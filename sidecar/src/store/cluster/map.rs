@@ -268,10 +268,12 @@ fn build_map(shared: &Shared, ranges: &[Range]) -> SlotMap {
             }
             None => {
                 let (sender, address) = watch::channel(Ok(endpoint.clone()));
-                let (common, recheck) = (&shared.common, &shared.recheck);
+                let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
+                let owner = before.owner(*first).ok();
+                let owner = owner.as_ref().map(|owner| &owner.node);
                 Arc::new(Primary {
                     endpoint: endpoint.clone(),
-                    node: Node::start(Arc::clone(common), address, Arc::clone(recheck), Some(&tag)),
+                    node: Node::start(common, address, recheck, Some(&tag), owner),
                     _address_sender: sender,
                 })
             }

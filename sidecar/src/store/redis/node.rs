@@ -21,14 +21,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts to connect, in the current runtime. In a Cluster, `tag` is in a slot of this node.
+    /// Starts to connect, in the current runtime. In a Cluster, `tag` is in a slot of this node, which was `before`'s.
     pub fn start(
         common: Arc<Common>,
         address: AddressWatch,
         recheck: Arc<Notify>,
         tag: Option<&str>,
+        before: Option<&Self>,
     ) -> Self {
-        let pool = Arc::new(ConnectionPool::new(common, address, recheck, tag));
+        let clock_of = before.and_then(|before| before.pool.last_connection());
+        let pool = ConnectionPool::new(common, address, recheck, tag, clock_of);
+        let pool = Arc::new(pool);
         let mut tasks = JoinSet::new();
         for number in 0..pool.count() {
             tasks.spawn(supervise(Arc::clone(&pool), number));

@@ -58,7 +58,7 @@ pub struct ConnectionPool {
     down_since: ArcSwapOption<Instant>,
     /// Why Redis refused the last probe, if it did.
     refusal: ArcSwapOption<StoreError>,
-    /// The last usable connection, for its estimate of Redis's clock.
+    /// The last usable connection, here or to the node that had these slots before, for its estimate of Redis's clock.
     last: ArcSwapOption<Connection>,
 }
 
@@ -75,12 +75,14 @@ enum EntryState {
 }
 
 impl ConnectionPool {
-    /// Without a connection yet. In a Cluster, `tag` is in a slot of this node.
+    /// Without a connection yet. In a Cluster, `tag` is in a slot of this node, and `clock_of` a connection to the node that had
+    /// its slots before: if this one's clock is behind, that is a step.
     pub fn new(
         common: Arc<Common>,
         address: AddressWatch,
         recheck: Arc<Notify>,
         tag: Option<&str>,
+        clock_of: Option<Arc<Connection>>,
     ) -> Self {
         let entry = || Entry {
             state: ArcSwap::from_pointee(EntryState::Unusable(ConnectionError::NotYet.into())),
@@ -95,7 +97,7 @@ impl ConnectionPool {
             component: common.monitor.add(),
             down_since: ArcSwapOption::empty(),
             refusal: ArcSwapOption::empty(),
-            last: ArcSwapOption::empty(),
+            last: ArcSwapOption::new(clock_of),
             common,
         }
     }
