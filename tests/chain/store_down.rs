@@ -233,7 +233,7 @@ async fn survives(
     // Nobody waited.
     let slowest = answers.iter().map(|a| a.received - a.sent).max().unwrap();
     assert!(slowest < ANSWERED_WITHIN, "{name}: {slowest:?}");
-    // The bound: in a window in which an outage begins, the limit from the store and once more from the shares;
+    // The bound: in a window that includes some of an outage, the limit from the store and once more from the shares;
     // otherwise the limit.
     let most = most_in_a_window(&answers);
     assert!(most <= 2 * QUOTA, "{name}: {most} of {QUOTA}");
