@@ -87,6 +87,22 @@ impl Sentinels {
         format!("redis+sentinel://{}/main", hosts.join(","))
     }
 
+    /// Has all of them name another Redis the primary.
+    ///
+    /// # Panics
+    /// One of them refuses.
+    pub async fn monitor(&self, port: u16) {
+        for (_, sentinel) in &self.sentinels {
+            let monitor = format!("SENTINEL MONITOR main 127.0.0.1 {port} 2");
+            // It may have just been started.
+            eventually("a sentinel that obeys", async || {
+                let _: RedisResult<()> = ask(*sentinel, "SENTINEL REMOVE main").await;
+                ask::<()>(*sentinel, &monitor).await.is_ok()
+            })
+            .await;
+        }
+    }
+
     /// Kills one sentinel.
     pub fn kill_one(&mut self) {
         self.sentinels[0].0.kill();

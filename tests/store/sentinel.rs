@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use sluicegate_tests::process::eventually;
+use sluicegate_tests::proxy::{Mode, Proxy};
+use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sentinel::Sentinels;
 use sluicegate_tests::sidecar::Sidecar;
 
@@ -64,6 +66,27 @@ async fn s1_a_failover_on_command_is_followed_with_the_old_primary_up() {
         after.iter().all(|outcome| outcome == "admitted"),
         "{after:?}"
     );
+}
+
+/// It was missed, and the sidecar stayed with the old primary for as long as that answered.
+#[tokio::test]
+async fn a_primary_that_changes_while_a_connection_is_made_is_followed() {
+    /// Each way: the connection takes several answers.
+    const SLOW: Duration = Duration::from_millis(400);
+    let folder = tempfile::tempdir().unwrap();
+    let sentinels = Sentinels::start_with(folder.path(), "").await;
+    let proxy = Proxy::start(sentinels.first.port()).await;
+    proxy.set(Mode::Slow(SLOW));
+    sentinels.monitor(proxy.port).await;
+    let text = policy(&sentinels.url(), "3s", 1_000);
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let other = Redis::start().await;
+    sentinels.monitor(other.port()).await;
+    eventually("the new primary decides", async || {
+        decide(&sidecar, "k").await;
+        !other.keys().await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ConnectionHealth, Deadline};
-use super::pool::ConnectionPool;
+use super::pool::{AddressWatch, ConnectionPool};
 use super::probe::{ProbeResult, role};
 use crate::store::error::{ConnectionError, StoreError};
 
@@ -28,14 +28,16 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
     let mut backoff = Backoff::default();
     let mut address = pool.address.clone();
     loop {
-        let cause = match connect(&pool).await {
+        // Marked as seen when it is dialled: a change after that ends the connection, however long the dial takes.
+        let mut dialled = pool.address.clone();
+        let cause = match connect(&pool, &mut dialled).await {
             Err(cause) => cause,
             Ok((connection, mut driver)) => {
                 pool.set_usable(number, &connection);
                 // After the connection is offered: no decision waits for this.
                 warn_of_eviction(&pool, &connection).await;
                 let since = Instant::now();
-                let cause = watch(&pool, number, &connection, &mut driver).await;
+                let cause = watch(&pool, number, &connection, (&mut driver, dialled)).await;
                 if since.elapsed() >= STABLE_AFTER {
                     backoff.reset();
                 }
@@ -52,9 +54,11 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
 }
 
 /// One attempt to connect. A connection is offered only if it runs the script on a primary.
-async fn connect(pool: &ConnectionPool) -> Result<(Arc<Connection>, JoinSet<()>), StoreError> {
+async fn connect(
+    pool: &ConnectionPool,
+    address: &mut AddressWatch,
+) -> Result<(Arc<Connection>, JoinSet<()>), StoreError> {
     let common = &pool.common;
-    let mut address = pool.address.clone();
     let endpoint = address
         .wait_for(|address| {
             !matches!(
@@ -107,15 +111,13 @@ async fn connect(pool: &ConnectionPool) -> Result<(Arc<Connection>, JoinSet<()>)
     Ok((connection, task))
 }
 
-/// Watches a connection until it is useless; returns why.
+/// Watches a connection, with its driver and its address, until it is useless; returns why.
 async fn watch(
     pool: &ConnectionPool,
     number: usize,
     connection: &Arc<Connection>,
-    driver: &mut JoinSet<()>,
+    (driver, mut address): (&mut JoinSet<()>, AddressWatch),
 ) -> StoreError {
-    let mut address = pool.address.clone();
-    address.mark_unchanged();
     let mut changes = connection.health_changes();
     loop {
         let pause = if pool.is_refusing() {
