@@ -173,7 +173,8 @@ pub async fn run(
                 phase::go(&phase, stop, settings.drain).await;
                 // A viewer would never leave by itself, and hold the shutdown up.
                 feed.end();
-                service.leave().await;
+                // What is not said by then, the store forgets a few seconds later.
+                let _ = tokio::time::timeout(within, service.leave()).await;
             }
         );
     };

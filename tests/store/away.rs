@@ -49,6 +49,23 @@ async fn a_resumed_redis_is_used_at_once() {
     assert!(time < BACK_WITHIN, "{time:?}");
 }
 
+#[tokio::test]
+async fn s12_a_store_that_does_not_answer_does_not_hold_a_shutdown_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let arguments = ["--drain", "0s", "--shutdown-timeout", "500ms"];
+    let text = policy(&redis.url(), "10s", 9);
+    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
+    wait_until_back(&sidecar, "k").await;
+    redis.pause();
+    let since = std::time::Instant::now();
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    // Less than `store_timeout`.
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
 /// Redis carries it out, its answer comes too late, and meanwhile Redis counts as down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_that_redis_may_have_made_is_not_made_again_by_a_share() {

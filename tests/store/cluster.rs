@@ -249,3 +249,38 @@ async fn s24_no_denial_outlasts_one_window_after_a_clusters_failover_to_a_clock_
     println!("measured: locked for {locked:?} with a window of {WINDOW:?}");
     assert!(locked < WINDOW + Duration::from_millis(1_800), "{locked:?}");
 }
+
+/// It said so each second until its last request was answered, and counted as one of those that share the limits for five more.
+#[tokio::test(flavor = "multi_thread")]
+async fn s12_a_sidecar_that_stops_does_not_announce_itself_while_a_request_finishes() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let arguments = ["--drain", "0s", "--shutdown-timeout", "10s"];
+    let text = policy(&cluster.url(), "4s", 9);
+    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
+    wait_until_back(&sidecar, "k").await;
+    let is_announced = async || {
+        let keys = cluster.keys().await;
+        keys.contains(&"sg:{sidecars}:names".to_owned())
+    };
+    eventually("it is announced", is_announced).await;
+    let home = cluster.owner(cluster.slot("sidecars").await).await;
+    let mut key = String::new();
+    for n in 0.. {
+        key = format!("k{n}");
+        if cluster.owner(cluster.slot(&key).await).await != home {
+            break;
+        }
+    }
+    let paused = cluster.owner(cluster.slot(&key).await).await;
+    cluster.pause(paused);
+    let (request, ()) = tokio::join!(decide(&sidecar, &key), async {
+        // It waits for the paused node by then.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        sidecar.signal("TERM");
+    });
+    assert_eq!(request, "unavailable");
+    sidecar.wait().await;
+    cluster.resume(paused);
+    assert!(!is_announced().await);
+}

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome};
 use sluicegate_protocol::WithoutStore;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::fallback::{Fallback, Mode};
@@ -24,6 +25,8 @@ pub struct Settler {
     asked: AtomicBool,
     /// This sidecar's name among the sidecars that share the store.
     name: String,
+    /// Whether it has left. Held during each announcement, or the last one could arrive after that.
+    has_left: Mutex<bool>,
 }
 
 impl Settler {
@@ -35,6 +38,7 @@ impl Settler {
             outage,
             asked: AtomicBool::new(false),
             name,
+            has_left: Mutex::new(false),
         }
     }
 
@@ -165,14 +169,20 @@ impl Settler {
     /// The store could not be reached. Its last answer stays in force.
     pub async fn tick(&self) -> Result<(), StoreError> {
         self.outage.sweep();
+        let has_left = self.has_left.lock().await;
+        if *has_left {
+            return Ok(());
+        }
         if let Some(position) = self.store.announce(&self.name).await? {
             self.outage.set_position(position);
         }
         Ok(())
     }
 
-    /// Announces that this sidecar leaves: the others take over its share.
+    /// Announces that this sidecar leaves: the others take over its share. It is not announced any more, though it may still
+    /// answer requests.
     pub async fn leave(&self) {
+        *self.has_left.lock().await = true;
         // If this fails, the store forgets the sidecar a few seconds later.
         let _ = self.store.leave(&self.name).await;
     }
