@@ -141,10 +141,12 @@ impl Outage {
             let mut unanswered: VecDeque<Call> = VecDeque::new();
             while self.pending.load(Ordering::Relaxed) {
                 number += 1;
+                let began = Instant::now();
                 let new = Call {
                     name: format!("{name}-{number}"),
                     debts: self.start_write_back(store),
                 };
+                let looked_for = began.elapsed();
                 let repeated = unanswered.pop_front();
                 let mut any_written = false;
                 for call in repeated.into_iter().chain([new]) {
@@ -158,7 +160,8 @@ impl Outage {
                 }
                 self.written.notify_waiters();
                 if !any_written {
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                    // While a node of a Cluster is away, all of its buckets are looked at in vain, in the way of decisions.
+                    tokio::time::sleep(RETRY_PAUSE.max(looked_for * 20)).await;
                 }
             }
         }
