@@ -213,17 +213,24 @@ async fn answered(
     Ok(answer)
 }
 
-/// Logs problems of a listener, at a limited rate.
+/// Logs problems of a listener, each at a limited rate of its own: one must not hide another.
 struct Trouble {
     listener: &'static str,
-    throttle: Throttle,
+    cap: Throttle,
+    bodies: Throttle,
+    accept: Throttle,
+    /// Clients that were disconnected for their bodies since the last line about it.
+    slowest: usize,
 }
 
 impl Trouble {
     const fn of(listener: &'static str) -> Self {
         Self {
             listener,
-            throttle: Throttle::new(),
+            cap: Throttle::new(),
+            bodies: Throttle::new(),
+            accept: Throttle::new(),
+            slowest: 0,
         }
     }
 
@@ -233,7 +240,7 @@ impl Trouble {
             Admitted::InPlaceOfAnother => "an old one is closed",
             Admitted::No => "it is closed, because all others wait for answers",
         };
-        if let Some(times) = self.times() {
+        if let Some(times) = times(&mut self.cap) {
             warn!(
                 listener = self.listener,
                 times, "a connection above the maximum of {cap}: {what}"
@@ -242,10 +249,11 @@ impl Trouble {
     }
 
     fn bodies(&mut self, closed: usize) {
-        if closed > 0 && self.times().is_some() {
+        self.slowest += closed;
+        if closed > 0 && times(&mut self.bodies).is_some() {
             warn!(
                 listener = self.listener,
-                connections = closed,
+                connections = std::mem::take(&mut self.slowest),
                 "large bodies took more than {} MiB: clients that were slowest to send or to read them were disconnected",
                 LARGE_BODIES >> 20
             );
@@ -253,17 +261,17 @@ impl Trouble {
     }
 
     fn refused(&mut self, error: &io::Error) {
-        if let Some(times) = self.times() {
+        if let Some(times) = times(&mut self.accept) {
             warn!(
                 listener = self.listener,
                 times, "cannot accept a connection: {error}"
             );
         }
     }
+}
 
-    /// How often it happened since the last line, including this time; `None` if it should not be logged now.
-    fn times(&mut self) -> Option<u64> {
-        let suppressed = self.throttle.occurred(clock::now_us())?;
-        Some(suppressed + 1)
-    }
+/// How often something happened since its last line, including this time; `None` if it should not be logged now.
+fn times(throttle: &mut Throttle) -> Option<u64> {
+    let suppressed = throttle.occurred(clock::now_us())?;
+    Some(suppressed + 1)
 }
