@@ -15,24 +15,29 @@ HEAD = "| target | processor time | inputs | edges of code | of them new in its 
 ROW = re.compile(r"\| `(\w+)` \| ([\d.]+) min \| ([\d,]+) \|.*")
 
 
+def edges(log: str, step: str) -> int:
+    """The edges of code that were reached by then."""
+    return int(re.findall(rf"^#\d+\s+{step}\s+cov: (\d+)", log, re.MULTILINE)[-1])
+
+
 def main(target: str, seconds: float, log: str) -> None:
-    edges = [int(found) for found in re.findall(r"^#\d+\s+\w+\s+cov: (\d+)", log, re.MULTILINE)]
+    before, reached = (edges(log, step) for step in ("INITED", "DONE"))
     inputs = int(re.findall(r"^#(\d+)\s+DONE", log, re.MULTILINE)[-1])
     minutes = seconds / 60
     with DOCUMENT.open("r+") as file:
         # Runs may end at the same time.
         fcntl.flock(file, fcntl.LOCK_EX)
-        before, rest = file.read().split(BEGIN)
+        start, rest = file.read().split(BEGIN)
         table, after = rest.split(END)
         rows = {found[1]: found for found in map(ROW.fullmatch, table.splitlines()) if found}
         if target in rows:
             minutes += float(rows[target][2])
             inputs += int(rows[target][3].replace(",", ""))
         lines = {name: row[0] for name, row in rows.items()}
-        lines[target] = f"| `{target}` | {minutes:.1f} min | {inputs:,} | {edges[-1]:,} | {edges[-1] - edges[0]:,} |"
+        lines[target] = f"| `{target}` | {minutes:.1f} min | {inputs:,} | {reached:,} | {reached - before:,} |"
         table = "\n".join(["", HEAD, *(lines[name] for name in sorted(lines)), ""])
         file.seek(0)
-        file.write(before + BEGIN + table + END + after)
+        file.write(start + BEGIN + table + END + after)
         file.truncate()
 
 
