@@ -95,8 +95,10 @@ impl Plugin {
         }
         if taken.is_whole(question) {
             // They are spent already. Without an answer, only shadow rules lack a verdict.
-            let lease = taken.verdicts(question, &[]);
-            return self.conclude(question, Ok(verdicts.unwrap_or(&lease)));
+            return match verdicts {
+                Ok(verdicts) => self.conclude(question, Ok(verdicts)),
+                Err(_) => self.conclude(question, Ok(&taken.verdicts(question, &[]))),
+            };
         }
         let (rules, now_us) = (&self.rules, host::monotonic_us());
         // A variable of its own, so that the borrow ends before the next one.

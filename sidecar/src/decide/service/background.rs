@@ -21,7 +21,8 @@ impl Service {
     pub async fn tick(&self) {
         self.store.sweep().await;
         self.leases.forget_parts(clock::now_us());
-        self.end_earlier_leases();
+        // What was leased under earlier policies and overrides is returned.
+        self.leases.end_earlier(self.policy.current().number);
         if self.settler.was_asked() {
             self.look_at_samples().await;
         }

@@ -88,11 +88,6 @@ impl Service {
         self.leases.end(leased);
     }
 
-    /// Returns what was leased under earlier policies and overrides.
-    pub(super) fn end_earlier_leases(&self) {
-        self.leases.end_earlier(self.policy.current().number);
-    }
-
     /// Asks for leases and returns what was not spent. Never returns.
     pub async fn keep_leases(&self) {
         self.keeper().run().await;
