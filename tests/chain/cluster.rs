@@ -192,7 +192,7 @@ async fn subjects_by_node(cluster: &Cluster, each: usize) -> Vec<Vec<String>> {
             break;
         }
         let subject = format!("subject-{n}");
-        let owner = cluster.owner(cluster.slot(&subject).await).await;
+        let owner = cluster.owner_of(&subject).await;
         if by_node[owner].len() < each {
             by_node[owner].push(subject);
         }
@@ -208,10 +208,7 @@ async fn a_share_for_a_dead_nodes_subjects_leaves_the_others_to_the_store() {
     let policy = policy(&cluster, NEVER, NEVER).replace(PATIENCE, "store_timeout: 200ms");
     let sidecar = sidecar(&policy, folder.path()).await;
     let by_node = subjects_by_node(&cluster, 2).await;
-    eventually("it knows of itself", async || {
-        sidecar.metric("sluicegate_sidecars").await == 1.0
-    })
-    .await;
+    sidecar.knows_of(1).await;
     cluster.pause(2);
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     let asked = [
@@ -256,10 +253,7 @@ async fn a_dead_nodes_limit_that_allows_leaves_the_rest_of_a_decision_to_its_sha
         .replace("narrow:", "narrow:\n    when_store_is_down: allow");
     let sidecar = sidecar(&policy, folder.path()).await;
     let by_node = subjects_by_node(&cluster, 1).await;
-    eventually("it knows of itself", async || {
-        sidecar.metric("sluicegate_sidecars").await == 1.0
-    })
-    .await;
+    sidecar.knows_of(1).await;
     let (client, port) = (client(), sidecar.port);
     let of_dead = check("narrow", &by_node[2][0]);
     let mut of_other = check("wide", &by_node[0][0]);

@@ -9,7 +9,7 @@ use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use crate::support::{generous, question};
+use crate::support::{generous, question, sent};
 
 /// Several times the limit on open files.
 const STRANGERS: usize = 4_000;
@@ -133,16 +133,9 @@ async fn s11_a_thousand_clients_can_wait_to_be_accepted() {
 async fn s11_a_stalled_request_times_out() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&generous(), folder.path()).await;
-    let mut head = TcpStream::connect(("127.0.0.1", sidecar.port))
-        .await
-        .unwrap();
-    head.write_all(b"POST /v1/de").await.unwrap();
-    let mut body = TcpStream::connect(("127.0.0.1", sidecar.port))
-        .await
-        .unwrap();
-    body.write_all(b"POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: 9\r\n\r\n{")
-        .await
-        .unwrap();
+    let mut head = sent(sidecar.port, "POST /v1/de").await;
+    let half = "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: 9\r\n\r\n{";
+    let mut body = sent(sidecar.port, half).await;
     let began = Instant::now();
     let mut answer = String::new();
     let read = async {

@@ -89,10 +89,7 @@ async fn overrides_hold_while_the_store_is_away() {
     set(&sidecar, "per-key", "u", json!({ "unlimited": true })).await;
     set(&sidecar, "per-key", "b", json!({ "blocked": true })).await;
     set(&sidecar, "per-key", "q", json!({ "quota": 7 })).await;
-    eventually("the store knows of the sidecar", async || {
-        sidecar.metric("sluicegate_sidecars").await == 1.0
-    })
-    .await;
+    sidecar.knows_of(1).await;
     redis.kill();
     eventually("the store is down", async || {
         take(&sidecar, "per-key", "probe").await["outcome"] == "admitted"

@@ -8,10 +8,9 @@ use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 
-use crate::support::{generous, per_key, plugin, question};
+use crate::support::{generous, per_key, plugin, question, sent};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
@@ -19,10 +18,7 @@ async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
     let mut sidecar = Sidecar::start_with(&generous(), folder.path(), &["--drain", "10m"]).await;
     let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let mut half = TcpStream::connect(("127.0.0.1", sidecar.port))
-        .await
-        .unwrap();
-    half.write_all(b"POST /v1/de").await.unwrap();
+    let _half = sent(sidecar.port, "POST /v1/de").await;
     assert_eq!(get(&ready).await.0, 200);
     sidecar.signal("TERM");
     eventually("it is unready", async || get(&ready).await.0 == 503).await;
@@ -78,16 +74,9 @@ async fn s12_ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_delay_shutd
         let drain = if signal == "INT" { "10m" } else { "100ms" };
         let more = ["--drain", drain, "--shutdown-timeout", "500ms"];
         let mut sidecar = Sidecar::start_with(&generous(), folder.path(), &more).await;
-        let mut half = TcpStream::connect(("127.0.0.1", sidecar.port))
-            .await
-            .unwrap();
-        half.write_all(b"POST /v1/de").await.unwrap();
-        let mut page = TcpStream::connect(("127.0.0.1", sidecar.admin_port))
-            .await
-            .unwrap();
-        page.write_all(b"GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            .await
-            .unwrap();
+        let _half = sent(sidecar.port, "POST /v1/de").await;
+        let stream = "GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let mut page = sent(sidecar.admin_port, stream).await;
         page.read_u8().await.unwrap();
         sidecar.signal(signal);
         sidecar.wait().await;

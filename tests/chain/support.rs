@@ -6,6 +6,8 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 /// Test machines may stall for tens of milliseconds, which must not count as an outage.
 pub const PATIENT: &str = "store_timeout: 2s";
@@ -25,6 +27,13 @@ pub fn generous() -> String {
 /// A decision of the limit `per-key`.
 pub fn question() -> String {
     json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }).to_string()
+}
+
+/// A connection on which this was sent.
+pub async fn sent(port: u16, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
 }
 
 /// A plugin configuration with these rules, and a deadline that no stall exceeds.

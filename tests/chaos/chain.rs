@@ -87,11 +87,7 @@ impl Chain {
             let (envoy, ..) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
             second = Some((sidecar, envoy));
         }
-        let sidecars = if second.is_some() { 2.0 } else { 1.0 };
-        eventually("the sidecar knows of all", async || {
-            sidecar.metric("sluicegate_sidecars").await == sidecars
-        })
-        .await;
+        sidecar.knows_of(1 + u32::from(second.is_some())).await;
         Self {
             sidecar,
             envoy,

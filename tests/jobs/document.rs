@@ -1,12 +1,11 @@
 //! Every command of docs/jobs.md, run as it stands there, with places of the test's own in the variables that it names.
 
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::Envoy;
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{repository, write_program};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
@@ -54,8 +53,7 @@ impl Page {
                 let name = script.lines().nth(1).unwrap().trim_start_matches("# ");
                 let name = name.split([' ', ':']).next().unwrap();
                 let path = shell.folder.path().join("bin").join(name);
-                std::fs::write(&path, script).unwrap();
-                std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+                write_program(&path, &script);
             }
         }
         Self {

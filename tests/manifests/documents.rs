@@ -1,13 +1,12 @@
 //! The pages of docs/install for Kubernetes: a shell runs their commands, with a `helm` that renders this chart and a
 //! `kubectl` that answers what the page asks for. `make mesh` installs the same way in a real cluster.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 use sluicegate_tests::chart;
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{repository, write_program};
 
 use crate::envoy::Chain;
 use crate::valid;
@@ -44,9 +43,7 @@ esac
 /// Runs a page's commands, but for those that need a gateway that answers; returns what `helm` rendered, in order.
 fn run(page: &str, folder: &Path) -> Vec<String> {
     for (name, script) in [("helm", HELM), ("kubectl", KUBECTL)] {
-        let file = folder.join(name);
-        std::fs::write(&file, script).unwrap();
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        write_program(&folder.join(name), script);
     }
     let text = std::fs::read_to_string(repository("docs/install").join(page)).unwrap();
     let blocks = text.split("```sh\n").skip(1);

@@ -1,9 +1,8 @@
 //! Runs every command of docs/runbook.md: at three in the morning nobody has time for a typing error.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{repository, write_program};
 use sluicegate_tests::sidecar::binary;
 
 use crate::scene::{Scene, now};
@@ -93,9 +92,7 @@ fn in_kubernetes(instance: &str, address: &str, store: &str, is_secret: bool) ->
     let block = block.replace("10.244.0.7:9181", instance);
     let folder = tempfile::tempdir().unwrap();
     for (name, script) in [("kubectl", KUBECTL), ("helm", "#!/bin/sh\n")] {
-        let file = folder.path().join(name);
-        std::fs::write(&file, script).unwrap();
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        write_program(&folder.path().join(name), script);
     }
     let policy = if is_secret {
         std::fs::write(folder.path().join("url"), store).unwrap();

@@ -215,6 +215,29 @@ impl Cluster {
             .expect("a slot")
     }
 
+    /// The index of the node that owns the slot of a hash tag.
+    ///
+    /// # Panics
+    /// A node does not answer.
+    pub async fn owner_of(&self, tag: &str) -> usize {
+        self.owner(self.slot(tag).await).await
+    }
+
+    /// A hash tag whose slot another node owns.
+    ///
+    /// # Panics
+    /// A node does not answer.
+    pub async fn tag_elsewhere(&self, node: usize) -> String {
+        let mut number = 0;
+        loop {
+            let tag = format!("other-{number}");
+            if self.owner_of(&tag).await != node {
+                return tag;
+            }
+            number += 1;
+        }
+    }
+
     /// The index of the node that owns a slot.
     ///
     /// # Panics

@@ -1,7 +1,8 @@
 //! A process that a test owns: its output goes to a file, the test waits for its readiness, and dropping it kills it.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +10,15 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a process to be ready; generous, because test machines may stall.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// Writes a script that can be run as a program.
+///
+/// # Panics
+/// The file cannot be written.
+pub fn write_program(path: &Path, script: &str) {
+    std::fs::write(path, script).expect("a file");
+    std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a file of one's own");
+}
 
 /// A running process, killed when dropped.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 
-use crate::process::{Process, free_port, repository};
+use crate::process::{Process, eventually, free_port, repository};
 
 /// A running `sluicegate serve`.
 #[derive(Debug)]
@@ -189,6 +189,17 @@ impl Sidecar {
     /// The value of a metric, named with its labels as in the text format; 0 where it does not exist yet.
     pub async fn metric(&self, name: &str) -> f64 {
         metric_in(&self.metrics().await, name)
+    }
+
+    /// Waits until its store has told it that so many sidecars share the limits: then it knows its share.
+    ///
+    /// # Panics
+    /// It is not told so.
+    pub async fn knows_of(&self, sidecars: u32) {
+        eventually("the sidecar knows of all", async || {
+            self.metric("sluicegate_sidecars").await == f64::from(sidecars)
+        })
+        .await;
     }
 
     /// Its log.

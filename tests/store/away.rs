@@ -1,13 +1,12 @@
 //! A Redis that dies, pauses, stops answering, moves or becomes a replica.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::post;
 use sluicegate_tests::clock::SteppedClock;
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::{eventually, write_program};
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -49,23 +48,6 @@ async fn a_resumed_redis_is_used_at_once() {
     assert!(time < BACK_WITHIN, "{time:?}");
 }
 
-#[tokio::test]
-async fn s12_a_store_that_does_not_answer_does_not_hold_a_shutdown_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start().await;
-    let arguments = ["--drain", "0s", "--shutdown-timeout", "500ms"];
-    let text = policy(&redis.url(), "10s", 9);
-    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
-    wait_until_back(&sidecar, "k").await;
-    redis.pause();
-    let since = std::time::Instant::now();
-    sidecar.signal("TERM");
-    sidecar.wait().await;
-    // Less than `store_timeout`.
-    let took = since.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
-}
-
 /// Redis carries it out, its answer comes too late, and meanwhile Redis counts as down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_that_redis_may_have_made_is_not_made_again_by_a_share() {
@@ -77,10 +59,7 @@ async fn a_decision_that_redis_may_have_made_is_not_made_again_by_a_share() {
     let store = format!("{{ url: '{}', connections: 1 }}", proxy.url());
     let policy = policy(&store, "1s", 10).replace("deny", "share");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
-    eventually("it knows its share", async || {
-        sidecar.metric("sluicegate_sidecars").await == 1.0
-    })
-    .await;
+    sidecar.knows_of(1).await;
     let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "other" }], "receipt": true }] });
     let at = |path| format!("http://127.0.0.1:{}/v1/{path}", sidecar.port);
     let (_, taken) = post(&at("decide"), body.to_string()).await;
@@ -319,8 +298,7 @@ async fn a_name_that_moves_is_followed() {
         sluicegate_tests::sidecar::binary().display()
     );
     let program = folder.path().join("sluicegate.sh");
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, &script);
     let store = format!("redis://moving.test:{}", old.port());
     let text = policy(&store, "500ms", 100);
     let sidecar = Sidecar::start_program(&program, &text, folder.path()).await;

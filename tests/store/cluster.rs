@@ -89,15 +89,9 @@ async fn s1_connections_to_a_silent_node_are_replaced_and_other_nodes_keep_decid
     let folder = tempfile::tempdir().unwrap();
     let (cluster, proxies) = behind_proxies().await;
     let sidecar = Sidecar::start(&policy(&store(&proxies), "20ms", 1_000), folder.path()).await;
-    let owner = cluster.owner(cluster.slot("victim").await).await;
+    let owner = cluster.owner_of("victim").await;
     wait_until_back(&sidecar, "victim").await;
-    let mut other = String::new();
-    for number in 0.. {
-        other = format!("other-{number}");
-        if cluster.owner(cluster.slot(&other).await).await != owner {
-            break;
-        }
-    }
+    let other = cluster.tag_elsewhere(owner).await;
     proxies[owner].set(Mode::Swallow);
     let since = Instant::now();
     let (mut admitted, mut asked) = (0, 0);
@@ -196,11 +190,8 @@ async fn what_a_share_admitted_is_written_back_to_every_limit_of_a_subject() {
         answer["verdicts"][0].clone()
     };
     let all = LIMITS.map(|limit| json!({ "limit": limit, "key": "k" }));
-    eventually("the sidecar knows of itself", async || {
-        sidecar.metric("sluicegate_sidecars").await == 1.0
-    })
-    .await;
-    let owner = cluster.owner(cluster.slot("k").await).await;
+    sidecar.knows_of(1).await;
+    let owner = cluster.owner_of("k").await;
     cluster.pause(owner);
     let mut admitted = 0;
     while admitted < ADMITTED {
@@ -227,7 +218,7 @@ async fn s24_no_denial_outlasts_one_window_after_a_clusters_failover_to_a_clock_
     const WINDOW: Duration = Duration::from_secs(4);
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start().await;
-    let owner = cluster.owner(cluster.slot("k").await).await;
+    let owner = cluster.owner_of("k").await;
     let clock = SteppedClock::build(folder.path());
     clock.set_ahead_us(-10_000_000);
     let replica = cluster.add_replica_in(owner, &clock.environment()).await;
@@ -248,39 +239,4 @@ async fn s24_no_denial_outlasts_one_window_after_a_clusters_failover_to_a_clock_
     let locked = since.elapsed();
     println!("measured: locked for {locked:?} with a window of {WINDOW:?}");
     assert!(locked < WINDOW + Duration::from_millis(1_800), "{locked:?}");
-}
-
-/// It said so each second until its last request was answered, and counted as one of those that share the limits for five more.
-#[tokio::test(flavor = "multi_thread")]
-async fn s12_a_sidecar_that_stops_does_not_announce_itself_while_a_request_finishes() {
-    let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start().await;
-    let arguments = ["--drain", "0s", "--shutdown-timeout", "10s"];
-    let text = policy(&cluster.url(), "4s", 9);
-    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
-    wait_until_back(&sidecar, "k").await;
-    let is_announced = async || {
-        let keys = cluster.keys().await;
-        keys.contains(&"sg:{sidecars}:names".to_owned())
-    };
-    eventually("it is announced", is_announced).await;
-    let home = cluster.owner(cluster.slot("sidecars").await).await;
-    let mut key = String::new();
-    for n in 0.. {
-        key = format!("k{n}");
-        if cluster.owner(cluster.slot(&key).await).await != home {
-            break;
-        }
-    }
-    let paused = cluster.owner(cluster.slot(&key).await).await;
-    cluster.pause(paused);
-    let (request, ()) = tokio::join!(decide(&sidecar, &key), async {
-        // It waits for the paused node by then.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        sidecar.signal("TERM");
-    });
-    assert_eq!(request, "unavailable");
-    sidecar.wait().await;
-    cluster.resume(paused);
-    assert!(!is_announced().await);
 }

@@ -9,6 +9,7 @@
 //! | `identity` | passwords that rotate, the minimal ACL, TLS |
 //! | `leases` | units that a sidecar takes in advance: what ends them, and that none is lost |
 //! | `sentinel` | finding the primary, and following a failover |
+//! | `stopping` | a sidecar that stops |
 //! | `cluster` | slow links, cut links, failovers of a Cluster |
 
 mod away;
@@ -18,4 +19,5 @@ mod identity;
 mod leases;
 mod options;
 mod sentinel;
+mod stopping;
 mod support;

@@ -103,5 +103,5 @@ async fn cluster(campaign: &mut Campaign) {
 /// The node that has the limits for everyone, which each decision needs.
 async fn owner(chain: &mut crate::chain::Chain) -> usize {
     let cluster = chain.cluster();
-    cluster.owner(cluster.slot(rules::everyone()).await).await
+    cluster.owner_of(rules::everyone()).await
 }

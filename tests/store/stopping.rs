@@ -1,0 +1,56 @@
+//! A sidecar that stops, beside a store that answers or does not.
+
+use std::time::{Duration, Instant};
+
+use sluicegate_tests::cluster::Cluster;
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::support::{decide, policy, wait_until_back};
+
+#[tokio::test]
+async fn s12_a_store_that_does_not_answer_does_not_hold_a_shutdown_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let arguments = ["--drain", "0s", "--shutdown-timeout", "500ms"];
+    let text = policy(&redis.url(), "10s", 9);
+    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
+    wait_until_back(&sidecar, "k").await;
+    redis.pause();
+    let since = Instant::now();
+    sidecar.signal("TERM");
+    sidecar.wait().await;
+    // Less than `store_timeout`.
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// It said so each second until its last request was answered, and counted as one of those that share the limits for five more.
+#[tokio::test(flavor = "multi_thread")]
+async fn s12_a_sidecar_that_stops_does_not_announce_itself_while_a_request_finishes() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start().await;
+    let arguments = ["--drain", "0s", "--shutdown-timeout", "10s"];
+    let text = policy(&cluster.url(), "4s", 9);
+    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
+    wait_until_back(&sidecar, "k").await;
+    let is_announced = async || {
+        let keys = cluster.keys().await;
+        keys.contains(&"sg:{sidecars}:names".to_owned())
+    };
+    eventually("it is announced", is_announced).await;
+    let home = cluster.owner_of("sidecars").await;
+    let key = cluster.tag_elsewhere(home).await;
+    let paused = cluster.owner_of(&key).await;
+    cluster.pause(paused);
+    let (request, ()) = tokio::join!(decide(&sidecar, &key), async {
+        // It waits for the paused node by then.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        sidecar.signal("TERM");
+    });
+    assert_eq!(request, "unavailable");
+    sidecar.wait().await;
+    cluster.resume(paused);
+    assert!(!is_announced().await);
+}
