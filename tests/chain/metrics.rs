@@ -55,8 +55,8 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
         { "limit": "per-key", "shadow": "trial", "count": 2 },
         { "limit": "gone", "count": 1 },
     ]);
-    let cannot = decision("nope", "a");
-    decide(sidecar, json!({ "decisions": [cannot], "denied": denied })).await;
+    let cannot = [decision("nope", "a"), shadow("nope", "a")];
+    decide(sidecar, json!({ "decisions": cannot, "denied": denied })).await;
     let admin = format!("http://127.0.0.1:{}", sidecar.admin_port);
     let reset = json!({ "resets": [{ "limit": "per-key", "key": "a" }] });
     post(&format!("{admin}/v1/reset"), reset.to_string()).await;

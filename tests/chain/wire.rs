@@ -132,6 +132,45 @@ async fn probes_report_liveness_and_whether_the_store_answers() {
     assert_eq!(status, 503, "{why}");
 }
 
+#[tokio::test]
+async fn a_shadow_decision_without_a_verdict_is_not_counted_as_a_client_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = format!(
+        "redis://127.0.0.1:{}",
+        sluicegate_tests::process::free_port()
+    );
+    let policy = policy(&nowhere, "sliding_log", 2, "1h").replace("2s", "200ms");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let [known, unknown] =
+        ["per-key", "per-kee"].map(|limit| json!([{ "limit": limit, "key": "k" }]));
+    let body = json!({ "decisions": [
+        { "checks": known, "shadow": "trial" },
+        { "checks": unknown, "shadow": "trial" },
+    ]});
+    let (status, answer) = decide(&sidecar, body.to_string()).await;
+    assert_eq!(status, 200, "{answer}");
+    let outcome = |index: usize| answer["verdicts"][index]["outcome"].as_str();
+    assert_eq!(
+        (outcome(0), outcome(1)),
+        (Some("unavailable"), Some("error"))
+    );
+    for (limit, source, verdict, count) in [
+        ("per-key", "store", "unavailable", 0.0),
+        ("per-key", "store", "shadow_unavailable", 1.0),
+        ("", "request", "error", 0.0),
+        ("", "request", "shadow_error", 1.0),
+    ] {
+        let labels = format!("limit=\"{limit}\",source=\"{source}\",verdict=\"{verdict}\"");
+        let name = format!("sluicegate_decisions_total{{{labels}}}");
+        assert_eq!(sidecar.metric(&name).await, count, "{name}");
+    }
+    for (limit, verdict) in [("per-key", "unavailable"), ("", "error")] {
+        let labels = format!("limit=\"{limit}\",rule=\"trial\",verdict=\"{verdict}\"");
+        let name = format!("sluicegate_shadow_decisions_total{{{labels}}}");
+        assert_eq!(sidecar.metric(&name).await, 1.0, "{name}");
+    }
+}
+
 #[test]
 fn an_invalid_policy_ends_the_command_before_a_port_is_bound() {
     let folder = tempfile::tempdir().unwrap();

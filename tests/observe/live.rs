@@ -7,9 +7,9 @@ use crate::committed::metrics;
 use crate::description::Description;
 use crate::draw::draw;
 use crate::grafana::files;
-use crate::panels::{View, described, fault};
+use crate::panels::{View, described, fault, most_of};
 use crate::runbook::{every_command_works, every_query_finds_instances};
-use crate::scene::{PLENTY, Scene, now, policy};
+use crate::scene::{BURST, PLENTY, Scene, now, policy};
 
 impl Scene {
     /// Waits until no alert of the coming outages fires.
@@ -97,6 +97,7 @@ async fn alerts_fire_and_resolve_and_every_panel_has_data() {
     let (from, to) = play(&mut scene).await;
     let description = Description::read();
     let mut faults = Vec::new();
+    let mut used = Vec::new();
     for ((path, page), dashboard) in files(&description).iter().zip(&description.dashboards) {
         let view = View::all(&scene.prometheus, page, from, to);
         let shown = view.of(page).await;
@@ -114,6 +115,9 @@ async fn alerts_fire_and_resolve_and_every_panel_has_data() {
                 if let Some(fault) = fault(shown, panel) {
                     faults.push(format!("{path}: {}, {what} chosen: {fault}", panel.title));
                 }
+                if panel.title == "Use against the quota" {
+                    used.push(most_of(shown, "bucket"));
+                }
             }
         }
         for annotation in page["annotations"]["list"].as_array().unwrap() {
@@ -123,6 +127,10 @@ async fn alerts_fire_and_resolve_and_every_panel_has_data() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+    // Units of the burst, not of the quota per minute.
+    let burst = f64::from(BURST);
+    let within = |used: &f64| (burst / 2.0..=burst).contains(used);
+    assert!(used.len() == 2 && used.iter().all(within), "{used:?}");
     every_metric_of_the_rules_is_there(&scene).await;
     every_command_works(&scene);
     every_query_finds_instances(&scene).await;

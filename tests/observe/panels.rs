@@ -128,6 +128,14 @@ pub fn fault(shown: &Shown<'_>, panel: &Panel) -> Option<String> {
     (zeros && !panel.quiet).then(|| "only zeros".to_owned())
 }
 
+/// The most that a panel's first query shows of a limit.
+pub fn most_of(shown: &Shown<'_>, limit: &str) -> f64 {
+    let (_, series) = &shown.queries[0];
+    let one = series.iter().find(|one| one.label("limit") == limit);
+    let points = &one.unwrap_or_else(|| panic!("no {limit}")).points;
+    points.iter().fold(0.0, |most, point| most.max(point.1))
+}
+
 /// The panels of a dashboard, in the order of `panels`.
 pub fn described<'d>(description: &'d Description, name: &str) -> Vec<&'d Panel> {
     let mut all = description.dashboards.iter();

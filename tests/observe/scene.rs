@@ -22,6 +22,9 @@ use crate::shorten::shorten;
 /// Quota of `everyone`, which is used and never denies; a reload changes it.
 pub const PLENTY: u32 = 1000;
 
+/// Burst of `bucket`. A client takes half of it once a second, when it is full again.
+pub const BURST: u32 = 10;
+
 /// The chain, Prometheus and the traffic, on ports and in a folder of their own.
 pub struct Scene {
     pub redis: Redis,
@@ -99,6 +102,7 @@ pub fn policy(store: &str, plenty: u32) -> String {
         "store: {store}\nstore_timeout: 500ms\nlimits:\n\
          \x20 per-key:\n    algorithm: sliding_log\n    windows: [{{ quota: 10, per: 2s }}]\n\
          \x20 pooled:\n    algorithm: sliding_window\n    windows: [{{ quota: 100000, per: 10m }}]\n    lease: {{}}\n\
+         \x20 bucket:\n    algorithm: token_bucket\n    windows: [{{ quota: 600, per: 1m, burst: {BURST} }}]\n\
          \x20 everyone:\n    when_store_is_down: deny\n    algorithm: sliding_window\n    windows: [{{ quota: {plenty}, per: 1m }}]\n"
     )
 }
@@ -138,6 +142,9 @@ fn traffic(envoy: &Envoy, sidecar_port: u16, noisy: &Arc<AtomicBool>) -> Vec<Joi
     let url = format!("http://127.0.0.1:{sidecar_port}/v1/decide");
     let question = r#"{"decisions":[{"checks":[{"limit":"per-key","key":"worker","cost":1}]}]}"#;
     tasks.push(each(12, noisy, client().post(&url).body(question)));
+    let bucket = json!({ "limit": "bucket", "key": "worker", "cost": BURST / 2 });
+    let bucket = json!({ "decisions": [{ "checks": [bucket] }] }).to_string();
+    tasks.push(each(1, &always, client().post(&url).body(bucket)));
     // A key that is hot enough for leases. Not all of a lease at once, or it would be empty whenever somebody looks.
     let pooled = json!({ "checks": [{ "limit": "pooled", "key": "hot" }] });
     let pooled = json!({ "decisions": vec![pooled; 5] }).to_string();

@@ -6,7 +6,8 @@
 //! | any other | everything except `/v1/reset` and `/v1/overrides` is open | everything except the probes requires it |
 //!
 //! `/metrics` can be open despite a token. On loopback, the Host of a request must also name this host: otherwise a web
-//! page whose name resolves to 127.0.0.1 would have the same origin (DNS rebinding).
+//! page whose name resolves to 127.0.0.1 would have the same origin (DNS rebinding). A probe may name any IP address: a
+//! kubelet uses the pod's, and rebinding needs a name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -127,9 +128,8 @@ impl Access {
     fn admit(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request)?;
         let path = request.uri().path();
-        // A kubelet uses the pod's address as the Host.
         let probe = path == HEALTHZ_PATH || path == READYZ_PATH;
-        if !probe && host.is_some_and(|host| !self.is_for_us(host)) {
+        if host.is_some_and(|host| !self.is_for_us(host, probe)) {
             return Err(MISDIRECTED);
         }
         same_origin(request, host)?;
@@ -148,7 +148,7 @@ impl Access {
         Ok(())
     }
 
-    fn is_for_us(&self, host: &str) -> bool {
+    fn is_for_us(&self, host: &str, probe: bool) -> bool {
         let Some(names) = &self.hosts else {
             return true;
         };
@@ -159,7 +159,7 @@ impl Access {
         let address = name.trim_start_matches('[').trim_end_matches(']');
         let address = address.parse::<IpAddr>().ok();
         name.eq_ignore_ascii_case("localhost")
-            || address.is_some_and(|address| address.is_loopback())
+            || address.is_some_and(|address| probe || address.is_loopback())
             || names.iter().any(|known| {
                 known.eq_ignore_ascii_case(name)
                     || address.is_some_and(|address| known.parse() == Ok(address))

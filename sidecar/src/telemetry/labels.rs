@@ -58,6 +58,10 @@ names! {
         ShadowAdmitted = "shadow_admitted",
         /// A shadow decision that would have been denied.
         ShadowDenied = "shadow_denied",
+        /// A shadow decision for which the store did not answer.
+        ShadowUnavailable = "shadow_unavailable",
+        /// A shadow decision that cannot be made.
+        ShadowError = "shadow_error",
         /// The store did not answer.
         Unavailable = "unavailable",
         /// The decision cannot be made.
@@ -145,7 +149,12 @@ impl Outcome {
         match self {
             Self::Admitted => Self::ShadowAdmitted,
             Self::Denied => Self::ShadowDenied,
-            other => other,
+            Self::Unavailable => Self::ShadowUnavailable,
+            Self::Error => Self::ShadowError,
+            shadow @ (Self::ShadowAdmitted
+            | Self::ShadowDenied
+            | Self::ShadowUnavailable
+            | Self::ShadowError) => shadow,
         }
     }
 }

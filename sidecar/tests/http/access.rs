@@ -108,6 +108,13 @@ async fn s17_a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works()
         ),
         // A kubelet may probe by any address of the pod.
         ("/readyz", "host: 10.1.2.3:9181\r\n", 200),
+        ("/readyz", "host: [fd00::1]:9181\r\n", 200),
+        ("/healthz", "host: 10.1.2.3:9181\r\n", 200),
+        // A probe by name gets no further than other requests: `/readyz` quotes the policy file.
+        ("/readyz", "host: limits.internal\r\n", 200),
+        ("/readyz", "host: evil.example\r\n", 421),
+        ("/readyz", "host: 10.1.2.3.evil.example\r\n", 421),
+        ("/healthz", "host: evil.example:9181\r\n", 421),
     ] {
         let (given, body) = get(admin, path, headers);
         assert_eq!(given, status, "{path} {headers:?}: {body}");
@@ -126,6 +133,8 @@ async fn s17_off_loopback_any_host_is_served_unless_names_were_given() {
     let named = admin_with(access_to("0.0.0.0:9181", &["sidecar"])).await;
     assert_eq!(get(named, "/v1/top", "host: sidecar:9181\r\n").0, 200);
     assert_eq!(get(named, "/v1/top", "host: evil.example\r\n").0, 421);
+    assert_eq!(get(named, "/readyz", "host: evil.example\r\n").0, 421);
+    assert_eq!(get(named, "/readyz", "host: 10.1.2.3:9181\r\n").0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

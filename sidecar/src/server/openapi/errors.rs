@@ -37,12 +37,14 @@ pub(super) fn of(operation: &Operation, admin: bool) -> Vec<Error> {
             "token_required",
             "header.authorization",
         );
-        add(
-            421,
-            "On loopback: the Host is not localhost, not a loopback address and not allowed by `--allow-host`.",
-            "wrong_host",
-            "header.host",
-        );
+    }
+    if admin {
+        let meaning = if probe {
+            "On loopback: the Host is a name other than localhost and not allowed by `--allow-host`."
+        } else {
+            "On loopback: the Host is not localhost, not a loopback address and not allowed by `--allow-host`."
+        };
+        add(421, meaning, "wrong_host", "header.host");
     }
     if operation.caller == Caller::OperatorWithToken {
         add(

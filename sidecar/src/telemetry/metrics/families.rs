@@ -97,7 +97,7 @@ impl Families {
         let store_errors = counters(
             &registry,
             "sluicegate_store_errors_total",
-            "Calls to the store that failed, by kind.",
+            "Calls to the store that failed, and callers whose decisions did not reach it in time, by kind.",
             &["kind"],
         )?;
         for kind in FailureKind::ALL {

@@ -49,6 +49,7 @@ pub struct LimitMetrics {
     shadow_admitted: IntCounter,
     shadow_denied: PerSource,
     unavailable: IntCounter,
+    shadow_unavailable: IntCounter,
     refused_quotas: IntCounter,
     used: Histogram,
     nearest_ratio: Gauge,
@@ -132,6 +133,7 @@ impl LimitMetrics {
             shadow_admitted: counter(Outcome::ShadowAdmitted, Source::Store),
             shadow_denied: per_source(Outcome::ShadowDenied),
             unavailable: counter(Outcome::Unavailable, Source::Store),
+            shadow_unavailable: counter(Outcome::ShadowUnavailable, Source::Store),
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
             nearest_ratio: families.nearest_ratio.with_label_values(&[limit]),
@@ -245,7 +247,7 @@ impl LimitMetrics {
             }
             Verdict::Unavailable { .. } => {
                 shadow.unavailable.inc();
-                self.unavailable.inc();
+                self.shadow_unavailable.inc();
             }
             Verdict::Error { .. } => {}
         }

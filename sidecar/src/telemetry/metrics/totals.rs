@@ -30,7 +30,8 @@ pub fn by_limit(families: &[MetricFamily]) -> BTreeMap<String, Counts> {
             Outcome::Unavailable => counts.unavailable += value,
             Outcome::Error => counts.error += value,
             Outcome::ShadowDenied => counts.shadow_denied += value,
-            Outcome::ShadowAdmitted => {}
+            // No client notices them.
+            Outcome::ShadowAdmitted | Outcome::ShadowUnavailable | Outcome::ShadowError => {}
         }
     }
     totals
