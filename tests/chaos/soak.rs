@@ -7,19 +7,16 @@
 //! |---|---|
 //! | `soak/background.rs` | the rules and the requests of wrk |
 //! | `soak/samples.rs` | memory, file descriptors, threads and keys, second by second, and whether they are flat |
-//! | `soak/stalls.rs` | when the machine itself stood still |
 //! | `soak/verdict.rs` | the history, minute by minute, and what is counted in the end |
 
 mod background;
 mod samples;
-mod stalls;
 mod verdict;
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluicegate_tests::envoy::at;
-use sluicegate_tests::listener::write_listener;
 use sluicegate_tests::marked;
 
 use crate::chain::{Chain, Place};
@@ -110,10 +107,9 @@ async fn reload(chain: &mut Chain, number: u64) {
                 .expect("the policy");
         }
         1 => {
-            let folder = chain.listener_folder();
             at(&mut chain.listener, crate::faults::envoy::FIRST_RULE)["reply"] =
                 json!({ "headers": "draft", "on_admitted": true, "body": format!("{number}") });
-            write_listener(&folder, &chain.listener);
+            chain.listener_replaced().await;
         }
         _ => {
             let _: redis::Value = chain.redis().command("SCRIPT FLUSH").await;

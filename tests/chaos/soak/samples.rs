@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use sluicegate_tests::process::status;
 
-use super::stalls::Stalls;
 use crate::chain::Chain;
+use crate::stalls::{STOOD_STILL, Stalls};
 
 /// How long after a restart requests may lack verdicts, until Envoy's counters show all of them.
 const DISTURBED: Duration = Duration::from_secs(4);
-/// Half of the policy's `store_timeout`: a call to Redis may then be given up although nothing is wrong but the machine.
-const STOOD_STILL: Duration = Duration::from_millis(100);
 /// What may be added by the end in any case, in megabytes or pieces.
 const GROWTH: f64 = 4.0;
 

@@ -68,6 +68,8 @@ fn part(seen: &[Seen], from: u64) -> History {
     // There is no fault: the promises hold through restarts and reloads too.
     let times = Times {
         broken_us: u64::MAX,
+        holds_us: u64::MAX,
+        ends_us: 0,
         mended_us: 0,
         settled_us: 0,
     };
@@ -82,7 +84,7 @@ fn part(seen: &[Seen], from: u64) -> History {
         denials: true,
     };
     let records = seen.iter().map(|one| record(one, &times)).collect();
-    history(seen, records, unknown, 0)
+    history(records, unknown, 0)
 }
 
 /// Units of leases that were granted, and those that are accounted for.
