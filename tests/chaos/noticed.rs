@@ -67,7 +67,7 @@ pub fn judge(fault: &Fault, run: &Run) -> (usize, Vec<String>) {
 }
 
 /// Each rule's `when_unavailable` decided, and no other.
-fn by_rule(seen: &[Seen]) -> Vec<String> {
+pub fn by_rule(seen: &[Seen]) -> Vec<String> {
     let mut failures = Vec::new();
     for (rule, name) in RULES.iter().enumerate() {
         let wrong = if rule == ALLOW {
