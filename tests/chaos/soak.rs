@@ -145,3 +145,16 @@ async fn reload(chain: &mut Chain, number: u64) {
         }
     }
 }
+
+/// What `service_life` does forty times, without the load.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_returns_when_it_is_in_force() {
+    let mut chain = Chain::start_with(Place::Redis, background::policy, background::plugin()).await;
+    let mut samples = Samples::new(60);
+    for number in 0..4 {
+        reload(&mut chain, number).await;
+        samples.take(&mut chain, Duration::from_secs(number)).await;
+    }
+    assert_eq!(chain.sidecar.metric("sluicegate_policy_epoch").await, 3.0);
+    assert_eq!(chain.vm_deaths().await, 0);
+}
