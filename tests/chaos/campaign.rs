@@ -6,10 +6,11 @@ use sluicegate_history::{Record, Span, Verdict};
 
 use crate::chain::Chain;
 use crate::fault::Fault;
-use crate::judge::{Times, judge, record};
+use crate::judge::{Run, Times, judge, keep, record};
 use crate::load::{Load, admitted};
 use crate::outcome::Outcome;
 use crate::rules::{self, RULES, WINDOW_US};
+use crate::stalls::Stalls;
 use crate::table;
 
 /// Before a fault, so that a window is full; and after it, so that the last judged window has nothing of it.
@@ -59,11 +60,12 @@ impl Campaign {
         }
         let outcome = run(&fault, breaks, mends).await;
         println!(
-            "{:>4} s  {} slowest answer {:?}, {} without one while the machine stood still",
+            "{:>4} s  {} slowest answer {:?}; while the machine stood still, {} without an answer and {} without a verdict",
             self.began.elapsed().as_secs(),
             table::row(&outcome),
             outcome.slowest,
             outcome.counts.stalled,
+            outcome.excused,
         );
         self.outcomes.push(outcome);
     }
@@ -95,16 +97,21 @@ async fn run(
     let mut chain = Chain::start(fault.place).await;
     let load = Load::start(chain.ports());
     let clock = load.clock;
+    let stalls = Stalls::watch();
     // The length of each part is part of the test.
     tokio::time::sleep(BEFORE).await;
     let broken_us = clock.now_us();
     breaks(&mut chain, &load).await;
+    let holds_us = clock.now_us();
     tokio::time::sleep(fault.lasts).await;
+    let ends_us = clock.now_us();
     mends(&mut chain, &load).await;
     let mended_us = clock.now_us();
     chain.settled().await;
     let times = Times {
         broken_us,
+        holds_us,
+        ends_us,
         mended_us,
         settled_us: clock.now_us(),
     };
@@ -129,5 +136,23 @@ async fn run(
             verdict: Verdict::Left(left),
         });
     }
-    judge(fault, &chain, &seen, records, times, lost_units).await
+    let stalls = stalls.long().into_iter();
+    let run = Run {
+        seen,
+        records,
+        times,
+        lost_units,
+        vm_deaths: chain.vm_deaths().await,
+        stalls: stalls
+            .map(|(from, to)| Span {
+                from: clock.us_of(from),
+                to: clock.us_of(to),
+            })
+            .collect(),
+    };
+    let outcome = judge(fault, &run);
+    if !outcome.failures.is_empty() {
+        keep(fault.name, &run.seen, &times);
+    }
+    outcome
 }

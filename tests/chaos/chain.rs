@@ -9,7 +9,7 @@ use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::link::Link;
-use sluicegate_tests::listener::{from_file, replace_filter};
+use sluicegate_tests::listener::{from_file, replace_filter, replace_listener};
 use sluicegate_tests::process::{POLL, eventually};
 use sluicegate_tests::proxy::Proxy;
 use sluicegate_tests::redis::Redis;
@@ -20,6 +20,9 @@ use sluicegate_tests::wire;
 use tempfile::TempDir;
 
 use crate::rules::{self, plugin, policy};
+
+/// How long a sidecar serves after SIGTERM.
+pub const DRAIN: Duration = Duration::from_secs(1);
 
 /// Where the counts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +80,14 @@ impl Chain {
     pub async fn start_with(place: Place, policy: fn(&str) -> String, plugin: Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (store, url) = Store::start(place, folder.path()).await;
-        let sidecar = Sidecar::start(&policy(&url), folder.path()).await;
+        let drain = ["--drain", &format!("{}s", DRAIN.as_secs())];
+        let sidecar = Sidecar::start_with(&policy(&url), folder.path(), &drain).await;
         let upstream = wire::upstream().await;
         let (envoy, listener, own) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
         let mut second = None;
         if place == Place::Pair {
             let url = store.redis.as_ref().expect("one Redis").url();
-            let sidecar = Sidecar::start(&policy(&url), folder.path()).await;
+            let sidecar = Sidecar::start_with(&policy(&url), folder.path(), &drain).await;
             let (envoy, ..) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
             second = Some((sidecar, envoy));
         }
@@ -148,17 +152,17 @@ impl Chain {
         std::iter::once(&self.sidecar).chain(second)
     }
 
-    /// The folder with the file of Envoy's listener.
-    pub fn listener_folder(&self) -> PathBuf {
-        self.own.clone()
-    }
-
     /// Starts another Envoy in front of the same sidecar and returns the one that it replaces.
     pub async fn replace_envoy(&mut self) -> Envoy {
         let (new, listener, own) =
             envoy_of(&self.folder, self.sidecar.port, self.upstream, &self.plugin).await;
         (self.listener, self.own) = (listener, own);
         std::mem::replace(&mut self.envoy, new)
+    }
+
+    /// Gives Envoy the listener as it is now, and waits until it has it.
+    pub async fn listener_replaced(&self) {
+        replace_listener(&self.envoy, &self.own, &self.listener).await;
     }
 
     /// Replaces the sidecar, as an upgrade or a rollback does.
@@ -233,6 +237,19 @@ impl Chain {
         let (_, body) = post(&url, json!({ "decisions": [decision] }).to_string()).await;
         let answer: Value = serde_json::from_str(&body).ok()?;
         answer["verdicts"][0]["remaining"].as_u64()
+    }
+
+    /// Has the sidecar decide over as many windows as one call may have, more than a script of 100,000 instructions can; none
+    /// of them is a window of the clients.
+    pub async fn decide_huge(&self, call: u32) {
+        let url = format!("http://127.0.0.1:{}/v1/decide", self.sidecar.port);
+        let decision = |decision: u32| {
+            let check = |check: u32| json!({ "limit": "huge", "key": format!("{}", (call * 60 + decision) * 8 + check) });
+            json!({ "checks": (0..8).map(check).collect::<Vec<_>>() })
+        };
+        let decisions: Vec<_> = (0..60).map(decision).collect();
+        let (status, body) = post(&url, json!({ "decisions": decisions }).to_string()).await;
+        assert_eq!(status, 200, "{body}");
     }
 
     /// Stops the sidecar for this long.

@@ -4,6 +4,19 @@ use std::time::Duration;
 
 use crate::chain::Place;
 
+/// What clients notice of a fault: requests without a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noticed {
+    /// Some: a run without any has not felt the fault.
+    Some,
+    /// Some or none: it depends on the moment.
+    Perhaps,
+    /// None.
+    Never,
+    /// None of those that are answered within this time of its beginning.
+    NotBefore(Duration),
+}
+
 /// A fault, with what the documents promise about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
@@ -19,8 +32,12 @@ pub struct Fault {
     pub unchecked: bool,
     /// Nothing is promised about counts, because the store's answers are lies.
     pub lies: bool,
-    /// Some requests get no verdict: a run without any has not felt the fault.
-    pub felt: bool,
+    pub noticed: Noticed,
+    /// No store decides while it lasts: a run in which the rule `shut` admits something then has not had the fault.
+    pub away: bool,
+    /// How often calls that are under way lose their answers. What a call takes then is lost for a window. `None`: any call
+    /// may, while it lasts.
+    pub cuts: Option<u64>,
     /// Connections of clients break, because the process that has them is replaced.
     pub breaks_connections: bool,
     /// How long it lasts; faults that end by themselves have zero.
@@ -38,7 +55,9 @@ impl Fault {
             forgets: false,
             unchecked: false,
             lies: false,
-            felt: true,
+            noticed: Noticed::Some,
+            away: false,
+            cuts: Some(1),
             breaks_connections: false,
             lasts: Duration::from_millis(2_500),
         }
@@ -75,8 +94,30 @@ impl Fault {
         self
     }
 
-    pub const fn unnoticed(mut self) -> Self {
-        self.felt = false;
+    /// Nobody is without a verdict, and so nothing is lost.
+    pub const fn unnoticed(self) -> Self {
+        self.noticed(Noticed::Never).cuts(0)
+    }
+
+    pub const fn noticed(mut self, what: Noticed) -> Self {
+        self.noticed = what;
+        self
+    }
+
+    /// No store decides while it lasts.
+    pub const fn away(mut self) -> Self {
+        self.away = true;
+        self
+    }
+
+    pub const fn cuts(mut self, times: u64) -> Self {
+        self.cuts = Some(times);
+        self
+    }
+
+    /// Answers come too late or never, all the time.
+    pub const fn loses_answers(mut self) -> Self {
+        self.cuts = None;
         self
     }
 

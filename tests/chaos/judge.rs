@@ -6,9 +6,10 @@ use sluicegate_history::{Disturbance, History, Record, Span, Verdict, check};
 
 use sluicegate_tests::process::repository;
 
-use crate::chain::{Chain, Place};
+use crate::chain::Place;
 use crate::fault::Fault;
-use crate::load::{Answer, Seen};
+use crate::load::{Answer, CLIENTS_OF_A_RULE, Seen, UNDER_WAY};
+use crate::noticed;
 use crate::outcome::{Counts, Outcome};
 use crate::rules::{self, FILTER_TIMEOUT_MS, MOST, SHUT};
 
@@ -19,8 +20,9 @@ const CACHED_US: u64 = 1_000_000;
 /// Retry-after is rounded up to milliseconds three times: in the verdict, and in what is left of it when the sidecar and
 /// then the filter give it again.
 const ROUNDED_UP_US: u64 = 3_000;
-/// Units that decisions of the other clients may hold on a Cluster while they are taken and given back.
-const TAKEN_AND_GIVEN_BACK: u64 = 8 * MOST;
+/// Units that decisions of others may hold on a Cluster while they are taken and given back: each of a rule's other clients
+/// waits for one answer at most, and is answered when all is given back.
+const TAKEN_AND_GIVEN_BACK: u64 = (CLIENTS_OF_A_RULE - 1) * MOST;
 
 /// Verdicts come from the store again within this time: the documented second, and two for a machine that stalls.
 const BACK_WITHIN: Duration = Duration::from_secs(3);
@@ -31,7 +33,12 @@ const STANDS_STILL: Duration = Duration::from_millis(FILTER_TIMEOUT_MS + 500);
 /// When it broke and when it was mended.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
+    /// Before anything is broken.
     pub broken_us: u64,
+    /// From here on it is broken for certain,
+    pub holds_us: u64,
+    /// and until here.
+    pub ends_us: u64,
     pub mended_us: u64,
     pub settled_us: u64,
 }
@@ -59,33 +66,32 @@ pub fn record(seen: &Seen, times: &Times) -> Record {
 }
 
 /// What was seen, for the checker; `idle` units may be held by decisions that are taken back.
-pub fn history(
-    seen: &[Seen],
-    records: Vec<Record>,
-    disturbance: Disturbance,
-    idle: u64,
-) -> History {
+pub fn history(records: Vec<Record>, disturbance: Disturbance, idle: u64) -> History {
     History {
         limits: rules::limits(idle),
         records,
         disturbances: vec![disturbance],
         cached_us: CACHED_US,
-        // What is left of a cached retry-after counts from the arrival of the answer that brought it.
-        // There are two caches, the filter's and the sidecar's.
-        retry_late_us: ROUNDED_UP_US
-            + 2 * slowest(seen, |answer| matches!(answer, Answer::Denied(_))),
+        retry_late_us: ROUNDED_UP_US,
     }
 }
 
+/// Everything that is known of one run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub seen: Vec<Seen>,
+    /// The same for the checker, with what is counted in the end.
+    pub records: Vec<Record>,
+    pub times: Times,
+    pub lost_units: Option<u64>,
+    pub vm_deaths: u64,
+    /// When the machine itself stood still.
+    pub stalls: Vec<Span>,
+}
+
 /// What came of a fault.
-pub async fn judge(
-    fault: &Fault,
-    chain: &Chain,
-    seen: &[Seen],
-    records: Vec<Record>,
-    times: Times,
-    lost_units: Option<u64>,
-) -> Outcome {
+pub fn judge(fault: &Fault, run: &Run) -> Outcome {
+    let Run { seen, times, .. } = run;
     let on_cluster = matches!(fault.place, Place::Cluster | Place::Replicated);
     let idle = if on_cluster { TAKEN_AND_GIVEN_BACK } else { 0 };
     let disturbance = Disturbance {
@@ -97,16 +103,15 @@ pub async fn judge(
         forgets: fault.forgets,
         denials: fault.unchecked,
     };
-    let report = check(&history(seen, records, disturbance, idle));
+    let report = check(&history(run.records.clone(), disturbance, idle));
     let counts = Counts::of(seen);
     let back = seen.iter().filter(|one| {
         one.rule == SHUT && one.sent_us >= times.mended_us && one.answer.is_verdict()
     });
     let back = back.map(|one| one.answered_us).min();
     let back_after = Duration::from_micros(back.map_or(u64::MAX, |at| at - times.mended_us));
-    let slowest_answer = Duration::from_micros(slowest(seen, |_| true));
-    let vm_deaths = chain.vm_deaths().await;
-    let mut failures = Vec::new();
+    let slowest_answer = Duration::from_micros(slowest(seen));
+    let (excused, mut failures) = noticed::judge(fault, run);
     let mut require = |holds: bool, what: String| {
         if !holds {
             failures.push(what);
@@ -114,13 +119,16 @@ pub async fn judge(
     };
     require(counts.hung == 0, format!("{} requests hung", counts.hung));
     require(counts.other == 0, format!("{} other answers", counts.other));
-    require(vm_deaths == 0, format!("{vm_deaths} VMs died"));
+    require(run.vm_deaths == 0, format!("{} VMs died", run.vm_deaths));
     require(
         counts.lost == 0 || fault.breaks_connections,
         format!("{} connections broke", counts.lost),
     );
-    let without = counts.refused + counts.unmetered;
-    require(!fault.felt || without > 0, "nobody felt it".to_owned());
+    // What is lost beyond that was carried out although its request had long been given up.
+    if let (Some(lost), Some(cuts)) = (run.lost_units, fault.cuts) {
+        let most = cuts * UNDER_WAY;
+        require(lost <= most, format!("{lost} units lost, of {most}"));
+    }
     // A machine that stands still makes nobody's answer earlier.
     require(
         back_after <= BACK_WITHIN + slowest_answer,
@@ -146,31 +154,28 @@ pub async fn judge(
             );
         }
     }
-    if !failures.is_empty() {
-        keep(fault.name, seen, &times);
-    }
     let fullest = report.largest_excess().map(|peak| (peak.units, peak.quota));
     Outcome {
         name: fault.name,
         counts,
         slowest: slowest_answer,
-        vm_deaths,
+        excused,
+        vm_deaths: run.vm_deaths,
         fullest,
-        lost_units,
+        lost_units: run.lost_units,
         back_after,
         failures,
     }
 }
 
-/// The longest time until an answer of some kind, in microseconds.
-fn slowest(seen: &[Seen], kind: impl Fn(Answer) -> bool) -> u64 {
-    let of_kind = seen.iter().filter(|one| kind(one.answer));
-    let times = of_kind.map(|one| one.answered_us - one.sent_us);
+/// The longest time until an answer, in microseconds.
+fn slowest(seen: &[Seen]) -> u64 {
+    let times = seen.iter().map(|one| one.answered_us - one.sent_us);
     times.max().unwrap_or_default()
 }
 
 /// Writes everything that clients saw to a file under target/chaos: seconds after the fault, rule, client, cost, answer.
-fn keep(name: &str, seen: &[Seen], times: &Times) {
+pub fn keep(name: &str, seen: &[Seen], times: &Times) {
     let mut seen = seen.to_vec();
     seen.sort_by_key(|one| one.sent_us);
     let after = |at: u64| (at as i64 - times.broken_us as i64) as f64 / 1e6;

@@ -16,6 +16,10 @@ const CLIENTS: [(u32, Duration); 3] = [
     (1, Duration::from_millis(20)),
     (2, Duration::from_millis(130)),
 ];
+pub const CLIENTS_OF_A_RULE: u64 = CLIENTS.len() as u64;
+/// Units that all clients can be waiting for at one instant: each waits for one answer.
+pub const UNDER_WAY: u64 = CLIENTS_OF_A_RULE * RULES.len() as u64 * MOST;
+
 /// Microseconds since 1970 that never step, so that a record's times are in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -32,7 +36,12 @@ impl Clock {
     }
 
     pub fn now_us(&self) -> u64 {
-        self.at_us + self.began.elapsed().as_micros() as u64
+        self.us_of(Instant::now())
+    }
+
+    /// This clock's time at an instant.
+    pub fn us_of(&self, at: Instant) -> u64 {
+        self.at_us + at.saturating_duration_since(self.began).as_micros() as u64
     }
 }
 
@@ -76,6 +85,11 @@ pub enum Answer {
 impl Answer {
     pub const fn is_verdict(self) -> bool {
         matches!(self, Self::Admitted | Self::Denied(_))
+    }
+
+    /// Answered by the rule's `when_unavailable`.
+    pub const fn lacks_verdict(self) -> bool {
+        matches!(self, Self::Unmetered | Self::Refused)
     }
 }
 

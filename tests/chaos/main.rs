@@ -12,6 +12,9 @@
 //! | `fault.rs` | what is allowed while a fault lasts |
 //! | `campaign.rs` | breaks one thing at a time under load and mends it |
 //! | `judge.rs` | whether the promises were kept |
+//! | `noticed.rs` | who was without a verdict, and whether the fault explains it |
+//! | `stalls.rs` | when the machine itself stood still |
+//! | `judged.rs` | runs that are wrong in one place, which the judge must find |
 //! | `outcome.rs` | what came of it, in figures |
 //! | `table.rs` | the table, printed and in docs/reliability.md |
 //! | `faults/` | the faults |
@@ -22,10 +25,13 @@ mod chain;
 mod fault;
 mod faults;
 mod judge;
+mod judged;
 mod load;
+mod noticed;
 mod outcome;
 mod rules;
 mod soak;
+mod stalls;
 mod table;
 
 use campaign::{Campaign, Form};

@@ -57,6 +57,8 @@ pub struct Outcome {
     pub counts: Counts,
     /// The slowest answer.
     pub slowest: Duration,
+    /// Requests without a verdict that nobody should have noticed, but the machine stood still.
+    pub excused: usize,
     /// VMs of the filter that died.
     pub vm_deaths: u64,
     /// The fullest window, if it held more than its quota: units, quota.

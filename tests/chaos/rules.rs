@@ -14,6 +14,8 @@ use sluicegate_history::{Check, Kind, Limit, Window};
 
 /// Rules, by their `when_unavailable` or what the store's absence means to them.
 pub const RULES: [&str; 3] = ["deny", "allow", "shut"];
+/// The only rule that lets requests through without a verdict, and never refuses one for want of it.
+pub const ALLOW: usize = 1;
 /// The rule whose verdicts come from the store only.
 pub const SHUT: usize = 2;
 /// The largest cost of a request.
@@ -123,7 +125,8 @@ pub fn policy(store: &str) -> String {
             "  {name}: {{ algorithm: {algorithm}, when_store_is_down: {down}, windows: [{{ quota: {quota}, per: {per}ms{more} }}] }}\n"
         );
     }
-    text
+    // What calls are made of that take long; no client uses it.
+    text + "  huge: { algorithm: sliding_log, windows: [{ quota: 100000, per: 10s }] }\n"
 }
 
 /// The filter's configuration. With `on_admitted`, an admission by a verdict has header fields, and others have none.

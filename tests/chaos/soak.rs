@@ -7,20 +7,19 @@
 //! |---|---|
 //! | `soak/background.rs` | the rules and the requests of wrk |
 //! | `soak/samples.rs` | memory, file descriptors, threads and keys, second by second, and whether they are flat |
-//! | `soak/stalls.rs` | when the machine itself stood still |
 //! | `soak/verdict.rs` | the history, minute by minute, and what is counted in the end |
 
 mod background;
 mod samples;
-mod stalls;
 mod verdict;
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluicegate_tests::envoy::at;
-use sluicegate_tests::listener::write_listener;
 use sluicegate_tests::marked;
+use sluicegate_tests::process::eventually;
+use sluicegate_tests::redis::Redis;
 
 use crate::chain::{Chain, Place};
 use crate::load::Load;
@@ -37,6 +36,8 @@ const RESTARTS: [(u64, Restart); 3] = [
 ];
 /// Reloads of the policy, of the filter's configuration and of Redis's scripts, in turns.
 const RELOADS: u64 = 40;
+/// The turn of the filter's configuration, which replaces the listener.
+const LISTENER: u64 = 1;
 
 #[derive(Clone, Copy, Debug)]
 enum Restart {
@@ -56,7 +57,7 @@ async fn service_life() {
     let load = Load::start(chain.ports());
     let mut samples = Samples::new(seconds);
     let began = Instant::now();
-    let (mut restarts, mut reloads) = (0, 0);
+    let (mut restarts, mut reloads, mut replaced) = (0, 0, 0);
     while began.elapsed() < Duration::from_secs(seconds) {
         let hundredth = began.elapsed().as_secs() * 100 / seconds;
         if let Some((_, how)) = RESTARTS.get(restarts).filter(|(at, _)| *at <= hundredth) {
@@ -65,6 +66,7 @@ async fn service_life() {
             restarts += 1;
         } else if began.elapsed().as_secs() * RELOADS / seconds > reloads {
             reload(&mut chain, reloads).await;
+            replaced += u64::from(reloads % 3 == LISTENER);
             reloads += 1;
         }
         samples.take(&mut chain, began.elapsed()).await;
@@ -74,12 +76,19 @@ async fn service_life() {
     let clock = load.clock;
     let seen = load.stop().await;
     chain.quiet().await;
-    let (found, counts) = verdict::of(&chain, seen, clock).await;
+    let (found, counts) = verdict::of(&chain, seen, clock, replaced).await;
     let text = format!(
-        "A run of {seconds} s with {restarts} restarts and {reloads} reloads:\n\n- {wrk}\n{counts}\n{samples}"
+        "A run of {seconds} s with {restarts} restarts and {reloads} reloads:\n\n- {}\n{counts}\n{samples}",
+        wrk.line
     );
     println!("\n{text}");
-    let failures = [samples.failures(), found].concat();
+    let stood_still = samples.stood_still(Duration::from_secs(1));
+    let failures = [
+        samples.failures(),
+        wrk.failures(replaced, stood_still),
+        found,
+    ]
+    .concat();
     assert!(
         failures.is_empty(),
         "{failures:#?}\n{}",
@@ -99,6 +108,14 @@ async fn restart(chain: &mut Chain, how: Restart) {
     chain.settled().await;
 }
 
+/// How often Redis did not know the script that it was to run.
+async fn unknown_scripts(redis: &Redis) -> u64 {
+    let info: String = redis.command("INFO errorstats").await;
+    let mut lines = info.lines();
+    let count = lines.find_map(|line| line.strip_prefix("errorstat_NOSCRIPT:count="));
+    count.map_or(0, |count| count.trim().parse().expect("a number"))
+}
+
 async fn reload(chain: &mut Chain, number: u64) {
     match number % 3 {
         0 => {
@@ -106,17 +123,38 @@ async fn reload(chain: &mut Chain, number: u64) {
             let quota = |number| format!("quota: {}", background::CHURN_QUOTA + number);
             let (before, after) = (quota(number / 3 % 2), quota((number / 3 + 1) % 2));
             assert!(text.contains(&before), "{before}: {text}");
+            let epoch = async || chain.sidecar.metric("sluicegate_policy_epoch").await;
+            let old = epoch().await;
             std::fs::write(&chain.sidecar.policy, text.replace(&before, &after))
                 .expect("the policy");
+            eventually("the policy is in force", async || epoch().await > old).await;
         }
-        1 => {
-            let folder = chain.listener_folder();
+        LISTENER => {
             at(&mut chain.listener, crate::faults::envoy::FIRST_RULE)["reply"] =
                 json!({ "headers": "draft", "on_admitted": true, "body": format!("{number}") });
-            write_listener(&folder, &chain.listener);
+            chain.listener_replaced().await;
         }
         _ => {
-            let _: redis::Value = chain.redis().command("SCRIPT FLUSH").await;
+            let redis = chain.redis();
+            let before = unknown_scripts(redis).await;
+            let _: redis::Value = redis.command("SCRIPT FLUSH").await;
+            eventually("the script is sent again", async || {
+                unknown_scripts(redis).await > before
+            })
+            .await;
         }
     }
+}
+
+/// What `service_life` does forty times, without the load.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_returns_when_it_is_in_force() {
+    let mut chain = Chain::start_with(Place::Redis, background::policy, background::plugin()).await;
+    let mut samples = Samples::new(60);
+    for number in 0..4 {
+        reload(&mut chain, number).await;
+        samples.take(&mut chain, Duration::from_secs(number)).await;
+    }
+    assert_eq!(chain.sidecar.metric("sluicegate_policy_epoch").await, 3.0);
+    assert_eq!(chain.vm_deaths().await, 0);
 }

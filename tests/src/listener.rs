@@ -48,8 +48,16 @@ pub fn set_filter(listener: &mut Value, version: Version) {
 /// # Panics
 /// Envoy does not accept it.
 pub async fn replace_filter(envoy: &Envoy, folder: &Path, listener: &mut Value, version: Version) {
-    let before = envoy.stat("listener_manager.listener_modified").await;
     set_filter(listener, version);
+    replace_listener(envoy, folder, listener).await;
+}
+
+/// Replaces the listener by one that differs from it, and waits until it takes requests.
+///
+/// # Panics
+/// Envoy does not accept it.
+pub async fn replace_listener(envoy: &Envoy, folder: &Path, listener: &Value) {
+    let before = envoy.stat("listener_manager.listener_modified").await;
     write_listener(folder, listener);
     eventually("the listener is replaced", async || {
         envoy.stat("listener_manager.listener_modified").await > before

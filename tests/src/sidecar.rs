@@ -186,7 +186,10 @@ impl Sidecar {
         )
     }
 
-    /// The value of a metric, named with its labels as in the text format; 0 where it does not exist yet.
+    /// The value of a metric, named with its labels as in the text format.
+    ///
+    /// # Panics
+    /// As [`metric_in`].
     pub async fn metric(&self, name: &str) -> f64 {
         metric_in(&self.metrics().await, name)
     }
@@ -223,11 +226,14 @@ impl Sidecar {
     }
 }
 
-/// The value of a metric in the text format, named with its labels; 0 where it does not exist.
+/// The value of a metric in the text format, named with its labels. The sidecar has every series from the beginning.
+///
+/// # Panics
+/// There is none of that name: a test that took this for a zero could never fail.
 pub fn metric_in(text: &str, name: &str) -> f64 {
     let mut lines = text.lines();
     let value = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    value.unwrap_or(0.0)
+    value.unwrap_or_else(|| panic!("the sidecar has no metric {name}: {text}"))
 }
 
 /// The command of this build. It exits without a drain unless the arguments set one.
@@ -260,4 +266,23 @@ pub fn binary() -> std::path::PathBuf {
         "release"
     };
     repository(&format!("target/{profile}/sluicegate"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::metric_in;
+
+    const TEXT: &str = "# TYPE a counter\na{kind=\"x\"} 0\na_total 3\n";
+
+    #[test]
+    fn a_series_is_found_by_its_whole_name() {
+        assert_eq!(metric_in(TEXT, "a{kind=\"x\"}"), 0.0);
+        assert_eq!(metric_in(TEXT, "a_total"), 3.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "no metric a{kind=\"y\"}")]
+    fn a_series_that_does_not_exist_is_no_zero() {
+        metric_in(TEXT, "a{kind=\"y\"}");
+    }
 }

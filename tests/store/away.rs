@@ -13,7 +13,8 @@ use sluicegate_tests::sidecar::Sidecar;
 use tempfile::TempDir;
 
 use crate::support::{
-    BACK_WITHIN, decide, decide_for, failures, policy, print_measured, verdict, wait_until_back,
+    BACK_WITHIN, LOCKED_AT_MOST, decide, decide_for, failures, policy, print_measured, verdict,
+    wait_until_back,
 };
 
 const DOWN_FOR: Duration = Duration::from_secs(3);
@@ -343,6 +344,11 @@ async fn s24_no_denial_outlasts_one_window_after_a_failover_to_a_clock_behind() 
     proxy.lead_to(new.port());
     let _: i64 = old.command("CLIENT KILL TYPE normal SKIPME yes").await;
     while decide(&sidecar, "k").await != "admitted" {
+        assert!(
+            since.elapsed() < LOCKED_AT_MOST,
+            "locked: {}",
+            sidecar.log()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let locked = since.elapsed();

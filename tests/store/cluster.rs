@@ -11,7 +11,9 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{BACK_WITHIN, decide, policy, print_measured, wait_until_back};
+use crate::support::{
+    BACK_WITHIN, LOCKED_AT_MOST, decide, policy, print_measured, wait_until_back,
+};
 
 /// A Cluster whose nodes announce a proxy's port instead of their own.
 async fn behind_proxies() -> (Cluster, Vec<Proxy>) {
@@ -194,7 +196,13 @@ async fn what_a_share_admitted_is_written_back_to_every_limit_of_a_subject() {
     let owner = cluster.owner_of("k").await;
     cluster.pause(owner);
     let mut admitted = 0;
+    let since = Instant::now();
     while admitted < ADMITTED {
+        assert!(
+            since.elapsed() < LOCKED_AT_MOST,
+            "{admitted}: {}",
+            sidecar.log()
+        );
         let verdict = ask(json!(all), false).await;
         admitted += u64::from(verdict["outcome"] == "admitted");
     }
@@ -231,6 +239,11 @@ async fn s24_no_denial_outlasts_one_window_after_a_clusters_failover_to_a_clock_
     let since = Instant::now();
     let mut others = 0;
     while decide(&sidecar, "k").await != "admitted" {
+        assert!(
+            since.elapsed() < LOCKED_AT_MOST,
+            "locked: {}",
+            sidecar.log()
+        );
         // Requests that reach the stores, on all nodes.
         decide(&sidecar, &others.to_string()).await;
         others += 1;

@@ -59,6 +59,9 @@ pub async fn decide_for(sidecar: &Sidecar, key: &str, time: Duration) -> Vec<Str
     outcomes
 }
 
+/// When a test gives up that waits for an admission.
+pub const LOCKED_AT_MOST: Duration = Duration::from_secs(30);
+
 /// Failed calls of a kind.
 pub async fn failures(sidecar: &Sidecar, kind: &str) -> f64 {
     let name = format!("sluicegate_store_errors_total{{kind=\"{kind}\"}}");

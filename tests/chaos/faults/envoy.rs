@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::json;
 use sluicegate_tests::client::post;
 use sluicegate_tests::envoy::at;
-use sluicegate_tests::listener::write_listener;
 
 use crate::campaign::Campaign;
 use crate::fault::Fault;
@@ -13,18 +12,19 @@ use crate::fault::Fault;
 /// The filter's rules in the listener.
 pub const FIRST_RULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value/rules/0";
 
+const REPLACEMENTS: u64 = 5;
+
 pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Envoy's filter configuration replaced five times").unnoticed();
     campaign
         .run(
             // A listener that is replaced closes its connections; a request that is sent at that moment finds it closed.
-            fault.lasts(Duration::ZERO).breaks_connections(),
+            fault.lasts(Duration::ZERO).breaks_connections().cuts(REPLACEMENTS),
             async |chain, _| {
-                let folder = chain.listener_folder();
-                for generation in 0..5 {
+                for generation in 0..REPLACEMENTS {
                     at(&mut chain.listener, FIRST_RULE)["reply"] =
                         json!({ "headers": "draft", "on_admitted": true, "body": format!("{generation}") });
-                    write_listener(&folder, &chain.listener);
+                    chain.listener_replaced().await;
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
             },
@@ -34,7 +34,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Envoy drained, and replaced by another").unnoticed();
     campaign
         .run(
-            fault.lasts(Duration::ZERO).breaks_connections(),
+            fault.lasts(Duration::ZERO).breaks_connections().cuts(1),
             async |chain, load| {
                 let old = chain.replace_envoy().await;
                 load.lead_to(chain.envoy.port);

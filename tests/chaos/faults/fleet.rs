@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::campaign::Campaign;
 use crate::chain::Place;
-use crate::fault::Fault;
+use crate::fault::{Fault, Noticed};
 use crate::rules;
 
 pub async fn all(campaign: &mut Campaign) {
@@ -19,7 +19,10 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Sentinel: failover on command").at(Place::Sentinel);
     campaign
         .run(
-            fault.forgets().unnoticed().lasts(Duration::ZERO),
+            fault
+                .forgets()
+                .noticed(Noticed::Perhaps)
+                .lasts(Duration::ZERO),
             async |chain, _| chain.sentinels().fail_over().await,
             // Until the old primary is a replica, it admits what the new one never receives.
             async |chain, _| {
@@ -50,7 +53,7 @@ async fn cluster(campaign: &mut Campaign) {
     let fault = Fault::new("Cluster: the node of every decision stopped").at(Place::Cluster);
     campaign
         .run(
-            fault.in_short_form().once_more(),
+            fault.in_short_form().once_more().away(),
             async |chain, _| {
                 let node = owner(chain).await;
                 chain.cluster().pause(node);
@@ -62,7 +65,7 @@ async fn cluster(campaign: &mut Campaign) {
     let killed = std::cell::Cell::new(0);
     campaign
         .run(
-            fault.at(Place::Cluster).forgets(),
+            fault.at(Place::Cluster).forgets().away(),
             async |chain, _| {
                 killed.set(owner(chain).await);
                 chain.cluster().kill(killed.get());
@@ -73,7 +76,7 @@ async fn cluster(campaign: &mut Campaign) {
     let fault = Fault::new("Cluster: failover on command").at(Place::Replicated);
     campaign
         .run(
-            fault.unnoticed().lasts(Duration::ZERO),
+            fault.noticed(Noticed::Perhaps).lasts(Duration::ZERO),
             async |chain, _| {
                 let replica = chain.replica();
                 chain.cluster().fail_over_to(replica).await;

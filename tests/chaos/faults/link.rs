@@ -11,28 +11,36 @@ use crate::fault::Fault;
 
 /// More than the `store_timeout` of the policy, each way.
 const SLOW: Duration = Duration::from_millis(300);
+/// In three seconds.
+const CUTS: u64 = 15;
 
 pub async fn all(campaign: &mut Campaign) {
     for (fault, mode) in [
         (
-            Fault::new("Redis slower than `store_timeout`").in_short_form(),
+            Fault::new("Redis slower than `store_timeout`")
+                .away()
+                .in_short_form(),
             Mode::Slow(SLOW),
         ),
-        (Fault::new("connection refused"), Mode::Refuse),
+        (Fault::new("connection refused").away(), Mode::Refuse),
         (
-            Fault::new("connection silent (packets dropped)"),
+            Fault::new("connection silent (packets dropped)").away(),
             Mode::Swallow,
         ),
         (
-            Fault::new("connection cut in mid-answer").in_short_form(),
+            Fault::new("connection cut in mid-answer")
+                .away()
+                .in_short_form(),
             Mode::CutAnswers,
         ),
         (
-            Fault::new("connection half-closed: Redis's answers end"),
+            Fault::new("connection half-closed: Redis's answers end").away(),
             Mode::HalfClose,
         ),
         (
-            Fault::new("answers corrupted: not the protocol").in_short_form(),
+            Fault::new("answers corrupted: not the protocol")
+                .away()
+                .in_short_form(),
             Mode::Corrupt,
         ),
         (
@@ -51,9 +59,9 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("connection cut five times a second").once_more();
     campaign
         .run(
-            fault.lasts(Duration::ZERO),
+            fault.lasts(Duration::ZERO).cuts(CUTS),
             async |chain, _| {
-                for _ in 0..15 {
+                for _ in 0..CUTS {
                     chain.proxy().set(Mode::Refuse);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     chain.proxy().set(Mode::Pass);
@@ -65,15 +73,16 @@ pub async fn all(campaign: &mut Campaign) {
         .await;
     for (fault, packets) in [
         (
-            Fault::new("hosts: the network between them cut"),
+            Fault::new("hosts: the network between them cut").away(),
             Packets::Drop,
         ),
         (
-            Fault::new("hosts: one packet in five lost"),
+            Fault::new("hosts: one packet in five lost").loses_answers(),
             Packets::Lose(5),
         ),
         (
-            Fault::new("hosts: the network between them as slow as a modem's (56 kbit/s)"),
+            Fault::new("hosts: the network between them as slow as a modem's (56 kbit/s)")
+                .loses_answers(),
             Packets::Narrow(56),
         ),
     ] {

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use sluicegate_tests::process::POLL;
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::from_words;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::campaign::Campaign;
 use crate::chain::{Chain, Place};
-use crate::fault::Fault;
+use crate::fault::{Fault, Noticed};
 use crate::rules::WINDOW_US;
 
 /// A minute: many windows.
@@ -17,6 +19,7 @@ const STEP_US: i64 = 60_000_000;
 const REPAIRED_WITHIN: Duration = Duration::from_millis(500);
 /// Keys of a snapshot, and how long Redis takes to load each: more than two seconds in all.
 const KEYS: u32 = 20_000;
+const LOADS_FOR: Duration = Duration::from_secs(2);
 const KEY_DELAY_US: u32 = 125;
 
 /// Sends a command whose answer does not matter.
@@ -25,7 +28,9 @@ async fn send(chain: &mut Chain, words: &str) {
 }
 
 pub async fn all(campaign: &mut Campaign) {
-    let fault = Fault::new("Redis killed, and empty when it returns").forgets();
+    let fault = Fault::new("Redis killed, and empty when it returns")
+        .forgets()
+        .away();
     campaign
         .run(
             fault.in_short_form(),
@@ -33,7 +38,7 @@ pub async fn all(campaign: &mut Campaign) {
             async |chain, _| chain.redis().restart().await,
         )
         .await;
-    let fault = Fault::new("Redis stopped (SIGSTOP)").once_more();
+    let fault = Fault::new("Redis stopped (SIGSTOP)").once_more().away();
     campaign
         .run(
             fault.in_short_form(),
@@ -45,19 +50,17 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Redis cannot write its snapshot (as with a full disk)").once_more();
     campaign
         .run(
-            fault,
+            fault.away().cuts(0),
             async |chain, _| {
                 // Nothing can create a file there.
                 send(chain, "CONFIG SET dir /proc").await;
                 send(chain, "BGSAVE").await;
                 let redis = chain.redis();
-                while redis
-                    .command::<String>("INFO persistence")
-                    .await
-                    .contains("rdb_last_bgsave_status:ok")
-                {
-                    tokio::time::sleep(POLL).await;
-                }
+                eventually("the snapshot fails", async || {
+                    let info: String = redis.command("INFO persistence").await;
+                    info.contains("rdb_last_bgsave_status:err")
+                })
+                .await;
                 let mut save = redis::cmd("CONFIG");
                 save.arg(&["SET", "save", "3600 1"]);
                 let mut connection = redis.connection().await;
@@ -70,7 +73,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Redis read-only (no replica that it demands)").once_more();
     campaign
         .run(
-            fault,
+            fault.away().cuts(0),
             async |chain, _| send(chain, "CONFIG SET min-replicas-to-write 1").await,
             async |chain, _| send(chain, "CONFIG SET min-replicas-to-write 0").await,
         )
@@ -78,7 +81,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Redis restarted, loading its snapshot for two seconds").forgets();
     campaign
         .run(
-            fault.lasts(Duration::ZERO),
+            fault.lasts(LOADS_FOR).away(),
             async |chain, _| {
                 send(chain, &format!("DEBUG POPULATE {KEYS} filler")).await;
                 send(chain, "SAVE").await;
@@ -87,12 +90,22 @@ pub async fn all(campaign: &mut Campaign) {
                 let often = ["--loading-process-events-interval-bytes", "1024"];
                 chain.redis().restart_loading(&[slow, often].concat()).await;
             },
-            async |chain, _| chain.redis().loaded().await,
+            async |chain, _| {
+                let info: String = chain.redis().command("INFO persistence").await;
+                assert!(info.contains("\nloading:1\r"), "it loads no longer: {info}");
+                chain.redis().loaded().await;
+            },
         )
         .await;
     strangers(campaign).await;
     forgets(campaign).await;
     clock(campaign).await;
+}
+
+/// Redis's clock, in microseconds.
+async fn time_us(chain: &mut Chain) -> i64 {
+    let (seconds, us): (i64, i64) = chain.redis().command("TIME").await;
+    seconds * 1_000_000 + us
 }
 
 /// What other clients of the same Redis do to it.
@@ -115,11 +128,28 @@ async fn strangers(campaign: &mut Campaign) {
             async |_, _| {},
         )
         .await;
+    let fault = Fault::new("a stranger's script that never ends (BUSY), until SCRIPT KILL");
+    campaign
+        .run(
+            fault.once_more().away(),
+            async |chain, _| {
+                send(chain, "CONFIG SET busy-reply-threshold 200").await;
+                let mut connection = chain.redis().connection().await;
+                let mut eval = redis::cmd("EVAL");
+                let eval = eval.arg("while true do end").arg(0);
+                // Nobody waits for its end.
+                let late: redis::RedisResult<()> = eval.query_async(&mut connection).await;
+                assert!(late.is_err(), "it blocks");
+            },
+            // Redis answers OK only if it has killed a script.
+            async |chain, _| send(chain, "SCRIPT KILL").await,
+        )
+        .await;
     let fault = Fault::new("strangers have all of Redis's connections (maxclients)").once_more();
     let held = std::cell::RefCell::new(None);
     campaign
         .run(
-            fault,
+            fault.away(),
             async |chain, _| {
                 let mut connection = chain.redis().connection().await;
                 for command in [
@@ -148,7 +178,7 @@ async fn memory(campaign: &mut Campaign) {
     let fault = Fault::new("Redis out of memory (noeviction)").once_more();
     campaign
         .run(
-            fault.in_short_form(),
+            fault.in_short_form().away().cuts(0),
             async |chain, _| send(chain, "CONFIG SET maxmemory 1").await,
             async |chain, _| send(chain, "CONFIG SET maxmemory 0").await,
         )
@@ -168,15 +198,17 @@ async fn memory(campaign: &mut Campaign) {
                     .and_then(|bytes| bytes.parse().ok())
                     .expect("its memory");
                 let half = used - 600 * 1_000 / 2;
+                let mut evicted = chain.redis().evicted().await;
                 send(chain, &format!("CONFIG SET maxmemory {half}")).await;
-                let redis = chain.redis();
-                while redis
-                    .command::<String>("INFO stats")
-                    .await
-                    .contains("evicted_keys:0\r")
-                {
-                    tokio::time::sleep(POLL).await;
-                }
+                let ours = async {
+                    while let Some(key) = evicted.recv().await {
+                        if !key.starts_with("filler:") && !key.starts_with("sg:{sidecars}:") {
+                            return;
+                        }
+                    }
+                };
+                let waited = tokio::time::timeout(Duration::from_secs(30), ours).await;
+                waited.expect("a key of ours is among those that Redis evicts");
             },
             async |chain, _| send(chain, "CONFIG SET maxmemory 0").await,
         )
@@ -192,21 +224,21 @@ async fn forgets(campaign: &mut Campaign) {
             async |_, _| {},
         )
         .await;
-    let fault = Fault::new("SCRIPT KILL, five hundred times").unnoticed();
+    let fault = Fault::new("SCRIPT KILL while calls of 480 windows run (UNKILLABLE)");
     campaign
         .run(
-            fault.lasts(Duration::ZERO),
+            // A threshold of a millisecond also makes Redis refuse other calls meanwhile, and then it counts as down.
+            fault
+                .noticed(Noticed::Perhaps)
+                .cuts(0)
+                .once_more()
+                .lasts(Duration::ZERO),
             async |chain, _| {
                 send(chain, "CONFIG SET busy-reply-threshold 1").await;
-                let mut connection = chain.redis().connection().await;
-                for _ in 0..500 {
-                    let mut kill = redis::cmd("SCRIPT");
-                    let answer: redis::RedisResult<()> =
-                        kill.arg("KILL").query_async(&mut connection).await;
-                    // Mostly there is none to kill, or it has written.
-                    drop(answer);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
+                let found = killing(chain).await;
+                // Redis looks for it once in 100,000 instructions of Lua, and by then the script writes.
+                assert!(found > 0, "no SCRIPT KILL found a script of ours");
+                send(chain, "CONFIG SET busy-reply-threshold 5000").await;
             },
             async |_, _| {},
         )
@@ -219,6 +251,37 @@ async fn forgets(campaign: &mut Campaign) {
             async |_, _| {},
         )
         .await;
+}
+
+/// Sends SCRIPT KILL all the time while the sidecar decides over as many windows as one call may have. Returns how often it
+/// found a script.
+async fn killing(chain: &mut Chain) -> usize {
+    let address = ("127.0.0.1", chain.redis().port());
+    let (mut answers, mut kills) = TcpStream::connect(address)
+        .await
+        .expect("Redis")
+        .into_split();
+    let calls = async {
+        for call in 0..100 {
+            chain.decide_huge(call).await;
+        }
+    };
+    let killing = async {
+        while kills.write_all(b"SCRIPT KILL\r\n").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let mut text = String::new();
+    tokio::select! {
+        () = calls => {}
+        () = killing => panic!("Redis ended the connection"),
+    }
+    // Redis ends its half of the connection when it has answered all.
+    drop(kills);
+    let read = answers.read_to_string(&mut text).await;
+    read.expect("answers");
+    let found = |line: &&str| line.starts_with("-UNKILLABLE") || line.starts_with("+OK");
+    text.lines().filter(found).count()
 }
 
 async fn clock(campaign: &mut Campaign) {
@@ -237,7 +300,13 @@ async fn clock(campaign: &mut Campaign) {
         campaign
             .run(
                 fault,
-                async |chain, _| chain.clock().set_ahead_us(ahead_us),
+                async |chain, _| {
+                    let before = time_us(chain).await;
+                    chain.clock().set_ahead_us(ahead_us);
+                    let stepped = time_us(chain).await - before;
+                    let off = (stepped - ahead_us).abs();
+                    assert!(off < STEP_US / 2, "Redis's clock stepped by {stepped} us");
+                },
                 // The first request that reaches the store repairs the state; one window later, all is as before.
                 async |_, _| {
                     let window = Duration::from_micros(WINDOW_US);

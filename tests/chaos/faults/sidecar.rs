@@ -6,14 +6,16 @@ use sluicegate_tests::process::limit_files;
 use sluicegate_tests::proxy::Mode;
 
 use crate::campaign::Campaign;
-use crate::chain::Chain;
-use crate::fault::Fault;
+use crate::chain::{Chain, DRAIN};
+use crate::fault::{Fault, Noticed};
+
+const KILLS: u64 = 5;
 
 pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("sidecar killed, and started again after two seconds");
     campaign
         .run(
-            fault.in_short_form().lasts(Duration::from_secs(2)),
+            fault.in_short_form().away().lasts(Duration::from_secs(2)),
             async |chain, _| chain.sidecar.kill(),
             async |chain, _| chain.sidecar.restart().await,
         )
@@ -42,9 +44,9 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("sidecar restarted five times in a row (SIGKILL)");
     campaign
         .run(
-            fault.lasts(Duration::ZERO),
+            fault.lasts(Duration::ZERO).cuts(KILLS),
             async |chain, _| {
-                for _ in 0..5 {
+                for _ in 0..KILLS {
                     chain.sidecar.kill();
                     // Longer than the time between two requests, or nobody would feel it.
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -55,10 +57,14 @@ pub async fn all(campaign: &mut Campaign) {
             async |_, _| {},
         )
         .await;
-    let fault = Fault::new("sidecar told to stop (SIGTERM), and started again").unnoticed();
+    let fault = Fault::new("sidecar told to stop (SIGTERM), and started again");
     campaign
         .run(
-            fault.lasts(Duration::ZERO),
+            // Afterwards nobody listens until it is started again.
+            fault
+                .noticed(Noticed::NotBefore(DRAIN))
+                .cuts(0)
+                .lasts(Duration::ZERO),
             async |chain, _| {
                 chain.sidecar.signal("TERM");
                 chain.sidecar.wait().await;
@@ -69,7 +75,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("sidecar without file descriptors, its connection to Redis cut");
     campaign
         .run(
-            fault.once_more(),
+            fault.once_more().away(),
             async |chain, _| {
                 limit_files(chain.sidecar.id(), open_files(chain));
                 chain.proxy().set(Mode::Refuse);

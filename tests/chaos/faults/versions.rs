@@ -3,14 +3,14 @@
 use sluicegate_tests::version::Version;
 
 use crate::campaign::Campaign;
-use crate::fault::Fault;
+use crate::fault::{Fault, Noticed};
 
 pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("versions: rolled back, filter first, then upgraded, sidecar first");
     campaign
         .run(
             // A replaced listener closes its connections.
-            fault.unnoticed().breaks_connections(),
+            fault.noticed(Noticed::Perhaps).breaks_connections(),
             async |chain, _| {
                 chain.replace_filter(Version::Earlier).await;
                 chain.replace_sidecar(Version::Earlier).await;
@@ -24,7 +24,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("versions: an earlier sidecar under this filter, and back");
     campaign
         .run(
-            fault.unnoticed(),
+            fault.noticed(Noticed::Perhaps),
             async |chain, _| chain.replace_sidecar(Version::Earlier).await,
             async |chain, _| chain.replace_sidecar(Version::This).await,
         )
@@ -32,7 +32,7 @@ pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("versions: an earlier filter above this sidecar, and back");
     campaign
         .run(
-            fault.unnoticed().breaks_connections(),
+            fault.noticed(Noticed::Perhaps).breaks_connections(),
             async |chain, _| chain.replace_filter(Version::Earlier).await,
             async |chain, _| chain.replace_filter(Version::This).await,
         )

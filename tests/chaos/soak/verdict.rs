@@ -5,7 +5,9 @@ use sluicegate_tests::sidecar::metric_in;
 
 use crate::chain::Chain;
 use crate::judge::{Times, history, record};
-use crate::load::{Answer, Clock, Seen, admitted};
+use crate::load::{CLIENTS_OF_A_RULE, Clock, Seen, admitted};
+use crate::noticed;
+use crate::outcome::Counts;
 use crate::rules::{self, RULES};
 
 /// The length of a part of the history. Checking takes the square of it.
@@ -14,13 +16,28 @@ const PART_US: u64 = 60_000_000;
 const BEFORE_US: u64 = 10_000_000;
 
 /// Everything that breaks a promise, and what was counted.
-pub async fn of(chain: &Chain, mut seen: Vec<Seen>, clock: Clock) -> (Vec<String>, String) {
+///
+/// A listener that is replaced, as `replaced` were, closes its connections: a request that is sent at that moment is lost.
+pub async fn of(
+    chain: &Chain,
+    mut seen: Vec<Seen>,
+    clock: Clock,
+    replaced: u64,
+) -> (Vec<String>, String) {
     let mut failures = Vec::new();
     seen.sort_by_key(|one| one.sent_us);
-    let hung = seen.iter().filter(|one| one.answer == Answer::Hung).count();
-    if hung > 0 {
-        failures.push(format!("{hung} requests hung"));
+    let answers = Counts::of(&seen);
+    let most = replaced * CLIENTS_OF_A_RULE * RULES.len() as u64;
+    for (what, count, most) in [
+        ("hung", answers.hung + answers.stalled, 0),
+        ("got another status", answers.other, 0),
+        ("lost their connection", answers.lost, most),
+    ] {
+        if count > most {
+            failures.push(format!("{count} requests {what}, of {most}"));
+        }
     }
+    failures.extend(noticed::by_rule(&seen));
     let deaths = chain.vm_deaths().await;
     if deaths > 0 {
         failures.push(format!("{deaths} VMs died"));
@@ -68,6 +85,8 @@ fn part(seen: &[Seen], from: u64) -> History {
     // There is no fault: the promises hold through restarts and reloads too.
     let times = Times {
         broken_us: u64::MAX,
+        holds_us: u64::MAX,
+        ends_us: 0,
         mended_us: 0,
         settled_us: 0,
     };
@@ -82,7 +101,7 @@ fn part(seen: &[Seen], from: u64) -> History {
         denials: true,
     };
     let records = seen.iter().map(|one| record(one, &times)).collect();
-    history(seen, records, unknown, 0)
+    history(records, unknown, 0)
 }
 
 /// Units of leases that were granted, and those that are accounted for.

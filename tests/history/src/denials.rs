@@ -56,28 +56,36 @@ fn denial(history: &History, ledger: &Ledger, record: &Record, report: &mut Repo
     }
 }
 
+/// A peek is told by the window with the least room: no window has less than it says, and one has no more.
 fn peek(history: &History, ledger: &Ledger, record: &Record, left: u64, report: &mut Report) {
-    // Several windows are told by the one with the least room: what the others hold is not known.
-    let mut each = windows(history, &record.checks);
-    let (Some((limit, window, bucket, _)), None) = (each.next(), each.next()) else {
-        return;
-    };
-    let taken = window.quota.saturating_sub(left);
-    let at_most = ledger
-        .possible(bucket)
-        .at_most(window, record.when, record.when.to);
     let since = forgotten_until(history, record.when);
     let until = record.when.from;
-    let at_least = ledger
-        .certain(bucket)
-        .at_least(window, record.when, since, until);
-    if taken > at_most {
+    let each = windows(history, &record.checks).map(|(limit, window, bucket, _)| {
+        let at_most = ledger
+            .possible(bucket)
+            .at_most(window, record.when, record.when.to);
+        let at_least = ledger
+            .certain(bucket)
+            .at_least(window, record.when, since, until);
+        let taken = window.quota.saturating_sub(left);
+        (limit, bucket, window.quota, taken, at_most, at_least)
+    });
+    let each: Vec<_> = each.collect();
+    // The window that can have the least room: if even that has more, none was emptied so far.
+    let fullest = each
+        .iter()
+        .min_by_key(|(_, _, quota, _, at_most, _)| quota.saturating_sub(*at_most));
+    if let Some((limit, bucket, _, taken, at_most, _)) = fullest.copied()
+        && taken > at_most
+    {
         let what = Wrong::LessLeft { taken, at_most };
         report.add(&limit.name, bucket, record.when, what);
     }
-    if taken < at_least {
-        let what = Wrong::MoreLeft { taken, at_least };
-        report.add(&limit.name, bucket, record.when, what);
+    for (limit, bucket, _, taken, _, at_least) in each {
+        if taken < at_least {
+            let what = Wrong::MoreLeft { taken, at_least };
+            report.add(&limit.name, bucket, record.when, what);
+        }
     }
 }
 

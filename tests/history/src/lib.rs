@@ -7,6 +7,7 @@
 //! | `over.rs` | the first promise: never over |
 //! | `denials.rs` | the second and third: never wrongly denied, all or nothing |
 //! | `retry.rs` | the fourth: a true Retry-After |
+//! | `origin.rs` | when a denial that may come from a cache was first made |
 //! | `report.rs` | what is found |
 //!
 //! A client knows when it asked and when it was answered, not when the decision was made in between. So every statement
@@ -16,6 +17,7 @@
 //! This crate depends on nothing: it shares no arithmetic with the engine, the script or their model.
 
 mod denials;
+mod origin;
 mod over;
 mod record;
 mod report;

@@ -26,11 +26,12 @@ pub struct History {
     pub records: Vec<Record>,
     /// When the documents promise less.
     pub disturbances: Vec<Disturbance>,
-    /// For how long a denial may be given again from a cache. It was true when it was made, so what others took
-    /// since then does not count against its retry-after.
+    /// For how long a denial may be given again from a cache, to exactly the same checks. It was true when it was made, so
+    /// what others took since then does not count against its retry-after; and what is left of that counts from the
+    /// arrival of the answer that brought it, so that it may be told too long by the time that this answer travelled.
     pub cached_us: u64,
-    /// By how much a retry-after may be told too long: the unit to which it is rounded up, and the time that an answer
-    /// travelled if what is left of it counts from the answer's arrival. At least 1, since it is an exact time otherwise.
+    /// By how much a retry-after may be told too long besides: the unit to which it is rounded up. At least 1, since it is
+    /// an exact time otherwise.
     pub retry_late_us: u64,
 }
 

@@ -2,21 +2,30 @@
 //! before it.
 
 use crate::denials::{forgotten_until, windows};
+use crate::origin::Origins;
 use crate::record::{History, Record, Span, Verdict};
 use crate::report::{Report, Wrong};
 use crate::uses::Ledger;
 
 pub(crate) fn check(history: &History, ledger: &Ledger, report: &mut Report) {
+    let origins = Origins::of(history);
     for record in &history.records {
         if let Verdict::Denied(Some(retry_after)) = record.verdict
             && !history.disturbed(record.when, |one| one.denials)
         {
-            promise(history, ledger, record, retry_after, report);
+            promise(history, ledger, &origins, record, retry_after, report);
         }
     }
 }
 
-fn promise(history: &History, ledger: &Ledger, record: &Record, told: u64, report: &mut Report) {
+fn promise(
+    history: &History,
+    ledger: &Ledger,
+    origins: &Origins<'_>,
+    record: &Record,
+    told: u64,
+    report: &mut Report,
+) {
     let when = record.when;
     let Some((limit, _, bucket, _)) = windows(history, &record.checks).next() else {
         return;
@@ -27,11 +36,11 @@ fn promise(history: &History, ledger: &Ledger, record: &Record, told: u64, repor
     };
     // Only what was certainly taken before the denial was first made counts: later takings are somebody else's traffic.
     let since = forgotten_until(history, when);
-    let until = when.from.saturating_sub(history.cached_us);
+    let origin = origins.of_denial(record);
     let is_full = |wait: u64| {
         windows(history, &record.checks).any(|(_, window, bucket, cost)| {
             let uses = ledger.certain(bucket);
-            uses.at_least(window, after(wait), since, until) + cost > window.quota
+            uses.at_least(window, after(wait), since, origin.made_us) + cost > window.quota
         })
     };
     if is_full(told) {
@@ -48,8 +57,8 @@ fn promise(history: &History, ledger: &Ledger, record: &Record, told: u64, repor
             used + limit.idle + cost > window.quota
         })
     };
-    // Just before the promised time, whatever it was rounded up by.
-    let before = told.saturating_sub(history.retry_late_us);
+    // Just before the promised time, whatever it was rounded up by, and however long its answers travelled.
+    let before = told.saturating_sub(history.retry_late_us + origin.late_us);
     if !may_be_full(before) {
         let by_us = told - first(0, before, |wait| !may_be_full(wait));
         report.add(&limit.name, bucket, when, Wrong::TooLate { by_us });

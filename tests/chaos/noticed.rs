@@ -1,0 +1,107 @@
+//! Who was without a verdict, whether the fault explains it, and whether there was a fault at all.
+
+use std::time::Duration;
+
+use sluicegate_history::Span;
+
+use crate::fault::{Fault, Noticed};
+use crate::judge::Run;
+use crate::load::{Answer, Seen};
+use crate::rules::{ALLOW, RULES, SHUT};
+use crate::stalls::STOOD_STILL;
+
+/// How long requests may lack verdicts after the machine stood still: until a store that was late is in use again.
+const RECOVERS_WITHIN_US: u64 = 1_000_000;
+
+/// How many requests without a verdict are excused because the machine stood still, and what is wrong.
+pub fn judge(fault: &Fault, run: &Run) -> (usize, Vec<String>) {
+    let Run { seen, times, .. } = run;
+    let mut failures = by_rule(seen);
+    let without: Vec<_> = seen
+        .iter()
+        .filter(|one| one.answer.lacks_verdict())
+        .collect();
+    let (mut excused, mut wrong) = (0, 0);
+    let until = match fault.noticed {
+        Noticed::Some | Noticed::Perhaps => 0,
+        Noticed::Never => u64::MAX,
+        Noticed::NotBefore(time) => times.broken_us + time.as_micros() as u64,
+    };
+    for one in without.iter().filter(|one| one.answered_us < until) {
+        if stood_still(run, one) {
+            excused += 1;
+        } else {
+            wrong += 1;
+        }
+    }
+    if wrong > 0 {
+        failures.push(format!("{wrong} requests without a verdict for no reason"));
+    }
+    let felt = without.iter().filter(|one| {
+        let during = one.answered_us >= times.broken_us && one.sent_us <= times.settled_us;
+        during && !is_late_by_the_machine(run, one)
+    });
+    if fault.noticed == Noticed::Some && felt.count() == 0 {
+        failures.push("nobody felt it".to_owned());
+    }
+    if fault.away {
+        let during = seen.iter().filter(|one| {
+            one.rule == SHUT && one.sent_us >= times.holds_us && one.answered_us <= times.ends_us
+        });
+        let (mut admitted, mut refused) = (0, 0);
+        for one in during {
+            match one.answer {
+                Answer::Admitted => admitted += 1,
+                Answer::Refused => refused += 1,
+                _ => {}
+            }
+        }
+        if admitted > 0 || refused == 0 {
+            let name = RULES[SHUT];
+            failures.push(format!(
+                "no store was to decide: `{name}` admitted {admitted} and refused {refused}"
+            ));
+        }
+    }
+    (excused, failures)
+}
+
+/// Each rule's `when_unavailable` decided, and no other.
+pub fn by_rule(seen: &[Seen]) -> Vec<String> {
+    let mut failures = Vec::new();
+    for (rule, name) in RULES.iter().enumerate() {
+        let wrong = if rule == ALLOW {
+            Answer::Refused
+        } else {
+            Answer::Unmetered
+        };
+        let of = seen
+            .iter()
+            .filter(|one| one.rule == rule && one.answer == wrong);
+        let count = of.count();
+        if count > 0 {
+            failures.push(format!("`{name}`: {count} requests {wrong:?}"));
+        }
+    }
+    failures
+}
+
+/// Whether the machine stood still while a request waited, or so shortly before that the store still counted as down.
+fn stood_still(run: &Run, one: &Seen) -> bool {
+    let from = one.sent_us.saturating_sub(RECOVERS_WITHIN_US);
+    let mut stalls = run.stalls.iter();
+    stalls.any(|stall| {
+        let long = Duration::from_micros(stall.to - stall.from) >= STOOD_STILL;
+        long && stall.from <= one.answered_us && stall.to >= from
+    })
+}
+
+/// Whether it stood still for most of the time that a request waited: then that says nothing about the fault.
+fn is_late_by_the_machine(run: &Run, one: &Seen) -> bool {
+    let overlap = |stall: &Span| {
+        let to = stall.to.min(one.answered_us);
+        to.saturating_sub(stall.from.max(one.sent_us))
+    };
+    let stalled: u64 = run.stalls.iter().map(overlap).max().unwrap_or(0);
+    Duration::from_micros(stalled) >= STOOD_STILL && 2 * stalled >= one.answered_us - one.sent_us
+}
