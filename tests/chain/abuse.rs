@@ -5,6 +5,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use sluicegate_protocol::{FILTER_HEADER, FilterInfo};
 use sluicegate_tests::client::{client, get, post};
+use sluicegate_tests::envoy::{MANAGER, at};
+use sluicegate_tests::identity::{jwt_authn, token};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -12,6 +14,7 @@ use sluicegate_tests::wire::Wire;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::sources::Recorded;
 use crate::support::{Chain, per_key, plugin, policy};
 
 /// A denial is cached for its costs only, so each cost has a question of its own; but not each request.
@@ -52,6 +55,44 @@ async fn costs_that_alternate_ask_redis_once_for_each_of_them() {
         (COSTS..=COSTS + own).contains(&asked),
         "{asked} calls, at most {own} of them the sidecar's own"
     );
+}
+
+/// Tiers by a verified claim: nothing else that a client writes selects one.
+#[tokio::test]
+async fn no_header_of_a_client_makes_it_another_tier() {
+    let by = json!({ "jwt": { "payload": "payload", "claim": "plan" } });
+    let tiers = json!({ "by": by, "map": { "gold": "gold", "default": "free" } });
+    let rules = json!([{
+        "name": "r",
+        "checks": [{ "limit": tiers, "key": [{ "constant": "c" }] }],
+        "when_unavailable": "deny",
+    }]);
+    let recorded = Recorded::start(rules, |config| {
+        let filters = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
+        filters.insert(0, jwt_authn());
+    })
+    .await;
+    let asked = async |line: &str| {
+        let lines = ["GET / HTTP/1.1", "host: h", line];
+        recorded.asked(&lines).await
+    };
+    let signed = token(&json!({ "iss": "issuer", "plan": "gold" }));
+    let bearer = format!("authorization: Bearer {signed}");
+    assert_eq!(asked(&bearer).await, ["gold @constant=c 1"]);
+    for forged in [
+        "plan: gold",
+        "x-plan: gold",
+        "tier: gold",
+        "payload: {\"plan\":\"gold\"}",
+        "ratelimit-policy: \"gold/3600s\";q=1000000;w=3600",
+        "x-ratelimit-limit: 1000000",
+    ] {
+        assert_eq!(asked(forged).await, ["free @constant=c 1"], "{forged}");
+    }
+    // What the issuer has not signed is refused before our filter.
+    let (head, _) = bearer.rsplit_once('.').unwrap();
+    let nothing: [&str; 0] = [];
+    assert_eq!(asked(&format!("{head}.AAAA")).await, nothing);
 }
 
 /// Envoy's own limits are 60 KiB and 100 fields.
