@@ -1,16 +1,16 @@
-//! All calls to Envoy. None can panic: a panic ends the VM for all later requests of the worker.
+//! All calls to Envoy. None panics, whatever Envoy returns: a panic ends the VM for all later requests of the worker.
 //!
-//! Most go through the `proxy-wasm` crate's `hostcalls`, which return a `Result`. Those that the crate lacks, or cannot
-//! make without a possible panic, are imported directly; each import below says why. Never import `proxy_http_call`:
-//! the crate's dispatcher panics on the response to a callout that it did not make.
+//! They are imported directly. The `proxy-wasm` crate's `hostcalls` panic on statuses that they do not expect, and Envoy
+//! returns such a status, `InternalFailure`, from any call that `capability_restriction_config` withholds. Never import
+//! `proxy_http_call`: the crate's dispatcher panics on the response to a callout that it did not make. Its
+//! `dispatch_http_call` expects every status that Envoy returns for it: `Ok`, `BadArgument` and `InternalFailure`.
 #![expect(unsafe_code, reason = "the ABI passes pointers")]
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use proxy_wasm::hostcalls;
 pub use proxy_wasm::types::LogLevel as Level;
-use proxy_wasm::types::{BufferType, MapType, MetricType, Status};
+use proxy_wasm::types::{BufferType, MapType, MetricType, Status, StreamType};
 use sluicegate_rules::{
     COUNTERS_PREFIX, Headers, Reply, Request, VerdictError, callout_outcome, is_sluicegate_reply,
 };
@@ -19,9 +19,41 @@ const OK: u32 = 0;
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
-    // The crate's `get_map_bytes` panics on a header name that is not UTF-8, and allocates twice for each header.
+    fn proxy_continue_stream(stream: StreamType) -> u32;
+    fn proxy_define_metric(kind: MetricType, name: *const u8, size: usize, id: *mut u32) -> u32;
+    fn proxy_dequeue_shared_queue(queue: u32, bytes: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_enqueue_shared_queue(queue: u32, bytes: *const u8, size: usize) -> u32;
+    fn proxy_get_buffer_bytes(
+        buffer: BufferType,
+        start: usize,
+        most: usize,
+        bytes: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
     fn proxy_get_header_map_pairs(map: MapType, bytes: *mut *mut u8, size: *mut usize) -> u32;
-    // The crate sends either a gRPC status or an HTTP status, and no response code details.
+    fn proxy_get_header_map_value(
+        map: MapType,
+        name: *const u8,
+        name_size: usize,
+        bytes: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
+    fn proxy_get_property(
+        path: *const u8,
+        path_size: usize,
+        bytes: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
+    fn proxy_increment_metric(id: u32, count: i64) -> u32;
+    fn proxy_log(level: Level, text: *const u8, size: usize) -> u32;
+    fn proxy_register_shared_queue(name: *const u8, size: usize, queue: *mut u32) -> u32;
+    fn proxy_replace_header_map_value(
+        map: MapType,
+        name: *const u8,
+        name_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
     fn proxy_send_local_response(
         status: u32,
         details: *const u8,
@@ -32,13 +64,14 @@ unsafe extern "C" {
         headers_size: usize,
         grpc_status: i32,
     ) -> u32;
-    // The crate's `set_property` panics for a stream that no longer exists.
+    fn proxy_set_effective_context(context: u32) -> u32;
     fn proxy_set_property(
         path: *const u8,
         path_size: usize,
         value: *const u8,
         value_size: usize,
     ) -> u32;
+    fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
 }
 
 // Two WASI functions that Envoy provides and the crate lacks.
@@ -46,6 +79,19 @@ unsafe extern "C" {
 unsafe extern "C" {
     fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
     fn random_get(bytes: *mut u8, size: usize) -> u32;
+}
+
+/// The bytes that a call returns, or nothing if it fails or there are none.
+///
+/// # Safety
+/// `call` makes one call to Envoy, which gets both out-pointers.
+unsafe fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8>> {
+    let (mut bytes, mut size) = (std::ptr::null_mut(), 0);
+    let status = call(&raw mut bytes, &raw mut size);
+    (status == OK && !bytes.is_null()).then(|| {
+        // SAFETY: Envoy let the crate allocate exactly this size in this VM, has written all of it, and passes ownership.
+        unsafe { Vec::from_raw_parts(bytes, size, size) }
+    })
 }
 
 /// The request of the current call.
@@ -56,21 +102,14 @@ pub struct CurrentRequest {
 impl CurrentRequest {
     /// Reads all its headers, in one call.
     pub fn read() -> Self {
-        let mut bytes = std::ptr::null_mut();
-        let mut size = 0;
-        // SAFETY: both out-pointers are writable.
-        let status = unsafe {
-            proxy_get_header_map_pairs(MapType::HttpRequestHeaders, &raw mut bytes, &raw mut size)
-        };
-        let pairs = if status == OK && !bytes.is_null() {
-            // SAFETY: Envoy let the crate allocate exactly this size in this VM, has written all of it, and passes
-            // ownership.
-            unsafe { Vec::from_raw_parts(bytes, size, size) }
-        } else {
-            Vec::new()
+        // SAFETY: one call, which gets both.
+        let pairs = unsafe {
+            received(|bytes, size| {
+                proxy_get_header_map_pairs(MapType::HttpRequestHeaders, bytes, size)
+            })
         };
         Self {
-            headers: Headers::from_pairs(pairs),
+            headers: Headers::from_pairs(pairs.unwrap_or_default()),
         }
     }
 }
@@ -86,14 +125,19 @@ impl Request for CurrentRequest {
 }
 
 fn property(path: &[&str]) -> Option<Vec<u8>> {
-    hostcalls::get_property(path.to_vec()).ok().flatten()
+    let path = path.join("\0");
+    // SAFETY: one call, which gets both; the path is readable for its length.
+    unsafe { received(|bytes, size| proxy_get_property(path.as_ptr(), path.len(), bytes, size)) }
+}
+
+fn buffer(buffer: BufferType, most: usize) -> Option<Vec<u8>> {
+    // SAFETY: one call, which gets both.
+    unsafe { received(|bytes, size| proxy_get_buffer_bytes(buffer, 0, most, bytes, size)) }
 }
 
 /// The plugin's configuration, with a length of `size` bytes.
 pub fn plugin_configuration(size: usize) -> Option<Vec<u8>> {
-    hostcalls::get_buffer(BufferType::PluginConfiguration, 0, size)
-        .ok()
-        .flatten()
+    buffer(BufferType::PluginConfiguration, size)
 }
 
 /// A counter in Envoy's statistics, as `wasmcustom.sluicegate.NAME`.
@@ -104,13 +148,18 @@ impl Counter {
     /// Defines the counter; counters with the same name are the same.
     pub fn define(name: &str) -> Option<Self> {
         let name = format!("{COUNTERS_PREFIX}{name}");
-        let id = hostcalls::define_metric(MetricType::Counter, &name).ok();
-        id.map(Self)
+        let mut id = 0;
+        // SAFETY: the name is readable for its length, and `id` is writable.
+        let status = unsafe {
+            proxy_define_metric(MetricType::Counter, name.as_ptr(), name.len(), &raw mut id)
+        };
+        (status == OK).then_some(Self(id))
     }
 
     /// Adds to the counter. If that fails, the count is lost.
     pub fn add(self, count: i64) {
-        let _ = hostcalls::increment_metric(self.0, count);
+        // SAFETY: numbers only.
+        let _ = unsafe { proxy_increment_metric(self.0, count) };
     }
 }
 
@@ -130,7 +179,16 @@ pub fn set_filter_state(text: &str) {
 
 /// Sets a header of the response, replacing all headers with its name.
 pub fn set_response_header(name: &str, value: &str) {
-    let _ = hostcalls::set_map_value(MapType::HttpResponseHeaders, name, Some(value));
+    // SAFETY: both are readable for their lengths during the call, and Envoy copies them.
+    let _ = unsafe {
+        proxy_replace_header_map_value(
+            MapType::HttpResponseHeaders,
+            name.as_ptr(),
+            name.len(),
+            value.as_ptr(),
+            value.len(),
+        )
+    };
 }
 
 /// Longest answer that is read. The sidecar's answers have at most a few hundred bytes for each decision.
@@ -138,19 +196,24 @@ const MAX_ANSWER_BYTES: usize = sluicegate_protocol::MAX_BODY_BYTES;
 
 /// The body of the response to a callout, or why there is none.
 pub fn callout_body(headers: usize, body_size: usize) -> Result<Vec<u8>, VerdictError> {
-    // Without headers there is no response, and the crate would panic when asked for one.
+    // Without headers there is no response.
     if headers == 0 {
         callout_outcome(None)?;
     }
-    let status = hostcalls::get_map_value_bytes(MapType::HttpCallResponseHeaders, ":status");
-    callout_outcome(Some(&status.ok().flatten().unwrap_or_default()))?;
+    let (map, name) = (MapType::HttpCallResponseHeaders, ":status");
+    // SAFETY: one call, which gets both; the name is readable for its length.
+    let status = unsafe {
+        received(|bytes, size| {
+            proxy_get_header_map_value(map, name.as_ptr(), name.len(), bytes, size)
+        })
+    };
+    callout_outcome(Some(&status.unwrap_or_default()))?;
     if body_size > MAX_ANSWER_BYTES {
         return Err(VerdictError::Body(format!(
             "it has {body_size} bytes, more than {MAX_ANSWER_BYTES}"
         )));
     }
-    let body = hostcalls::get_buffer(BufferType::HttpCallResponseBody, 0, body_size);
-    Ok(body.ok().flatten().unwrap_or_default())
+    Ok(buffer(BufferType::HttpCallResponseBody, body_size).unwrap_or_default())
 }
 
 /// Posts decisions to a cluster on behalf of the current root context, which receives the response with the returned
@@ -173,13 +236,12 @@ pub fn post(
         (sluicegate_protocol::LEASES_HEADER, spent),
     ];
     headers.extend(announcement.map(|text| (sluicegate_protocol::FILTER_HEADER, text)));
-    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).map_err(
-        |status| match status {
+    proxy_wasm::hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout)
+        .map_err(|status| match status {
             // The other reason would be a pseudo-header that is missing.
             Status::BadArgument => VerdictError::UnknownCluster(cluster.to_owned()),
             _ => VerdictError::Unreachable,
-        },
-    )
+        })
 }
 
 /// Microseconds of a clock that does not step, from an arbitrary origin.
@@ -217,9 +279,13 @@ impl Wakeup {
             (status == OK).then(name)
         });
         // Registering a name again moves its notifications to this root context.
-        let queue = name
-            .as_deref()
-            .and_then(|name| hostcalls::register_shared_queue(name).ok());
+        let queue = name.as_deref().and_then(|name| {
+            let mut queue = 0;
+            // SAFETY: the name is readable for its length, and `queue` is writable.
+            let status =
+                unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &raw mut queue) };
+            (status == OK).then_some(queue)
+        });
         Self {
             name,
             queue,
@@ -234,19 +300,20 @@ impl Wakeup {
 
     /// Sends the notification.
     pub fn notify(&self) {
-        let sent = self
-            .queue
-            .map(|queue| hostcalls::enqueue_shared_queue(queue, None));
-        if matches!(sent, Some(Ok(()))) {
+        // SAFETY: an empty message, of which nothing is read.
+        let send = |queue| unsafe { proxy_enqueue_shared_queue(queue, std::ptr::null(), 0) };
+        if self.queue.map(send) == Some(OK) {
             self.sent.set(self.sent.get().saturating_add(1));
         }
     }
 
     /// Removes the messages of past notifications, so that the queue does not grow.
     pub fn drain(&self) {
-        // By count, because the crate cannot distinguish an empty message from an empty queue.
+        // By count, because `received` does not distinguish an empty message from an empty queue.
         for queue in std::iter::repeat_n(self.queue, self.sent.take()).flatten() {
-            let _ = hostcalls::dequeue_shared_queue(queue);
+            // SAFETY: one call, which gets both.
+            let _ =
+                unsafe { received(|bytes, size| proxy_dequeue_shared_queue(queue, bytes, size)) };
         }
     }
 }
@@ -259,20 +326,25 @@ impl Drop for Wakeup {
 
 /// Runs an action in another context, if that still exists, and restores the current one.
 pub fn in_context(id: u32, current: u32, action: impl FnOnce()) {
-    if hostcalls::set_effective_context(id).is_ok() {
+    // SAFETY: a number only.
+    let enter = |context| unsafe { proxy_set_effective_context(context) };
+    if enter(id) == OK {
         action();
     }
-    let _ = hostcalls::set_effective_context(current);
+    let _ = enter(current);
 }
 
 /// Sets the timer's period for the current root context.
 pub fn tick_every(period: Duration) {
-    let _ = hostcalls::set_tick_period(period);
+    let milliseconds = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
+    // SAFETY: a number only.
+    let _ = unsafe { proxy_set_tick_period_milliseconds(milliseconds) };
 }
 
 /// Resumes the current request.
 pub fn resume() {
-    let _ = hostcalls::resume_http_request();
+    // SAFETY: a number only.
+    let _ = unsafe { proxy_continue_stream(StreamType::HttpRequest) };
 }
 
 /// Sends a local reply to the current request.
@@ -299,5 +371,6 @@ pub fn reply(reply: &Reply) {
 
 /// Writes to Envoy's log.
 pub fn log(level: Level, text: &str) {
-    let _ = hostcalls::log(level, text);
+    // SAFETY: the text is readable for its length.
+    let _ = unsafe { proxy_log(level, text.as_ptr(), text.len()) };
 }

@@ -7,7 +7,7 @@
 //! | `waiter.rs` | a request that waits for its verdict |
 //! | `callouts.rs` | the queue of waiting requests, callouts in flight, wake-ups and delivery |
 //! | `plugin.rs` | state that all requests of a configuration share: rules, cached denials, leases, counters |
-//! | `host.rs` | all calls to Envoy; none can panic |
+//! | `host.rs` | all calls to Envoy; none panics |
 //!
 //! All decisions are made in `rules/`, which does not depend on Envoy.
 

@@ -5,6 +5,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use sluicegate_protocol::{FILTER_HEADER, FilterInfo};
 use sluicegate_tests::client::{client, get, post};
+use sluicegate_tests::envoy::{MANAGER, at};
+use sluicegate_tests::identity::{jwt_authn, token};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -12,6 +14,7 @@ use sluicegate_tests::wire::Wire;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::sources::Recorded;
 use crate::support::{Chain, per_key, plugin, policy};
 
 /// A denial is cached for its costs only, so each cost has a question of its own; but not each request.
@@ -21,27 +24,75 @@ async fn costs_that_alternate_ask_redis_once_for_each_of_them() {
     let mut rules = per_key("deny");
     rules[0]["checks"][0]["cost"] =
         json!({ "header": "x-cost", "max": COSTS, "trusted": true, "default": 1 });
+    // All costs fit the quota: one above it is refused by the sidecar itself. The longest `denial_ttl`, so that no
+    // denial ends before the test.
     let chain = Chain::start(
-        |store| policy(store, "fixed_window", 1, "1h"),
+        |store| policy(store, "sliding_log", COSTS, "1h") + "denial_ttl: 60s\n",
         plugin(rules),
     )
     .await;
-    assert_eq!(chain.status("/", "k").await, 200);
     let (client, url) = (client(), chain.envoy.url("/"));
+    let ask = async |cost: u64| {
+        let request = client.get(&url).header("x-api-key", "k");
+        let answer = request.header("x-cost", cost).send().await.unwrap();
+        answer.status().as_u16()
+    };
+    assert_eq!(ask(COSTS).await, 200);
     let before = chain.redis.script_calls().await;
     let began = Instant::now();
     for number in 0..500 {
-        let request = client.get(&url).header("x-api-key", "k");
-        // A cost above the quota could never be admitted, and is told so.
         let cost = number % COSTS + 1;
-        let answer = request.header("x-cost", cost).send().await.unwrap();
-        let expected = if cost == 1 { 429 } else { 422 };
-        assert_eq!(answer.status().as_u16(), expected);
+        assert_eq!(ask(cost).await, 429, "cost {cost}");
     }
+    let denied = chain
+        .sidecar
+        .metric(r#"sluicegate_decisions_total{limit="per-key",source="store",verdict="denied"}"#);
+    assert_eq!(denied.await, COSTS as f64);
+    // Redis's own count has what the sidecar tells it of itself, too: some calls a second.
     let asked = chain.redis.script_calls().await - before;
-    // Each cost again when its second is over, and some for what the sidecar itself tells the store.
-    let times = began.elapsed().as_secs() + 2;
-    assert!(asked <= (COSTS + 2) * times, "{asked} calls in {times} s");
+    let own = 2 * (began.elapsed().as_secs() + 2);
+    assert!(
+        (COSTS..=COSTS + own).contains(&asked),
+        "{asked} calls, at most {own} of them the sidecar's own"
+    );
+}
+
+/// Tiers by a verified claim: nothing else that a client writes selects one.
+#[tokio::test]
+async fn no_header_of_a_client_makes_it_another_tier() {
+    let by = json!({ "jwt": { "payload": "payload", "claim": "plan" } });
+    let tiers = json!({ "by": by, "map": { "gold": "gold", "default": "free" } });
+    let rules = json!([{
+        "name": "r",
+        "checks": [{ "limit": tiers, "key": [{ "constant": "c" }] }],
+        "when_unavailable": "deny",
+    }]);
+    let recorded = Recorded::start(rules, |config| {
+        let filters = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
+        filters.insert(0, jwt_authn());
+    })
+    .await;
+    let asked = async |line: &str| {
+        let lines = ["GET / HTTP/1.1", "host: h", line];
+        recorded.asked(&lines).await
+    };
+    let signed = token(&json!({ "iss": "issuer", "plan": "gold" }));
+    let bearer = format!("authorization: Bearer {signed}");
+    assert_eq!(asked(&bearer).await, ["gold @constant=c 1"]);
+    for forged in [
+        "plan: gold",
+        "x-plan: gold",
+        "tier: gold",
+        "payload: {\"plan\":\"gold\"}",
+        "ratelimit-policy: \"gold/3600s\";q=1000000;w=3600",
+        "x-ratelimit-limit: 1000000",
+    ] {
+        assert_eq!(asked(forged).await, ["free @constant=c 1"], "{forged}");
+    }
+    // What the issuer has not signed is refused before our filter.
+    let (head, _) = bearer.rsplit_once('.').unwrap();
+    let nothing: [&str; 0] = [];
+    assert_eq!(asked(&format!("{head}.AAAA")).await, nothing);
 }
 
 /// Envoy's own limits are 60 KiB and 100 fields.

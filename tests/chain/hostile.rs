@@ -1,5 +1,6 @@
 //! Bytes that no client should send, answers that no sidecar should give: the VM survives.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -9,7 +10,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use sluicegate_tests::client::{self, raw};
-use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::envoy::{Envoy, at};
+use sluicegate_tests::listener::{from_file, write_listeners};
 use sluicegate_tests::{process, upstream};
 use tokio::net::TcpListener;
 
@@ -293,8 +295,12 @@ fn with(mut configuration: Value, pointer: &str, value: &Value) -> Value {
     configuration
 }
 
-#[test]
-fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_none_traps() {
+/// The configuration of the filter, in a listener.
+const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+
+/// One Envoy gets all of them at once, each in a listener of its own, beside a good one that goes on.
+#[tokio::test]
+async fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_none_traps() {
     let good = json!({
         "version": 1, "sidecar": { "cluster": "sluicegate", "timeout": "50ms" },
         "rules": [{
@@ -308,37 +314,63 @@ fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_none_t
     let list = include_str!("../../filter/rules/tests/broken.json");
     let list: Vec<Value> = serde_json::from_str(list).unwrap();
     assert!(list.len() >= 50);
-    // All of them take half a minute: by default only every third.
-    let step = if std::env::var_os("SLUICEGATE_HOSTILE").is_some() {
-        1
-    } else {
-        3
+    let folder = tempfile::tempdir().unwrap();
+    let (nobody, upstream) = (process::free_port(), upstream::start().await);
+    let all = |config: &mut Value| {
+        let listener = from_file(config, folder.path());
+        let broken = list.iter().enumerate().map(|(index, one)| {
+            let (pointer, value) = (one["pointer"].as_str().unwrap(), &one["value"]);
+            let mut listener = listener.clone();
+            listener["name"] = json!(format!("broken-{index}"));
+            *at(&mut listener, "/address/socket_address/port_value") = json!(0);
+            let filter = at(&mut listener, FILTER);
+            filter["name"] = json!(format!("broken-{index}"));
+            filter["configuration"]["value"] = with(good.clone(), pointer, value);
+            listener
+        });
+        // The good one comes first: Envoy compiles the module for it, and clones it for the others.
+        let listeners: Vec<_> = [listener.clone()].into_iter().chain(broken).collect();
+        write_listeners(folder.path(), &listeners);
     };
-    let list: Vec<Value> = list.into_iter().step_by(step).collect();
-    // Starting Envoy takes a moment: four at a time.
-    std::thread::scope(|scope| {
-        for quarter in list.chunks(list.len().div_ceil(4)) {
-            let good = &good;
-            scope.spawn(move || {
-                let folder = tempfile::tempdir().unwrap();
-                for one in quarter {
-                    let broken = with(
-                        good.clone(),
-                        one["pointer"].as_str().unwrap(),
-                        &one["value"],
-                    );
-                    let log = Envoy::refusal(folder.path(), broken);
-                    let field = format!(
-                        "configuration refused: `{}`",
-                        one["field"].as_str().unwrap()
-                    );
-                    assert!(log.contains(&field), "no {field} in {log}");
-                    assert!(
-                        !log.contains("panicked") && !log.contains("unreachable"),
-                        "{log}"
-                    );
-                }
-            });
-        }
-    });
+    let plugin = Some(good.clone());
+    let envoy = Envoy::start_with(folder.path(), nobody, upstream, plugin, all).await;
+    envoy.listens().await;
+    let log = envoy.log();
+    let mut log = log.as_str();
+    let dump = format!(
+        "http://127.0.0.1:{}/config_dump?resource=dynamic_listeners",
+        envoy.admin_port
+    );
+    let (_, dump) = client::get(&dump).await;
+    let dump: Value = serde_json::from_str(&dump).unwrap();
+    let listeners = dump["configs"].as_array().unwrap();
+    let with_any = |states: &[&str]| -> BTreeSet<Option<&str>> {
+        let has = |listener: &&Value| states.iter().any(|state| listener[*state].is_object());
+        let listeners = listeners.iter().filter(has);
+        listeners
+            .map(|listener| listener["name"].as_str())
+            .collect()
+    };
+    let accepted = with_any(&["active_state", "warming_state"]);
+    assert_eq!(accepted, BTreeSet::from([Some("ingress")]));
+    let refused = with_any(&["error_state"]);
+    for (index, one) in list.iter().enumerate() {
+        let name = format!("broken-{index}");
+        assert!(refused.contains(&Some(name.as_str())), "accepted: {one}");
+        // The reason stands before the line that names the plugin.
+        let (before, rest) = log
+            .split_once(&format!("Plugin {name} failed to load"))
+            .unwrap_or_else(|| panic!("{name} has no reason: {log}"));
+        log = rest;
+        let field = one["field"].as_str().unwrap();
+        let reason = format!("configuration refused: `{field}`");
+        assert!(before.contains(&reason), "no {reason} in {before}");
+        assert!(
+            !before.contains("panicked") && !before.contains("unreachable"),
+            "{before}"
+        );
+    }
+    let admitted = client::status_for(&client::client(), &envoy.url("/v1/a"), "k").await;
+    assert_eq!(admitted, Some(200));
+    assert_eq!(envoy.vm_deaths().await, 0, "{log}");
 }

@@ -24,6 +24,7 @@
 //! | `outages` | behaviour while a part is down, and when it is back |
 //! | `store_down` | three sidecars whose Redis fails in every way, under load |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
+//! | `withheld` | Envoys that withhold calls from the filter |
 //! | `in_force` | what shows which configuration is in force, and why one is not |
 //! | `reload` | replacing the policy while requests are served |
 //! | `apart` | rules and plugins that must not affect each other |
@@ -83,3 +84,4 @@ mod together;
 mod top;
 mod traces;
 mod wire;
+mod withheld;

@@ -1,4 +1,5 @@
-//! A call as a whole: one that runs too late, keys that cannot be read, logs larger than any history.
+//! A call as a whole: one that runs too late, keys that cannot be read, what is written and read, logs larger than any
+//! history.
 
 use crate::expiry::{every_algorithm, take};
 use crate::lua::Lua;
@@ -156,6 +157,88 @@ fn s16_a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
     // The wait for one unit follows from the oldest entry, which is intact; the wait for thirty cannot be computed.
     assert!(answers[0].is_ok_and(|outcome| !outcome.admitted));
     assert_eq!(answers[1], Err(BrokenState));
+}
+
+/// A number of a section of Redis's INFO.
+fn info(lua: &mut Lua, section: &str, name: &str) -> u64 {
+    let text: String = redis::cmd("INFO")
+        .arg(section)
+        .query(&mut lua.connection)
+        .expect("an answer");
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let digits = line.and_then(|rest| rest.split([',', '\r']).next());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// Commands that read or write one field of a hash, those of scripts included.
+fn fields_touched(lua: &mut Lua) -> u64 {
+    ["cmdstat_hget:calls=", "cmdstat_hset:calls="]
+        .map(|name| info(lua, "commandstats", name))
+        .iter()
+        .sum()
+}
+
+#[test]
+fn a_denial_and_a_peek_write_nothing() {
+    let mut lua = Lua::start();
+    for bucket in every_algorithm(60 * SECOND) {
+        let ask = |lua: &mut Lua, cost, peek| {
+            let decision = Decision {
+                takes: vec![Take { bucket: 0, cost }],
+                peek,
+                receipts: Vec::new(),
+            };
+            let batch = Batch {
+                buckets: vec![bucket.clone()],
+                decisions: vec![decision],
+            };
+            lua.decide(Some(NOW_US), &batch)[0].admitted
+        };
+        let writes = |lua: &mut Lua| info(lua, "persistence", "rdb_changes_since_last_save:");
+        let empty = writes(&mut lua);
+        assert!(ask(&mut lua, 149, false));
+        let before = writes(&mut lua);
+        assert!(before > empty, "an admission is written");
+        for _ in 0..50 {
+            assert!(!ask(&mut lua, 2, false), "{}", bucket.key);
+            assert!(!ask(&mut lua, 2, true) && ask(&mut lua, 1, true));
+        }
+        assert_eq!(writes(&mut lua) - before, 0, "{}", bucket.key);
+    }
+}
+
+/// A give-back rewrites every block between its record and the newest one.
+#[test]
+fn a_give_back_far_back_in_a_log_touches_few_blocks_and_returns_nothing() {
+    // Of lua/rare.lua.
+    const REACH: u64 = 1_024;
+    const RECORDS: u64 = 2;
+    let mut lua = Lua::start();
+    // Small blocks: the reach is counted in blocks.
+    lua.use_blocks_of(RECORDS as usize);
+    let bucket = log(1_000_000);
+    let one = batch(std::slice::from_ref(&bucket), &[&[0]]);
+    let count = 2 * REACH * RECORDS;
+    let times: Vec<u64> = (0..count).map(|n| NOW_US + n).collect();
+    lua.decide_all(&times, &one);
+    let now_us = NOW_US + count;
+    let mut give_back = |back: u64| {
+        let before = fields_touched(&mut lua);
+        let returned = lua.try_give_back(Some(now_us), &bucket, 1, now_us - back);
+        (
+            returned.expect("an answer"),
+            fields_touched(&mut lua) - before,
+        )
+    };
+    // A search takes two steps for each bit of the number of records at most.
+    let search = 2 * u64::from(count.ilog2()) + 4;
+    let (returned, touched) = give_back(count);
+    assert!(returned == 0 && touched <= search, "{returned}, {touched}");
+    let (returned, touched) = give_back((REACH + 2) * RECORDS);
+    assert!(returned == 0 && touched <= search, "{returned}, {touched}");
+    let (returned, touched) = give_back((REACH - 1) * RECORDS);
+    let most = 2 * REACH + search;
+    assert!(returned == 1 && touched <= most, "{returned}, {touched}");
 }
 
 /// Three bytes for the number of blocks were enough for 302 million entries only. The state is synthetic: a log filled to

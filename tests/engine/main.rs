@@ -11,14 +11,14 @@
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
 //! | `calendar.rs` | calendar windows: edges, other clocks, other rules |
-//! | `calls.rs` | calls that run too late, keys that cannot be read, logs larger than any history |
+//! | `calls.rs` | calls that run too late, keys that cannot be read, what a call reads and writes, logs larger than any history |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
 //! | `checked.rs` | the same of whole histories, by a checker that knows nothing of the engine |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
 //! | `leases.rs`, `lease_world.rs`, `lease_run.rs`, `lease_filters.rs`, `lease_checks.rs` | several sidecars with leases on one key, and their filters, in virtual time, on both stores |
 //! | `overrides_script.rs` | the script of the overrides by itself |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
-//! | `sizes.rs` | the calculator beside MEMORY USAGE |
+//! | `sizes.rs` | the calculator beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
 //! | `concurrency.rs` | many callers, real time |
 //! | `write_back.rs` | what was admitted elsewhere, recorded afterwards |
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |

@@ -1,7 +1,8 @@
-//! The size calculator, compared with MEMORY USAGE.
+//! The size calculator, compared with MEMORY USAGE; and that a log does not grow while it is in use.
 
 use crate::expiry::every_algorithm;
 use crate::lua::Lua;
+use redis::Commands;
 use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Take};
 
 const SECOND: u64 = 1_000_000;
@@ -46,6 +47,30 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Blocks whose records have all expired are deleted while the log is in use, not only when its key expires.
+#[test]
+fn a_busy_log_keeps_the_blocks_of_one_window() {
+    // Of lua/decide.lua.
+    const BLOCK: u64 = 18;
+    const BLOCKS: u64 = 10;
+    let mut lua = Lua::start();
+    let window_us = BLOCKS * BLOCK * SECOND;
+    for mut bucket in every_algorithm(window_us).drain(..2) {
+        if let Algorithm::SlidingWindow { precision_us, .. } = &mut bucket.spec.algorithm {
+            *precision_us = SECOND;
+        }
+        bucket.spec.quota = 2_000_000;
+        fill(&mut lua, &bucket, 0, 10 * BLOCKS * BLOCK, SECOND);
+        let fields: u64 = lua.connection.hlen(&bucket.key).expect("an answer");
+        // The head, with the open block; a window of ten blocks may begin and end inside one.
+        assert!(
+            (BLOCKS..=1 + BLOCKS + 1).contains(&fields),
+            "{}: {fields} fields",
+            bucket.key
+        );
+    }
 }
 
 /// Admits one request at a time until the log has this many entries.

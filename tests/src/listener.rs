@@ -32,8 +32,16 @@ pub fn from_file(config: &mut Value, folder: &Path) -> Value {
 /// # Panics
 /// It cannot be written.
 pub fn write_listener(folder: &Path, listener: &Value) {
+    write_listeners(folder, std::slice::from_ref(listener));
+}
+
+/// Likewise, with several.
+///
+/// # Panics
+/// It cannot be written.
+pub fn write_listeners(folder: &Path, listeners: &[Value]) {
     let file = folder.join("lds.new");
-    let text = json!({ "resources": [listener] }).to_string();
+    let text = json!({ "resources": listeners }).to_string();
     std::fs::write(&file, text).expect("a file of the test's own");
     std::fs::rename(file, folder.join("lds.json")).expect("a file of the test's own");
 }

@@ -1,0 +1,99 @@
+//! Envoys that withhold calls from the filter by their `capability_restriction_config`: each such call fails, and none ends
+//! the VM.
+
+use serde_json::{Map, Value, json};
+use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::{client, upstream};
+
+use crate::support::{per_key, plugin, policy};
+
+/// What the filter calls, and what Envoy calls in it.
+const ALL: [&str; 30] = [
+    "clock_time_get",
+    "proxy_continue_stream",
+    "proxy_define_metric",
+    "proxy_dequeue_shared_queue",
+    "proxy_enqueue_shared_queue",
+    "proxy_get_buffer_bytes",
+    "proxy_get_header_map_pairs",
+    "proxy_get_header_map_value",
+    "proxy_get_property",
+    "proxy_http_call",
+    "proxy_increment_metric",
+    "proxy_log",
+    "proxy_on_configure",
+    "proxy_on_context_create",
+    "proxy_on_delete",
+    "proxy_on_http_call_response",
+    "proxy_on_queue_ready",
+    "proxy_on_request_body",
+    "proxy_on_request_headers",
+    "proxy_on_request_trailers",
+    "proxy_on_response_headers",
+    "proxy_on_tick",
+    "proxy_on_vm_start",
+    "proxy_register_shared_queue",
+    "proxy_replace_header_map_value",
+    "proxy_send_local_response",
+    "proxy_set_effective_context",
+    "proxy_set_property",
+    "proxy_set_tick_period_milliseconds",
+    "random_get",
+];
+
+#[tokio::test]
+async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 1, "1h"), folder.path()).await;
+    let mut rules = per_key("deny");
+    rules[0]["reply"] = json!({ "on_admitted": true });
+    let (decided, undecided) = ([200, 429, 429], [503; 3]);
+    for (key, statuses, withheld) in [
+        (
+            "no timer",
+            decided,
+            &[
+                "proxy_set_tick_period_milliseconds",
+                "proxy_dequeue_shared_queue",
+            ][..],
+        ),
+        (
+            "nothing is told, and the timer wakes who waits",
+            decided,
+            &[
+                "proxy_define_metric",
+                "proxy_get_property",
+                "proxy_increment_metric",
+                "proxy_log",
+                "proxy_register_shared_queue",
+                "proxy_replace_header_map_value",
+                "proxy_set_property",
+            ],
+        ),
+        (
+            "answers have no status",
+            undecided,
+            &["proxy_get_header_map_value", "proxy_enqueue_shared_queue"],
+        ),
+        ("no callouts", undecided, &["proxy_http_call"]),
+    ] {
+        let allowed = ALL.iter().filter(|name| !withheld.contains(name));
+        let allowed: Map<String, Value> = allowed
+            .map(|name| ((*name).to_owned(), json!({})))
+            .collect();
+        let restrict = |config: &mut Value| {
+            let filter = format!("{MANAGER}/http_filters/0/typed_config/config");
+            at(config, &filter)["capability_restriction_config"] =
+                json!({ "allowed_capabilities": allowed });
+        };
+        let (plugin, upstream) = (Some(plugin(rules.clone())), upstream::start().await);
+        let envoy =
+            Envoy::start_with(folder.path(), sidecar.port, upstream, plugin, restrict).await;
+        for status in statuses {
+            let answer = client::status_for(&client::client(), &envoy.url("/"), key).await;
+            assert_eq!(answer, Some(status), "{key}: {}", envoy.log());
+        }
+        assert_eq!(envoy.vm_deaths().await, 0, "{key}: {}", envoy.log());
+    }
+}
