@@ -9,18 +9,20 @@ def rates(**some):
 
 
 def limit(name, denied=0, since=None, last=None):
-    return {"name": name, "now": rates(denied=denied), "since": since and NOW - since, "last": last and NOW - last}
+    since, last = since and NOW - since, last and NOW - last
+    return {"name": name, "now": rates(denied=denied), "denies": last is not None and NOW - last < 30_000, "since": since, "last": last}
 
 
 def view(**changed):
     quiet = {
-        "now": NOW, "started": NOW - 3_600_000, "store": {"name": "Redis", "state": "answers"},
-        "policy": {"epoch": 3, "refused": None}, "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [],
+        "now": NOW, "started": NOW - 3_600_000, "store": {"name": "Redis", "state": "answers", "sidecars": 2},
+        "policy": {"epoch": 3, "refused": None}, "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [], "failing": [],
     }
     return {**quiet, **changed}
 
 
-LOST = {"name": "Redis", "state": "lost", "since_ms": NOW - 60_000, "why": "no answer from the store within 20ms"}
+LOST = {"name": "Redis", "state": "lost", "since_ms": NOW - 60_000, "why": "no answer from the store within 20ms", "sidecars": 2}
+MEMORY = {"name": "the sidecar's memory", "state": "answers", "sidecars": 1}
 BACK = [{"kind": "store_back", "at_ms": NOW - 5_000, "detail": "after 4.5 s", "times": 1}]
 SHARES = {"limit": "a", "denied_total": 1000, "most_denied": [{"subject": "0123456789ab", "count": 970, "error": 3}]}
 MANY = {**SHARES, "most_denied": [{"subject": "0123456789ab", "count": 40, "error": 3}]}
@@ -97,7 +99,11 @@ def totals(page, folder, monitor):
     found = page.evaluate("""async () => {
         const { RateHistory, ALL } = await import("/page/rates.js");
         const series = (...names) => names.map((name) => ({ name }));
-        const at = (second, ...counts) => ({ at_ms: 1000 * second, counts: counts.map((denied) => [10 * denied, denied, 0, 0, 0]) });
+        const sum = (rows) => rows.reduce((all, row) => all.map((count, kind) => count + row[kind]), [0, 0, 0, 0, 0]);
+        const at = (second, ...denied) => {
+            const counts = denied.map((count) => [10 * count, count, 0, 0, 0]);
+            return { at_ms: 1000 * second, counts, total: sum(counts) };
+        };
         const history = new RateHistory();
         const add = (started_ms, names, sample) => history.add({ started_ms, series: series(...names), sample });
         const ends = () => history.runs().map((run) => [run[0].at / 1000, run.at(-1).at / 1000]);
@@ -126,6 +132,16 @@ def totals(page, folder, monitor):
         for (let second = 41; second < 1000; second++) add(2, ["b", "a"], at(second, 1, 1000));
         const all = history.runs().flat();
         found.bounded = all.length < 320 && 1000 * 999 - all[0].at < 320_000;
+        // The clock is set back by an hour, and then requests are denied.
+        for (let second = 1; second <= 60; second++) add(3, ["a"], at(10000 + second, 0));
+        for (let second = 1; second < 600; second++) add(3, ["a"], at(6460 + second, 100 * second));
+        const after = history.runs("a").flat();
+        found.step = [history.now("a").denied, after.every((point) => point.denied >= 0), after.length < 320];
+        // One who comes now gets what the sidecar kept, in whatever order.
+        const late = new RateHistory();
+        late.past({ started_ms: 3, series: series("a"), samples: [at(10059, 59), at(10060, 60), at(6461, 61), at(6462, 62)] });
+        late.add({ started_ms: 3, series: series("a"), sample: at(6463, 63) });
+        found.late = [late.now("a").denied, Math.min(...late.runs("a").flat().map((point) => point.denied))];
         return found;
     }""")
     assert found == {
@@ -137,4 +153,69 @@ def totals(page, folder, monitor):
         "two": [[0, 10], [13, 14]],
         "hole": [0, 2],
         "bounded": True,
+        "step": [100, True, True],
+        "late": [1, 1],
     }, found
+
+
+def many(page, folder, monitor):
+    """thousands of limits cost little: rates are computed once, and none for limits without decisions"""
+    steps, rows = page.evaluate("""async () => {
+        const { RateHistory } = await import("/page/rates.js");
+        const { limits } = await import("/page/limits.js");
+        const names = (count) => [...Array(count).keys()].map((number) => ({ name: `limit-${number}`, windows: [] }));
+        const [policy, series, history] = [{ limits: names(2000) }, names(129), new RateHistory()];
+        const snapshot = (second) => ({ started_ms: 1, policy, series, sample: {
+            at_ms: 1000 * second, total: [1290 * second, 0, 0, 0, 0], counts: series.map(() => [10 * second, 0, 0, 0, 0]),
+        } });
+        for (let second = 0; second < 310; second++) history.add(snapshot(second));
+        // Every count of a sample is looked up in a Map.
+        const get = Map.prototype.get;
+        let steps = 0;
+        Map.prototype.get = function (key) { steps += 1; return get.call(this, key); };
+        try {
+            history.add(snapshot(310));
+            const rows = limits(snapshot(310), history);
+            return [steps, rows.map((row) => [row.now.admitted, row.runs.length])];
+        } finally {
+            Map.prototype.get = get;
+        }
+    }""")
+    assert rows == 129 * [[10, 1]] + 1871 * [[0, 0]], rows
+    # At most two for each sample and charted limit; it was more than a million with rates of all limits for all samples.
+    assert steps < 2 * 310 * 129, steps
+
+
+def left_out(page, folder, monitor):
+    """a limit whose earlier counts were not kept has a rate as soon as two snapshots have it, and never one from 0"""
+    found = page.evaluate("""async () => {
+        const { RateHistory, ALL } = await import("/page/rates.js");
+        const history = new RateHistory();
+        const sample = (second, total, ...counts) => ({ at_ms: 1000 * second, total: [0, total, 0, 0, 0],
+            counts: counts.map((denied) => denied === null ? null : [0, denied, 0, 0, 0]) });
+        const found = [];
+        history.past({ started_ms: 1, left_out: true, series: [{ name: "a" }, { name: "new" }], samples: [sample(1, 900, 1, null), sample(2, 1000, 2, 5)] });
+        for (let second = 3; second < 40; second++) {
+            history.add({ started_ms: 1, sample: sample(second, 800 + 100 * second, second, 1, 99 * second), series: [
+                { name: "a", charted: true }, { name: "new", charted: true }, { name: "b", charted: false }] });
+            found.push([history.now("b").denied, history.now("a").denied, history.now(ALL).denied]);
+        }
+        return [found[0], found[1], found.at(-1), history.runs("a").flat().length, history.runs("b").length, history.runs("new")[0][0].at];
+    }""")
+    assert found == [[0, 1, 100], [99, 1, 100], [99, 1, 100], 39, 0, 2000], found
+
+
+def means(page, folder, monitor):
+    """the chart's table has the true means, however often samples were taken"""
+    found = page.evaluate("""async () => {
+        const { RateHistory } = await import("/page/rates.js");
+        const history = new RateHistory();
+        const samples = [[0, 0], [5, 500], [10, 1000], [11, 1000], [12, 1000], [13, 1000], [14, 1000], [15, 1000]];
+        history.past({ started_ms: 1, series: [{ name: "a" }], samples: samples.map(([second, admitted]) => ({
+            at_ms: 1000 * second, total: [admitted, 0, 0, 0, 0], counts: [[admitted, 0, 0, 0, 0]] })) });
+        return [history.mean("a", 0, 15000).admitted, history.mean("a", 15000, 30000) ?? null];
+    }""")
+    assert found == [1000 / 15, None], found
+
+
+IN_ORDER = [sentences, leases, totals, many, left_out, means]

@@ -1,7 +1,8 @@
 // The live page: receives the sidecar's messages, keeps them and shows them. Text is set as text, never as markup.
 
 import { Chart, Spark } from "./chart.js";
-import { ALL, NOW_MS, RateHistory } from "./rates.js";
+import { limits } from "./limits.js";
+import { ALL, RateHistory } from "./rates.js";
 import { clock, event as described, leasesText, limitName, percent, rate, requests, summarize, span, windowText } from "./summary.js";
 import { listen } from "./stream.js";
 
@@ -35,26 +36,6 @@ function rows(parent, items, make, show) {
   });
 }
 
-/** The limits of the policy, and others that had decisions in the last minutes. */
-function limits(now) {
-  const windows = new Map(snapshot.policy.limits.map((limit) => [limit.name, limit.windows]));
-  const series = new Map(snapshot.series.map((one) => [one.name, one]));
-  const names = [...windows.keys(), ...[...series.keys()].filter((name) => !windows.has(name))];
-  return names
-    .map((name) => ({
-      name,
-      windows: windows.get(name),
-      since: series.get(name)?.denying_since_ms ?? undefined,
-      last: series.get(name)?.denying_last_ms ?? undefined,
-      now: history.now(name),
-      runs: history.runs(name),
-    }))
-    .filter((limit) => limit.windows || limit.runs.some((run) => run.some((point) => requests(point) > 0)))
-    .map((limit) => ({ ...limit, denies: limit.last !== undefined && now - limit.last < 2 * NOW_MS }))
-    // Denying limits come first; otherwise rows keep their order.
-    .sort((a, b) => b.denies - a.denies);
-}
-
 function show_status(summary) {
   byId("status").dataset.tone = summary.tone;
   setText(byId("chip"), summary.chip);
@@ -76,18 +57,16 @@ function show_chart(now) {
     return { at: event.at_ms, tone, label: `${clock(event.at_ms, now)} ${label}` };
   });
   chart.draw({ runs, now, span: history.span(now), marks });
-  if (byId("numbers").open) show_numbers(runs, now);
+  if (byId("numbers").open) show_numbers(now);
 }
 
 /** The chart as a table, for those who cannot see it: means over 15 seconds. */
-function show_numbers(runs, now) {
+function show_numbers(now) {
   const QUARTER_MS = 15_000;
-  const points = runs.flat();
   const quarters = [];
   for (let end = now; end > now - history.span(now); end -= QUARTER_MS) {
-    const within = points.filter((point) => point.at > end - QUARTER_MS && point.at <= end);
-    const mean = (kind) => within.reduce((sum, point) => sum + point[kind], 0) / within.length;
-    if (within.length) quarters.push([clock(end - QUARTER_MS, now), ...["admitted", "denied", "unavailable"].map((kind) => rate(mean(kind)))]);
+    const mean = history.mean(selected, end - QUARTER_MS, end);
+    if (mean) quarters.push([clock(end - QUARTER_MS, now), rate(mean.admitted), rate(mean.denied), rate(mean.unavailable)]);
   }
   const make = () => {
     const row = document.createElement("tr");
@@ -247,9 +226,10 @@ function show() {
     if (unreachable_since !== undefined) show_status(summarize({ now, unreachable_since }));
     return;
   }
-  const all = limits(now);
+  const all = limits(snapshot, history);
   const { store, policy, events, started_ms: started } = snapshot;
-  show_status(summarize({ now, unreachable_since, store, policy, limits: all, total: history.now(), top: snapshot.top.limits, events, started }));
+  const [total, failing] = [history.now(), history.failing()];
+  show_status(summarize({ now, unreachable_since, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, started }));
   show_chart(now);
   show_limits(all, now);
   show_top();

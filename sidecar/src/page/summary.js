@@ -1,10 +1,13 @@
 // The current state in one sentence: who is being limited, by what, since when, and whether clients or our side are the cause. Pure.
 
+/** Made once: `toLocaleString` makes one for each number, which is slow with thousands of limits. */
+const NUMBER = new Intl.NumberFormat("en");
+
 /** A rate for people: `0`, `0.4`, `12`, `1,234`. */
 export function rate(value) {
   if (value > 0 && value < 0.05) return "<0.1";
   const rounded = value < 9.95 ? Math.round(value * 10) / 10 : Math.round(value);
-  return rounded.toLocaleString("en");
+  return NUMBER.format(rounded);
 }
 
 /** A share of 1 as percent; 0 % and 100 % are shown only where they are exact. */
@@ -41,14 +44,14 @@ export function windowText({ quota, per_ms, calendar, burst }) {
     : per_ms % 1_000 === 0 ? `${per_ms / 1_000} s`
     : `${per_ms} ms`);
   const at_once = burst === undefined || burst === quota ? "" : `, ${burst} at once`;
-  return `${quota.toLocaleString("en")} per ${per}${at_once}`;
+  return `${NUMBER.format(quota)} per ${per}${at_once}`;
 }
 
 /** What leases hold and have spent: `Leases hold 20 units; 300 were spent without a call.` Empty without leases. */
 export function leasesText(leases) {
   if (!leases) return "";
   const { held, spent } = leases;
-  return `Leases hold ${held.toLocaleString("en")} unit${held === 1 ? "" : "s"}; ${spent.toLocaleString("en")} were spent without a call.`;
+  return `Leases hold ${NUMBER.format(held)} unit${held === 1 ? "" : "s"}; ${NUMBER.format(spent)} were spent without a call.`;
 }
 
 /** The name of a series for people. */
@@ -91,7 +94,8 @@ const RECENT_MS = 300_000;
 const SETTLING_MS = 10_000;
 
 /**
- * `view`: `{ now, unreachable_since, store, policy, limits: [{ name, now: rates, since, last }], total: rates, top, events, started }`,
+ * `view`: `{ now, unreachable_since, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
+ * failing, top, events, started }`,
  * where `unreachable_since` is when the sidecar became unreachable, if it is. Returns `{ tone, chip, headline, notes }`; the tone
  * is `wait`, `calm`, `them` or `us`.
  */
