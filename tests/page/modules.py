@@ -26,6 +26,7 @@ MEMORY = {"name": "the sidecar's memory", "state": "answers", "sidecars": 1}
 BACK = [{"kind": "store_back", "at_ms": NOW - 5_000, "detail": "after 4.5 s", "times": 1}]
 SHARES = {"limit": "a", "denied_total": 1000, "most_denied": [{"subject": "0123456789ab", "count": 970, "error": 3}]}
 MANY = {**SHARES, "most_denied": [{"subject": "0123456789ab", "count": 40, "error": 3}]}
+SPARSE = [limit("a", 0, since=180_000, last=12_000), limit("b")]
 A = [limit("a", 120, since=180_000, last=500), limit("b")]
 MORE = [limit("b", 12, 40_000, 500), limit("", 0.3, 1_000, 500), *A, limit("c", 1, 7_500_000, 500)]
 
@@ -42,6 +43,9 @@ SENTENCES = [
     (view(limits=A, total=rates(denied=120, admitted=30)), "them", "429s: 120/s on a for 3 min.", "80 % of 150 requests/s are denied."),
     (view(limits=MORE, total=rates(denied=133)), "them",
      "429s: 120/s on a for 3 min, 12/s on b for 40 s and 2 more limits.", "100 % of 133 requests/s are denied."),
+    # A denial each 15 seconds.
+    (view(limits=SPARSE, total=rates(admitted=3)), "them", "429s: on a for 3 min, the last 12 s ago.", None),
+    (view(limits=SPARSE), "them", "429s: on a for 3 min, the last 12 s ago.", None),
     (view(store=LOST, total=rates(unavailable=35)), "us", "Redis has not answered since 22:12:20.",
      "35 requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503."),
     (view(store=LOST), "us", "Redis has not answered since 22:12:20.", "No answer from the store within 20ms. The sidecar keeps retrying."),
@@ -77,6 +81,7 @@ def sentences(page, folder, monitor):
         )
         assert (summary["tone"], summary["headline"]) == (tone, headline), (state, summary)
         assert note is None or note in summary["notes"], (state, summary)
+        assert "NaN" not in str(summary), summary
 
 
 # What leases hold and have spent, and the line that it must give.

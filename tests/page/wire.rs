@@ -11,7 +11,7 @@ use sluicegate_tests::sidecar::Sidecar;
 
 const POLICY: &str = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
 /// The sidecar's own bound.
-const MAX_VIEWERS: usize = 32;
+pub const MAX_VIEWERS: usize = 32;
 
 async fn ask(sidecar: &Sidecar, path: &str) -> Response {
     let url = format!("http://127.0.0.1:{}{path}", sidecar.admin_port);

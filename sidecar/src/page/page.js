@@ -43,7 +43,7 @@ function show_status(summary) {
   rows(byId("notes"), summary.notes, () => element("li"), (row, note) => setText(row, note));
   // Screen readers announce only the kind of state: the numbers change each second.
   setText(byId("spoken"), summary.chip);
-  document.title = summary.tone === "them" ? `${rate(history.now().denied)}/s 429 · Sluicegate` : `${summary.chip} · Sluicegate`;
+  document.title = summary.tone === "them" && history.now().denied > 0 ? `${rate(history.now().denied)}/s 429 · Sluicegate` : `${summary.chip} · Sluicegate`;
 }
 
 function show_chart(now) {

@@ -59,17 +59,19 @@ export function limitName(name) {
   return name === "" ? "(unknown limit)" : name;
 }
 
-/** Limits that deny right now, the busiest first: `{ name, rate, share, since }`. */
+/** Limits with a run of denials that goes on, the busiest first: `{ name, key, rate, since, last }`. */
 function denying(view) {
   return view.limits
-    .filter((limit) => limit.now.denied > 0)
-    .map((limit) => ({ name: limitName(limit.name), key: limit.name, rate: limit.now.denied, since: limit.since }))
+    .filter((limit) => limit.denies)
+    .map(({ name, now, since, last }) => ({ name: limitName(name), key: name, rate: now.denied, since, last }))
     .sort((a, b) => b.rate - a.rate);
 }
 
 function limiting(view, all) {
   const [first, second] = all;
-  const one = (limit) => `${rate(limit.rate)}/s on ${limit.name} for ${span(view.now - limit.since)}`;
+  const one = ({ name, rate: denied, since, last }) => (denied > 0
+    ? `${rate(denied)}/s on ${name} for ${span(view.now - since)}`
+    : `on ${name} for ${span(view.now - since)}, the last ${span(view.now - last)} ago`);
   const parts = [one(first)];
   if (second) parts.push(one(second));
   const more = all.length - 2;
@@ -144,7 +146,7 @@ export function summarize(view) {
     headline = `${limiting(view, all)}.`;
     const who = whom(view, all[0]);
     if (who) notes.push(who);
-    notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
+    if (total.denied > 0) notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
   } else {
     headline = "Nobody is being limited.";
     const admitted = total.admitted > 0 ? `${rate(total.admitted)} requests/s are admitted.` : "No requests right now.";
