@@ -79,3 +79,24 @@ pub fn stream(feed: &Feed) -> Option<Response> {
     // Tells proxies, such as nginx, to pass each event on at once.
     Some(([("x-accel-buffering", "no")], Sse::new(events)).into_response())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::telemetry::labels::FailureKind;
+
+    #[test]
+    fn the_page_explains_every_kind_of_store_failure() {
+        let (_, explained) = include_str!("page/summary.js")
+            .split_once("const FAILED = {")
+            .unwrap();
+        let (explained, _) = explained.split_once("};").unwrap();
+        let lines = explained
+            .lines()
+            .filter_map(|line| line.trim().split_once(": "));
+        let kinds = FailureKind::ALL.iter().map(|kind| kind.name());
+        assert_eq!(
+            lines.map(|(kind, _)| kind).collect::<Vec<_>>(),
+            kinds.collect::<Vec<_>>()
+        );
+    }
+}

@@ -52,7 +52,14 @@ SENTENCES = [
     (view(store=LOST), "us", "Redis has not answered since 22:12:20.", "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise."),
     # Both at once: the trouble on our side comes first.
     (view(store=LOST, limits=A, total=rates(denied=120)), "us", "Redis has not answered since 22:12:20.", "429s: 120/s on a for 3 min."),
-    (view(total=rates(unavailable=2)), "us", "2 requests/s get no verdict in time.", None),
+    (view(total=rates(unavailable=2)), "us", "2 requests/s get no verdict.", "Each rule's when_unavailable lets them pass unmetered or answers 503."),
+    (view(total=rates(unavailable=2), failing=["timeout", "connection"]), "us", "2 requests/s get no verdict.",
+     "Redis answers, but too slowly: not within store_timeout."),
+    (view(total=rates(unavailable=2), failing=["timeout", "connection"]), "us", "2 requests/s get no verdict.", "Redis breaks connections."),
+    (view(total=rates(unavailable=2), failing=["state"]), "us", "2 requests/s get no verdict.",
+     "Redis has a key with data that the sidecar did not write; the sidecar's log has the error."),
+    (view(total=rates(unavailable=2), failing=["full"], store=MEMORY), "us", "2 requests/s get no verdict.",
+     "The sidecar's memory has reached the policy's memory_limit: new keys get no verdict until something expires."),
     # Requests without a verdict just after an outage belong to it.
     (view(total=rates(unavailable=2), events=BACK), "calm", "Nobody is being limited.",
      "Redis was down until 22:13:15; it came back after 4.5 s."),
@@ -81,6 +88,8 @@ def sentences(page, folder, monitor):
         )
         assert (summary["tone"], summary["headline"]) == (tone, headline), (state, summary)
         assert note is None or note in summary["notes"], (state, summary)
+        slow = any("too slowly" in one for one in summary["notes"])
+        assert slow == ("timeout" in state.get("failing", [])), (state, summary)
         assert "NaN" not in str(summary), summary
 
 

@@ -90,6 +90,19 @@ function whom(view, first) {
   return `Many subjects share ${those}: the most denied, ${most.subject}, gets ${percent(share)}. The limit may be too low for the demand.`;
 }
 
+/** What a failed store call of each kind means, after the store's name. */
+const FAILED = {
+  timeout: "answers, but too slowly: not within store_timeout",
+  connection: "breaks connections",
+  auth: "refuses the user or the password",
+  refused: "answers with an error, which the sidecar's log has",
+  reply: "answers with something that the sidecar cannot read",
+  state: "has a key with data that the sidecar did not write; the sidecar's log has the error",
+  late: "is too slow: decisions waited too long for the previous call",
+  overloaded: "is too slow: too many decisions wait for the previous call",
+  full: "has reached the policy's memory_limit: new keys get no verdict until something expires",
+};
+
 /** How long an outage or a start is mentioned afterwards: it may explain the current state. */
 const RECENT_MS = 300_000;
 /** Requests without a verdict up to this long after an outage belong to it. */
@@ -137,8 +150,9 @@ export function summarize(view) {
   } else if (total.unavailable > 0 && !settling) {
     tone = "us";
     chip = "Trouble on our side";
-    headline = `${rate(total.unavailable)} requests/s get no verdict in time.`;
-    notes.push(`${capital(view.store.name)} answers, but too slowly. Each rule's when_unavailable lets them pass unmetered or answers 503.`);
+    headline = `${rate(total.unavailable)} requests/s get no verdict.`;
+    for (const kind of view.failing) notes.push(`${capital(view.store.name)} ${FAILED[kind] ?? `fails: ${kind}`}.`);
+    notes.push("Each rule's when_unavailable lets them pass unmetered or answers 503.");
     if (all.length) notes.push(`${limiting(view, all)}.`);
   } else if (all.length) {
     tone = "them";
