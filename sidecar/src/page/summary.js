@@ -145,7 +145,9 @@ export function summarize(view) {
         `${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`,
       );
     }
-    notes.push("This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
+    notes.push(view.store.sidecars === 0
+      ? "This sidecar has never reached the store, so it has no share."
+      : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
     if (all.length) notes.push(`${limiting(view, all)}.`);
   } else if (total.unavailable > 0 && !settling) {
     tone = "us";
