@@ -75,7 +75,13 @@ SENTENCES = [
     (view(total=rates(shadow_denied=7)), "calm", "Nobody is being limited.", "Shadow rules would have denied 7 requests/s."),
     (view(started=NOW - 20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.", "Everything below is the last known state."),
+    (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.",
+     "If the sidecar is away, Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second."),
     ({"now": NOW, "unreachable_since": NOW - 9_000}, "us", "The sidecar does not answer.", None),
+    # It answers others: requests are decided.
+    ({"now": NOW, "unreachable_since": NOW - 9_000, "answers": True}, "wait",
+     "This page cannot get its data (too many viewers, or another token).",
+     "The sidecar itself answers. This page retries every second; reload it to enter another token."),
 ]
 
 

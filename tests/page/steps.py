@@ -2,6 +2,7 @@
 
 import time
 
+import viewers
 from chain import ask, report, within
 from page_checks import PHONE, SCREEN, fits, is_accessible, is_reached_by_keyboard, screenshot
 
@@ -238,5 +239,6 @@ def goodbye(page, folder, monitor):
 
 
 IN_ORDER = [
-    idle, attack, rates, who, loaded, outage, by_hand, views, refused, restart, sparse, idle_again, goodbye,
+    idle, attack, rates, who, loaded, outage, by_hand, views, refused, viewers.too_many, viewers.resumed,
+    viewers.other_clock, restart, sparse, idle_again, goodbye,
 ]

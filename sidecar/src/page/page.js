@@ -9,8 +9,12 @@ import { listen } from "./stream.js";
 const byId = (id) => document.getElementById(id);
 const history = new RateHistory();
 const chart = new Chart(byId("chart"), byId("readout"));
-/** The last snapshot, when it came by the browser's clock, since when the sidecar is unreachable, and when the viewer paused. */
-let snapshot, received_at, unreachable_since, paused_at;
+/** The last snapshot, when it came by the browser's clock, and when the viewer paused. */
+let snapshot, received_at, paused_at;
+/** Since when there is no data by the sidecar's clock, and whether the sidecar answers otherwise; empty while there is data. */
+let disconnected = {};
+/** A snapshot has come since the page connected. */
+let connected = false;
 /** The limit whose chart is shown. */
 let selected = ALL;
 
@@ -213,23 +217,27 @@ function show_events(now) {
 }
 
 function show_live() {
-  const state = paused_at !== undefined ? "paused" : unreachable_since !== undefined ? "no" : "yes";
+  const state = paused_at !== undefined ? "paused" : disconnected.unreachable_since !== undefined ? "no" : connected ? "yes" : "wait";
   byId("live").dataset.live = state;
-  setText(byId("live-text"), { no: "disconnected", paused: "paused", yes: "live" }[state]);
+  setText(byId("live-text"), { no: "disconnected", paused: "paused", wait: "connecting", yes: "live" }[state]);
+}
+
+/** The sidecar's clock, which all messages use; extrapolated from the last snapshot. */
+function sidecar_now() {
+  return snapshot ? snapshot.now_ms + ((paused_at ?? performance.now()) - received_at) : Date.now();
 }
 
 function show() {
   show_live();
-  // The sidecar's clock, which all messages use; extrapolated while the sidecar is unreachable.
-  const now = snapshot ? snapshot.now_ms + ((paused_at ?? performance.now()) - received_at) : Date.now();
+  const now = sidecar_now();
   if (!snapshot) {
-    if (unreachable_since !== undefined) show_status(summarize({ now, unreachable_since }));
+    if (disconnected.unreachable_since !== undefined) show_status(summarize({ now, ...disconnected }));
     return;
   }
   const all = limits(snapshot, history);
   const { store, policy, events, started_ms: started } = snapshot;
   const [total, failing] = [history.now(), history.failing()];
-  show_status(summarize({ now, unreachable_since, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, started }));
+  show_status(summarize({ now, ...disconnected, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, started }));
   show_chart(now);
   show_limits(all, now);
   show_top();
@@ -252,12 +260,13 @@ const handlers = {
   snapshot: (message) => {
     snapshot = message;
     received_at = performance.now();
-    unreachable_since = undefined;
+    disconnected = {};
+    connected = true;
     history.add(message);
     show();
   },
-  unreachable: () => {
-    unreachable_since ??= Date.now();
+  disconnected: (answers) => {
+    disconnected = { unreachable_since: disconnected.unreachable_since ?? sidecar_now(), answers };
     show();
   },
 };
@@ -267,6 +276,7 @@ let stop = listen("/page/stream", handlers);
 byId("pause").addEventListener("click", () => {
   paused_at = paused_at === undefined ? performance.now() : undefined;
   byId("pause").setAttribute("aria-pressed", paused_at !== undefined);
+  connected = false;
   if (paused_at === undefined) stop = listen("/page/stream", handlers);
   else stop();
   show();

@@ -108,27 +108,36 @@ const RECENT_MS = 300_000;
 /** Requests without a verdict up to this long after an outage belong to it. */
 const SETTLING_MS = 10_000;
 
-/**
- * `view`: `{ now, unreachable_since, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
- * failing, top, events, started }`,
- * where `unreachable_since` is when the sidecar became unreachable, if it is. Returns `{ tone, chip, headline, notes }`; the tone
- * is `wait`, `calm`, `them` or `us`.
- */
-export function summarize(view) {
-  if (view.unreachable_since !== undefined) {
-    const known = view.store !== undefined;
+/** What the page says without the sidecar's data. */
+function disconnected({ now, unreachable_since, answers, store }) {
+  const known = store === undefined ? [] : ["Everything below is the last known state."];
+  if (answers) {
     return {
-      tone: "us",
-      chip: "Sidecar unreachable",
-      headline: known
-        ? `The sidecar has not answered since ${clock(view.unreachable_since, view.now)}.`
-        : "The sidecar does not answer.",
-      notes: [
-        "Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second.",
-        ...(known ? ["Everything below is the last known state."] : []),
-      ],
+      tone: "wait",
+      chip: "No data",
+      headline: "This page cannot get its data (too many viewers, or another token).",
+      notes: ["The sidecar itself answers. This page retries every second; reload it to enter another token.", ...known],
     };
   }
+  return {
+    tone: "us",
+    chip: "Sidecar unreachable",
+    headline: store === undefined ? "The sidecar does not answer." : `The sidecar has not answered since ${clock(unreachable_since, now)}.`,
+    notes: [
+      "If the sidecar is away, Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second.",
+      ...known,
+    ],
+  };
+}
+
+/**
+ * `view`: `{ now, unreachable_since, answers, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
+ * failing, top, events, started }`, where `unreachable_since` is when the page stopped getting data, if it has, `answers` whether
+ * the sidecar answers otherwise, and `failing` the kinds of store failures just now. Returns `{ tone, chip, headline, notes }`;
+ * the tone is `wait`, `calm`, `them` or `us`.
+ */
+export function summarize(view) {
+  if (view.unreachable_since !== undefined) return disconnected(view);
   const notes = [];
   const all = denying(view);
   const { total } = view;
