@@ -106,6 +106,17 @@ def views(page, folder, monitor):
     page.emulate_media(color_scheme="light")
 
 
+def reordered(page, folder, monitor):
+    """the keyboard's focus stays on its limit when another one starts to deny"""
+    order = lambda: page.locator("#limits-rows .name").all_text_contents()
+    focused = lambda: page.evaluate("document.activeElement.textContent")
+    assert order() == ["per-client", "search", "strict"], order()
+    page.locator("#limits-rows .name", has_text="search").focus()
+    ask("deny strict")
+    within(SECONDS, "strict before search", lambda: order() == ["per-client", "strict", "search"])
+    assert focused() == "search", focused()
+
+
 def by_hand(page, folder, monitor):
     """theme, pause, selecting a limit and the chart's table work with the keyboard alone"""
     is_reached_by_keyboard(page)
@@ -239,6 +250,6 @@ def goodbye(page, folder, monitor):
 
 
 IN_ORDER = [
-    idle, attack, rates, who, loaded, outage, by_hand, views, refused, viewers.too_many, viewers.resumed,
+    idle, attack, rates, who, loaded, outage, by_hand, views, reordered, refused, viewers.too_many, viewers.resumed,
     viewers.other_clock, restart, sparse, idle_again, goodbye,
 ]

@@ -31,13 +31,20 @@ function element(name, text = "", classes = "") {
   return made;
 }
 
-/** Gives a list or table as many children as there are items, and reuses the existing ones. */
+/** Gives a list or table as many children as there are items, and reuses the existing ones: of the same name, if items have one. */
 function rows(parent, items, make, show) {
-  while (parent.children.length > items.length) parent.lastElementChild.remove();
+  const focused = document.activeElement;
+  const named = new Map([...parent.children].map((row) => [row.dataset.name, row]));
   items.forEach((item, at) => {
-    if (!parent.children[at]) parent.append(make());
-    show(parent.children[at], item);
+    const name = item?.name;
+    const shown = (name === undefined ? parent.children[at] : named.get(name)) ?? make();
+    if (name !== undefined) shown.dataset.name = name;
+    if (parent.children[at] !== shown) parent.insertBefore(shown, parent.children[at] ?? null);
+    show(shown, item);
   });
+  while (parent.children.length > items.length) parent.lastElementChild.remove();
+  // An element that moves loses the focus.
+  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
 }
 
 function show_status(summary) {
@@ -94,7 +101,7 @@ function limit_row() {
   head.scope = "row";
   const button = element("button", "", "name");
   button.type = "button";
-  button.addEventListener("click", () => select(row.dataset.limit === selected ? ALL : row.dataset.limit));
+  button.addEventListener("click", () => select(row.dataset.name === selected ? ALL : row.dataset.name));
   head.append(button, element("span", "", "quiet windows"));
   const trend = cell("cell", "td", "spark-column");
   row.spark = new Spark(trend);
@@ -104,7 +111,6 @@ function limit_row() {
 
 function show_limits(all, now) {
   rows(byId("limits-rows"), all, limit_row, (row, limit) => {
-    row.dataset.limit = limit.name;
     row.dataset.denies = limit.denies;
     const [head, , asked, denied, share, since] = row.children;
     setText(head.firstChild, limitName(limit.name));
