@@ -117,6 +117,21 @@ def reordered(page, folder, monitor):
     assert focused() == "search", focused()
 
 
+def unknown(page, folder, monitor):
+    """decisions on a limit that the policy does not have can be selected like a limit"""
+    ask("unknown limit")
+    name = page.locator("#limits-rows .name", has_text="(unknown limit)")
+    within(SECONDS, "its row", lambda: name.count() == 1)
+    chosen = lambda: page.evaluate("document.getElementById('pick').selectedOptions[0]?.textContent")
+    for limit in ("(unknown limit)", "search"):
+        page.locator("#limits-rows .name", has_text=limit).click()
+        assert chosen() == limit, chosen()
+    page.select_option("#pick", label="(unknown limit)")
+    assert name.get_attribute("aria-pressed") == "true"
+    within(SECONDS, "only its requests", lambda: text(page, "#now-admitted") == "0/s")
+    assert chosen() == "(unknown limit)", chosen()
+
+
 def by_hand(page, folder, monitor):
     """theme, pause, selecting a limit and the chart's table work with the keyboard alone"""
     is_reached_by_keyboard(page)
@@ -251,5 +266,5 @@ def goodbye(page, folder, monitor):
 
 IN_ORDER = [
     idle, attack, rates, who, loaded, outage, by_hand, views, reordered, refused, viewers.too_many, viewers.resumed,
-    viewers.other_clock, restart, sparse, idle_again, goodbye,
+    unknown, viewers.other_clock, restart, sparse, idle_again, goodbye,
 ]

@@ -59,3 +59,5 @@ def other_clock(page, folder, monitor):
     within(SECONDS, "live again", lambda: text(ahead, "#live-text") == text(page, "#live-text") == "live")
     monitor.expects_disconnect = False
     context.close()
+    # The new process has had no decisions on an unknown limit: what was selected is gone.
+    assert page.evaluate("document.getElementById('pick').selectedOptions[0]?.textContent") == "all limits"

@@ -15,8 +15,8 @@ let snapshot, received_at, paused_at;
 let disconnected = {};
 /** A snapshot has come since the page connected. */
 let connected = false;
-/** The limit whose chart is shown. */
-let selected = ALL;
+/** The limit whose chart is shown, and the choices: all limits or one. */
+let selected = ALL, picks = [ALL];
 
 /** Sets a text only if it changes: nothing is redrawn without need, and selected text stays selected. */
 function setText(target, text) {
@@ -123,12 +123,10 @@ function show_limits(all, now) {
     setText(share, limit.now.denied > 0 ? percent(limit.now.denied / requests(limit.now)) : "–");
     setText(since, limit.denies ? clock(limit.since, now) : limit.last ? `ended ${clock(limit.last, now)}` : "–");
   });
-  const options = [["", "all limits"], ...all.filter((limit) => limit.name !== "").map((limit) => [limit.name, limit.name])];
-  rows(byId("pick"), options, () => document.createElement("option"), (option, [value, text]) => {
-    option.value = value;
-    setText(option, text);
+  rows(byId("pick"), picks, () => document.createElement("option"), (option, limit) => {
+    setText(option, limit === ALL ? "all limits" : limitName(limit));
   });
-  byId("pick").value = selected ?? "";
+  byId("pick").selectedIndex = picks.indexOf(selected);
 }
 
 /** The most denied and the nearest of all limits together. */
@@ -241,6 +239,9 @@ function show() {
     return;
   }
   const all = limits(snapshot, history);
+  picks = [ALL, ...all.map((limit) => limit.name)];
+  // A reload may have removed the limit.
+  if (!picks.includes(selected)) selected = ALL;
   const { store, policy, events, started_ms: started } = snapshot;
   const [total, failing] = [history.now(), history.failing()];
   show_status(summarize({ now, ...disconnected, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, started }));
@@ -258,7 +259,7 @@ function select(limit) {
   show();
 }
 
-byId("pick").addEventListener("change", (event) => select(event.target.value === "" ? ALL : event.target.value));
+byId("pick").addEventListener("change", (event) => select(picks[event.target.selectedIndex]));
 byId("numbers").addEventListener("toggle", show);
 
 const handlers = {
