@@ -240,4 +240,34 @@ def means(page, folder, monitor):
     assert found == [1000 / 15, None], found
 
 
-IN_ORDER = [sentences, leases, totals, many, left_out, means]
+def axes(page, folder, monitor):
+    """large numbers are short, and no two labels of the chart overlap or are cut off, at any moment on a phone"""
+    found = page.evaluate("""async () => {
+        const { Chart } = await import("/page/chart.js");
+        const { rate } = await import("/page/summary.js");
+        const box = document.body.appendChild(document.createElement("div"));
+        box.className = "chart";
+        box.style.width = "309px";
+        const chart = new Chart(box, document.createElement("p"));
+        const problems = [];
+        await new Promise((resolve) => { new ResizeObserver(() => requestAnimationFrame(resolve)).observe(box); });
+        const room = box.getBoundingClientRect();
+        for (const [span, top] of [[60_000, 50_000], [300_000, 9_000]]) for (let now = 1_700_000_000_000; now < 1_700_000_060_000; now += 1_000) {
+            const point = { at: now, admitted: top, denied: 0, unavailable: 0 };
+            chart.draw({ runs: [[{ ...point, at: now - 1000 }, point]], now, span, marks: [] });
+            const boxes = [...box.querySelectorAll(".grid text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+            for (const [text, a] of boxes) {
+                if (a.left < room.left - 1 || a.right > room.right + 1) problems.push(`${text} is cut off`);
+                for (const [other, b] of boxes) {
+                    const apart = a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
+                    if (text !== other && !apart) problems.push(`${text} and ${other} overlap`);
+                }
+            }
+        }
+        box.remove();
+        return [[...new Set(problems)], [9999, 10194, 50000, 1234567].map(rate)];
+    }""")
+    assert found == [[], ["9,999", "10.2K", "50K", "1.23M"]], found
+
+
+IN_ORDER = [sentences, leases, totals, many, left_out, means, axes]

@@ -100,10 +100,10 @@ export class Chart {
     for (let at = Math.ceil((now - span) / every) * every; at <= now; at += every) {
       const x = this.x(at);
       make(this.grid, "path", { d: `M${x},${height - BOTTOM}v4` });
-      if (x < LEFT + LABEL / 2) continue; // It would overlap the value axis.
-      const anchor = x > width - LABEL / 2 ? "end" : "middle";
+      // It would overlap the value axis, or be cut off.
+      if (x < LEFT + LABEL / 2 || x > width - LABEL / 2) continue;
       const time = clock(at, at);
-      make(this.grid, "text", { x, y: height - 5, "text-anchor": anchor }).textContent = every < 60_000 ? time : time.slice(0, 5);
+      make(this.grid, "text", { x, y: height - 5, "text-anchor": "middle" }).textContent = every < 60_000 ? time : time.slice(0, 5);
     }
   }
 

@@ -2,10 +2,13 @@
 
 /** Made once: `toLocaleString` makes one for each number, which is slow with thousands of limits. */
 const NUMBER = new Intl.NumberFormat("en");
+/** From 10,000 on: three digits are enough, and fit on a phone. */
+const LARGE = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
-/** A rate for people: `0`, `0.4`, `12`, `1,234`. */
+/** A rate for people: `0`, `0.4`, `12`, `1,234`, `12.3K`. */
 export function rate(value) {
   if (value > 0 && value < 0.05) return "<0.1";
+  if (value >= 9_999.5) return LARGE.format(value);
   const rounded = value < 9.95 ? Math.round(value * 10) / 10 : Math.round(value);
   return NUMBER.format(rounded);
 }
