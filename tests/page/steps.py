@@ -132,6 +132,15 @@ def unknown(page, folder, monitor):
     assert chosen() == "(unknown limit)", chosen()
 
 
+def full_list(page, folder, monitor):
+    """overrides are among the events, and with more events than fit the page is still accessible"""
+    ask("change overrides")
+    within(SECONDS, "20 events", lambda: len(events(page)) >= 20)
+    assert events(page)[:2] == ["Override removed", "Override set"], events(page)
+    assert page.evaluate("(() => { const list = document.getElementById('events'); return list.scrollHeight > list.clientHeight; })()")
+    is_accessible(page, monitor.address)
+
+
 def by_hand(page, folder, monitor):
     """theme, pause, selecting a limit and the chart's table work with the keyboard alone"""
     is_reached_by_keyboard(page)
@@ -265,6 +274,6 @@ def goodbye(page, folder, monitor):
 
 
 IN_ORDER = [
-    idle, attack, rates, who, loaded, outage, by_hand, views, reordered, refused, viewers.too_many, viewers.resumed,
+    idle, attack, rates, who, loaded, outage, by_hand, views, reordered, refused, full_list, viewers.too_many, viewers.resumed,
     unknown, viewers.other_clock, restart, sparse, idle_again, goodbye,
 ]
