@@ -29,12 +29,13 @@ const SVG: &str = "image/svg+xml";
 const PAGE: &str = include_str!("page/page.html");
 
 /// The page's files: name, type, text.
-const FILES: [(&str, &str, &str); 8] = [
+const FILES: [(&str, &str, &str); 9] = [
     ("page.css", CSS, include_str!("page/page.css")),
     ("theme.js", JAVASCRIPT, include_str!("page/theme.js")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("stream.js", JAVASCRIPT, include_str!("page/stream.js")),
     ("rates.js", JAVASCRIPT, include_str!("page/rates.js")),
+    ("limits.js", JAVASCRIPT, include_str!("page/limits.js")),
     ("summary.js", JAVASCRIPT, include_str!("page/summary.js")),
     ("chart.js", JAVASCRIPT, include_str!("page/chart.js")),
     ("icon.svg", SVG, include_str!("page/icon.svg")),
@@ -77,4 +78,25 @@ pub fn stream(feed: &Feed) -> Option<Response> {
     let events = feed.subscribe()?;
     // Tells proxies, such as nginx, to pass each event on at once.
     Some(([("x-accel-buffering", "no")], Sse::new(events)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::telemetry::labels::FailureKind;
+
+    #[test]
+    fn the_page_explains_every_kind_of_store_failure() {
+        let (_, explained) = include_str!("page/summary.js")
+            .split_once("const FAILED = {")
+            .unwrap();
+        let (explained, _) = explained.split_once("};").unwrap();
+        let lines = explained
+            .lines()
+            .filter_map(|line| line.trim().split_once(": "));
+        let kinds = FailureKind::ALL.iter().map(|kind| kind.name());
+        assert_eq!(
+            lines.map(|(kind, _)| kind).collect::<Vec<_>>(),
+            kinds.collect::<Vec<_>>()
+        );
+    }
 }

@@ -30,7 +30,7 @@ def main(address, folder):
         page = context.new_page()
         monitor = page_checks.PageMonitor(page, address)
         page.goto(address)
-        for step in [modules.sentences, modules.leases, modules.totals, *steps.IN_ORDER]:
+        for step in [*modules.IN_ORDER, *steps.IN_ORDER]:
             report(f"page: {step.__doc__}")
             step(page, folder, monitor)
         monitor.assert_clean()

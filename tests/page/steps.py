@@ -2,6 +2,7 @@
 
 import time
 
+import viewers
 from chain import ask, report, within
 from page_checks import PHONE, SCREEN, fits, is_accessible, is_reached_by_keyboard, screenshot
 
@@ -105,6 +106,41 @@ def views(page, folder, monitor):
     page.emulate_media(color_scheme="light")
 
 
+def reordered(page, folder, monitor):
+    """the keyboard's focus stays on its limit when another one starts to deny"""
+    order = lambda: page.locator("#limits-rows .name").all_text_contents()
+    focused = lambda: page.evaluate("document.activeElement.textContent")
+    assert order() == ["per-client", "search", "strict"], order()
+    page.locator("#limits-rows .name", has_text="search").focus()
+    ask("deny strict")
+    within(SECONDS, "strict before search", lambda: order() == ["per-client", "strict", "search"])
+    assert focused() == "search", focused()
+
+
+def unknown(page, folder, monitor):
+    """decisions on a limit that the policy does not have can be selected like a limit"""
+    ask("unknown limit")
+    name = page.locator("#limits-rows .name", has_text="(unknown limit)")
+    within(SECONDS, "its row", lambda: name.count() == 1)
+    chosen = lambda: page.evaluate("document.getElementById('pick').selectedOptions[0]?.textContent")
+    for limit in ("(unknown limit)", "search"):
+        page.locator("#limits-rows .name", has_text=limit).click()
+        assert chosen() == limit, chosen()
+    page.select_option("#pick", label="(unknown limit)")
+    assert name.get_attribute("aria-pressed") == "true"
+    within(SECONDS, "only its requests", lambda: text(page, "#now-admitted") == "0/s")
+    assert chosen() == "(unknown limit)", chosen()
+
+
+def full_list(page, folder, monitor):
+    """overrides are among the events, and with more events than fit the page is still accessible"""
+    ask("change overrides")
+    within(SECONDS, "20 events", lambda: len(events(page)) >= 20)
+    assert events(page)[:2] == ["Override removed", "Override set"], events(page)
+    assert page.evaluate("(() => { const list = document.getElementById('events'); return list.scrollHeight > list.clientHeight; })()")
+    is_accessible(page, monitor.address)
+
+
 def by_hand(page, folder, monitor):
     """theme, pause, selecting a limit and the chart's table work with the keyboard alone"""
     is_reached_by_keyboard(page)
@@ -175,7 +211,7 @@ def outage(page, folder, monitor):
     ask("start redis")
     within(SECONDS, "Redis answers", lambda: text(page, "#store-state") == "Redis answers")
     assert events(page)[:2] == ["Redis back", "Redis down"], events(page)
-    wait_for_headline(page, "429s:", seconds=10)
+    wait_for_headline(page, "/s on per-client for", seconds=10)
     assert any(note.startswith("Redis was down until") for note in notes(page)), notes(page)
 
 
@@ -199,10 +235,31 @@ def restart(page, folder, monitor):
     assert page.locator("#chart svg").count() == 1
 
 
+def sparse(page, folder, monitor):
+    """429s in intervals of 13 seconds are one run: its start stays, and a screen reader is told nothing"""
+    row = page.locator("#limits-rows tr", has_text="per-client")
+    since = row.locator(".since").text_content()
+    denied = lambda: ask("count")["denied"]
+    page.evaluate("""window.said = [];
+        new MutationObserver(() => said.push(spoken.textContent)).observe(spoken, { childList: true, characterData: true, subtree: true })""")
+    for more in (True, False):
+        ask("stop traffic")
+        stopped = time.monotonic()
+        while time.monotonic() - stopped < 13:
+            assert row.locator(".since").text_content() == since, row.text_content()
+            assert row.get_attribute("data-denies") == "true" and text(page, "#chip") == "Clients over a limit", headline(page)
+            time.sleep(0.5)
+        report(f"      {headline(page)!r}")
+        if more:
+            before = denied()
+            ask("attack")
+            within(SECONDS, "a 429", lambda: denied() > before)
+    assert page.evaluate("said") == []
+
+
 def idle_again(page, folder, monitor):
-    """traffic stops, and the page says when the last 429 was"""
-    ask("stop traffic")
-    wait_for_headline(page, "Nobody is being limited", seconds=15)
+    """traffic has stopped, and the page says when the last 429 was"""
+    wait_for_headline(page, "Nobody is being limited", seconds=30 + SECONDS)
     within(SECONDS, "the last 429", lambda: any("The last 429 was" in note for note in notes(page)))
 
 
@@ -216,4 +273,7 @@ def goodbye(page, folder, monitor):
     wait_for_headline(page, "The sidecar has not answered since")
 
 
-IN_ORDER = [idle, attack, rates, who, loaded, outage, by_hand, views, refused, restart, idle_again, goodbye]
+IN_ORDER = [
+    idle, attack, rates, who, loaded, outage, by_hand, views, reordered, refused, full_list, viewers.too_many, viewers.resumed,
+    unknown, viewers.other_clock, restart, sparse, idle_again, goodbye,
+]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reqwest::Response;
+use serde_json::{Value, json};
 use sluicegate_tests::client::{client, post};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
@@ -10,7 +11,7 @@ use sluicegate_tests::sidecar::Sidecar;
 
 const POLICY: &str = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
 /// The sidecar's own bound.
-const MAX_VIEWERS: usize = 32;
+pub const MAX_VIEWERS: usize = 32;
 
 async fn ask(sidecar: &Sidecar, path: &str) -> Response {
     let url = format!("http://127.0.0.1:{}{path}", sidecar.admin_port);
@@ -160,6 +161,84 @@ async fn an_outage_before_the_first_viewer_is_among_the_events() {
     assert!(first.contains("\"state\":\"lost\""), "{first}");
 }
 
+/// The next snapshot of a stream.
+async fn snapshot(viewer: &mut Response) -> Value {
+    let heard = async {
+        let mut heard = String::new();
+        while !heard.contains("event: snapshot") || !heard.ends_with("\n\n") {
+            heard += &String::from_utf8_lossy(&viewer.chunk().await.unwrap().unwrap());
+        }
+        heard
+    };
+    let heard = tokio::time::timeout(Duration::from_secs(10), heard).await;
+    let heard = heard.expect("a snapshot");
+    let (_, data) = heard.rsplit_once("event: snapshot\ndata: ").unwrap();
+    serde_json::from_str(data.trim()).unwrap()
+}
+
+/// The first snapshot that is as it should be.
+async fn snapshot_in_which(
+    what: &str,
+    viewer: &mut Response,
+    holds: impl Fn(&Value) -> bool,
+) -> Value {
+    for _ in 0..20 {
+        let now = snapshot(viewer).await;
+        if holds(&now) {
+            return now;
+        }
+    }
+    panic!("no snapshot in which {what}");
+}
+
+/// Histories are kept of 128 limits, but whether a limit denies is known of every one.
+#[tokio::test]
+async fn each_of_many_limits_is_told_to_deny() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = |n: usize| {
+        format!(
+            "  limit-{n:03}: {{ algorithm: sliding_log, windows: [{{ quota: 1, per: 1h }}] }}\n"
+        )
+    };
+    let policy: String = (0..200).map(limit).collect();
+    let sidecar = Sidecar::start(&format!("limits:\n{policy}"), folder.path()).await;
+    let mut viewer = ask(&sidecar, "/page/stream").await;
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let decide = async |limit: usize| {
+        let check = json!({ "checks": [{ "limit": format!("limit-{limit:03}"), "key": "k" }] });
+        let (_, answer) = post(&url, json!({ "decisions": [check] }).to_string()).await;
+        answer
+    };
+    for n in 0..200 {
+        assert!(decide(n).await.contains("admitted"));
+    }
+    // Their counts are sampled before one of them denies.
+    snapshot_in_which("200 requests were admitted", &mut viewer, |now| {
+        let counts = now["sample"]["counts"].as_array().unwrap().iter();
+        counts.filter_map(|row| row[0].as_u64()).sum::<u64>() == 200
+    })
+    .await;
+    assert!(decide(150).await.contains("denied"));
+    let denying = |now: &Value| -> Vec<Value> {
+        let counts = now["sample"]["counts"].as_array().unwrap();
+        let series = now["series"].as_array().unwrap().iter().zip(counts);
+        series
+            .filter(|(series, _)| !series["denying_last_ms"].is_null())
+            .map(|(series, counts)| json!([series["name"], series["denies"], counts]))
+            .collect()
+    };
+    let denies = |now: &Value| !denying(now).is_empty();
+    let now = snapshot_in_which("a limit denies", &mut viewer, denies).await;
+    assert_eq!(denying(&now), [json!(["limit-150", true, [1, 1, 0, 0, 0]])]);
+    // Who comes now learns that some limits are missing in the past.
+    let mut late = ask(&sidecar, "/page/stream").await;
+    let mut heard = String::new();
+    while !heard.contains("event: snapshot") {
+        heard += &String::from_utf8_lossy(&late.chunk().await.unwrap().unwrap());
+    }
+    assert!(heard.contains("\"left_out\":true"), "{heard}");
+}
+
 #[tokio::test]
 async fn the_stream_tells_what_leases_hold_only_where_a_limit_has_some() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,16 +247,8 @@ async fn the_stream_tells_what_leases_hold_only_where_a_limit_has_some() {
     for (policy, told) in [(POLICY, false), (leased.as_str(), true)] {
         let sidecar = Sidecar::start(policy, folder.path()).await;
         let mut viewer = ask(&sidecar, "/page/stream").await;
-        let snapshot = async {
-            let mut heard = String::new();
-            while !heard.contains("event: snapshot") || !heard.ends_with("\n\n") {
-                heard += &String::from_utf8_lossy(&viewer.chunk().await.unwrap().unwrap());
-            }
-            heard
-        };
-        let heard = tokio::time::timeout(Duration::from_secs(10), snapshot).await;
-        let heard = heard.expect("a snapshot");
-        let leases = r#""leases":{"held":0,"spent":0}"#;
-        assert_eq!(heard.contains(leases), told, "{heard}");
+        let heard = snapshot(&mut viewer).await;
+        let leases = told.then(|| json!({ "held": 0, "spent": 0 }));
+        assert_eq!(heard.get("leases"), leases.as_ref(), "{heard}");
     }
 }

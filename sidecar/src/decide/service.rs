@@ -203,6 +203,11 @@ impl Service {
         })
     }
 
+    /// The known number of sidecars that share the store; 0 if it was never reached.
+    pub fn sidecars(&self) -> u64 {
+        self.settler.fleet_and_unwritten().0
+    }
+
     /// The kind of store, for people.
     pub fn store_name(&self) -> &'static str {
         self.store.name()

@@ -100,10 +100,10 @@ export class Chart {
     for (let at = Math.ceil((now - span) / every) * every; at <= now; at += every) {
       const x = this.x(at);
       make(this.grid, "path", { d: `M${x},${height - BOTTOM}v4` });
-      if (x < LEFT + LABEL / 2) continue; // It would overlap the value axis.
-      const anchor = x > width - LABEL / 2 ? "end" : "middle";
+      // It would overlap the value axis, or be cut off.
+      if (x < LEFT + LABEL / 2 || x > width - LABEL / 2) continue;
       const time = clock(at, at);
-      make(this.grid, "text", { x, y: height - 5, "text-anchor": anchor }).textContent = every < 60_000 ? time : time.slice(0, 5);
+      make(this.grid, "text", { x, y: height - 5, "text-anchor": "middle" }).textContent = every < 60_000 ? time : time.slice(0, 5);
     }
   }
 
@@ -113,7 +113,7 @@ export class Chart {
       : points.reduce((best, point) => (Math.abs(this.x(point.at) - x) < Math.abs(this.x(best.at) - x) ? point : best));
     this.cross.setAttribute("visibility", near ? "visible" : "hidden");
     this.readout.textContent = near
-      ? `${clock(near.at)}: ${rate(near.admitted)} admitted, ${rate(near.denied)} 429s, ${rate(near.unavailable)} without a verdict per second`
+      ? `${clock(near.at, this.#drawn.now)}: ${rate(near.admitted)} admitted, ${rate(near.denied)} 429s, ${rate(near.unavailable)} without a verdict per second`
       : "";
     if (!near) return;
     const at = this.x(near.at);
@@ -127,9 +127,13 @@ export class Chart {
 export class Spark {
   constructor(container) {
     this.paths = layers(make(container, "svg", { viewBox: "0 0 120 28", preserveAspectRatio: "none", class: "spark", "aria-hidden": "true" }));
+    this.empty = true;
   }
 
   draw(runs, now, span) {
+    // Most of thousands of limits have no chart.
+    if (runs.length === 0 && this.empty) return;
+    this.empty = runs.length === 0;
     const ceiling = Math.max(1, highest(runs));
     fill(
       this.paths, runs,

@@ -11,11 +11,11 @@ use serde::Serialize;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::snapshot::{Past, Snapshot};
+use super::snapshot::{Past, Snapshot, StoreView};
 use crate::clock;
 use crate::decide::Service;
 use crate::telemetry::events::StoreState;
-use crate::telemetry::history::{History, Sample};
+use crate::telemetry::history::History;
 
 /// Viewers at once: enough for a team, and a bound on idle connections.
 const MAX_VIEWERS: usize = 32;
@@ -81,7 +81,7 @@ impl Feed {
             return None;
         }
         let history = self.history();
-        let past = Past::new(self.started_ms, history.series(), history.samples());
+        let past = Past::new(self.started_ms, &history);
         let viewer = Viewer {
             frames,
             past: Some(json(&past)),
@@ -141,22 +141,20 @@ impl Feed {
         history.add(
             now_ms,
             totals.iter().map(|(name, counts)| (name.as_str(), *counts)),
+            service.metrics.store_failures(),
         );
     }
 
     fn publish(&self, service: &Service) {
         let history = self.history();
-        let none = Sample {
-            at_ms: self.started_ms,
-            counts: Vec::new(),
-        };
+        let state = service.events.store();
         let snapshot = Snapshot::new(
             (clock::unix_ms(), self.started_ms),
             &service.policy,
-            (service.store_name(), service.lease_totals()),
+            StoreView::new(service.store_name(), service.sidecars(), state),
+            service.lease_totals(),
             &service.events,
-            history.series(),
-            history.samples().next_back().unwrap_or(&none),
+            &history,
             service.metrics.top(),
         );
         self.frames

@@ -1,17 +1,22 @@
 // The live page: receives the sidecar's messages, keeps them and shows them. Text is set as text, never as markup.
 
 import { Chart, Spark } from "./chart.js";
-import { ALL, NOW_MS, RateHistory } from "./rates.js";
+import { limits } from "./limits.js";
+import { ALL, RateHistory } from "./rates.js";
 import { clock, event as described, leasesText, limitName, percent, rate, requests, summarize, span, windowText } from "./summary.js";
 import { listen } from "./stream.js";
 
 const byId = (id) => document.getElementById(id);
 const history = new RateHistory();
 const chart = new Chart(byId("chart"), byId("readout"));
-/** The last snapshot, when it came by the browser's clock, since when the sidecar is unreachable, and when the viewer paused. */
-let snapshot, received_at, unreachable_since, paused_at;
-/** The limit whose chart is shown. */
-let selected = ALL;
+/** The last snapshot, when it came by the browser's clock, and when the viewer paused. */
+let snapshot, received_at, paused_at;
+/** Since when there is no data by the sidecar's clock, and whether the sidecar answers otherwise; empty while there is data. */
+let disconnected = {};
+/** A snapshot has come since the page connected. */
+let connected = false;
+/** The limit whose chart is shown, and the choices: all limits or one. */
+let selected = ALL, picks = [ALL];
 
 /** Sets a text only if it changes: nothing is redrawn without need, and selected text stays selected. */
 function setText(target, text) {
@@ -26,33 +31,20 @@ function element(name, text = "", classes = "") {
   return made;
 }
 
-/** Gives a list or table as many children as there are items, and reuses the existing ones. */
+/** Gives a list or table as many children as there are items, and reuses the existing ones: of the same name, if items have one. */
 function rows(parent, items, make, show) {
-  while (parent.children.length > items.length) parent.lastElementChild.remove();
+  const focused = document.activeElement;
+  const named = new Map([...parent.children].map((row) => [row.dataset.name, row]));
   items.forEach((item, at) => {
-    if (!parent.children[at]) parent.append(make());
-    show(parent.children[at], item);
+    const name = item?.name;
+    const shown = (name === undefined ? parent.children[at] : named.get(name)) ?? make();
+    if (name !== undefined) shown.dataset.name = name;
+    if (parent.children[at] !== shown) parent.insertBefore(shown, parent.children[at] ?? null);
+    show(shown, item);
   });
-}
-
-/** The limits of the policy, and others that had decisions in the last minutes. */
-function limits(now) {
-  const windows = new Map(snapshot.policy.limits.map((limit) => [limit.name, limit.windows]));
-  const series = new Map(snapshot.series.map((one) => [one.name, one]));
-  const names = [...windows.keys(), ...[...series.keys()].filter((name) => !windows.has(name))];
-  return names
-    .map((name) => ({
-      name,
-      windows: windows.get(name),
-      since: series.get(name)?.denying_since_ms ?? undefined,
-      last: series.get(name)?.denying_last_ms ?? undefined,
-      now: history.now(name),
-      runs: history.runs(name),
-    }))
-    .filter((limit) => limit.windows || limit.runs.some((run) => run.some((point) => requests(point) > 0)))
-    .map((limit) => ({ ...limit, denies: limit.last !== undefined && now - limit.last < 2 * NOW_MS }))
-    // Denying limits come first; otherwise rows keep their order.
-    .sort((a, b) => b.denies - a.denies);
+  while (parent.children.length > items.length) parent.lastElementChild.remove();
+  // An element that moves loses the focus.
+  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
 }
 
 function show_status(summary) {
@@ -62,7 +54,7 @@ function show_status(summary) {
   rows(byId("notes"), summary.notes, () => element("li"), (row, note) => setText(row, note));
   // Screen readers announce only the kind of state: the numbers change each second.
   setText(byId("spoken"), summary.chip);
-  document.title = summary.tone === "them" ? `${rate(history.now().denied)}/s 429 · Sluicegate` : `${summary.chip} · Sluicegate`;
+  document.title = summary.tone === "them" && history.now().denied > 0 ? `${rate(history.now().denied)}/s 429 · Sluicegate` : `${summary.chip} · Sluicegate`;
 }
 
 function show_chart(now) {
@@ -76,18 +68,16 @@ function show_chart(now) {
     return { at: event.at_ms, tone, label: `${clock(event.at_ms, now)} ${label}` };
   });
   chart.draw({ runs, now, span: history.span(now), marks });
-  if (byId("numbers").open) show_numbers(runs, now);
+  if (byId("numbers").open) show_numbers(now);
 }
 
 /** The chart as a table, for those who cannot see it: means over 15 seconds. */
-function show_numbers(runs, now) {
+function show_numbers(now) {
   const QUARTER_MS = 15_000;
-  const points = runs.flat();
   const quarters = [];
   for (let end = now; end > now - history.span(now); end -= QUARTER_MS) {
-    const within = points.filter((point) => point.at > end - QUARTER_MS && point.at <= end);
-    const mean = (kind) => within.reduce((sum, point) => sum + point[kind], 0) / within.length;
-    if (within.length) quarters.push([clock(end - QUARTER_MS, now), ...["admitted", "denied", "unavailable"].map((kind) => rate(mean(kind)))]);
+    const mean = history.mean(selected, end - QUARTER_MS, end);
+    if (mean) quarters.push([clock(end - QUARTER_MS, now), rate(mean.admitted), rate(mean.denied), rate(mean.unavailable)]);
   }
   const make = () => {
     const row = document.createElement("tr");
@@ -111,7 +101,7 @@ function limit_row() {
   head.scope = "row";
   const button = element("button", "", "name");
   button.type = "button";
-  button.addEventListener("click", () => select(row.dataset.limit === selected ? ALL : row.dataset.limit));
+  button.addEventListener("click", () => select(row.dataset.name === selected ? ALL : row.dataset.name));
   head.append(button, element("span", "", "quiet windows"));
   const trend = cell("cell", "td", "spark-column");
   row.spark = new Spark(trend);
@@ -121,7 +111,6 @@ function limit_row() {
 
 function show_limits(all, now) {
   rows(byId("limits-rows"), all, limit_row, (row, limit) => {
-    row.dataset.limit = limit.name;
     row.dataset.denies = limit.denies;
     const [head, , asked, denied, share, since] = row.children;
     setText(head.firstChild, limitName(limit.name));
@@ -134,12 +123,10 @@ function show_limits(all, now) {
     setText(share, limit.now.denied > 0 ? percent(limit.now.denied / requests(limit.now)) : "–");
     setText(since, limit.denies ? clock(limit.since, now) : limit.last ? `ended ${clock(limit.last, now)}` : "–");
   });
-  const options = [["", "all limits"], ...all.filter((limit) => limit.name !== "").map((limit) => [limit.name, limit.name])];
-  rows(byId("pick"), options, () => document.createElement("option"), (option, [value, text]) => {
-    option.value = value;
-    setText(option, text);
+  rows(byId("pick"), picks, () => document.createElement("option"), (option, limit) => {
+    setText(option, limit === ALL ? "all limits" : limitName(limit));
   });
-  byId("pick").value = selected ?? "";
+  byId("pick").selectedIndex = picks.indexOf(selected);
 }
 
 /** The most denied and the nearest of all limits together. */
@@ -234,22 +221,30 @@ function show_events(now) {
 }
 
 function show_live() {
-  const state = paused_at !== undefined ? "paused" : unreachable_since !== undefined ? "no" : "yes";
+  const state = paused_at !== undefined ? "paused" : disconnected.unreachable_since !== undefined ? "no" : connected ? "yes" : "wait";
   byId("live").dataset.live = state;
-  setText(byId("live-text"), { no: "disconnected", paused: "paused", yes: "live" }[state]);
+  setText(byId("live-text"), { no: "disconnected", paused: "paused", wait: "connecting", yes: "live" }[state]);
+}
+
+/** The sidecar's clock, which all messages use; extrapolated from the last snapshot. */
+function sidecar_now() {
+  return snapshot ? snapshot.now_ms + ((paused_at ?? performance.now()) - received_at) : Date.now();
 }
 
 function show() {
   show_live();
-  // The sidecar's clock, which all messages use; extrapolated while the sidecar is unreachable.
-  const now = snapshot ? snapshot.now_ms + ((paused_at ?? performance.now()) - received_at) : Date.now();
+  const now = sidecar_now();
   if (!snapshot) {
-    if (unreachable_since !== undefined) show_status(summarize({ now, unreachable_since }));
+    if (disconnected.unreachable_since !== undefined) show_status(summarize({ now, ...disconnected }));
     return;
   }
-  const all = limits(now);
+  const all = limits(snapshot, history);
+  picks = [ALL, ...all.map((limit) => limit.name)];
+  // A reload may have removed the limit.
+  if (!picks.includes(selected)) selected = ALL;
   const { store, policy, events, started_ms: started } = snapshot;
-  show_status(summarize({ now, unreachable_since, store, policy, limits: all, total: history.now(), top: snapshot.top.limits, events, started }));
+  const [total, failing] = [history.now(), history.failing()];
+  show_status(summarize({ now, ...disconnected, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, started }));
   show_chart(now);
   show_limits(all, now);
   show_top();
@@ -264,7 +259,7 @@ function select(limit) {
   show();
 }
 
-byId("pick").addEventListener("change", (event) => select(event.target.value === "" ? ALL : event.target.value));
+byId("pick").addEventListener("change", (event) => select(picks[event.target.selectedIndex]));
 byId("numbers").addEventListener("toggle", show);
 
 const handlers = {
@@ -272,12 +267,13 @@ const handlers = {
   snapshot: (message) => {
     snapshot = message;
     received_at = performance.now();
-    unreachable_since = undefined;
+    disconnected = {};
+    connected = true;
     history.add(message);
     show();
   },
-  unreachable: () => {
-    unreachable_since ??= Date.now();
+  disconnected: (answers) => {
+    disconnected = { unreachable_since: disconnected.unreachable_since ?? sidecar_now(), answers };
     show();
   },
 };
@@ -287,6 +283,7 @@ let stop = listen("/page/stream", handlers);
 byId("pause").addEventListener("click", () => {
   paused_at = paused_at === undefined ? performance.now() : undefined;
   byId("pause").setAttribute("aria-pressed", paused_at !== undefined);
+  connected = false;
   if (paused_at === undefined) stop = listen("/page/stream", handlers);
   else stop();
   show();

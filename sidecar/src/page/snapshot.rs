@@ -1,5 +1,6 @@
 //! The messages of the live page's stream, as JSON types. They hold no key and nothing of the store's address.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -9,7 +10,7 @@ use sluicegate_protocol::Top;
 use crate::decide::{Epoch, PolicyHandle};
 use crate::policy::{AlgorithmName, Limit, window_name};
 use crate::telemetry::events::{Event, EventKind, EventLog, StoreState};
-use crate::telemetry::history::{Counts, Sample, Series};
+use crate::telemetry::history::{Counts, Failures, History, Sample, Series};
 use crate::telemetry::metrics::LeaseTotals;
 
 /// Everything that the page shows, once a second. Counts are totals since the start, so a lost message does no harm.
@@ -24,8 +25,9 @@ pub struct Snapshot {
     /// Only if a limit of the policy has leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     leases: Option<LeaseTotals>,
-    /// The newest sample.
+    /// The newest sample, with the counts of all series.
     sample: SampleView,
+    /// The limits of the policy that have had decisions, and others that had some in the last minutes.
     series: Vec<SeriesView>,
     top: Top,
     events: Vec<EventView>,
@@ -35,7 +37,9 @@ pub struct Snapshot {
 #[derive(Debug, Serialize)]
 pub struct Past {
     started_ms: u64,
-    series: Vec<SeriesView>,
+    series: Vec<Charted>,
+    /// A limit that is not in `series` may have had decisions.
+    left_out: bool,
     samples: Vec<SampleView>,
 }
 
@@ -68,10 +72,13 @@ struct WindowView {
     burst: Option<u64>,
 }
 
+/// The store.
 #[derive(Debug, Serialize)]
-struct StoreView {
+pub struct StoreView {
     /// Its kind, for people.
     name: &'static str,
+    /// Sidecars that share it; 0 if it was never reached.
+    sidecars: u64,
     #[serde(flatten)]
     state: StoreStateView,
 }
@@ -87,15 +94,34 @@ enum StoreStateView {
 #[derive(Debug, Serialize)]
 struct SampleView {
     at_ms: u64,
-    /// For each series: admitted, denied, unavailable, error, shadow denied.
-    counts: Vec<[u64; 5]>,
+    /// The clock was set back before it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    after_step: bool,
+    /// Of all limits: admitted, denied, unavailable, error, shadow denied.
+    total: Row,
+    /// Failed store calls, by kind.
+    failures: Failures,
+    /// For each series the same as in `total`; nothing if it was not kept then.
+    counts: Vec<Option<Row>>,
 }
+
+type Row = [u64; 5];
 
 #[derive(Debug, Serialize)]
 struct SeriesView {
     name: String,
+    /// Whether the samples of the last minutes have it.
+    charted: bool,
+    /// Whether the run of denials goes on.
+    denies: bool,
     denying_since_ms: Option<u64>,
     denying_last_ms: Option<u64>,
+}
+
+/// A series whose counts are in all samples.
+#[derive(Debug, Serialize)]
+struct Charted {
+    name: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -112,25 +138,36 @@ impl Snapshot {
     pub fn new(
         (now_ms, started_ms): (u64, u64),
         policy: &PolicyHandle,
-        (store, leases): (&'static str, Option<LeaseTotals>),
+        store: StoreView,
+        leases: Option<LeaseTotals>,
         events: &EventLog,
-        series: &[Series],
-        newest: &Sample,
+        history: &History,
         top: Top,
     ) -> Self {
         let epoch = policy.current();
+        let in_force: BTreeSet<_> = epoch.policy.limits().map(|limit| &*limit.name).collect();
+        let shown = |&(name, series): &(&str, &Series)| {
+            in_force.contains(name) || history.is_recent(series)
+        };
+        let shown: Vec<_> = history.series().filter(shown).collect();
         Self {
             now_ms,
             started_ms,
             version: env!("CARGO_PKG_VERSION"),
             policy: PolicyView::new(&epoch, events.policy_since_ms(), policy.source.refusal()),
-            store: StoreView {
-                name: store,
-                state: events.store().into(),
-            },
+            store,
             leases,
-            sample: newest.into(),
-            series: series.iter().map(SeriesView::from).collect(),
+            sample: SampleView {
+                counts: shown.iter().map(|(_, s)| Some(row(&s.counts))).collect(),
+                ..history.samples().next_back().map_or_else(
+                    || SampleView::before_the_first(started_ms),
+                    SampleView::from,
+                )
+            },
+            series: shown
+                .into_iter()
+                .map(|(name, series)| SeriesView::new(name, series, now_ms))
+                .collect(),
             top,
             events: events.newest().into_iter().map(EventView::from).collect(),
         }
@@ -139,15 +176,24 @@ impl Snapshot {
 
 impl Past {
     /// All samples that are kept.
-    pub fn new<'a>(
-        started_ms: u64,
-        series: &[Series],
-        samples: impl Iterator<Item = &'a Sample>,
-    ) -> Self {
+    pub fn new(started_ms: u64, history: &History) -> Self {
+        let named = |name: &String| Charted { name: name.clone() };
         Self {
             started_ms,
-            series: series.iter().map(SeriesView::from).collect(),
-            samples: samples.map(SampleView::from).collect(),
+            series: history.charts().iter().map(named).collect(),
+            left_out: history.series().any(|(_, series)| series.chart.is_none()),
+            samples: history.samples().map(SampleView::from).collect(),
+        }
+    }
+}
+
+impl StoreView {
+    /// The store's kind and state, and how many sidecars share it.
+    pub fn new(name: &'static str, sidecars: u64, state: StoreState) -> Self {
+        Self {
+            name,
+            sidecars,
+            state: state.into(),
         }
     }
 }
@@ -205,28 +251,46 @@ impl From<StoreState> for StoreStateView {
     }
 }
 
-impl From<&Sample> for SampleView {
-    fn from(sample: &Sample) -> Self {
-        let row = |counts: &Counts| {
-            [
-                counts.admitted,
-                counts.denied,
-                counts.unavailable,
-                counts.error,
-                counts.shadow_denied,
-            ]
-        };
+const fn row(counts: &Counts) -> Row {
+    [
+        counts.admitted,
+        counts.denied,
+        counts.unavailable,
+        counts.error,
+        counts.shadow_denied,
+    ]
+}
+
+impl SampleView {
+    const fn before_the_first(started_ms: u64) -> Self {
         Self {
-            at_ms: sample.at_ms,
-            counts: sample.counts.iter().map(row).collect(),
+            at_ms: started_ms,
+            after_step: false,
+            total: [0; 5],
+            failures: Failures::new(),
+            counts: Vec::new(),
         }
     }
 }
 
-impl From<&Series> for SeriesView {
-    fn from(series: &Series) -> Self {
+impl From<&Sample> for SampleView {
+    fn from(sample: &Sample) -> Self {
         Self {
-            name: series.name.clone(),
+            at_ms: sample.at_ms,
+            after_step: sample.after_step,
+            total: row(&sample.total),
+            failures: sample.failures.clone(),
+            counts: sample.counts.iter().map(|c| c.as_ref().map(row)).collect(),
+        }
+    }
+}
+
+impl SeriesView {
+    fn new(name: &str, series: &Series, now_ms: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            charted: series.chart.is_some(),
+            denies: series.denying.is_some_and(|run| run.goes_on(now_ms)),
             denying_since_ms: series.denying.map(|run| run.since_ms),
             denying_last_ms: series.denying.map(|run| run.last_ms),
         }

@@ -1,10 +1,16 @@
 // The current state in one sentence: who is being limited, by what, since when, and whether clients or our side are the cause. Pure.
 
-/** A rate for people: `0`, `0.4`, `12`, `1,234`. */
+/** Made once: `toLocaleString` makes one for each number, which is slow with thousands of limits. */
+const NUMBER = new Intl.NumberFormat("en");
+/** From 10,000 on: three digits are enough, and fit on a phone. */
+const LARGE = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+
+/** A rate for people: `0`, `0.4`, `12`, `1,234`, `12.3K`. */
 export function rate(value) {
   if (value > 0 && value < 0.05) return "<0.1";
+  if (value >= 9_999.5) return LARGE.format(value);
   const rounded = value < 9.95 ? Math.round(value * 10) / 10 : Math.round(value);
-  return rounded.toLocaleString("en");
+  return NUMBER.format(rounded);
 }
 
 /** A share of 1 as percent; 0 % and 100 % are shown only where they are exact. */
@@ -41,14 +47,14 @@ export function windowText({ quota, per_ms, calendar, burst }) {
     : per_ms % 1_000 === 0 ? `${per_ms / 1_000} s`
     : `${per_ms} ms`);
   const at_once = burst === undefined || burst === quota ? "" : `, ${burst} at once`;
-  return `${quota.toLocaleString("en")} per ${per}${at_once}`;
+  return `${NUMBER.format(quota)} per ${per}${at_once}`;
 }
 
 /** What leases hold and have spent: `Leases hold 20 units; 300 were spent without a call.` Empty without leases. */
 export function leasesText(leases) {
   if (!leases) return "";
   const { held, spent } = leases;
-  return `Leases hold ${held.toLocaleString("en")} unit${held === 1 ? "" : "s"}; ${spent.toLocaleString("en")} were spent without a call.`;
+  return `Leases hold ${NUMBER.format(held)} unit${held === 1 ? "" : "s"}; ${NUMBER.format(spent)} were spent without a call.`;
 }
 
 /** The name of a series for people. */
@@ -56,17 +62,19 @@ export function limitName(name) {
   return name === "" ? "(unknown limit)" : name;
 }
 
-/** Limits that deny right now, the busiest first: `{ name, rate, share, since }`. */
+/** Limits with a run of denials that goes on, the busiest first: `{ name, key, rate, since, last }`. */
 function denying(view) {
   return view.limits
-    .filter((limit) => limit.now.denied > 0)
-    .map((limit) => ({ name: limitName(limit.name), key: limit.name, rate: limit.now.denied, since: limit.since }))
+    .filter((limit) => limit.denies)
+    .map(({ name, now, since, last }) => ({ name: limitName(name), key: name, rate: now.denied, since, last }))
     .sort((a, b) => b.rate - a.rate);
 }
 
 function limiting(view, all) {
   const [first, second] = all;
-  const one = (limit) => `${rate(limit.rate)}/s on ${limit.name} for ${span(view.now - limit.since)}`;
+  const one = ({ name, rate: denied, since, last }) => (denied > 0
+    ? `${rate(denied)}/s on ${name} for ${span(view.now - since)}`
+    : `on ${name} for ${span(view.now - since)}, the last ${span(view.now - last)} ago`);
   const parts = [one(first)];
   if (second) parts.push(one(second));
   const more = all.length - 2;
@@ -85,31 +93,54 @@ function whom(view, first) {
   return `Many subjects share ${those}: the most denied, ${most.subject}, gets ${percent(share)}. The limit may be too low for the demand.`;
 }
 
+/** What a failed store call of each kind means, after the store's name. */
+const FAILED = {
+  timeout: "answers, but too slowly: not within store_timeout",
+  connection: "breaks connections",
+  auth: "refuses the user or the password",
+  refused: "answers with an error, which the sidecar's log has",
+  reply: "answers with something that the sidecar cannot read",
+  state: "has a key with data that the sidecar did not write; the sidecar's log has the error",
+  late: "is too slow: decisions waited too long for the previous call",
+  overloaded: "is too slow: too many decisions wait for the previous call",
+  full: "has reached the policy's memory_limit: new keys get no verdict until something expires",
+};
+
 /** How long an outage or a start is mentioned afterwards: it may explain the current state. */
 const RECENT_MS = 300_000;
 /** Requests without a verdict up to this long after an outage belong to it. */
 const SETTLING_MS = 10_000;
 
-/**
- * `view`: `{ now, unreachable_since, store, policy, limits: [{ name, now: rates, since, last }], total: rates, top, events, started }`,
- * where `unreachable_since` is when the sidecar became unreachable, if it is. Returns `{ tone, chip, headline, notes }`; the tone
- * is `wait`, `calm`, `them` or `us`.
- */
-export function summarize(view) {
-  if (view.unreachable_since !== undefined) {
-    const known = view.store !== undefined;
+/** What the page says without the sidecar's data. */
+function disconnected({ now, unreachable_since, answers, store }) {
+  const known = store === undefined ? [] : ["Everything below is the last known state."];
+  if (answers) {
     return {
-      tone: "us",
-      chip: "Sidecar unreachable",
-      headline: known
-        ? `The sidecar has not answered since ${clock(view.unreachable_since, view.now)}.`
-        : "The sidecar does not answer.",
-      notes: [
-        "Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second.",
-        ...(known ? ["Everything below is the last known state."] : []),
-      ],
+      tone: "wait",
+      chip: "No data",
+      headline: "This page cannot get its data (too many viewers, or another token).",
+      notes: ["The sidecar itself answers. This page retries every second; reload it to enter another token.", ...known],
     };
   }
+  return {
+    tone: "us",
+    chip: "Sidecar unreachable",
+    headline: store === undefined ? "The sidecar does not answer." : `The sidecar has not answered since ${clock(unreachable_since, now)}.`,
+    notes: [
+      "If the sidecar is away, Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second.",
+      ...known,
+    ],
+  };
+}
+
+/**
+ * `view`: `{ now, unreachable_since, answers, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
+ * failing, top, events, started }`, where `unreachable_since` is when the page stopped getting data, if it has, `answers` whether
+ * the sidecar answers otherwise, and `failing` the kinds of store failures just now. Returns `{ tone, chip, headline, notes }`;
+ * the tone is `wait`, `calm`, `them` or `us`.
+ */
+export function summarize(view) {
+  if (view.unreachable_since !== undefined) return disconnected(view);
   const notes = [];
   const all = denying(view);
   const { total } = view;
@@ -126,13 +157,16 @@ export function summarize(view) {
         `${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`,
       );
     }
-    notes.push("This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
+    notes.push(view.store.sidecars === 0
+      ? "This sidecar has never reached the store, so it has no share."
+      : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
     if (all.length) notes.push(`${limiting(view, all)}.`);
   } else if (total.unavailable > 0 && !settling) {
     tone = "us";
     chip = "Trouble on our side";
-    headline = `${rate(total.unavailable)} requests/s get no verdict in time.`;
-    notes.push(`${capital(view.store.name)} answers, but too slowly. Each rule's when_unavailable lets them pass unmetered or answers 503.`);
+    headline = `${rate(total.unavailable)} requests/s get no verdict.`;
+    for (const kind of view.failing) notes.push(`${capital(view.store.name)} ${FAILED[kind] ?? `fails: ${kind}`}.`);
+    notes.push("Each rule's when_unavailable lets them pass unmetered or answers 503.");
     if (all.length) notes.push(`${limiting(view, all)}.`);
   } else if (all.length) {
     tone = "them";
@@ -140,7 +174,7 @@ export function summarize(view) {
     headline = `${limiting(view, all)}.`;
     const who = whom(view, all[0]);
     if (who) notes.push(who);
-    notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
+    if (total.denied > 0) notes.push(`${percent(total.denied / requests(total))} of ${rate(requests(total))} requests/s are denied.`);
   } else {
     headline = "Nobody is being limited.";
     const admitted = total.admitted > 0 ? `${rate(total.admitted)} requests/s are admitted.` : "No requests right now.";

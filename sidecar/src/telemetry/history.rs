@@ -2,19 +2,16 @@
 //! engineer who opens the live page after an alert sees what led to it. Pure and bounded; times are milliseconds since
 //! 1970.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Samples that are kept: five minutes at one per second, longer at a lower rate.
 const MAX_SAMPLES: usize = 300;
 
-/// Limits with a series of their own: the first that had decisions. Later ones share a series, which bounds memory
-/// for policies with thousands of limits.
-const MAX_LIMITS: usize = 128;
+/// Limits whose counts are kept in the samples, which bounds memory for policies with thousands of limits. The newest
+/// counts are kept of every limit.
+const MAX_CHARTS: usize = 128;
 
-/// The name of the shared series. No limit can have this name, because it contains a space.
-pub const OTHER_LIMITS: &str = "other limits";
-
-/// After this long without a denial, the next denial starts a new run.
+/// After this long without a denial, a run of denials has ended.
 const PAUSE_MS: u64 = 30_000;
 
 /// Decisions so far under one limit.
@@ -33,14 +30,18 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, more: Self) {
-        self.admitted += more.admitted;
-        self.denied += more.denied;
-        self.unavailable += more.unavailable;
-        self.error += more.error;
-        self.shadow_denied += more.shadow_denied;
+    /// Adds what has been counted between two readings.
+    fn add_difference(&mut self, before: Self, now: Self) {
+        self.admitted += now.admitted.saturating_sub(before.admitted);
+        self.denied += now.denied.saturating_sub(before.denied);
+        self.unavailable += now.unavailable.saturating_sub(before.unavailable);
+        self.error += now.error.saturating_sub(before.error);
+        self.shadow_denied += now.shadow_denied.saturating_sub(before.shadow_denied);
     }
 }
+
+/// Failed store calls so far, by kind. Kinds that never occurred may be missing.
+pub type Failures = BTreeMap<&'static str, u64>;
 
 /// A run of denials without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +52,24 @@ pub struct Denying {
     pub last_ms: u64,
 }
 
-/// A limit; its index is the same in every sample from its first on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Denying {
+    /// Whether the run has not ended.
+    pub const fn goes_on(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.last_ms) <= PAUSE_MS
+    }
+}
+
+/// A limit that has had decisions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
-    /// Its name; empty for decisions without a limit of the policy.
-    pub name: String,
+    /// The newest counts.
+    pub counts: Counts,
     /// The newest run of denials since this sidecar started, if any.
     pub denying: Option<Denying>,
+    /// The index of its counts in every sample, if they are kept.
+    pub chart: Option<usize>,
+    /// When the counts last changed.
+    changed_ms: u64,
 }
 
 /// The counters at one moment.
@@ -65,75 +77,143 @@ pub struct Series {
 pub struct Sample {
     /// The moment.
     pub at_ms: u64,
-    /// In the order of the series. Series that were added later are missing.
-    pub counts: Vec<Counts>,
+    /// The clock was set back before it, so that earlier samples must not be compared with it.
+    pub after_step: bool,
+    /// The counts of all limits together.
+    pub total: Counts,
+    /// Failed store calls.
+    pub failures: Failures,
+    /// By the indexes of the series; `None` if they were not kept then.
+    pub counts: Vec<Option<Counts>>,
 }
 
-/// The samples and the series that they count.
+/// The samples and the limits that they count.
 #[derive(Debug, Default)]
 pub struct History {
-    series: Vec<Series>,
+    /// By name; empty for decisions without a limit of the policy. As many as the counters have.
+    series: BTreeMap<String, Series>,
+    /// The names of the limits whose counts are kept, by index.
+    charts: Vec<String>,
     samples: VecDeque<Sample>,
+    total: Counts,
 }
 
 impl History {
     /// Adds a sample of counters, which only grow.
-    pub fn add<'a>(&mut self, at_ms: u64, totals: impl IntoIterator<Item = (&'a str, Counts)>) {
-        let mut counts = vec![Counts::default(); self.series.len()];
-        for (name, total) in totals {
-            if total == Counts::default() {
+    pub fn add<'a>(
+        &mut self,
+        at_ms: u64,
+        totals: impl IntoIterator<Item = (&'a str, Counts)>,
+        failures: Failures,
+    ) {
+        let after_step = self.samples.back().is_some_and(|last| last.at_ms > at_ms);
+        if after_step {
+            self.step_back(at_ms);
+        }
+        let mut free = self.free_charts();
+        for (name, counts) in totals {
+            let before = self
+                .series
+                .get(name)
+                .map_or(Counts::default(), |s| s.counts);
+            if counts == before {
                 continue;
             }
-            let index = self.index(name);
-            if counts.len() <= index {
-                counts.resize(index + 1, Counts::default());
+            self.total.add_difference(before, counts);
+            let mut series = self.series.remove(name).unwrap_or_default();
+            if series.chart.is_none() {
+                series.chart = self.new_chart(name, &series, &mut free);
             }
-            if let Some(count) = counts.get_mut(index) {
-                count.add(total);
-            }
-        }
-        let before = self.samples.back();
-        for (index, (series, count)) in self.series.iter_mut().zip(&counts).enumerate() {
-            let before = before.and_then(|sample| sample.counts.get(index));
-            if count.denied > before.map_or(0, |before| before.denied) {
-                let goes_on = series
-                    .denying
-                    .filter(|run| at_ms.saturating_sub(run.last_ms) <= PAUSE_MS);
+            if counts.denied > before.denied {
+                let goes_on = series.denying.filter(|run| run.goes_on(at_ms));
                 series.denying = Some(Denying {
                     since_ms: goes_on.map_or(at_ms, |run| run.since_ms),
                     last_ms: at_ms,
                 });
             }
+            series.counts = counts;
+            series.changed_ms = at_ms;
+            self.series.insert(name.to_owned(), series);
         }
         if self.samples.len() == MAX_SAMPLES {
             self.samples.pop_front();
         }
-        self.samples.push_back(Sample { at_ms, counts });
+        let charts = self.charts.iter();
+        self.samples.push_back(Sample {
+            at_ms,
+            after_step,
+            total: self.total,
+            failures,
+            counts: charts
+                .map(|name| Some(self.series.get(name)?.counts))
+                .collect(),
+        });
     }
 
-    /// The index of a limit in every sample.
-    fn index(&mut self, name: &str) -> usize {
-        let known = |series: &[Series], name: &str| series.iter().position(|s| s.name == name);
-        if let Some(index) = known(&self.series, name) {
-            return index;
+    /// The clock was set back to `at_ms`. Nothing is left that would be later.
+    fn step_back(&mut self, at_ms: u64) {
+        self.samples.retain(|sample| sample.at_ms < at_ms);
+        for series in self.series.values_mut() {
+            series.changed_ms = series.changed_ms.min(at_ms);
+            if let Some(run) = &mut series.denying {
+                run.since_ms = run.since_ms.min(at_ms);
+                run.last_ms = run.last_ms.min(at_ms);
+            }
         }
-        let name = if self.series.len() < MAX_LIMITS {
-            name
-        } else {
-            OTHER_LIMITS
-        };
-        known(&self.series, name).unwrap_or_else(|| {
-            self.series.push(Series {
-                name: name.to_owned(),
-                denying: None,
-            });
-            self.series.len() - 1
-        })
     }
 
-    /// The limits, in the order of the counts in every sample.
-    pub fn series(&self) -> &[Series] {
-        &self.series
+    /// The indexes that other limits can have, because the counts did not change in the kept samples. None while more
+    /// can be added.
+    fn free_charts(&self) -> Vec<usize> {
+        if self.charts.len() < MAX_CHARTS {
+            return Vec::new();
+        }
+        let names = self.charts.iter().enumerate();
+        names
+            .filter(|(_, name)| !self.series.get(*name).is_some_and(|s| self.is_recent(s)))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// Starts to keep the counts of a limit, which are still those of its last change, if there is an index for it.
+    fn new_chart(&mut self, name: &str, series: &Series, free: &mut Vec<usize>) -> Option<usize> {
+        let index = if self.charts.len() < MAX_CHARTS {
+            self.charts.push(name.to_owned());
+            self.charts.len() - 1
+        } else {
+            let index = free.pop()?;
+            let before = std::mem::replace(self.charts.get_mut(index)?, name.to_owned());
+            if let Some(before) = self.series.get_mut(&before) {
+                before.chart = None;
+            }
+            index
+        };
+        for sample in &mut self.samples {
+            let known = (series.changed_ms <= sample.at_ms).then_some(series.counts);
+            match sample.counts.get_mut(index) {
+                Some(counts) => *counts = known,
+                None => sample.counts.push(known),
+            }
+        }
+        Some(index)
+    }
+
+    /// All limits that have had decisions, by name.
+    pub fn series(&self) -> impl Iterator<Item = (&str, &Series)> {
+        self.series
+            .iter()
+            .map(|(name, series)| (name.as_str(), series))
+    }
+
+    /// Whether the counts of a limit changed in the kept samples.
+    pub fn is_recent(&self, series: &Series) -> bool {
+        let oldest = self.samples.front();
+        oldest.is_none_or(|oldest| oldest.at_ms < series.changed_ms)
+    }
+
+    /// The names of the limits whose counts are in the samples, in the same order.
+    pub fn charts(&self) -> &[String] {
+        &self.charts
     }
 
     /// The samples, the oldest first.
@@ -143,78 +223,4 @@ impl History {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn denied(denied: u64) -> Counts {
-        Counts {
-            denied,
-            ..Counts::default()
-        }
-    }
-
-    fn admitted(admitted: u64) -> Counts {
-        Counts {
-            admitted,
-            ..Counts::default()
-        }
-    }
-
-    #[test]
-    fn denials_without_a_pause_are_one_run_since_the_first() {
-        let mut history = History::default();
-        history.add(0, [("a", admitted(1)), ("b", admitted(1))]);
-        assert_eq!(history.series()[0].denying, None);
-        history.add(1_000, [("a", denied(3)), ("b", denied(0))]);
-        history.add(1_000 + PAUSE_MS, [("a", denied(4)), ("b", denied(0))]);
-        history.add(2_000 + PAUSE_MS, [("a", denied(4)), ("b", denied(0))]);
-        let run = Denying {
-            since_ms: 1_000,
-            last_ms: 1_000 + PAUSE_MS,
-        };
-        assert_eq!(history.series()[0].denying, Some(run));
-        assert_eq!(history.series()[1].denying, None);
-        history.add(1_001 + 2 * PAUSE_MS, [("a", denied(5)), ("b", denied(0))]);
-        let new = 1_001 + 2 * PAUSE_MS;
-        let run = Denying {
-            since_ms: new,
-            last_ms: new,
-        };
-        assert_eq!(history.series()[0].denying, Some(run));
-    }
-
-    #[test]
-    fn a_later_limit_gets_the_next_index() {
-        let mut history = History::default();
-        history.add(0, [("b", denied(1))]);
-        history.add(1, [("a", denied(2)), ("b", denied(1))]);
-        // Removed by a reload: its index stays.
-        history.add(2, [("a", denied(2))]);
-        let names: Vec<_> = history.series().iter().map(|s| s.name.as_str()).collect();
-        assert_eq!(names, ["b", "a"]);
-        let counts: Vec<_> = history.samples().map(|s| s.counts.clone()).collect();
-        assert_eq!(
-            counts,
-            [
-                vec![denied(1)],
-                vec![denied(1), denied(2)],
-                vec![denied(0), denied(2)]
-            ]
-        );
-    }
-
-    #[test]
-    fn memory_is_bounded_over_time_and_for_thousands_of_limits() {
-        let mut history = History::default();
-        let names: Vec<_> = (0..1_000).map(|n| format!("limit-{n}")).collect();
-        for now in 1..=1_000 {
-            history.add(now, names.iter().map(|name| (name.as_str(), denied(now))));
-        }
-        assert_eq!(history.samples().count(), MAX_SAMPLES);
-        assert_eq!(history.series().len(), MAX_LIMITS + 1);
-        let newest = history.samples().next_back().unwrap();
-        // No count is lost: the other limits share a series.
-        let rest = 1_000 - u64::try_from(MAX_LIMITS).unwrap();
-        assert_eq!(newest.counts[MAX_LIMITS], denied(1_000 * rest));
-    }
-}
+mod tests;

@@ -27,7 +27,7 @@ use sluicegate_protocol::{FilterInfo, Top};
 use crate::clock;
 use crate::policy::Policy;
 use crate::telemetry::filters::Filters;
-use crate::telemetry::history::Counts;
+use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::FailureKind;
 use families::Families;
 pub use families::MetricsError;
@@ -197,6 +197,18 @@ impl Metrics {
     /// Decisions so far, by limit.
     pub fn totals(&self) -> BTreeMap<String, Counts> {
         totals::by_limit(&self.families.decisions.collect())
+    }
+
+    /// Failed store calls so far, by kind.
+    pub fn store_failures(&self) -> Failures {
+        let of_kind = |kind: FailureKind| {
+            self.families
+                .store_errors
+                .with_label_values(&[kind.name()])
+                .get()
+        };
+        let kinds = FailureKind::ALL.iter();
+        kinds.map(|kind| (kind.name(), of_kind(*kind))).collect()
     }
 
     /// The most denied and the nearest subjects of every limit in force.
