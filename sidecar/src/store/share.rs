@@ -17,7 +17,7 @@ use sluicegate_engine::{
 pub use debt::Debt;
 use debt::{Pending, is_held, is_level};
 
-/// The least of [`Share::purge_above`].
+/// Pending buckets above which those that have left their window are dropped, if there are twice as many as the engine has.
 const PURGE_ABOVE: usize = 1_000;
 
 /// Entries examined by one sweep: a millisecond's work.
@@ -31,8 +31,6 @@ pub struct Share {
     /// Buckets that are being written back now, each with its number of calls: one whose answer was lost is repeated, and
     /// what was admitted meanwhile is another.
     writing: HashMap<Arc<str>, usize>,
-    /// Pending buckets above which those that have left their window are dropped.
-    purge_above: usize,
     /// The store's clock when it last decided.
     now_us: u64,
     /// Which share it is. Kept until everything is written back, because a token bucket's level depends on the share's rate.
@@ -46,7 +44,6 @@ impl Share {
             engine: Memory::with_limit(limit_bytes),
             pending: HashMap::new(),
             writing: HashMap::new(),
-            purge_above: PURGE_ABOVE,
             now_us: 0,
             position: None,
         }
@@ -229,15 +226,15 @@ impl Share {
             // All pending records are older than their window.
             self.pending = HashMap::new();
         }
-        if self.pending.len() > self.purge_above {
+        // Every admission in its window is in the engine, so at least half is dropped.
+        if self.pending.len() > PURGE_ABOVE.max(2 * self.engine.len()) {
             let engine = &self.engine;
             let is_over = |key: &str, pending: &Pending| {
                 pending.is_expired(now_us)
                     || is_level(&pending.spec) && engine.records(now_us, key).is_empty()
             };
             self.pending.retain(|key, pending| !is_over(key, pending));
-            // So at least half is dropped each time, or the next one is twice as far.
-            self.purge_above = (self.pending.len() * 2).max(PURGE_ABOVE);
+            self.pending.shrink_to(2 * self.pending.len());
         }
     }
 }

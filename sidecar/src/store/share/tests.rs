@@ -289,3 +289,24 @@ fn a_token_bucket_is_written_back_by_one_call_at_a_time() {
     let units = sent.iter().flat_map(|debt| &debt.records).map(|r| r.units);
     assert_eq!(units.sum::<u64>(), 5);
 }
+
+/// It was purged only when it had doubled since the last time: after a flood, until the store was back, the keys of the flood
+/// stayed.
+#[test]
+fn what_a_flood_of_keys_owed_is_dropped_although_few_keys_come_after_it() {
+    let mut share = Share::new(64 << 20);
+    let admit = |share: &mut Share, now_us: u64, key: String| {
+        let key = [bucket(&key, 10)];
+        assert!(ask(share, now_us, one_of(1), &key).unwrap().admitted);
+        assert!(share.is_pending(&key[0]));
+    };
+    (0..20_000).for_each(|n| admit(&mut share, START_US, n.to_string()));
+    share.sweep(0);
+    assert_eq!(share.pending(), 20_000, "all are in their window");
+    for minute in 1..=30 {
+        let now_us = START_US + minute * MINUTE_US;
+        admit(&mut share, now_us, format!("after {minute}"));
+        share.sweep(0);
+    }
+    assert!(share.pending() <= PURGE_ABOVE, "{}", share.pending());
+}
