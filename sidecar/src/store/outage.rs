@@ -153,9 +153,11 @@ impl Outage {
                     if call.debts.is_empty() {
                         continue;
                     }
-                    match self.send(store, &call).await {
-                        true => any_written = true,
-                        false => unanswered.push_back(call),
+                    let sent = call.debts.len();
+                    let rest = self.send(store, call).await;
+                    any_written |= rest.debts.len() < sent;
+                    if !rest.debts.is_empty() {
+                        unanswered.push_back(rest);
                     }
                 }
                 self.written.notify_waiters();
@@ -180,18 +182,16 @@ impl Outage {
         debts
     }
 
-    /// Makes a call; whether it needs no repetition.
-    async fn send(&self, store: &Store, call: &Call) -> bool {
-        let written = store.write_back(&call.debts, &call.name).await.is_ok();
+    /// Makes a call; returns what is to be repeated.
+    async fn send(&self, store: &Store, call: Call) -> Call {
+        let recorded = store.write_back(&call.debts, &call.name).await;
         let mut share = self.share();
-        if written {
-            share.written(&call.debts);
+        let mut debts = share.answered(call.debts, &recorded);
+        if share.forget_if_expired(&debts, |key| store.clock_us(key)) {
+            debts.clear();
         }
-        let first = call.debts.first().map(|debt| debt.bucket.key.as_str());
-        let now_us = first.and_then(|key| store.clock_us(key));
-        let done = written || share.forget_if_expired(&call.debts, now_us);
         self.update_pending(&share);
-        done
+        Call { debts, ..call }
     }
 
     fn update_pending(&self, share: &Share) {

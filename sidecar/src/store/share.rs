@@ -189,6 +189,15 @@ impl Share {
         debts.into_iter().map(|(debt, _)| debt).collect()
     }
 
+    /// The store has recorded those of these debts that are marked so; returns the others.
+    pub fn answered(&mut self, debts: Vec<Debt>, recorded: &[bool]) -> Vec<Debt> {
+        let mut recorded = recorded.iter();
+        let mut is_recorded = |_: &Debt| recorded.next().is_some_and(|recorded| *recorded);
+        let (written, rest): (Vec<_>, Vec<_>) = debts.into_iter().partition(&mut is_recorded);
+        self.written(&written);
+        rest
+    }
+
     /// The store has these. What they hold of the share they hold on: or each outage of a window would admit the share
     /// once more. Only a token bucket starts again, because its level is what is written back.
     pub fn written(&mut self, debts: &[Debt]) {
@@ -217,9 +226,16 @@ impl Share {
         }
     }
 
-    /// Drops these if all their records are older than their window; whether it did.
-    pub fn forget_if_expired(&mut self, debts: &[Debt], now_us: Option<u64>) -> bool {
-        let old = now_us.is_some_and(|now_us| debts.iter().all(|debt| debt.is_expired(now_us)));
+    /// Drops these if all their records are older than their window by the store's clock, which `now_us` returns for a key;
+    /// whether it did.
+    pub fn forget_if_expired(
+        &mut self,
+        debts: &[Debt],
+        now_us: impl Fn(&str) -> Option<u64>,
+    ) -> bool {
+        let old = debts
+            .iter()
+            .all(|debt| now_us(&debt.bucket.key).is_some_and(|now_us| debt.is_expired(now_us)));
         if old {
             self.written(debts);
         }

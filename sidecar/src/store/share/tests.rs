@@ -100,10 +100,9 @@ fn admissions_during_a_write_back_are_owed_separately() {
     assert_eq!(left.count(), 8);
     let debts = share.start_write_back(9, |_| Some(START_US + 7));
     assert_eq!(debts[0].records, [at(5, 1), at(6, 8)]);
-    assert!(!share.forget_if_expired(&debts, Some(START_US + 7)) && share.is_pending(&whole[0]));
-    assert!(
-        share.forget_if_expired(&debts, Some(START_US + 7 + MINUTE_US)) && share.nothing_pending()
-    );
+    let at = |after_us: u64| move |_: &str| Some(START_US + after_us);
+    assert!(!share.forget_if_expired(&debts, at(7)) && share.is_pending(&whole[0]));
+    assert!(share.forget_if_expired(&debts, at(7 + MINUTE_US)) && share.nothing_pending());
 }
 
 #[test]
@@ -358,4 +357,27 @@ fn a_token_buckets_share_stays_until_its_level_is_written_back() {
     let debts = share.start_write_back(9, |_| Some(START_US + 1_000_000));
     share.written(&debts);
     assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 9);
+}
+
+/// One node of a Cluster that fails kept what another had recorded among the debts, and the keys of that other node with the
+/// shares.
+#[test]
+fn of_a_write_back_that_fails_in_part_only_the_rest_is_sent_again() {
+    let keys = ["a", "b", "c"].map(|key| bucket(key, 10));
+    let mut share = Share::new(1 << 20);
+    for key in &keys {
+        ask(&mut share, START_US, one_of(1), std::slice::from_ref(key));
+    }
+    let mut debts = share.start_write_back(9, |_| Some(START_US));
+    debts.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
+    let rest = share.answered(debts.clone(), &[true, false, true]);
+    assert_eq!(rest, debts[1..2]);
+    assert_eq!(
+        keys.each_ref().map(|key| share.is_pending(key)),
+        [false, true, false]
+    );
+    // Its node's clock decides whether it has expired.
+    let clock = |of: &'static str| move |key: &str| (key == of).then_some(START_US + MINUTE_US);
+    assert!(!share.forget_if_expired(&rest, clock("a")));
+    assert!(share.forget_if_expired(&rest, clock("b")) && share.nothing_pending());
 }
