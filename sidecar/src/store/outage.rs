@@ -16,6 +16,12 @@ use super::share::{Debt, Share};
 const MAX_BUCKETS: usize = 32;
 /// Pause after a failed attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// For each time that was spent looking for what can be written back, pauses of so many times that.
+const PAUSE_FOR_LOOKING: u32 = 20;
+/// Shorter pauses are added up: tokio's clock ticks once in a millisecond.
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause, because a node that returns is used again within half a second: reached with some 40,000 buckets.
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 
 /// One write-back of admissions that the store does not know.
 #[derive(Debug)]
@@ -139,6 +145,7 @@ impl Outage {
             self.debt_added.notified().await;
             // Calls whose answers were lost are repeated unchanged, since the store may have executed them.
             let mut unanswered: VecDeque<Call> = VecDeque::new();
+            let mut pause = Duration::ZERO;
             while self.pending.load(Ordering::Relaxed) {
                 number += 1;
                 let began = Instant::now();
@@ -146,7 +153,8 @@ impl Outage {
                     name: format!("{name}-{number}"),
                     debts: self.start_write_back(store),
                 };
-                let looked_for = began.elapsed();
+                // While a node of a Cluster is away, all of its buckets are looked at in vain, in the way of decisions.
+                pause = MAX_PAUSE.min(pause + began.elapsed() * PAUSE_FOR_LOOKING);
                 let repeated = unanswered.pop_front();
                 let mut any_written = false;
                 for call in repeated.into_iter().chain([new]) {
@@ -162,8 +170,11 @@ impl Outage {
                 }
                 self.written.notify_waiters();
                 if !any_written {
-                    // While a node of a Cluster is away, all of its buckets are looked at in vain, in the way of decisions.
-                    tokio::time::sleep(RETRY_PAUSE.max(looked_for * 20)).await;
+                    pause = pause.max(RETRY_PAUSE);
+                }
+                if pause >= MIN_PAUSE {
+                    tokio::time::sleep(pause).await;
+                    pause = Duration::ZERO;
                 }
             }
         }
