@@ -2,8 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
+use sluicegate_tests::client::post;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
 
 use crate::support::{Chain, number, per_key, plugin, policy};
 
@@ -29,7 +32,7 @@ async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {
     assert_eq!(retry_s, retry_ms.div_ceil(1_000));
     assert!((retry_s..=3).contains(&number(&denied, "x-ratelimit-reset")));
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
-    let body: serde_json::Value = serde_json::from_str(&denied.text().await.unwrap()).unwrap();
+    let body: Value = serde_json::from_str(&denied.text().await.unwrap()).unwrap();
     assert_eq!(
         (&body["status"], &body["limit"]),
         (&json!(429), &json!("per-key"))
@@ -125,6 +128,22 @@ async fn an_answer_for_a_request_with_a_body_keeps_the_body() {
     assert_eq!(post().await.unwrap().status(), 429);
 }
 
+fn now_us() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(now.unwrap().as_micros()).unwrap()
+}
+
+/// Start and end of the current calendar window.
+fn window(unit: CalendarUnit, time_zone: &str) -> (u64, u64) {
+    let calendar = Calendar::new(unit, time_zone).unwrap();
+    let spec = BucketSpec {
+        algorithm: Algorithm::CalendarWindow(calendar),
+        quota: 1,
+        window_us: calendar.longest_us(),
+    };
+    spec.window_at(now_us())
+}
+
 #[tokio::test]
 async fn a_calendar_window_tells_its_own_length_and_its_end() {
     let month = "month, time_zone: Europe/Berlin";
@@ -133,17 +152,7 @@ async fn a_calendar_window_tells_its_own_length_and_its_end() {
     // A sidecar's first question of all too: it does not know Redis's clock yet, by which windows are sent.
     let policy = |url: &str| policy(url, "fixed_window", 2, month);
     let chain = Chain::start(policy, plugin(rules)).await;
-    let now_us = || {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        u64::try_from(now.unwrap().as_micros()).unwrap()
-    };
-    let calendar = Calendar::new(CalendarUnit::Month, "Europe/Berlin").unwrap();
-    let spec = BucketSpec {
-        algorithm: Algorithm::CalendarWindow(calendar),
-        quota: 2,
-        window_us: calendar.longest_us(),
-    };
-    let (start_us, end_us) = spec.window_at(now_us());
+    let (start_us, end_us) = window(CalendarUnit::Month, "Europe/Berlin");
     for n in 0..2 {
         assert_eq!(chain.status("/", "alice").await, 200, "request {n}");
     }
@@ -165,4 +174,49 @@ async fn a_calendar_window_tells_its_own_length_and_its_end() {
         (left_s..left_s + 20).contains(&retry_s),
         "{retry_s} {left_s}"
     );
+}
+
+/// The windows of keys with an override were those of 1970: a day had 48 hours, and the search for them kept all other
+/// requests waiting.
+#[tokio::test]
+async fn an_unlimited_or_blocked_key_is_told_the_current_calendar_window() {
+    for (unit, name) in [(CalendarUnit::Day, "day"), (CalendarUnit::Month, "month")] {
+        let folder = tempfile::tempdir().unwrap();
+        let redis = Redis::start().await;
+        let policy = policy(
+            &redis.url(),
+            "fixed_window",
+            9,
+            &format!("{name}, time_zone: America/New_York"),
+        ) + "    overrides: [{ key: u, unlimited: true }, { key: b, blocked: true }]\n";
+        let sidecar = Sidecar::start(&policy, folder.path()).await;
+        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        let ask = async |key: &str| {
+            let question =
+                json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
+            let (_, answer) = post(&url, question.to_string()).await;
+            let answer: Value = serde_json::from_str(&answer).unwrap();
+            answer["verdicts"][0].clone()
+        };
+        let window_ms = || {
+            let (start_us, end_us) = window(unit, "America/New_York");
+            (end_us - start_us) / 1_000
+        };
+        let expected = window_ms();
+        let answers = [
+            ask("x").await,
+            ask("u").await,
+            ask("x").await,
+            ask("b").await,
+        ];
+        if window_ms() != expected {
+            // Another window began, of another length.
+            continue;
+        }
+        let told = answers.each_ref().map(|answer| &answer["window_ms"]);
+        assert_eq!(told, [&json!(expected); 4], "{answers:?}");
+        let outcomes = answers.each_ref().map(|answer| &answer["outcome"]);
+        assert_eq!(outcomes, ["admitted", "admitted", "admitted", "denied"]);
+        assert_eq!(answers[3]["retry_after_ms"], json!(expected));
+    }
 }

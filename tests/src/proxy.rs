@@ -30,6 +30,8 @@ pub enum Mode {
     Corrupt,
     /// Each answer has a bit in it that is another, in a place that differs from answer to answer.
     FlipBits,
+    /// The protocol of the answers is valid, and their bulk strings have other bytes.
+    Garble,
     /// Connections are closed, and new ones at once.
     Refuse,
 }
@@ -167,11 +169,17 @@ async fn pump(
                 place = place.wrapping_mul(1_103_515_245).wrapping_add(12_345);
                 bytes[(place >> 8) % read] ^= 1 << (place >> 4 & 7);
             }
+            Mode::Garble if answers => garble(&mut bytes[..read]),
             _ => {}
         }
         let passed = &bytes[..read];
         match mode {
-            Mode::Pass | Mode::Refuse | Mode::HalfClose | Mode::Corrupt | Mode::FlipBits => {}
+            Mode::Pass
+            | Mode::Refuse
+            | Mode::HalfClose
+            | Mode::Corrupt
+            | Mode::FlipBits
+            | Mode::Garble => {}
             Mode::Slow(by) => tokio::time::sleep(by).await,
             Mode::Swallow => std::future::pending().await,
             Mode::CutAfter(_) if answers => {
@@ -196,5 +204,21 @@ async fn pump(
         if to.write_all(passed).await.is_err() {
             return;
         }
+    }
+}
+
+/// Overwrites the bulk strings of answers, the first of which begins here; they are short enough to arrive at once.
+fn garble(answers: &mut [u8]) {
+    let mut rest = answers;
+    while let Some(end) = rest.windows(2).position(|bytes| bytes == b"\r\n") {
+        let (line, after) = rest.split_at_mut(end + 2);
+        let length = match line {
+            [b'$', digits @ .., _, _] => str::from_utf8(digits).ok().and_then(|n| n.parse().ok()),
+            _ => None,
+        };
+        let length = length.unwrap_or(0).min(after.len());
+        let (bulk, after) = after.split_at_mut(length);
+        bulk.fill(b'x');
+        rest = after;
     }
 }

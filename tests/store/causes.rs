@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use sluicegate_tests::process::{eventually, free_port};
+use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{decide, failures, policy, wait_until_back};
+use crate::support::{decide, decide_for, failures, policy, wait_until_back};
 
 /// Asks several times: every failure, including the first, is of this kind, and the cause is reported without the password.
 async fn assert_reported(store: &str, kind: &str, words: &str) {
@@ -128,4 +129,33 @@ async fn s20_a_redis_that_evicts_is_warned_about_once() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     wait_until_back(&sidecar, "k").await;
     assert_eq!(sidecar.log().matches("allkeys-lru").count(), 1);
+}
+
+/// The probe's answer could not be read either, and calls that were not sent for that reason counted as calls that Redis may
+/// have carried out: no share decided until Redis was back.
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_decide_while_answers_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    let policy = policy(&proxy.url(), "1s", 1_000).replace("deny", "share");
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    sidecar.knows_of(1).await;
+    wait_until_back(&sidecar, "k").await;
+    proxy.set(Mode::Garble);
+    eventually("its share decides", async || {
+        decide(&sidecar, "k").await == "admitted"
+    })
+    .await;
+    let during = decide_for(&sidecar, "k", Duration::from_secs(1)).await;
+    assert!(during.iter().all(|outcome| outcome == "admitted"));
+    assert!(failures(&sidecar, "reply").await > 0.0);
+    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    let (_, text) = sluicegate_tests::client::get(&ready).await;
+    assert!(text.contains("the script's reply cannot be read"), "{text}");
+    proxy.set(Mode::Pass);
+    eventually("everything is written back", async || {
+        sidecar.metric("sluicegate_unwritten_buckets").await == 0.0
+    })
+    .await;
 }

@@ -174,7 +174,11 @@ impl Calendar {
         let start = self.begins_us(day)?;
         let (next_day, end) = self.step(day, unit.span(), start)?;
         let (_, after) = self.step(next_day, unit.span(), end)?;
-        let (_, before) = self.step(day, -unit.span(), start)?;
+        // Every earlier window begins in 1970 too: `step` would search them all.
+        let before = match start {
+            0 => 0,
+            _ => self.step(day, -unit.span(), start)?.1,
+        };
         Ok([before, start, end, after])
     }
 
@@ -190,7 +194,7 @@ impl Calendar {
         }
     }
 
-    /// The first instant of a day.
+    /// The first instant of a day; 1970 if it was earlier.
     fn begins_us(self, day: Date) -> Result<u64, jiff::Error> {
         let first = day.to_zoned(self.0.time_zone.clone())?.timestamp();
         Ok(u64::try_from(first.as_microsecond()).unwrap_or(0))

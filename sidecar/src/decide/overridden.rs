@@ -17,6 +17,8 @@ pub struct Overridden {
     pub limit: Arc<Limit>,
     /// How it was decided.
     pub how: How,
+    /// When, in microseconds since 1970: the time of the overrides, which determines the calendar windows too.
+    pub unix_us: u64,
 }
 
 /// How overrides decide.
@@ -46,8 +48,8 @@ pub fn hold_until_end(ends_in_ms: Option<u64>) -> u64 {
 }
 
 impl Overridden {
-    /// The verdict at `now_us`, in microseconds since 1970.
-    pub fn verdict(&self, denial_ttl_ms: u64, now_us: u64) -> Verdict<'_> {
+    /// The verdict.
+    pub fn verdict(&self, denial_ttl_ms: u64) -> Verdict<'_> {
         match &self.how {
             How::Admitted { receipts } => {
                 // An unlimited key sees the whole quota of the tightest window each time.
@@ -58,20 +60,21 @@ impl Overridden {
                 Verdict::Admitted(LimitStatus {
                     remaining: spec.most_at_once(),
                     receipt: receipt.collect(),
-                    ..self.status(spec, now_us)
+                    ..self.status(spec)
                 })
             }
             How::Denied { ends_in_ms } => {
-                let Some(spec) = self.window(|spec| spec.length_us(now_us)) else {
+                let Some(spec) = self.window(|spec| spec.length_us(self.unix_us)) else {
                     return Verdict::Unavailable { then: None };
                 };
                 // A block without an end has no true time. The longest window's length keeps clients from retrying often.
-                let again_ms = ends_in_ms.unwrap_or_else(|| spec.length_us(now_us).div_ceil(1_000));
+                let again_ms =
+                    ends_in_ms.unwrap_or_else(|| spec.length_us(self.unix_us).div_ceil(1_000));
                 Verdict::Denied(LimitStatus {
                     reset_ms: again_ms,
                     retry_after_ms: again_ms,
                     hold_ms: hold_until_end(*ends_in_ms).min(denial_ttl_ms),
-                    ..self.status(spec, now_us)
+                    ..self.status(spec)
                 })
             }
         }
@@ -82,12 +85,12 @@ impl Overridden {
         self.limit.windows.iter().max_by_key(|spec| most(spec))
     }
 
-    fn status(&self, spec: &BucketSpec, now_us: u64) -> LimitStatus<'_> {
+    fn status(&self, spec: &BucketSpec) -> LimitStatus<'_> {
         LimitStatus {
             check: self.check,
             limit: self.limit.name.as_str().into(),
             quota: spec.most_at_once(),
-            window_ms: spec.refill_us(now_us).div_ceil(1_000),
+            window_ms: spec.refill_us(self.unix_us).div_ceil(1_000),
             remaining: 0,
             reset_ms: 0,
             retry_after_ms: 0,

@@ -195,6 +195,12 @@ impl<'a> OverridesNow<'a> {
             .map(|until_ms| until_ms.saturating_sub(now_ms));
         Some((&timed.effect, ends_in_ms))
     }
+
+    /// The time, in microseconds since 1970; 0 if there are no overrides.
+    pub fn unix_us(self) -> u64 {
+        let now_ms = self.overrides.map_or(0, |(_, now_ms)| now_ms);
+        now_ms.saturating_mul(1_000)
+    }
 }
 
 #[cfg(test)]

@@ -200,7 +200,8 @@ impl Plan {
     }
 
     /// The verdicts, in the order of the request. An outcome is `None` if the store did not answer; then the fallback at the
-    /// same index decides, if there is one. Spends what was taken from leases for decisions that are admitted at `now_us`.
+    /// same index decides, if there is one. Spends what was taken from leases for decisions that are admitted at `now_us`, of
+    /// the monotonic clock.
     pub fn verdicts<'a>(
         &'a self,
         outcomes: &[Option<Outcome>],
@@ -222,7 +223,7 @@ impl Plan {
                 Entry::Overridden(overridden, _) => (
                     overridden.limit.name.as_str(),
                     Source::Override,
-                    overridden.verdict(self.denial_ttl_ms, now_us),
+                    overridden.verdict(self.denial_ttl_ms),
                 ),
                 Entry::Leased(leased) => {
                     spend(leased);

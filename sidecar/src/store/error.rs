@@ -30,6 +30,9 @@ pub enum StoreError {
     /// The script's answer is not a valid reply to this call.
     #[error("the script's reply cannot be read: {0}")]
     Reply(#[source] sluicegate_engine::script::ReplyError),
+    /// The script's answer to a probe is not a valid reply to it, so no call is sent.
+    #[error("the script's reply cannot be read: {0}")]
+    ProbeReply(#[source] sluicegate_engine::script::ReplyError),
     /// A key of the decision holds a value that the script did not write. The call itself succeeded.
     #[error(transparent)]
     State(#[from] sluicegate_engine::script::BrokenState),
@@ -153,7 +156,7 @@ impl StoreError {
             Self::Cut(_) | Self::Connection(_) => FailureKind::Connection,
             Self::Authentication(_) => FailureKind::Auth,
             Self::Refused(_) => FailureKind::Refused,
-            Self::Reply(_) => FailureKind::Reply,
+            Self::Reply(_) | Self::ProbeReply(_) => FailureKind::Reply,
             Self::State(_) => FailureKind::State,
             Self::Late => FailureKind::Late,
             Self::Full(_) => FailureKind::Full,
@@ -177,6 +180,7 @@ impl StoreError {
         match self {
             Self::Timeout(_) => ConnectionError::BecameSilent.into(),
             Self::Cut(error) => ConnectionError::Redis(error).into(),
+            Self::Reply(error) => Self::ProbeReply(error),
             other => other,
         }
     }
@@ -203,9 +207,12 @@ impl StoreError {
     /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
-            Self::Timeout(_) | Self::Late | Self::Reply(_) | Self::State(_) | Self::Full(_) => {
-                false
-            }
+            Self::Timeout(_)
+            | Self::Late
+            | Self::Reply(_)
+            | Self::ProbeReply(_)
+            | Self::State(_)
+            | Self::Full(_) => false,
             // The nodes of a Cluster may first have to agree on a new primary.
             Self::Connection(ConnectionError::Redis(error)) => !matches!(
                 error.kind(),
@@ -220,6 +227,46 @@ impl StoreError {
                 ) || error
                     .detail()
                     .is_some_and(|detail| detail.contains("-READONLY "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_engine::Full;
+    use sluicegate_engine::script::{BrokenState, ReplyError};
+
+    /// A share does not decide while the store may have carried out the call: of a call that was never sent, it has not.
+    #[test]
+    fn a_call_that_was_not_sent_is_not_in_doubt() {
+        let redis = || RedisError::from((ErrorKind::Io, "broken pipe"));
+        let reply = ReplyError::Length {
+            got: 1,
+            decisions: 1,
+            want: 40,
+        };
+        let errors = [
+            StoreError::Timeout(Duration::ZERO),
+            StoreError::Cut(redis()),
+            StoreError::Connection(ConnectionError::NotYet),
+            StoreError::Authentication(redis()),
+            StoreError::Refused(redis()),
+            StoreError::Reply(reply.clone()),
+            StoreError::ProbeReply(reply),
+            StoreError::State(BrokenState),
+            StoreError::Late,
+            StoreError::Full(Full),
+        ];
+        for error in errors {
+            let before = error.clone().before_call();
+            assert!(!before.is_in_doubt(), "{error:?}");
+            if !matches!(error, StoreError::Timeout(_)) {
+                assert_eq!(before.kind(), error.kind());
+            }
+            if let StoreError::Reply(_) = error {
+                assert_eq!(before.to_string(), error.to_string(), "/readyz shows it");
             }
         }
     }

@@ -263,28 +263,28 @@ impl Store {
         Ok(Some(FleetPosition { rank, of }))
     }
 
-    /// Records what was admitted without the store. Of calls with the same name only the first has an effect, so a call
-    /// whose answer was lost can be repeated.
-    ///
-    /// # Errors
-    /// Some of it is not known to have been recorded.
-    pub async fn write_back(&self, debts: &[Debt], name: &str) -> Result<(), StoreError> {
-        let results = match &self.kind {
-            Kind::Memory(_) => Vec::new(),
+    /// Records what was admitted without the store; whether each debt is known to have been recorded. Of calls with the same
+    /// name only the first has an effect, so a call whose answer was lost can be repeated. On a Cluster each debt is a call
+    /// of its own; otherwise all are one, which is repeated as a whole.
+    pub async fn write_back(&self, debts: &[Debt], name: &str) -> Vec<bool> {
+        match &self.kind {
+            Kind::Memory(_) => vec![true; debts.len()],
             Kind::Redis(redis) => {
                 let writes: Vec<_> = debts.iter().map(Debt::write).collect();
-                match debts.first() {
-                    Some(first) => vec![redis.write_back(&writes, &first.once(name)).await],
-                    None => Vec::new(),
-                }
+                let Some(first) = debts.first() else {
+                    return Vec::new();
+                };
+                let result = redis.write_back(&writes, &first.once(name)).await;
+                vec![result.is_ok(); debts.len()]
             }
             Kind::Cluster(cluster) => {
-                let one =
-                    async |debt: &Debt| cluster.write_back(debt.write(), &debt.once(name)).await;
+                let one = async |debt: &Debt| {
+                    let result = cluster.write_back(debt.write(), &debt.once(name)).await;
+                    result.is_ok()
+                };
                 join_all(debts.iter().map(one)).await
             }
-        };
-        results.into_iter().collect()
+        }
     }
 
     /// The version of the overrides: another one whenever they have changed.

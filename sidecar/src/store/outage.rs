@@ -16,6 +16,12 @@ use super::share::{Debt, Share};
 const MAX_BUCKETS: usize = 32;
 /// Pause after a failed attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// For each time that was spent looking for what can be written back, pauses of so many times that.
+const PAUSE_FOR_LOOKING: u32 = 20;
+/// Shorter pauses are added up: tokio's clock ticks once in a millisecond.
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause, because a node that returns is used again within half a second: reached with some 40,000 buckets.
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 
 /// One write-back of admissions that the store does not know.
 #[derive(Debug)]
@@ -139,6 +145,7 @@ impl Outage {
             self.debt_added.notified().await;
             // Calls whose answers were lost are repeated unchanged, since the store may have executed them.
             let mut unanswered: VecDeque<Call> = VecDeque::new();
+            let mut pause = Duration::ZERO;
             while self.pending.load(Ordering::Relaxed) {
                 number += 1;
                 let began = Instant::now();
@@ -146,22 +153,28 @@ impl Outage {
                     name: format!("{name}-{number}"),
                     debts: self.start_write_back(store),
                 };
-                let looked_for = began.elapsed();
+                // While a node of a Cluster is away, all of its buckets are looked at in vain, in the way of decisions.
+                pause = MAX_PAUSE.min(pause + began.elapsed() * PAUSE_FOR_LOOKING);
                 let repeated = unanswered.pop_front();
                 let mut any_written = false;
                 for call in repeated.into_iter().chain([new]) {
                     if call.debts.is_empty() {
                         continue;
                     }
-                    match self.send(store, &call).await {
-                        true => any_written = true,
-                        false => unanswered.push_back(call),
+                    let sent = call.debts.len();
+                    let rest = self.send(store, call).await;
+                    any_written |= rest.debts.len() < sent;
+                    if !rest.debts.is_empty() {
+                        unanswered.push_back(rest);
                     }
                 }
                 self.written.notify_waiters();
                 if !any_written {
-                    // While a node of a Cluster is away, all of its buckets are looked at in vain, in the way of decisions.
-                    tokio::time::sleep(RETRY_PAUSE.max(looked_for * 20)).await;
+                    pause = pause.max(RETRY_PAUSE);
+                }
+                if pause >= MIN_PAUSE {
+                    tokio::time::sleep(pause).await;
+                    pause = Duration::ZERO;
                 }
             }
         }
@@ -180,18 +193,16 @@ impl Outage {
         debts
     }
 
-    /// Makes a call; whether it needs no repetition.
-    async fn send(&self, store: &Store, call: &Call) -> bool {
-        let written = store.write_back(&call.debts, &call.name).await.is_ok();
+    /// Makes a call; returns what is to be repeated.
+    async fn send(&self, store: &Store, call: Call) -> Call {
+        let recorded = store.write_back(&call.debts, &call.name).await;
         let mut share = self.share();
-        if written {
-            share.written(&call.debts);
+        let mut debts = share.answered(call.debts, &recorded);
+        if share.forget_if_expired(&debts, |key| store.clock_us(key)) {
+            debts.clear();
         }
-        let first = call.debts.first().map(|debt| debt.bucket.key.as_str());
-        let now_us = first.and_then(|key| store.clock_us(key));
-        let done = written || share.forget_if_expired(&call.debts, now_us);
         self.update_pending(&share);
-        done
+        Call { debts, ..call }
     }
 
     fn update_pending(&self, share: &Share) {

@@ -17,7 +17,7 @@ use sluicegate_engine::{
 pub use debt::Debt;
 use debt::{Pending, is_held, is_level};
 
-/// The least of [`Share::purge_above`].
+/// Pending buckets above which those that have left their window are dropped, if there are twice as many as the engine has.
 const PURGE_ABOVE: usize = 1_000;
 
 /// Entries examined by one sweep: a millisecond's work.
@@ -28,15 +28,19 @@ const SWEEP_AT_MOST: usize = 1_000;
 pub struct Share {
     engine: Memory,
     pending: HashMap<Arc<str>, Pending>,
-    /// Buckets that are being written back now, each with its number of calls: one whose answer was lost is repeated, and
-    /// what was admitted meanwhile is another.
-    writing: HashMap<Arc<str>, usize>,
-    /// Pending buckets above which those that have left their window are dropped.
-    purge_above: usize,
+    /// Buckets that are being written back now.
+    writing: HashMap<Arc<str>, Writing>,
     /// The store's clock when it last decided.
     now_us: u64,
-    /// Which share it is. Kept until everything is written back, because a token bucket's level depends on the share's rate.
-    position: Option<FleetPosition>,
+}
+
+/// A bucket that is being written back.
+#[derive(Debug)]
+struct Writing {
+    /// The number of calls: one whose answer was lost is repeated, and what was admitted meanwhile is another.
+    calls: usize,
+    /// The share that its admissions were made by.
+    position: FleetPosition,
 }
 
 impl Share {
@@ -46,9 +50,7 @@ impl Share {
             engine: Memory::with_limit(limit_bytes),
             pending: HashMap::new(),
             writing: HashMap::new(),
-            purge_above: PURGE_ABOVE,
             now_us: 0,
-            position: None,
         }
     }
 
@@ -61,16 +63,13 @@ impl Share {
         (batch, decision): (&Batch, &Decision),
         takes: &[usize],
     ) -> Option<Outcome> {
-        if self.nothing_pending() {
-            self.position = None;
-        }
-        let position = *self.position.get_or_insert(position);
         let mut shared = BatchBuilder::new();
         let mut wholes = Vec::with_capacity(takes.len());
         let mut own = Vec::with_capacity(takes.len());
         for number in takes {
             let take = decision.takes.get(*number)?;
             let whole = batch.buckets.get(take.bucket)?;
+            let position = self.position_of(whole, position);
             let spec = whole.spec.share(position)?;
             if take.cost > spec.most_at_once() {
                 return None;
@@ -80,7 +79,7 @@ impl Share {
                 bucket,
                 cost: take.cost,
             });
-            wholes.push((whole, take.cost));
+            wholes.push((whole, position, take.cost));
         }
         shared.push(Decision {
             takes: own,
@@ -92,27 +91,39 @@ impl Share {
         let mut outcome = self.engine.decide(now_us, &shared).pop()?.ok()?;
         outcome.decided_by = *takes.get(outcome.decided_by)?;
         if outcome.admitted && !decision.peek {
-            for (whole, cost) in wholes.into_iter().filter(|(_, cost)| *cost > 0) {
-                self.owe(
-                    whole,
-                    Record {
-                        at_us: now_us,
-                        units: cost,
-                    },
-                );
+            for (whole, position, units) in wholes {
+                let record = Record {
+                    at_us: now_us,
+                    units,
+                };
+                if units > 0 {
+                    self.owe(whole, position, record);
+                }
             }
         }
         Some(outcome)
     }
 
-    fn owe(&mut self, bucket: &Bucket, record: Record) {
+    /// Which share of a bucket it is, given what it is now. That of a token bucket stays until its level is written back,
+    /// because the level depends on the share's rate.
+    fn position_of(&self, bucket: &Bucket, now: FleetPosition) -> FleetPosition {
+        if !is_level(&bucket.spec) {
+            return now;
+        }
+        let key = bucket.key.as_str();
+        let writing = || self.writing.get(key).map(|writing| writing.position);
+        let pending = self.pending.get(key).map(|pending| pending.position);
+        pending.or_else(writing).unwrap_or(now)
+    }
+
+    fn owe(&mut self, bucket: &Bucket, position: FleetPosition, record: Record) {
         match self.pending.get_mut(bucket.key.as_str()) {
             Some(pending) => {
                 pending.spec = bucket.spec;
                 pending.add(record);
             }
             None => {
-                let pending = Pending::new(bucket.spec, record);
+                let pending = Pending::new(bucket.spec, position, record);
                 self.pending.insert(bucket.key.as_str().into(), pending);
             }
         }
@@ -162,18 +173,29 @@ impl Share {
                 key: key.to_string(),
                 spec: pending.spec,
             };
-            debts.push(Debt { bucket, records });
+            debts.push((Debt { bucket, records }, pending.position));
             if debts.len() == most {
                 break;
             }
         }
-        for debt in &debts {
-            *self
-                .writing
-                .entry(debt.bucket.key.as_str().into())
-                .or_default() += 1;
+        for (debt, position) in &debts {
+            let key = debt.bucket.key.as_str().into();
+            let writing = self.writing.entry(key).or_insert(Writing {
+                calls: 0,
+                position: *position,
+            });
+            writing.calls += 1;
         }
-        debts
+        debts.into_iter().map(|(debt, _)| debt).collect()
+    }
+
+    /// The store has recorded those of these debts that are marked so; returns the others.
+    pub fn answered(&mut self, debts: Vec<Debt>, recorded: &[bool]) -> Vec<Debt> {
+        let mut recorded = recorded.iter();
+        let mut is_recorded = |_: &Debt| recorded.next().is_some_and(|recorded| *recorded);
+        let (written, rest): (Vec<_>, Vec<_>) = debts.into_iter().partition(&mut is_recorded);
+        self.written(&written);
+        rest
     }
 
     /// The store has these. What they hold of the share they hold on: or each outage of a window would admit the share
@@ -181,9 +203,9 @@ impl Share {
     pub fn written(&mut self, debts: &[Debt]) {
         for debt in debts {
             let key = debt.bucket.key.as_str();
-            if let Some(calls) = self.writing.get_mut(key) {
-                *calls -= 1;
-                if *calls == 0 {
+            if let Some(writing) = self.writing.get_mut(key) {
+                writing.calls -= 1;
+                if writing.calls == 0 {
                     self.writing.remove(key);
                 }
             }
@@ -191,11 +213,10 @@ impl Share {
                 continue;
             }
             self.engine.reset(key);
-            let after = self.pending.get(key);
-            let spec = self
-                .position
-                .and_then(|position| debt.bucket.spec.share(position));
-            if let (Some(after), Some(spec)) = (after, spec) {
+            let Some(after) = self.pending.get(key) else {
+                continue;
+            };
+            if let Some(spec) = debt.bucket.spec.share(after.position) {
                 let bucket = Bucket {
                     key: key.to_owned(),
                     spec,
@@ -205,9 +226,16 @@ impl Share {
         }
     }
 
-    /// Drops these if all their records are older than their window; whether it did.
-    pub fn forget_if_expired(&mut self, debts: &[Debt], now_us: Option<u64>) -> bool {
-        let old = now_us.is_some_and(|now_us| debts.iter().all(|debt| debt.is_expired(now_us)));
+    /// Drops these if all their records are older than their window by the store's clock, which `now_us` returns for a key;
+    /// whether it did.
+    pub fn forget_if_expired(
+        &mut self,
+        debts: &[Debt],
+        now_us: impl Fn(&str) -> Option<u64>,
+    ) -> bool {
+        let old = debts
+            .iter()
+            .all(|debt| now_us(&debt.bucket.key).is_some_and(|now_us| debt.is_expired(now_us)));
         if old {
             self.written(debts);
         }
@@ -229,15 +257,15 @@ impl Share {
             // All pending records are older than their window.
             self.pending = HashMap::new();
         }
-        if self.pending.len() > self.purge_above {
+        // Every admission in its window is in the engine, so at least half is dropped.
+        if self.pending.len() > PURGE_ABOVE.max(2 * self.engine.len()) {
             let engine = &self.engine;
             let is_over = |key: &str, pending: &Pending| {
                 pending.is_expired(now_us)
                     || is_level(&pending.spec) && engine.records(now_us, key).is_empty()
             };
             self.pending.retain(|key, pending| !is_over(key, pending));
-            // So at least half is dropped each time, or the next one is twice as far.
-            self.purge_above = (self.pending.len() * 2).max(PURGE_ABOVE);
+            self.pending.shrink_to(2 * self.pending.len());
         }
     }
 }

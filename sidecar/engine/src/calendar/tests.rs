@@ -207,3 +207,18 @@ fn a_time_that_no_calendar_has_is_in_a_window_all_the_same() {
         assert!(start <= now && now <= end, "{now}");
     }
 }
+
+/// All windows before 1970 begin in 1970, and the search for an earlier one went on to the year -9999: a second, and wrong
+/// edges in the end.
+#[test]
+fn no_window_is_looked_for_before_1970() {
+    const HOUR_US: u64 = 3_600 * 1_000_000;
+    let edges = |unit| {
+        let calendar = Calendar::new(unit, "America/New_York").unwrap();
+        calendar.edges(1).map(|us| us / HOUR_US)
+    };
+    assert_eq!(edges(Day), [0, 0, 5, 24 + 5]);
+    // Monday was 5 January.
+    assert_eq!(edges(Week), [0, 0, 4 * 24 + 5, 11 * 24 + 5]);
+    assert_eq!(edges(Month), [0, 0, 5, 31 * 24 + 5]);
+}

@@ -82,6 +82,7 @@ pub(super) fn add(
             check: index,
             limit: Arc::clone(limit),
             how,
+            unix_us: overrides.unix_us(),
         };
         match allowance(limit, &check.key, check.quota, overrides) {
             Allowance::Unlimited => {

@@ -1,7 +1,7 @@
 //! What a share has admitted and the store does not know: kept as records, and written back. Pure.
 
 use sluicegate_engine::script::WriteBack;
-use sluicegate_engine::{Algorithm, Bucket, BucketSpec, MAX_RECORDS, Record};
+use sluicegate_engine::{Algorithm, Bucket, BucketSpec, FleetPosition, MAX_RECORDS, Record};
 
 /// How long the store remembers a write-back by its name. A repetition after that would be recorded twice, which never
 /// admits more than the limit.
@@ -12,6 +12,8 @@ const ONCE_US: u64 = 600_000_000;
 pub(super) struct Pending {
     /// Of the whole limit, not of the share.
     pub spec: BucketSpec,
+    /// The share that the first of them was made by.
+    pub position: FleetPosition,
     /// In order of time. Neighbours are merged when there are too many, with the later time of the two: what is written
     /// back may expire a little late, and never early.
     pub records: Vec<Record>,
@@ -56,9 +58,10 @@ impl Debt {
 }
 
 impl Pending {
-    pub fn new(spec: BucketSpec, record: Record) -> Self {
+    pub fn new(spec: BucketSpec, position: FleetPosition, record: Record) -> Self {
         Self {
             spec,
+            position,
             records: vec![record],
         }
     }

@@ -100,10 +100,9 @@ fn admissions_during_a_write_back_are_owed_separately() {
     assert_eq!(left.count(), 8);
     let debts = share.start_write_back(9, |_| Some(START_US + 7));
     assert_eq!(debts[0].records, [at(5, 1), at(6, 8)]);
-    assert!(!share.forget_if_expired(&debts, Some(START_US + 7)) && share.is_pending(&whole[0]));
-    assert!(
-        share.forget_if_expired(&debts, Some(START_US + 7 + MINUTE_US)) && share.nothing_pending()
-    );
+    let at = |after_us: u64| move |_: &str| Some(START_US + after_us);
+    assert!(!share.forget_if_expired(&debts, at(7)) && share.is_pending(&whole[0]));
+    assert!(share.forget_if_expired(&debts, at(7 + MINUTE_US)) && share.nothing_pending());
 }
 
 #[test]
@@ -125,7 +124,7 @@ proptest! {
         steps in prop::collection::vec((0_u64..1_000, 1_u64..5), 1..500),
     ) {
         let first = bucket("k", 10);
-        let mut pending = Pending { spec: first.spec, records: Vec::new() };
+        let mut pending = Pending { spec: first.spec, position: one_of(1), records: Vec::new() };
         let (mut now_us, mut taken) = (START_US, Vec::new());
         for (step_us, units) in steps {
             now_us += step_us;
@@ -211,6 +210,7 @@ fn records_that_have_left_their_window_are_dropped_before_others_are_merged() {
     let spec = bucket("k", 10).spec;
     let mut pending = Pending {
         spec,
+        position: one_of(1),
         records: Vec::new(),
     };
     // Forty in a window.
@@ -288,4 +288,96 @@ fn a_token_bucket_is_written_back_by_one_call_at_a_time() {
     sent.extend(share.start_write_back(9, |_| Some(START_US)));
     let units = sent.iter().flat_map(|debt| &debt.records).map(|r| r.units);
     assert_eq!(units.sum::<u64>(), 5);
+}
+
+/// It was purged only when it had doubled since the last time: after a flood, until the store was back, the keys of the flood
+/// stayed.
+#[test]
+fn what_a_flood_of_keys_owed_is_dropped_although_few_keys_come_after_it() {
+    let mut share = Share::new(64 << 20);
+    let admit = |share: &mut Share, now_us: u64, key: String| {
+        let key = [bucket(&key, 10)];
+        assert!(ask(share, now_us, one_of(1), &key).unwrap().admitted);
+        assert!(share.is_pending(&key[0]));
+    };
+    (0..20_000).for_each(|n| admit(&mut share, START_US, n.to_string()));
+    share.sweep(0);
+    assert_eq!(share.pending(), 20_000, "all are in their window");
+    for minute in 1..=30 {
+        let now_us = START_US + minute * MINUTE_US;
+        admit(&mut share, now_us, format!("after {minute}"));
+        share.sweep(0);
+    }
+    assert!(share.pending() <= PURGE_ABOVE, "{}", share.pending());
+}
+
+/// While one node of a Cluster is away, another tells how many sidecars there are: what was pending for any key kept the share
+/// of every key as it was in the beginning.
+#[test]
+fn a_share_follows_the_number_of_sidecars_while_something_is_pending() {
+    let (mut share, [old, new]) = (
+        Share::new(1 << 20),
+        ["old", "new"].map(|key| [bucket(key, 10)]),
+    );
+    let admitted = |share: &mut Share, position, bucket: &[Bucket]| {
+        let outcomes = (0..20).map(|_| ask(share, START_US, position, bucket));
+        outcomes
+            .flatten()
+            .filter(|outcome| outcome.admitted)
+            .count()
+    };
+    assert_eq!(admitted(&mut share, one_of(2), &old), 5);
+    assert_eq!(admitted(&mut share, one_of(1), &new), 10);
+    assert_eq!(admitted(&mut share, one_of(1), &old), 5, "5 before");
+    assert_eq!(admitted(&mut share, one_of(5), &old), 0, "5 of 2");
+}
+
+/// What a token bucket's level drains by is the share's rate: with another one it would drain as if that had applied all along.
+#[test]
+fn a_token_buckets_share_stays_until_its_level_is_written_back() {
+    let tokens = |key: &str| {
+        let mut one = bucket(key, 60);
+        one.spec.algorithm = Algorithm::TokenBucket { burst: 10 };
+        [one]
+    };
+    let mut share = Share::new(1 << 20);
+    let remaining = |share: &mut Share, after_us, position, key: &str| {
+        let outcome = ask(share, START_US + after_us, position, &tokens(key));
+        outcome.unwrap().remaining
+    };
+    assert_eq!(remaining(&mut share, 0, one_of(2), "k"), 4);
+    assert_eq!(remaining(&mut share, 0, one_of(1), "k"), 3, "of two");
+    assert_eq!(remaining(&mut share, 0, one_of(1), "other"), 9, "new");
+    let debts = share.start_write_back(9, |_| Some(START_US));
+    assert_eq!(debts.len(), 2);
+    assert_eq!(remaining(&mut share, 0, one_of(1), "k"), 2, "sent");
+    share.written(&debts);
+    // Its one unit is the whole level now, and drains by the rate of a half.
+    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 3);
+    let debts = share.start_write_back(9, |_| Some(START_US + 1_000_000));
+    share.written(&debts);
+    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 9);
+}
+
+/// One node of a Cluster that fails kept what another had recorded among the debts, and the keys of that other node with the
+/// shares.
+#[test]
+fn of_a_write_back_that_fails_in_part_only_the_rest_is_sent_again() {
+    let keys = ["a", "b", "c"].map(|key| bucket(key, 10));
+    let mut share = Share::new(1 << 20);
+    for key in &keys {
+        ask(&mut share, START_US, one_of(1), std::slice::from_ref(key));
+    }
+    let mut debts = share.start_write_back(9, |_| Some(START_US));
+    debts.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
+    let rest = share.answered(debts.clone(), &[true, false, true]);
+    assert_eq!(rest, debts[1..2]);
+    assert_eq!(
+        keys.each_ref().map(|key| share.is_pending(key)),
+        [false, true, false]
+    );
+    // Its node's clock decides whether it has expired.
+    let clock = |of: &'static str| move |key: &str| (key == of).then_some(START_US + MINUTE_US);
+    assert!(!share.forget_if_expired(&rest, clock("a")));
+    assert!(share.forget_if_expired(&rest, clock("b")) && share.nothing_pending());
 }
