@@ -135,7 +135,9 @@ for i = 1, #KEYS do
       if #state == 39 then
         local stored, as_of, since, stored_expires, unit, rate = unpack(TOKEN_STATE, state)
         local other_rate = unit ~= b or rate ~= a
-        if other_rate then stored = rescale(stored, unit, b) end
+        -- What another rate has let in must not take hours to drain by this one: then it was full at most. Only if it is
+        -- cut before it drains do later looks, which do not write it, see it drain.
+        if other_rate then stored = rescale(stored, unit, b, limit * b) end
         level, born, expires = stored, since, stored_expires
         if as_of > now then
           -- The clock stepped back: drain from the new now on.
@@ -144,8 +146,6 @@ for i = 1, #KEYS do
           level = stored - (now - as_of) * a
           if level <= 0 then level, born = 0, now end
         end
-        -- What another rate has let in must not take hours to drain by this one: the bucket is full at most.
-        if other_rate and level > limit * b then level = limit * b end
         if as_of <= now then kept = level end
       else
         broken = broken or {}

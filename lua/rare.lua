@@ -26,10 +26,9 @@ local function read_edges(now, first, second, request, position)
   return second, third, fourth - third, ends
 end
 
--- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most 2^53 - 1.
+-- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most `most`.
 -- Long division, since the product of the two may have 90 bits: 7 bits of `other` at a time, of which there are 49.
-local function rescale(level, unit, other)
-  local most = 9007199254740991
+local function rescale(level, unit, other, most)
   if unit == 0 then return most end
   local rest = level % unit
   local scaled, quotient, remainder, digit = (level - rest) / unit * other, 0, 0, 4398046511104
@@ -387,8 +386,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     local emptied = 0
     local state = level == 0 and call('GET', key)
     if state then
-      local stored, as_of, _, _, stored_unit = unpack('>I7I7I7I7I7', state)
-      if stored_unit ~= unit then stored = rescale(stored, stored_unit, unit) end
+      local stored, as_of, _, _, stored_unit, rate = unpack('>I7I7I7I7I7I4', state)
+      if stored_unit ~= unit or rate ~= drain then stored = rescale(stored, stored_unit, unit, bucket.cap) end
       emptied = as_of + (stored + (-stored) % drain) / drain
     end
     for i = 1, #times do

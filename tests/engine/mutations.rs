@@ -175,7 +175,7 @@ pub const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a token bucket's level is taken for one of the rate in force",
-        "if other_rate then stored = rescale(stored, unit, b) end",
+        "if other_rate then stored = rescale(stored, unit, b, limit * b) end",
         "",
     ),
     (
@@ -185,8 +185,8 @@ pub const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a level of another rate is more than a full bucket",
-        "if other_rate and level > limit * b then level = limit * b end",
-        "",
+        "rescale(stored, unit, b, limit * b)",
+        "rescale(stored, unit, b, 9007199254740991)",
     ),
     (
         "tokens are rounded up",
