@@ -452,8 +452,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     local change, ends = rare.give_back, position + 7
     if what ~= GIVE_BACK then
       change, ends = rare.write_back, position + 11 * count
-      -- An earlier call, whose answer was lost, has done it.
-      if cost > 0 and buckets[cost].kept > 0 then return 1, 0, ends end
+      -- An earlier call, whose answer was lost, has done it. Not `kept`: a step of the clock moves that unit.
+      if cost > 0 and buckets[cost].level > 0 then return 1, 0, ends end
     end
     local units = not (broken and broken[index])
       and rare.try(change, buckets[index], KEYS[index], request, position, count, cost)
