@@ -43,6 +43,16 @@ local function rescale(level, unit, other, most)
   return scaled < most and scaled or most
 end
 
+-- Gives a token bucket's key a later end, and leaves its state as it is: a faster rate has written it, and set an end
+-- before the `empty` microseconds are over that it needs to drain by the rate in force. Returns when it expires now.
+local function outlive(key, state, now, empty, MARGIN, TOKEN_STATE)
+  local level, as_of, born, _, unit, rate = struct.unpack(TOKEN_STATE, state)
+  local expires = now + 2 * empty + MARGIN
+  state = struct.pack(TOKEN_STATE, level, as_of, born, expires, unit, rate)
+  redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
+  return expires
+end
+
 local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
   local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
   local floor, min, max, ceil = math.floor, math.min, math.max, math.ceil
