@@ -104,8 +104,10 @@ impl Token {
             return 0;
         }
         let drained = (now_us - at_us).saturating_mul(rate.per_us);
-        let undrained = (left * rate.per_unit).saturating_sub(drained);
-        let fine = (cost * rate.per_unit).min(undrained).min(backlog);
+        // Units of a larger quota may be more than this one can count.
+        let undrained = left.saturating_mul(rate.per_unit).saturating_sub(drained);
+        let fine = cost.saturating_mul(rate.per_unit);
+        let fine = fine.min(undrained).min(backlog);
         if fine > 0 {
             self.set(rate, backlog - fine, now_us);
         }
