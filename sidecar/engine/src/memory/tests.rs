@@ -246,6 +246,28 @@ fn s14_logs_of_known_keys_stay_within_the_limit_too() {
 }
 
 #[test]
+fn a_log_that_is_repaired_after_a_clock_step_leaves_nothing_behind() {
+    let mut memory = Memory::new();
+    let log = bucket(Algorithm::SlidingLog, 1_000_000);
+    for n in 0..2_000 {
+        ask(&mut memory, 1_000 * SECOND + n, &log, 1);
+    }
+    let before = memory.bytes();
+    // The clock steps back by 500 s: the entries get the stamp of now, and are held for one window from now on.
+    assert_eq!(ask(&mut memory, 500 * SECOND, &log, 0).remaining, 998_000);
+    assert!(
+        memory.bytes() < before,
+        "{} of {before} bytes",
+        memory.bytes()
+    );
+    let swept = memory.sweep(510 * SECOND - 1, usize::MAX);
+    assert_eq!((swept.dropped, memory.len()), (0, 1));
+    // Its end was later when it was added; it must not stay until then.
+    assert_eq!(memory.sweep(510 * SECOND, usize::MAX).dropped, 1);
+    assert_eq!(memory.bytes(), Memory::new().bytes());
+}
+
+#[test]
 fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
     const YEAR: u64 = 366 * 86_400 * SECOND;
     let mut memory = Memory::new();

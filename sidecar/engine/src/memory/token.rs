@@ -30,13 +30,15 @@ impl Token {
     }
 
     /// If the clock stepped back, the backlog drains from the new now on, not from the old one.
-    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
-        if self.as_of_us > now_us {
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
+        let is_later = self.as_of_us > now_us;
+        if is_later {
             // Nothing has passed by the new clock, so nothing drains here.
             let rate = spec.token_rate();
             self.set(rate, self.backlog(spec, rate, now_us), now_us);
             self.born_us = now_us + 1;
         }
+        is_later
     }
 
     fn set(&mut self, rate: TokenRate, backlog: u64, now_us: u64) {
