@@ -52,7 +52,8 @@ if now > not_after then return pack('>I7', now) end
 local LOG, FIXED, TOKEN, RECEIPT, CALENDAR, LEASED = 1, 2, 3, 4, 5, 6
 local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
 local TWO32, TWO48 = 4294967296, 281474976710656
--- A key outlives its content by this many microseconds: Redis expires keys by a separate millisecond clock.
+-- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
+-- separate millisecond clock.
 local MARGIN = 1000000
 
 -- The log is a hash. Field `h` holds its head, then the oldest record that counts and up to AHEAD that follow it
@@ -76,7 +77,7 @@ local DEPTH = 128
 -- counted by: fine units per unit, and per microsecond.
 local TOKEN_STATE = '>I7I7I7I7I7I4'
 
--- make_rare, read_edges, read_receipt and rescale are in rare.lua, which goes in front of this file.
+-- make_rare, outlive, read_edges, read_receipt and rescale are in rare.lua, which goes in front of this file.
 local rare
 -- Indices of keys that cannot be read, if there are any.
 local broken
@@ -135,17 +136,22 @@ for i = 1, #KEYS do
       if #state == 39 then
         local stored, as_of, since, stored_expires, unit, rate = unpack(TOKEN_STATE, state)
         local other_rate = unit ~= b or rate ~= a
-        if other_rate then stored = rescale(stored, unit, b) end
+        -- What another rate has let in must not take hours to drain by this one: a full bucket at most. It is cut
+        -- before it drains, so that looks, which do not write it, see it drain.
+        if other_rate then stored = rescale(stored, unit, b, limit * b) end
         level, born, expires = stored, since, stored_expires
         if as_of > now then
           -- The clock stepped back: drain from the new now on.
           born, expires = now + 1, 0
         else
           level = stored - (now - as_of) * a
-          if level <= 0 then level, born = 0, now end
+          if level <= 0 then
+            level, born = 0, now
+          elseif other_rate then
+            local empty = (level + (-level) % a) / a
+            if expires < now + empty then expires = outlive(key, state, now, empty, MARGIN, TOKEN_STATE) end
+          end
         end
-        -- What another rate has let in must not take hours to drain by this one: the bucket is full at most.
-        if other_rate and level > limit * b then level = limit * b end
         if as_of <= now then kept = level end
       else
         broken = broken or {}

@@ -26,10 +26,9 @@ local function read_edges(now, first, second, request, position)
   return second, third, fourth - third, ends
 end
 
--- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most 2^53 - 1.
+-- A level in fine units of which `unit` are a unit, in those of which `other` are one: rounded up, at most `most`.
 -- Long division, since the product of the two may have 90 bits: 7 bits of `other` at a time, of which there are 49.
-local function rescale(level, unit, other)
-  local most = 9007199254740991
+local function rescale(level, unit, other, most)
   if unit == 0 then return most end
   local rest = level % unit
   local scaled, quotient, remainder, digit = (level - rest) / unit * other, 0, 0, 4398046511104
@@ -42,6 +41,16 @@ local function rescale(level, unit, other)
   end
   scaled = scaled + quotient + (remainder > 0 and 1 or 0)
   return scaled < most and scaled or most
+end
+
+-- Gives a token bucket's key a later end, and leaves its state as it is: a faster rate has written it, and set an end
+-- before the `empty` microseconds are over that it needs to drain by the rate in force. Returns when it expires now.
+local function outlive(key, state, now, empty, MARGIN, TOKEN_STATE)
+  local level, as_of, born, _, unit, rate = struct.unpack(TOKEN_STATE, state)
+  local expires = now + 2 * empty + MARGIN
+  state = struct.pack(TOKEN_STATE, level, as_of, born, expires, unit, rate)
+  redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
+  return expires
 end
 
 local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
@@ -387,8 +396,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     local emptied = 0
     local state = level == 0 and call('GET', key)
     if state then
-      local stored, as_of, _, _, stored_unit = unpack('>I7I7I7I7I7', state)
-      if stored_unit ~= unit then stored = rescale(stored, stored_unit, unit) end
+      local stored, as_of, _, _, stored_unit, rate = unpack('>I7I7I7I7I7I4', state)
+      if stored_unit ~= unit or rate ~= drain then stored = rescale(stored, stored_unit, unit, bucket.cap) end
       emptied = as_of + (stored + (-stored) % drain) / drain
     end
     for i = 1, #times do
@@ -453,8 +462,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     local change, ends = rare.give_back, position + 7
     if what ~= GIVE_BACK then
       change, ends = rare.write_back, position + 11 * count
-      -- An earlier call, whose answer was lost, has done it.
-      if cost > 0 and buckets[cost].kept > 0 then return 1, 0, ends end
+      -- An earlier call, whose answer was lost, has done it. Not `kept`: a step of the clock moves that unit.
+      if cost > 0 and buckets[cost].level > 0 then return 1, 0, ends end
     end
     local units = not (broken and broken[index])
       and rare.try(change, buckets[index], KEYS[index], request, position, count, cost)

@@ -17,10 +17,15 @@ if #gone > 0 then
   redis.call('ZREM', names, unpack(gone))
   redis.call('ZREM', ends, unpack(gone))
 end
+-- The clock stepped back: nobody who registers by it expires later than this. Not removed, since they may be alive.
+local latest = now + ARGV[2]
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', ends, '(' .. latest, '+inf', 'LIMIT', 0, 100)) do
+  redis.call('ZADD', ends, latest, name)
+end
 local rank = 0
 if ARGV[3] ~= '1' then
   redis.call('ZADD', names, 0, ARGV[1])
-  redis.call('ZADD', ends, now + ARGV[2], ARGV[1])
+  redis.call('ZADD', ends, latest, ARGV[1])
   redis.call('PEXPIRE', names, ARGV[2])
   redis.call('PEXPIRE', ends, ARGV[2])
   rank = redis.call('ZRANK', names, ARGV[1])

@@ -48,6 +48,8 @@ pub enum Step {
     Reset(usize),
     /// A new policy: another limit for the same bucket.
     Relimit { bucket: usize, limit: u64 },
+    /// Another burst for the same token bucket; nothing for other buckets.
+    Reburst { bucket: usize, burst: u64 },
 }
 
 /// One decision.

@@ -33,7 +33,7 @@ fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
         })
         .boxed(),
         Kind::FixedWindow => Just(Algorithm::FixedWindow).boxed(),
-        Kind::TokenBucket => prop_oneof![1u64..30, 1u64..3_000]
+        Kind::TokenBucket => burst()
             .prop_map(|burst| Algorithm::TokenBucket { burst })
             .boxed(),
         Kind::CalendarWindow => return calendar_spec().boxed(),
@@ -75,6 +75,10 @@ fn limit() -> impl Strategy<Value = u64> {
     prop_oneof![3 => 1u64..12, 2 => 12u64..200, 1 => Just(2_000_000_000)]
 }
 
+fn burst() -> impl Strategy<Value = u64> {
+    prop_oneof![1u64..30, 1u64..3_000]
+}
+
 fn cost() -> impl Strategy<Value = u64> {
     prop_oneof![1 => Just(0u64), 6 => 1u64..4, 2 => 4u64..60, 1 => Just(1_000_000_000)]
 }
@@ -112,6 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => write_back(),
         1 => (0usize..4).prop_map(Step::Reset),
         1 => (0usize..4, limit()).prop_map(|(bucket, limit)| Step::Relimit { bucket, limit }),
+        1 => (0usize..4, burst()).prop_map(|(bucket, burst)| Step::Reburst { bucket, burst }),
     ]
 }
 

@@ -61,6 +61,28 @@ fn an_empty_give_back_leaves_a_token_bucket_as_it_was() {
     agrees(&[(Algorithm::TokenBucket { burst: 5 }, 9)], steps);
 }
 
+/// What a larger quota let in is cut to a full bucket as of when it was stored: the bucket does not look full until all of
+/// it has drained by the smaller quota.
+#[test]
+fn a_lowered_token_bucket_keeps_its_promise() {
+    let steps = vec![
+        ask(0, 1_000),
+        Step::Relimit {
+            bucket: 0,
+            limit: 10,
+        },
+        Step::Reburst {
+            bucket: 0,
+            burst: 10,
+        },
+        Step::Clock(Clock::ForwardUs(1_000_000)),
+        ask(0, 1),
+        Step::Clock(Clock::Promised),
+        ask(0, 1),
+    ];
+    agrees(&[(Algorithm::TokenBucket { burst: 1_000 }, 1_000)], steps);
+}
+
 /// A window whose units were all returned counts as empty when the clock steps back over its boundary.
 #[test]
 fn a_returned_window_does_not_lock_the_one_before() {

@@ -16,7 +16,7 @@
 //! | `checked.rs` | the same of whole histories, by a checker that knows nothing of the engine |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
 //! | `leases.rs`, `lease_world.rs`, `lease_run.rs`, `lease_filters.rs`, `lease_checks.rs` | several sidecars with leases on one key, and their filters, in virtual time, on both stores |
-//! | `overrides_script.rs` | the script of the overrides by itself |
+//! | `overrides_script.rs`, `sidecars_script.rs` | the scripts of the overrides and of the register of sidecars by themselves |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
 //! | `concurrency.rs` | many callers, real time |
@@ -46,5 +46,6 @@ mod own_redis;
 mod promises;
 mod receipts;
 mod replay;
+mod sidecars_script;
 mod sizes;
 mod write_back;

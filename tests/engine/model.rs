@@ -231,22 +231,19 @@ impl Held {
             .sum()
     }
 
-    /// As it was stored. Counted by another rate it is rounded up to what that can count.
+    /// As it was stored. Counted by another rate it is rounded up to what that can count, and a full bucket at most.
     fn stored(&self, spec: &BucketSpec) -> u128 {
         if self.quota == spec.quota {
             return self.backlog;
         }
         let divisor = u128::from(greatest_common_divisor(spec.quota, spec.window_us));
-        self.backlog.next_multiple_of(divisor)
+        let full = u128::from(spec.most_at_once()) * u128::from(spec.window_us);
+        self.backlog.next_multiple_of(divisor).min(full)
     }
 
     fn backlog(&self, spec: &BucketSpec, now: u64) -> u128 {
         let drained = u128::from(now - self.as_of) * u128::from(spec.quota);
-        let backlog = self.stored(spec).saturating_sub(drained);
-        if self.quota == spec.quota {
-            return backlog;
-        }
-        backlog.min(u128::from(spec.most_at_once()) * u128::from(spec.window_us))
+        self.stored(spec).saturating_sub(drained)
     }
 
     fn set(&mut self, spec: &BucketSpec, backlog: u128, now: u64) {

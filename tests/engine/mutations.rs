@@ -2,7 +2,7 @@
 //!
 //! They go through the checks of agreement.rs, kept.rs and expiry.rs; what those miss here, they would miss there.
 
-use crate::expiry::keys_outlive_their_units;
+use crate::expiry::{a_slower_rate_extends_a_key, keys_outlive_their_units};
 use crate::history::{History, Kind, histories};
 use crate::kept::a_copy_of_the_newest_record;
 use crate::lua::Lua;
@@ -72,6 +72,16 @@ pub const BUGS: &[(&str, &str, &str)] = &[
         "a token bucket's key ends too soon",
         "local lifetime = 2 * empty + MARGIN",
         "local lifetime = empty / 2",
+    ),
+    (
+        "a token bucket's key ends with the units of its first take",
+        "local expires = bucket.expires\n      if expires < now + empty then",
+        "local expires = bucket.expires\n      if expires == 0 then",
+    ),
+    (
+        "a look by a slower rate leaves a token bucket's key its end",
+        "if expires < now + empty then expires = outlive(",
+        "if expires == 0 then expires = outlive(",
     ),
     (
         "writing a counter again forgets its end",
@@ -175,7 +185,7 @@ pub const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a token bucket's level is taken for one of the rate in force",
-        "if other_rate then stored = rescale(stored, unit, b) end",
+        "if other_rate then stored = rescale(stored, unit, b, limit * b) end",
         "",
     ),
     (
@@ -185,8 +195,8 @@ pub const BUGS: &[(&str, &str, &str)] = &[
     ),
     (
         "a level of another rate is more than a full bucket",
-        "if other_rate and level > limit * b then level = limit * b end",
-        "",
+        "rescale(stored, unit, b, limit * b)",
+        "rescale(stored, unit, b, 9007199254740991)",
     ),
     (
         "tokens are rounded up",
@@ -265,6 +275,7 @@ fn found(lua: &RefCell<Lua>) -> Option<String> {
     }
     let kept = replay(&mut lua.borrow_mut(), &a_copy_of_the_newest_record());
     kept.and_then(|_| keys_outlive_their_units(&mut lua.borrow_mut()))
+        .and_then(|()| a_slower_rate_extends_a_key(&mut lua.borrow_mut()))
         .err()
 }
 

@@ -208,21 +208,49 @@ fn true_retry_after() {
     );
     on_both(inputs, |store, buckets, (traffic, cost)| {
         let (now, _) = send(store, buckets, traffic);
-        let costs: Vec<u64> = buckets
-            .iter()
-            .map(|bucket| (*cost).min(bucket.spec.most_at_once()))
-            .collect();
-        let outcome = store.decide(now, buckets, &costs, false);
-        if outcome.admitted {
-            assert_eq!(outcome.retry_after_us, 0);
-            return;
-        }
-        let promised = now + outcome.retry_after_us;
-        let before = store.decide(promised - 1, buckets, &costs, false);
-        assert!(!before.admitted, "admitted a microsecond early");
-        assert_eq!(before.retry_after_us, 1);
-        assert!(store.decide(promised, buckets, &costs, false).admitted);
+        promises_truly(store, now, buckets, *cost);
     });
+}
+
+#[test]
+fn retry_after_is_true_after_quota_and_burst_have_changed() {
+    let specs = prop_oneof![
+        1 => any_spec(),
+        2 => spec(Algorithm::TokenBucket { burst: 9 })
+    ];
+    let inputs = (
+        prop::collection::vec(specs, 1..4),
+        (traffic(), 1u64..40, 1u64..40, 1u64..20),
+    );
+    on_both(inputs, |store, buckets, (traffic, cost, quota, burst)| {
+        let (now, _) = send(store, buckets, traffic);
+        let mut changed = buckets.to_vec();
+        for bucket in &mut changed {
+            bucket.spec.quota = *quota;
+            if let Algorithm::TokenBucket { .. } = bucket.spec.algorithm {
+                bucket.spec.algorithm = Algorithm::TokenBucket { burst: *burst };
+            }
+        }
+        promises_truly(store, now, &changed, *cost);
+    });
+}
+
+/// A decision is admitted, or will be when it says, and not a microsecond earlier.
+fn promises_truly(store: &Store, now: u64, buckets: &[Bucket], cost: u64) {
+    let costs: Vec<u64> = buckets
+        .iter()
+        .map(|bucket| cost.min(bucket.spec.most_at_once()))
+        .collect();
+    let outcome = store.decide(now, buckets, &costs, false);
+    if outcome.admitted {
+        assert_eq!(outcome.retry_after_us, 0);
+        return;
+    }
+    let promised = now + outcome.retry_after_us;
+    let before = store.decide(promised - 1, buckets, &costs, false);
+    assert!(!before.admitted, "admitted a microsecond early");
+    assert_eq!(before.retry_after_us, 1);
+    assert!(store.decide(promised, buckets, &costs, false).admitted);
 }
 
 #[test]

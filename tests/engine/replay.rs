@@ -135,6 +135,14 @@ impl Replay<'_> {
                 self.world[index].spec.quota = *limit;
                 Ok(())
             }
+            Step::Reburst { bucket, burst } => {
+                let index = self.index(*bucket);
+                let algorithm = &mut self.world[index].spec.algorithm;
+                if let Algorithm::TokenBucket { .. } = algorithm {
+                    *algorithm = Algorithm::TokenBucket { burst: *burst };
+                }
+                Ok(())
+            }
         }
     }
 

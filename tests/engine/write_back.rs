@@ -201,15 +201,17 @@ fn a_repeated_write_back_of_the_same_name_is_recorded_once() {
             at_us: START_US,
             units: 7,
         }];
-        let now = Some(START_US + 1);
-        let mut write = |once| lua.try_write_back_once(now, &target, &records, Some(once));
+        // The clock steps back before the third.
+        let (now, back) = (START_US + 1, START_US - SECOND);
+        let mut write =
+            |now, once| lua.try_write_back_once(Some(now), &target, &records, Some(once));
         assert_eq!(
-            [write(&first), write(&first)],
-            [Ok(7), Ok(0)],
+            [write(now, &first), write(now, &first), write(back, &first)],
+            [Ok(7), Ok(0), Ok(0)],
             "{algorithm:?}"
         );
-        assert_eq!(write(&second), Ok(7));
-        let left = lua.decide(now, &batch(&target, 0, true))[0].remaining;
+        assert_eq!(write(back, &second), Ok(7));
+        let left = lua.decide(Some(back), &batch(&target, 0, true))[0].remaining;
         assert_eq!(left, 1_000 - 14);
         assert!(lua.ttl_ms(&first.key) > 0);
     }

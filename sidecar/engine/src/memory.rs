@@ -112,10 +112,11 @@ impl Memory {
 
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
         let place = self.buckets.place(&bucket.key);
-        match self.buckets.get_mut(place, &bucket.key) {
-            Some(held) => held.look(&bucket.spec, now_us, cost),
-            None => State::empty(&bucket.spec).look(&bucket.spec, now_us, cost),
-        }
+        let spec = &bucket.spec;
+        let heal = |held: &mut Held| held.heal(spec, now_us);
+        let look = |held: &mut Held| held.look(spec, now_us, cost);
+        let looked = (self.buckets).heal_and_change(place, &bucket.key, heal, look);
+        looked.unwrap_or_else(|| State::empty(spec).look(spec, now_us, cost))
     }
 
     /// Whether there is memory to take from all of these.
@@ -198,8 +199,9 @@ impl Memory {
         at_us: u64,
     ) -> u64 {
         let place = self.buckets.place(&bucket.key);
+        let heal = |held: &mut Held| held.heal(&bucket.spec, now_us);
         let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, left, at_us);
-        let returned = self.buckets.change(place, &bucket.key, give_back);
+        let returned = (self.buckets).heal_and_change(place, &bucket.key, heal, give_back);
         returned.unwrap_or(0)
     }
 
@@ -226,8 +228,9 @@ impl Memory {
     pub fn write_back(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
         let spec = &bucket.spec;
         let place = self.buckets.place(&bucket.key);
+        let heal = |held: &mut Held| held.heal(spec, now_us);
         let write_back = |held: &mut Held| held.write_back(spec, now_us, records);
-        let recorded = self.buckets.change(place, &bucket.key, write_back);
+        let recorded = (self.buckets).heal_and_change(place, &bucket.key, heal, write_back);
         recorded.unwrap_or_else(|| {
             let mut held = Held::new(spec);
             let recorded = held.write_back(spec, now_us, records);

@@ -24,15 +24,17 @@ impl Fixed {
     }
 
     /// If the clock stepped back over an edge, what was taken in this window before is forgotten:
-    /// so it counts as full. Never over, and locked for one window at most. Over one edge, the count of the
+    /// so it counts as full, until it ends. Over one edge, the count of the
     /// window that follows is kept beside that, or the clock could pass the edge once more and find it empty.
-    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
         let (start_us, end_us) = spec.window_at(now_us);
-        if self.count > 0 && self.start_us > end_us {
+        let is_later = self.count > 0 && self.start_us > end_us;
+        if is_later {
             self.start_us = start_us;
             self.count = self.count.max(spec.quota);
             self.born_us = now_us + 1;
         }
+        is_later
     }
 
     /// The clock stepped back over one edge: the count is of the window that follows.

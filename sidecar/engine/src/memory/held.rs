@@ -21,9 +21,13 @@ impl Held {
         }
     }
 
+    /// Repairs it if the clock has stepped back; whether it had to.
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
+        self.state.heal(spec, now_us)
+    }
+
     pub(super) fn look(&mut self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
         self.spec = *spec;
-        self.state.heal(spec, now_us);
         self.state.look(spec, now_us, cost)
     }
 
@@ -46,13 +50,11 @@ impl Held {
         left: u64,
         at_us: u64,
     ) -> u64 {
-        self.state.heal(spec, now_us);
         self.state.give_back(spec, now_us, cost, left, at_us)
     }
 
     pub(super) fn write_back(&mut self, spec: &BucketSpec, now_us: u64, records: &[Record]) -> u64 {
         self.spec = *spec;
-        self.state.heal(spec, now_us);
         self.state.write_back(spec, now_us, records)
     }
 

@@ -60,11 +60,11 @@ impl Log {
     }
 
     /// If the clock stepped back, entries with later stamps are restamped to now (of a leased limit: one step later): they
-    /// can lock the bucket for at most one window, and none expires early.
-    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
+    /// can lock the bucket for at most one window and these steps, and none expires early.
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
         let stamp_us = latest_stamp(spec, now_us);
         if self.entries.back().is_none_or(|e| e.stamp_us <= stamp_us) {
-            return;
+            return false;
         }
         let total = self.last_total();
         let keep = self.entries.partition_point(|e| e.stamp_us <= stamp_us);
@@ -73,6 +73,7 @@ impl Log {
         self.drop_expired(spec, now_us);
         // Whose units are whose is blurred now.
         self.born_us = now_us + 1;
+        true
     }
 
     fn append(&mut self, stamp_us: u64, total: u64) {

@@ -34,12 +34,9 @@ impl State {
         }
     }
 
-    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
-        match self {
-            State::Log(state) => state.heal(spec, now_us),
-            State::Fixed(state) => state.heal(spec, now_us),
-            State::Token(state) => state.heal(spec, now_us),
-        }
+    /// Repairs what is of later than now; whether anything was.
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
+        of_each!(self, state => state.heal(spec, now_us))
     }
 
     pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {

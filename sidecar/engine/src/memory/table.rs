@@ -58,7 +58,7 @@ impl Place {
 #[derive(Debug)]
 struct Shard<T> {
     table: HashTable<Entry<T>>,
-    /// For each entry a time before which it need not be looked at again, and its hash.
+    /// For each entry its due time and its hash; also due times that were lowered since.
     due: BinaryHeap<Reverse<(u64, u64)>>,
     /// What keys and values have allocated.
     contents: usize,
@@ -69,6 +69,8 @@ struct Entry<T> {
     hash: u64,
     key: Box<str>,
     value: T,
+    /// A time before which it need not be looked at again.
+    due_us: u64,
 }
 
 impl<T: Ends> Table<T> {
@@ -101,14 +103,6 @@ impl<T: Ends> Table<T> {
         Some(&entry.value)
     }
 
-    pub(super) fn get_mut(&mut self, place: Place, key: &str) -> Option<&mut T> {
-        let shard = self.shards.get_mut(place.shard())?;
-        let entry = shard
-            .table
-            .find_mut(place.0, |entry| entry.is(place, key))?;
-        Some(&mut entry.value)
-    }
-
     /// Changes an entry in a way that may change what it has allocated.
     pub(super) fn change<R>(
         &mut self,
@@ -116,15 +110,37 @@ impl<T: Ends> Table<T> {
         key: &str,
         change: impl FnOnce(&mut T) -> R,
     ) -> Option<R> {
+        self.heal_and_change(place, key, |_| false, change)
+    }
+
+    /// Likewise, after a repair. `heal` says whether there was anything to repair: then the entry may end earlier than it
+    /// was due. (So may one that gave units back; it stays until it is due, or the heap would grow with each give-back.)
+    pub(super) fn heal_and_change<R>(
+        &mut self,
+        place: Place,
+        key: &str,
+        heal: impl FnOnce(&mut T) -> bool,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
         let shard = self.shards.get_mut(place.shard())?;
         let entry = shard
             .table
             .find_mut(place.0, |entry| entry.is(place, key))?;
         let before = entry.value.heap_bytes();
+        let healed = heal(&mut entry.value);
         let result = change(&mut entry.value);
         let after = entry.value.heap_bytes();
         shard.contents = shard.contents + after - before;
         self.bytes = self.bytes + after - before;
+        if healed {
+            let ends_us = entry.value.ends_us();
+            if ends_us < entry.due_us {
+                entry.due_us = ends_us;
+                let before = shard.due_bytes();
+                shard.due.push(Reverse((ends_us, place.0)));
+                self.bytes = self.bytes + shard.due_bytes() - before;
+            }
+        }
         Some(result)
     }
 
@@ -187,13 +203,22 @@ impl<T: Ends> Shard<T> {
     }
 
     fn bytes(&self) -> usize {
-        let due = self.due.capacity() * size_of::<Reverse<(u64, u64)>>();
-        self.table.allocation_size() + due + self.contents
+        self.table.allocation_size() + self.due_bytes() + self.contents
+    }
+
+    fn due_bytes(&self) -> usize {
+        self.due.capacity() * size_of::<Reverse<(u64, u64)>>()
     }
 
     fn insert(&mut self, hash: u64, key: Box<str>, value: T) {
-        self.due.push(Reverse((value.ends_us(), hash)));
-        let entry = Entry { hash, key, value };
+        let due_us = value.ends_us();
+        self.due.push(Reverse((due_us, hash)));
+        let entry = Entry {
+            hash,
+            key,
+            value,
+            due_us,
+        };
         self.contents += entry.contents();
         self.table.insert_unique(hash, entry, |entry| entry.hash);
     }
@@ -206,14 +231,18 @@ impl<T: Ends> Shard<T> {
         {
             looked += 1;
             self.due.pop();
-            // Of two entries with the same hash, which is next to none, each has its own due time; any of them will do.
-            let ended = |entry: &Entry<T>| entry.hash == hash && entry.value.ends_us() <= now_us;
-            if let Ok(entry) = self.table.find_entry(hash, ended) {
-                let (entry, _) = entry.remove();
-                self.contents -= entry.contents();
-                dropped += 1;
-            } else if let Some(entry) = self.table.find(hash, |entry| entry.hash == hash) {
-                self.due.push(Reverse((entry.value.ends_us(), hash)));
+            // None, if its due time was lowered since. Of two entries with the same hash and due time any will do.
+            let is_due = |entry: &Entry<T>| entry.hash == hash && entry.due_us == due_us;
+            if let Ok(mut entry) = self.table.find_entry(hash, is_due) {
+                let ends_us = entry.get().value.ends_us();
+                if ends_us <= now_us {
+                    let (entry, _) = entry.remove();
+                    self.contents -= entry.contents();
+                    dropped += 1;
+                } else {
+                    entry.get_mut().due_us = ends_us;
+                    self.due.push(Reverse((ends_us, hash)));
+                }
             }
         }
         (looked, dropped)

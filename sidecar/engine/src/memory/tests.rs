@@ -1,7 +1,8 @@
 //! The embedded store by example; the promises are proved in tests/engine, against the model.
 
 use super::{Full, Memory};
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
+use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Receipt, Take};
+use crate::receipt::{Return, Returns};
 
 const SECOND: u64 = 1_000_000;
 
@@ -242,4 +243,70 @@ fn s14_logs_of_known_keys_stay_within_the_limit_too() {
     let admitted = (0..200_000).filter(admits).count();
     assert!((20_000..150_000).contains(&admitted), "{admitted}");
     assert!(memory.bytes() < LIMIT, "{} bytes", memory.bytes());
+}
+
+#[test]
+fn a_log_that_is_repaired_after_a_clock_step_leaves_nothing_behind() {
+    let mut memory = Memory::new();
+    let log = bucket(Algorithm::SlidingLog, 1_000_000);
+    for n in 0..2_000 {
+        ask(&mut memory, 1_000 * SECOND + n, &log, 1);
+    }
+    let before = memory.bytes();
+    // The clock steps back by 500 s: the entries get the stamp of now, and are held for one window from now on.
+    assert_eq!(ask(&mut memory, 500 * SECOND, &log, 0).remaining, 998_000);
+    assert!(
+        memory.bytes() < before,
+        "{} of {before} bytes",
+        memory.bytes()
+    );
+    let swept = memory.sweep(510 * SECOND - 1, usize::MAX);
+    assert_eq!((swept.dropped, memory.len()), (0, 1));
+    // Its end was later when it was added; it must not stay until then.
+    assert_eq!(memory.sweep(510 * SECOND, usize::MAX).dropped, 1);
+    assert_eq!(memory.bytes(), Memory::new().bytes());
+}
+
+#[test]
+fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
+    const YEAR: u64 = 366 * 86_400 * SECOND;
+    let mut memory = Memory::new();
+    let token = |quota, burst| Bucket {
+        key: "token".to_owned(),
+        spec: BucketSpec {
+            algorithm: Algorithm::TokenBucket { burst },
+            quota,
+            window_us: YEAR,
+        },
+    };
+    let (large, small) = (token(1_000_000, 1_000_000), token(7, 100));
+    assert_eq!((large.spec.check(), small.spec.check()), (Ok(()), Ok(())));
+    let receipt = Receipt {
+        key: "receipt".to_owned(),
+        units: 1_000_000,
+        lifetime_us: YEAR,
+    };
+    let batch = Batch {
+        buckets: vec![large],
+        decisions: vec![Decision {
+            takes: vec![Take {
+                bucket: 0,
+                cost: 1_000_000,
+            }],
+            peek: false,
+            receipts: vec![receipt.clone()],
+        }],
+    };
+    assert!(memory.decide(SECOND, &batch)[0].unwrap().admitted);
+    let returns = Returns {
+        buckets: vec![small.clone()],
+        returns: vec![Return {
+            receipt: receipt.key,
+            units: u64::MAX,
+            buckets: vec![0],
+        }],
+    };
+    // By the smaller quota the bucket was full, and it has drained for a microsecond.
+    assert_eq!(memory.return_units(SECOND + 1, &returns), [100]);
+    assert_eq!(ask(&mut memory, SECOND + 1, &small, 0).remaining, 100);
 }

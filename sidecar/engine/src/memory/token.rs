@@ -5,9 +5,6 @@ use crate::batch::{BucketSpec, Record};
 use crate::check::TokenRate;
 use crate::verdict::Look;
 
-/// Where a backlog ends that is counted by another rate: the script's numbers are exact up to here.
-const MAX_RESCALED: u64 = (1 << 53) - 1;
-
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     /// Fine units that had not drained at `as_of_us`.
@@ -33,39 +30,39 @@ impl Token {
     }
 
     /// If the clock stepped back, the backlog drains from the new now on, not from the old one.
-    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) {
-        if self.as_of_us > now_us {
+    pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
+        let is_later = self.as_of_us > now_us;
+        if is_later {
             // Nothing has passed by the new clock, so nothing drains here.
             let rate = spec.token_rate();
             self.set(rate, self.backlog(spec, rate, now_us), now_us);
             self.born_us = now_us + 1;
         }
+        is_later
     }
 
     fn set(&mut self, rate: TokenRate, backlog: u64, now_us: u64) {
         (self.backlog, self.as_of_us, self.rate) = (backlog, now_us, rate);
     }
 
-    /// As it was stored, counted by another rate; rounded up.
-    fn stored(&self, rate: TokenRate) -> u64 {
-        let (from, to) = (self.rate.per_unit, rate.per_unit);
-        if from == to {
+    /// As it was stored, in the units of `rate`, which is that of `spec`. Counted by another rate it is rounded up, and a
+    /// full bucket at most: what that rate has let in must not take hours to drain by this one. It is cut as of when it
+    /// was stored: looks do not store it anew, and have to see it drain.
+    fn stored(&self, spec: &BucketSpec, rate: TokenRate) -> u64 {
+        if rate == self.rate {
             return self.backlog;
         }
+        let (from, to) = (self.rate.per_unit, rate.per_unit);
         let scaled = (u128::from(self.backlog) * u128::from(to)).div_ceil(u128::from(from.max(1)));
-        u64::try_from(scaled).map_or(MAX_RESCALED, |scaled| scaled.min(MAX_RESCALED))
+        let full = spec.most_at_once() * to;
+        u64::try_from(scaled).map_or(full, |scaled| scaled.min(full))
     }
 
     /// What has not drained, in the units of `rate`, which is that of `spec`.
     fn backlog(&self, spec: &BucketSpec, rate: TokenRate, now_us: u64) -> u64 {
         let passed = now_us.saturating_sub(self.as_of_us);
         let drained = passed.saturating_mul(rate.per_us);
-        let backlog = self.stored(rate).saturating_sub(drained);
-        if rate == self.rate {
-            return backlog;
-        }
-        // What another rate has let in must not take hours to drain by this one: the bucket is full at most.
-        backlog.min(spec.most_at_once() * rate.per_unit)
+        self.stored(spec, rate).saturating_sub(drained)
     }
 
     pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
@@ -109,8 +106,10 @@ impl Token {
             return 0;
         }
         let drained = (now_us - at_us).saturating_mul(rate.per_us);
-        let undrained = (left * rate.per_unit).saturating_sub(drained);
-        let fine = (cost * rate.per_unit).min(undrained).min(backlog);
+        // Units of a larger quota may be more than this one can count.
+        let undrained = left.saturating_mul(rate.per_unit).saturating_sub(drained);
+        let fine = cost.saturating_mul(rate.per_unit);
+        let fine = fine.min(undrained).min(backlog);
         if fine > 0 {
             self.set(rate, backlog - fine, now_us);
         }
@@ -169,7 +168,7 @@ impl Token {
 
     pub(super) fn empty_at_us(&self, spec: &BucketSpec) -> u64 {
         let rate = spec.token_rate();
-        let drains_in = self.stored(rate).div_ceil(rate.per_us);
+        let drains_in = self.stored(spec, rate).div_ceil(rate.per_us);
         self.as_of_us.saturating_add(drains_in)
     }
 }
