@@ -30,6 +30,9 @@ pub enum StoreError {
     /// The script's answer is not a valid reply to this call.
     #[error("the script's reply cannot be read: {0}")]
     Reply(#[source] sluicegate_engine::script::ReplyError),
+    /// Redis holds more overrides than a sidecar writes.
+    #[error("Redis holds {0} overrides, and at most {max} are read", max = crate::policy::MAX_OVERRIDES)]
+    TooManyOverrides(usize),
     /// A key of the decision holds a value that the script did not write. The call itself succeeded.
     #[error(transparent)]
     State(#[from] sluicegate_engine::script::BrokenState),
@@ -88,6 +91,12 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
+    /// A node's answer to CLUSTER SLOTS names more primaries than this.
+    #[error("its answer to CLUSTER SLOTS names more than {0} primaries")]
+    TooManyPrimaries(usize),
+    /// A node's answer to CLUSTER SLOTS contradicts itself.
+    #[error("its answer to CLUSTER SLOTS names a slot with two owners")]
+    TwoOwners,
     /// No node of the Cluster reported its slots.
     #[error("no node of the Cluster reported its slots: {0}")]
     NoSlots(#[source] Arc<StoreError>),
@@ -153,7 +162,7 @@ impl StoreError {
             Self::Cut(_) | Self::Connection(_) => FailureKind::Connection,
             Self::Authentication(_) => FailureKind::Auth,
             Self::Refused(_) => FailureKind::Refused,
-            Self::Reply(_) => FailureKind::Reply,
+            Self::Reply(_) | Self::TooManyOverrides(_) => FailureKind::Reply,
             Self::State(_) => FailureKind::State,
             Self::Late => FailureKind::Late,
             Self::Full(_) => FailureKind::Full,
@@ -203,9 +212,12 @@ impl StoreError {
     /// Whether its connection is useless from now on: it broke, or its Redis will never run the script for us.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
-            Self::Timeout(_) | Self::Late | Self::Reply(_) | Self::State(_) | Self::Full(_) => {
-                false
-            }
+            Self::Timeout(_)
+            | Self::Late
+            | Self::Reply(_)
+            | Self::TooManyOverrides(_)
+            | Self::State(_)
+            | Self::Full(_) => false,
             // The nodes of a Cluster may first have to agree on a new primary.
             Self::Connection(ConnectionError::Redis(error)) => !matches!(
                 error.kind(),
