@@ -307,3 +307,6 @@ impl Plan {
         Some((&limit.name, verdict))
     }
 }
+
+#[cfg(test)]
+mod tests;
