@@ -60,7 +60,8 @@ fn sizes(bytes: &[u8]) {
     }
     // The rest is no whole answer, unless a number is written longer than anybody writes one.
     let rest = &bytes[began..];
-    let written_long = rest.windows(33).any(|some| !some.contains(&b'\n'));
+    let in_line = |some: &[u8]| !some.windows(2).any(|two| two == b"\r\n");
+    let written_long = rest.windows(33).any(in_line);
     assert!(parse_redis_value(rest).is_err() || written_long && size.is_unreadable());
     let mut at_once = AnswerSize::default();
     let result = bytes.chunks(7).try_for_each(|some| at_once.read(some));
