@@ -33,6 +33,17 @@ mod share;
 #[cfg(test)]
 mod test_batches;
 
+/// What reads the answers of Redis, for the fuzzer: everything else calls it through a store.
+#[doc(hidden)]
+pub mod answers {
+    pub use super::cluster::layout::{Layout, MAX_PRIMARIES, Owner};
+    pub use super::cluster::referral::Referral;
+    pub use super::cluster::slots::{SLOTS, slot};
+    pub use super::overrides::{read_hash, version};
+    pub use super::redis::answer_size::{AnswerSize, MAX_BYTES, MAX_VALUES, TooLarge};
+    pub use super::redis::sentinel::primary_of;
+}
+
 pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;

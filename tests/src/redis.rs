@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use futures_util::StreamExt;
 use redis::aio::MultiplexedConnection;
 use tokio::net::TcpStream;
 
@@ -123,31 +122,6 @@ impl Redis {
             .query_async(&mut self.connection().await)
             .await
             .expect("a Redis that answers")
-    }
-
-    /// The keys that it evicts from now on, as it tells its subscribers.
-    ///
-    /// # Panics
-    /// It does not answer.
-    pub async fn evicted(&self) -> tokio::sync::mpsc::UnboundedReceiver<String> {
-        let _: () = self.command("CONFIG SET notify-keyspace-events Ee").await;
-        let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
-        let mut events = client
-            .get_async_pubsub()
-            .await
-            .expect("a Redis that answers");
-        let subscribed = events.subscribe("__keyevent@0__:evicted").await;
-        subscribed.expect("a Redis that answers");
-        let (keys, evicted) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            let mut events = events.into_on_message();
-            while let Some(event) = events.next().await {
-                if keys.send(event.get_payload().expect("a key")).is_err() {
-                    return;
-                }
-            }
-        });
-        evicted
     }
 
     /// Kills it, as a crash would; its state is lost.

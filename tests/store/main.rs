@@ -1,5 +1,5 @@
 //! The sidecar on Redis as operators run it. Every part is real: Redis, its sentinels, its Cluster, TLS; the kernel or a
-//! proxy of the test causes the faults.
+//! proxy of the test causes the faults. Only a Redis that lies is a program of the tests.
 //!
 //! | module | what belongs there |
 //! |---|---|
@@ -10,13 +10,16 @@
 //! | `leases` | units that a sidecar takes in advance: what ends them, and that none is lost |
 //! | `sentinel` | finding the primary, and following a failover |
 //! | `stopping` | a sidecar that stops |
+//! | `lies` | a Redis that answers what no Redis answers |
 //! | `cluster` | slow links, cut links, failovers of a Cluster |
 
 mod away;
 mod causes;
 mod cluster;
+mod fake;
 mod identity;
 mod leases;
+mod lies;
 mod options;
 mod sentinel;
 mod stopping;

@@ -26,6 +26,22 @@ async fn s12_a_store_that_does_not_answer_does_not_hold_a_shutdown_up() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
+#[tokio::test]
+async fn a_sidecar_that_is_killed_is_forgotten_while_another_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start().await;
+    let text = policy(&redis.url(), "500ms", 9);
+    let stays = Sidecar::start(&text, folder.path()).await;
+    let mut killed = Sidecar::start(&text, folder.path()).await;
+    stays.knows_of(2).await;
+    killed.kill();
+    stays.knows_of(1).await;
+    for key in ["sg:{sidecars}:names", "sg:{sidecars}:ends"] {
+        let known: u64 = redis.command(&format!("ZCARD {key}")).await;
+        assert_eq!(known, 1, "{key}");
+    }
+}
+
 /// It said so each second until its last request was answered, and counted as one of those that share the limits for five more.
 #[tokio::test(flavor = "multi_thread")]
 async fn s12_a_sidecar_that_stops_does_not_announce_itself_while_a_request_finishes() {

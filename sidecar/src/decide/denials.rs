@@ -154,14 +154,6 @@ impl Denials {
         held.certificates.hold(&print, status, times);
     }
 
-    /// Voids all certificates: the store's clock was set back.
-    pub fn void_all(&self) {
-        let mut held = self.held();
-        held.generation += 1;
-        held.oldest = held.generation;
-        held.certificates.clear();
-    }
-
     /// Voids the certificates whose checks include one of these limits and keys: a reset or a give-back returned
     /// capacity early.
     pub fn void<'a>(&self, checks: impl IntoIterator<Item = (&'a str, &'a str)>) {
@@ -268,6 +260,22 @@ mod tests {
         assert!(
             denials.covering(denials.moment(1), &decision()).is_none(),
             "a newer epoch has taken over"
+        );
+    }
+
+    #[test]
+    fn an_answer_to_a_question_of_an_earlier_epoch_is_not_held() {
+        let denials = Denials::default();
+        let before = denials.moment(1);
+        let mut other = decision();
+        other.checks[0].key = "other".into();
+        denials.hold(denials.moment(2), &other, &denied());
+        denials.hold(before, &decision(), &denied());
+        let now = denials.moment(2);
+        assert!(denials.covering(now, &decision()).is_none());
+        assert!(
+            denials.covering(now, &other).is_some(),
+            "and voids no other"
         );
     }
 

@@ -203,16 +203,6 @@ impl Leases {
         }
     }
 
-    /// Ends all leases: the store's clock stepped back. The keeper returns them when their time comes.
-    pub fn end_all(&self) {
-        for shard in &self.shards {
-            for of_key in lock(shard).all() {
-                of_key.pool.end_all();
-                of_key.pool.forget_remaining();
-            }
-        }
-    }
-
     /// Has the leases of epochs before this one returned, if that was not done yet. A key that is asked for enters the epoch by
     /// itself; one that has no leases any more, by an override or another policy, never does.
     pub fn end_earlier(&self, epoch: u64) {

@@ -308,3 +308,6 @@ impl Plan {
         Some((&limit.name, verdict))
     }
 }
+
+#[cfg(test)]
+mod tests;

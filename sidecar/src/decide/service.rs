@@ -170,15 +170,13 @@ impl Service {
     }
 
     /// Voids denials from before the store's clock was set back, the filters' too: their units become available later now,
-    /// and the read that repairs the state must reach the store.
+    /// and the read that repairs the state must reach the store. A new epoch does so, and ends all leases.
     fn void_after_step(&self) {
         let steps = self.store.clock_steps();
         if self.clock_steps.load(Ordering::Relaxed) != steps
             && self.clock_steps.swap(steps, Ordering::Relaxed) != steps
         {
-            self.denials.void_all();
             self.policy.void_denials();
-            self.leases.end_all();
         }
     }
 

@@ -198,3 +198,6 @@ impl Settler {
         (sidecars, self.outage.pending())
     }
 }
+
+#[cfg(test)]
+mod tests;

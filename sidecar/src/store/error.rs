@@ -33,6 +33,9 @@ pub enum StoreError {
     /// The script's answer to a probe is not a valid reply to it, so no call is sent.
     #[error("the script's reply cannot be read: {0}")]
     ProbeReply(#[source] sluicegate_engine::script::ReplyError),
+    /// Redis holds more overrides than a sidecar writes.
+    #[error("Redis holds {0} overrides, and at most {max} are read", max = crate::policy::MAX_OVERRIDES)]
+    TooManyOverrides(usize),
     /// A key of the decision holds a value that the script did not write. The call itself succeeded.
     #[error(transparent)]
     State(#[from] sluicegate_engine::script::BrokenState),
@@ -91,6 +94,12 @@ pub enum ConnectionError {
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,
+    /// A node's answer to CLUSTER SLOTS names more primaries than this.
+    #[error("its answer to CLUSTER SLOTS names more than {0} primaries")]
+    TooManyPrimaries(usize),
+    /// A node's answer to CLUSTER SLOTS contradicts itself.
+    #[error("its answer to CLUSTER SLOTS names a slot with two owners")]
+    TwoOwners,
     /// No node of the Cluster reported its slots.
     #[error("no node of the Cluster reported its slots: {0}")]
     NoSlots(#[source] Arc<StoreError>),
@@ -156,7 +165,7 @@ impl StoreError {
             Self::Cut(_) | Self::Connection(_) => FailureKind::Connection,
             Self::Authentication(_) => FailureKind::Auth,
             Self::Refused(_) => FailureKind::Refused,
-            Self::Reply(_) | Self::ProbeReply(_) => FailureKind::Reply,
+            Self::Reply(_) | Self::ProbeReply(_) | Self::TooManyOverrides(_) => FailureKind::Reply,
             Self::State(_) => FailureKind::State,
             Self::Late => FailureKind::Late,
             Self::Full(_) => FailureKind::Full,
@@ -211,6 +220,7 @@ impl StoreError {
             | Self::Late
             | Self::Reply(_)
             | Self::ProbeReply(_)
+            | Self::TooManyOverrides(_)
             | Self::State(_)
             | Self::Full(_) => false,
             // The nodes of a Cluster may first have to agree on a new primary.

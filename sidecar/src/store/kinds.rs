@@ -304,7 +304,7 @@ impl Store {
     /// All overrides.
     ///
     /// # Errors
-    /// The store did not say.
+    /// The store did not say, or holds too many.
     pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
         let command = Script::overrides;
         let hash = match &self.kind {
@@ -320,7 +320,7 @@ impl Store {
                     .await?
             }
         };
-        Ok(overrides::read_hash(&hash))
+        overrides::read_hash(&hash)
     }
 
     /// Changes the overrides.

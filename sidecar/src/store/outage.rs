@@ -242,3 +242,6 @@ pub enum NoShare {
     /// The cost is larger than the whole share.
     TooSmall,
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use sluicegate_protocol::OverrideTerms;
 
 use super::call::OVERRIDES_HEAD;
+use super::error::StoreError;
 use crate::policy::{MAX_OVERRIDES, Override};
 
 /// Most bytes of all overrides together, including their keys: each sidecar reads all of them after a change.
@@ -58,21 +59,28 @@ pub fn version(head: Option<&[u8]>) -> u64 {
 }
 
 /// Parses the whole hash.
-pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> StoredOverrides {
+///
+/// # Errors
+/// It has more than [`MAX_OVERRIDES`]: no sidecar wrote them all.
+pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> Result<StoredOverrides, StoreError> {
+    let head = OVERRIDES_HEAD.as_bytes();
+    let entries = hash.len() - usize::from(hash.contains_key(head));
+    if entries > MAX_OVERRIDES {
+        return Err(StoreError::TooManyOverrides(entries));
+    }
     let entry = |(field, state): (&Vec<u8>, &Vec<u8>)| {
         // The 7 bytes before the text are its end, for the script; the text has the end too.
         let (_, text) = state.split_at_checked(7)?;
         from_text(std::str::from_utf8(field).ok()?, text)
     };
-    let head = OVERRIDES_HEAD.as_bytes();
-    StoredOverrides {
+    Ok(StoredOverrides {
         version: version(hash.get(head).map(Vec::as_slice)),
         entries: hash
             .iter()
             .filter(|(field, _)| *field != head)
             .filter_map(entry)
             .collect(),
-    }
+    })
 }
 
 /// The field of an override in the hash. No limit's name contains a colon.
@@ -241,6 +249,20 @@ mod tests {
             Changed::Known
         );
         assert_eq!(stored.entries.len(), MAX_OVERRIDES);
+    }
+
+    /// A hash that only a liar could send would be parsed while decisions wait.
+    #[test]
+    fn a_hash_with_more_overrides_than_a_store_may_hold_is_refused() {
+        let one = [&[0; 7][..], &to_text(&unlimited(None))].concat();
+        let entry = |n: usize| (field("l", &n.to_string()).into_bytes(), one.clone());
+        let mut hash: HashMap<_, _> = (0..MAX_OVERRIDES).map(entry).collect();
+        hash.insert(OVERRIDES_HEAD.into(), vec![0, 0, 0, 0, 0, 0, 7]);
+        let read = read_hash(&hash).unwrap();
+        assert_eq!((read.version, read.entries.len()), (7, MAX_OVERRIDES));
+        hash.extend([entry(MAX_OVERRIDES)]);
+        let refused = read_hash(&hash).unwrap_err();
+        assert!(refused.to_string().contains("10001"), "{refused}");
     }
 
     /// As in the script: the bytes of an override that is replaced are free again.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use futures_util::StreamExt;
+use redis::aio::{MultiplexedConnection, PubSubStream};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::from_words;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,6 +26,16 @@ const KEY_DELAY_US: u32 = 125;
 /// Sends a command whose answer does not matter.
 async fn send(chain: &mut Chain, words: &str) {
     let _: redis::Value = chain.redis().command(words).await;
+}
+
+/// What Redis evicts from now on: each event's payload is a key.
+async fn evictions(chain: &mut Chain) -> PubSubStream {
+    send(chain, "CONFIG SET notify-keyspace-events Ee").await;
+    let client = redis::Client::open(chain.redis().url()).expect("its address");
+    let mut events = client.get_async_pubsub().await.expect("a connection");
+    let subscribed = events.subscribe("__keyevent@0__:evicted").await;
+    subscribed.expect("a subscription");
+    events.into_on_message()
 }
 
 pub async fn all(campaign: &mut Campaign) {
@@ -198,10 +209,11 @@ async fn memory(campaign: &mut Campaign) {
                     .and_then(|bytes| bytes.parse().ok())
                     .expect("its memory");
                 let half = used - 600 * 1_000 / 2;
-                let mut evicted = chain.redis().evicted().await;
+                let mut evicted = evictions(chain).await;
                 send(chain, &format!("CONFIG SET maxmemory {half}")).await;
                 let ours = async {
-                    while let Some(key) = evicted.recv().await {
+                    while let Some(event) = evicted.next().await {
+                        let key: String = event.get_payload().expect("a key");
                         if !key.starts_with("filler:") && !key.starts_with("sg:{sidecars}:") {
                             return;
                         }

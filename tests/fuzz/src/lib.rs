@@ -18,6 +18,7 @@
 //! | `leases.rs` | leases in the filter |
 //! | `engine.rs` | the engine: model and Rust, and with `script` also Lua |
 //! | `arguments.rs` | the script's arguments, without a codec |
+//! | `replies.rs` | what Redis answers: framing, CLUSTER SLOTS, redirections, sentinels, overrides, the script |
 
 use std::cell::RefCell;
 use std::sync::{LazyLock, OnceLock};
@@ -38,6 +39,7 @@ mod leases;
 mod policy;
 mod question;
 mod queue;
+mod replies;
 
 // What tests of other packages have already: the model of the engine, and made-up requests. By path, because those tests
 // are no library, and one for all of them would compile everything that any of them needs.
@@ -71,7 +73,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
 }
 
 /// All targets. `tests/fuzz/run` names them too.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     target("configuration", configuration::run),
     target("policy", policy::run),
     target("keys", keys::run),
@@ -84,6 +86,7 @@ pub const TARGETS: [Target; 12] = [
     target("engine", engine::without_lua),
     target("script", engine::with_lua),
     target("arguments", arguments::run),
+    target("replies", replies::run),
 ];
 
 /// A rule with one check, and one that is a shadow.

@@ -45,6 +45,10 @@ impl Service {
                         "cannot read overrides from the store: {error}; docs/redis.md has the permissions"
                     );
                 }
+                Err(error @ StoreError::TooManyOverrides(_)) if !refused => {
+                    refused = true;
+                    warn!("cannot use the store's overrides: {error}; earlier ones stay in force");
+                }
                 Err(_) => {}
             }
             reads = reads.wrapping_add(1);

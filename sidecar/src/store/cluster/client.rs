@@ -13,14 +13,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
+use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{
     GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, returned_units, written,
 };
 use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
 use tokio::time::sleep;
 
-use super::map::{Primary, SlotCache, endpoint_of};
+use super::map::{Primary, SlotCache};
+use super::referral::Referral;
 use super::slots::slot;
 use super::sub_batch::{SubBatch, combine, split};
 use crate::policy::{Endpoint, RedisStore};
@@ -55,16 +56,6 @@ struct Route {
     /// The owner of the slot answered ASK: the target is for this call only.
     asking: bool,
     referrals: u32,
-}
-
-/// A redirection.
-enum Referral {
-    /// Use this node from now on.
-    Moved(Option<Endpoint>),
-    /// Use this node for this call only.
-    Ask(Option<Endpoint>),
-    /// Try again later.
-    Later,
 }
 
 impl Cluster {
@@ -292,32 +283,6 @@ impl Cluster {
             }
         };
         Ok(true)
-    }
-}
-
-impl Referral {
-    fn of(error: &StoreError, asked: &Endpoint) -> Option<Self> {
-        let to = |error: &RedisError| {
-            let (host, port) = error
-                .redirect_node()
-                .map(|(place, _)| place)?
-                .rsplit_once(':')?;
-            endpoint_of(host, port.parse().ok()?, asked)
-        };
-        match error {
-            StoreError::Refused(error) => match error.kind() {
-                ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to(error))),
-                ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to(error))),
-                _ => None,
-            },
-            StoreError::Connection(ConnectionError::Redis(error)) => match error.kind() {
-                ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => {
-                    Some(Self::Later)
-                }
-                _ => None,
-            },
-            _ => None,
-        }
     }
 }
 

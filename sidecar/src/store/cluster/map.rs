@@ -1,5 +1,6 @@
 //! The slot map: refreshed every few seconds, and whenever a connection is lost or a node redirects.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::slots::{SLOTS, slot};
+use super::layout::Layout;
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
@@ -118,17 +119,14 @@ impl SlotCache {
     }
 }
 
-/// A range of slots (first, last) and the primary that owns it.
-type Range = (u16, u16, Endpoint);
-
 async fn refresh_loop(shared: Arc<Shared>) {
     let component = shared.common.monitor.add();
     let mut rotation = 0;
     loop {
         let answer = ask(&shared, &mut rotation).await;
         let pause = match answer {
-            Ok(ranges) => {
-                let map = build_map(&shared, &ranges);
+            Ok(layout) => {
+                let map = build_map(&shared, layout);
                 shared.map.store(Arc::new(map));
                 shared.common.monitor.up(component);
                 REFRESH_INTERVAL
@@ -156,7 +154,7 @@ async fn refresh_loop(shared: Arc<Shared>) {
 }
 
 /// Asks the connected primaries, beginning with another one each time, and then the policy's seeds.
-async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Vec<Range>, StoreError> {
+async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     let answer_timeout = shared.common.dialer.answer_timeout();
@@ -168,18 +166,18 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Vec<Range>, StoreE
     for primary in after.iter().chain(before) {
         let deadline = Deadline::after(answer_timeout / 4);
         match primary.node.ask::<Value>(&command, deadline).await {
-            Ok(slots) => match ranges(&slots, &primary.endpoint) {
-                Some(ranges) => return Ok(ranges),
-                None => last = ConnectionError::NoNode.into(),
+            Ok(slots) => match Layout::read(&slots, &primary.endpoint) {
+                Ok(layout) => return Ok(layout),
+                Err(error) => last = error.into(),
             },
             Err(error) => last = error,
         }
     }
     for seed in &shared.seeds {
         match ask_seed(shared, seed, &command, answer_timeout).await {
-            Ok(slots) => match ranges(&slots, seed) {
-                Some(ranges) => return Ok(ranges),
-                None => last = ConnectionError::NoNode.into(),
+            Ok(slots) => match Layout::read(&slots, seed) {
+                Ok(layout) => return Ok(layout),
+                Err(error) => last = error.into(),
             },
             Err(error) => last = error,
         }
@@ -202,145 +200,29 @@ async fn ask_seed(
     }
 }
 
-/// Parses the answer to CLUSTER SLOTS; `None` if it contains no slots.
-fn ranges(answer: &Value, asked: &Endpoint) -> Option<Vec<Range>> {
-    let Value::Array(rows) = answer else {
-        return None;
-    };
-    let ranges: Vec<_> = rows.iter().filter_map(|row| range(row, asked)).collect();
-    Some(ranges).filter(|ranges| !ranges.is_empty())
-}
-
-fn range(row: &Value, asked: &Endpoint) -> Option<Range> {
-    let Value::Array(row) = row else { return None };
-    let [
-        Value::Int(first),
-        Value::Int(last),
-        Value::Array(primary),
-        ..,
-    ] = row.as_slice()
-    else {
-        return None;
-    };
-    let [host, Value::Int(port), ..] = primary.as_slice() else {
-        return None;
-    };
-    let host = match host {
-        Value::BulkString(host) => std::str::from_utf8(host).ok()?,
-        Value::SimpleString(host) => host,
-        _ => "",
-    };
-    let slot = |number: i64| u16::try_from(number).ok().filter(|slot| *slot < SLOTS);
-    let endpoint = endpoint_of(host, u16::try_from(*port).ok()?, asked)?;
-    Some((slot(*first)?, slot(*last)?, endpoint))
-}
-
-/// The address of a node in another node's answer. A missing host means the host of the node that answered.
-pub fn endpoint_of(host: &str, port: u16, asked: &Endpoint) -> Option<Endpoint> {
-    let host = match (host, asked) {
-        ("" | "?", Endpoint::Tcp(asked, _)) => asked,
-        ("" | "?", Endpoint::Unix(_)) => return None,
-        (host, _) => host,
-    };
-    Some(Endpoint::Tcp(host.to_owned(), port))
-}
-
-/// Builds a map from these ranges. Primaries of the previous map stay connected.
-fn build_map(shared: &Shared, ranges: &[Range]) -> SlotMap {
+/// Builds the map of a layout. Primaries of the previous map stay connected.
+fn build_map(shared: &Shared, layout: Layout) -> SlotMap {
     let before = shared.map.load();
-    let mut map = SlotMap {
-        owners: vec![None; usize::from(SLOTS)],
-        ..SlotMap::default()
-    };
-    for (first, _, endpoint) in ranges {
-        if map.at(endpoint).is_some() {
-            continue;
+    let known = before.primaries.iter();
+    let known: HashMap<_, _> = known.map(|primary| (&primary.endpoint, primary)).collect();
+    let primaries = layout.primaries.into_iter().map(|owner| {
+        if let Some(primary) = known.get(&owner.endpoint) {
+            primary.node.probe_in(&owner.tag);
+            return Arc::clone(primary);
         }
-        let has = |slot: u16| {
-            let mut ranges = ranges.iter().filter(|range| range.2 == *endpoint);
-            ranges.any(|(first, last, _)| (*first..=*last).contains(&slot))
-        };
-        let tag = find_tag(has).unwrap_or_else(|| first.to_string());
-        let primary = match before.at(endpoint) {
-            Some(primary) => {
-                primary.node.probe_in(&tag);
-                primary
-            }
-            None => {
-                let (sender, address) = watch::channel(Ok(endpoint.clone()));
-                let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
-                let owner = before.owner(*first).ok();
-                let owner = owner.as_ref().map(|owner| &owner.node);
-                Arc::new(Primary {
-                    endpoint: endpoint.clone(),
-                    node: Node::start(common, address, recheck, Some(&tag), owner),
-                    _address_sender: sender,
-                })
-            }
-        };
-        map.primaries.push(primary);
-    }
-    for (first, last, endpoint) in ranges {
-        let number = map
-            .primaries
-            .iter()
-            .position(|one| one.endpoint == *endpoint);
-        let number = number.and_then(|number| u16::try_from(number).ok());
-        if let Some(owners) = map.owners.get_mut(usize::from(*first)..=usize::from(*last)) {
-            owners.fill(number);
-        }
-    }
-    map
-}
-
-/// A hash tag in a slot that a node owns.
-fn find_tag(has: impl Fn(u16) -> bool) -> Option<String> {
-    // Sixteen per slot on average, so that nearly every slot has one.
-    let tags = (0..u32::from(SLOTS) * 16).map(|number| format!("probe-{number}"));
-    tags.into_iter().find(|tag| has(slot(tag)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cluster_slots_replies_of_every_version_are_read() {
-        let asked = Endpoint::Tcp("seed".to_owned(), 1);
-        let bulk = |text: &str| Value::BulkString(text.into());
-        let row = |first, last, host, port| {
-            let primary = vec![host, Value::Int(port), bulk("id"), Value::Array(Vec::new())];
-            Value::Array(vec![
-                Value::Int(first),
-                Value::Int(last),
-                Value::Array(primary),
-                Value::Array(vec![bulk("replica"), Value::Int(9), bulk("id")]),
-            ])
-        };
-        let answer = Value::Array(vec![
-            row(0, 5, bulk("10.0.0.1"), 7000),
-            row(6, 6, Value::Nil, 7001),
-            row(7, 16_383, bulk(""), 7002),
-            row(9, 16_384, bulk("beyond"), 7002),
-        ]);
-        let tcp = |host: &str, port| Endpoint::Tcp(host.to_owned(), port);
-        assert_eq!(
-            ranges(&answer, &asked).unwrap(),
-            [
-                (0, 5, tcp("10.0.0.1", 7000)),
-                (6, 6, tcp("seed", 7001)),
-                (7, 16_383, tcp("seed", 7002))
-            ]
-        );
-        assert_eq!(ranges(&Value::Array(Vec::new()), &asked), None);
-        assert_eq!(ranges(&Value::Nil, &asked), None);
-    }
-
-    #[test]
-    fn a_tag_is_found_in_the_narrowest_range() {
-        for wanted in [0, 5_000, SLOTS - 1] {
-            assert_eq!(slot(&find_tag(|slot| slot == wanted).unwrap()), wanted);
-        }
-        assert_eq!(find_tag(|_| false), None);
+        let (sender, address) = watch::channel(Ok(owner.endpoint.clone()));
+        let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
+        let earlier = before.owner(owner.slot).ok();
+        let earlier = earlier.as_ref().map(|earlier| &earlier.node);
+        Arc::new(Primary {
+            endpoint: owner.endpoint,
+            node: Node::start(common, address, recheck, Some(&owner.tag), earlier),
+            _address_sender: sender,
+        })
+    });
+    SlotMap {
+        primaries: primaries.collect(),
+        owners: layout.owners,
+        why: None,
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, ParsingError, RedisError, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -118,10 +119,18 @@ impl SentinelClient {
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let answer = command.query_async::<Option<(String, u16)>>(connection);
-        let answer = timeout(ANSWER_TIMEOUT, answer)
+        let answer = timeout(ANSWER_TIMEOUT, command.query_async(connection))
             .await
             .map_err(|_| ConnectionError::Silent(ANSWER_TIMEOUT))??;
-        Ok(answer.map(|(host, port)| Endpoint::Tcp(host, port)))
+        Ok(primary_of(answer).map_err(RedisError::from)?)
     }
+}
+
+/// The address that a sentinel answers; `None` if it knows no primary of that name.
+///
+/// # Errors
+/// The answer is no address.
+pub fn primary_of(answer: Value) -> Result<Option<Endpoint>, ParsingError> {
+    let answer = Option::<(String, u16)>::from_redis_value(answer)?;
+    Ok(answer.map(|(host, port)| Endpoint::Tcp(host, port)))
 }

@@ -1,0 +1,76 @@
+//! How long a denial may be cached, and which verdicts bring receipts.
+
+use super::*;
+use crate::decide::overrides::Overrides;
+use crate::policy::Policy;
+use sluicegate_protocol::Check;
+
+/// The verdict on one decision that asks for a receipt or not, by the store or by this sidecar's share, under a limit with
+/// these options. Denials say "in a minute", which is also the policy's `denial_ttl`.
+fn status(options: &str, receipt: bool, admitted: bool, source: Source) -> LimitStatus<'static> {
+    let policy = format!(
+        "denial_ttl: 60s\nlimits: {{ l: {{ algorithm: fixed_window, windows: [{{ quota: 9000, per: 24h }}] {options} }} }}"
+    );
+    let policy = Policy::parse(&policy).unwrap();
+    let decision = Asked {
+        checks: vec![Check {
+            limit: "l".into(),
+            key: "k".into(),
+            cost: 1,
+            quota: None,
+        }],
+        peek: false,
+        receipt,
+        shadow: None,
+        traceparent: None,
+    };
+    let overrides = Overrides::new(&policy, None);
+    let asked = [Ok(decision)];
+    let mut plan = Plan::new(&policy, &asked, overrides.at(|| 0), None, |_| None);
+    plan.leave_receipts(&asked, || Some(7));
+    let outcome = Outcome {
+        admitted,
+        decided_by: 0,
+        remaining: 0,
+        reset_us: 60_000_000,
+        retry_after_us: if admitted { 0 } else { 60_000_000 },
+        at_us: 1_790_000_000_000_000,
+    };
+    let (outcome, fallbacks) = match source {
+        Source::Share => (None, vec![Fallback::Share(outcome)]),
+        _ => (Some(outcome), Vec::new()),
+    };
+    let decided = plan.verdicts(&[outcome], &fallbacks, 0);
+    assert_eq!(decided[0].source, source);
+    let (Verdict::Admitted(status) | Verdict::Denied(status)) = &decided[0].verdict else {
+        panic!("{:?}", decided[0].verdict);
+    };
+    LimitStatus {
+        limit: "l".into(),
+        ..status.clone()
+    }
+}
+
+#[test]
+fn a_shares_denial_is_not_cached() {
+    let denied = |source| status("", false, false, source);
+    assert_eq!(denied(Source::Store).hold_ms, 60_000);
+    let by_share = denied(Source::Share);
+    // The client may be told when to come again, but not refused until then: the store may be back before.
+    assert_eq!((by_share.hold_ms, by_share.retry_after_ms), (0, 60_000));
+}
+
+#[test]
+fn what_a_share_admits_has_no_receipt() {
+    let admitted = |source| status("", true, true, source);
+    assert_eq!(admitted(Source::Store).receipt.len(), 1);
+    // The store would know nothing of it.
+    assert_eq!(admitted(Source::Share).receipt, Vec::<String>::new());
+}
+
+#[test]
+fn a_denial_by_a_limit_with_leases_is_not_cached_for_longer_than_a_lease_lasts() {
+    let options = ", lease: { longest: 10s }";
+    // Units may come back as soon as another sidecar's lease ends.
+    assert_eq!(status(options, false, false, Source::Store).hold_ms, 10_000);
+}

@@ -1,0 +1,75 @@
+//! Who decides on a key while a share owes admissions of it to a store that is up again.
+
+use std::time::Duration;
+
+use sluicegate_engine::FleetPosition;
+use sluicegate_protocol::{Check, Decision as Asked, Problem};
+
+use super::*;
+use crate::decide::overrides::Overrides;
+use crate::policy::{Policy, StoreAddress};
+use crate::telemetry::events::EventLog;
+use crate::telemetry::metrics::Metrics;
+
+const POLICY: &str =
+    "limits: { l: { algorithm: sliding_log, windows: [{ quota: 100, per: 1h }] } }";
+
+fn settler() -> Settler {
+    let store = Store::open(&StoreAddress::Memory, Duration::from_millis(50));
+    let store = Arc::new(store);
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let batcher = Batcher::start(Arc::clone(&store), metrics, Arc::<EventLog>::default());
+    let outage = Outage::new(1 << 20);
+    outage.set_position(FleetPosition { rank: 0, of: 1 });
+    Settler::new(store, batcher, outage, "me".to_owned())
+}
+
+/// A decision for each of these keys.
+fn plan(keys: &[&str]) -> Plan {
+    let asked = |key: &&str| -> Result<Asked<'static>, Problem> {
+        Ok(Asked {
+            checks: vec![Check {
+                limit: "l".into(),
+                key: (*key).to_owned().into(),
+                cost: 1,
+                quota: None,
+            }],
+            peek: false,
+            receipt: false,
+            shadow: None,
+            traceparent: None,
+        })
+    };
+    let policy = Policy::parse(POLICY).unwrap();
+    let overrides = Overrides::new(&policy, None);
+    let asked: Vec<_> = keys.iter().map(asked).collect();
+    Plan::new(&policy, &asked, overrides.at(|| 0), None, |_| None)
+}
+
+#[tokio::test]
+async fn owed_keys_are_decided_by_the_share_until_the_write_back_is_done() {
+    let (settler, plan) = (settler(), plan(&["owed", "free"]));
+    let batch = &plan.batch;
+    let outage = &settler.outage;
+    let outcome = outage.decide(&settler.store, batch, &batch.decisions[0], &[0]);
+    assert!(outcome.unwrap().admitted);
+    let (outcomes, fallbacks) = settler.settle(&plan, None).await;
+    assert_eq!(outcomes[0], None, "the store does not know of the first");
+    assert_eq!(outcomes[1].as_ref().unwrap().remaining, 99);
+    // The share's own: it has admitted two.
+    assert!(matches!(&fallbacks[0], Fallback::Share(one) if one.admitted && one.remaining == 98));
+    let in_advance = async || settler.take_in_advance(Arc::clone(batch)).await;
+    assert_eq!(in_advance().await, [None, None]);
+    let written = async {
+        while outage.pending() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = settler.write_back() => {}
+        () = written => {}
+    }
+    let (outcomes, fallbacks) = settler.settle(&plan, None).await;
+    assert!(outcomes.iter().all(Option::is_some) && fallbacks.is_empty());
+    assert!(in_advance().await.iter().all(Option::is_some));
+}

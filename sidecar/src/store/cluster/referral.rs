@@ -1,0 +1,45 @@
+//! Errors by which a node of a Cluster points to another node or to a later time. Pure.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use super::layout::endpoint_of;
+use crate::policy::Endpoint;
+use crate::store::error::{ConnectionError, StoreError};
+
+/// A redirection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Referral {
+    /// Use this node from now on.
+    Moved(Option<Endpoint>),
+    /// Use this node for this call only.
+    Ask(Option<Endpoint>),
+    /// Try again later.
+    Later,
+}
+
+impl Referral {
+    /// What an error of the node at `asked` refers to, if it is a redirection.
+    pub fn of(error: &StoreError, asked: &Endpoint) -> Option<Self> {
+        let to = |error: &RedisError| {
+            let (host, port) = error
+                .redirect_node()
+                .map(|(place, _)| place)?
+                .rsplit_once(':')?;
+            endpoint_of(host, port.parse().ok()?, asked)
+        };
+        match error {
+            StoreError::Refused(error) => match error.kind() {
+                ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to(error))),
+                ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to(error))),
+                _ => None,
+            },
+            StoreError::Connection(ConnectionError::Redis(error)) => match error.kind() {
+                ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => {
+                    Some(Self::Later)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}

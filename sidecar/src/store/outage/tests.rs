@@ -1,0 +1,47 @@
+//! Keys that a share owes admissions of, until these are written back.
+
+use super::*;
+use crate::policy::StoreAddress;
+use crate::store::test_batches::{batch, bucket};
+
+const FAR: Duration = Duration::from_secs(60);
+
+/// A store that is up, and a share that has admitted the first of two decisions, over different keys.
+fn after_an_outage() -> (Outage, Store, Batch) {
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+    let outage = Outage::new(1 << 20);
+    outage.set_position(FleetPosition { rank: 0, of: 1 });
+    let batch = batch(vec![bucket("owed"), bucket("free")], &[[0], [1]]);
+    let outcome = outage.decide(&store, &batch, &batch.decisions[0], &[0]);
+    assert!(outcome.unwrap().admitted);
+    assert_eq!(outage.pending(), 1);
+    (outage, store, batch)
+}
+
+#[tokio::test]
+async fn decisions_over_owed_keys_are_held_back_from_the_store_and_no_others() {
+    let (outage, store, batch) = after_an_outage();
+    let held = outage.held_back(&store, &batch, Instant::now()).await;
+    assert_eq!(held, [true, false]);
+    let is_out = |index: usize| outage.is_out(&store, &batch, &batch.decisions[index]);
+    assert!(is_out(0) && !is_out(1));
+    let others = crate::store::test_batches::batch(vec![bucket("free")], &[[0]]);
+    let held = outage.held_back(&store, &others, Instant::now() + FAR);
+    assert!(held.await.is_empty(), "without waiting");
+}
+
+#[tokio::test]
+async fn a_decision_that_is_held_back_waits_for_the_write_back_and_then_goes_to_the_store() {
+    let (outage, store, batch) = after_an_outage();
+    let since = Instant::now();
+    let held = tokio::select! {
+        // Waits first, so that it is woken.
+        biased;
+        held = outage.held_back(&store, &batch, since + FAR) => held,
+        () = outage.write_back(&store, "me") => Vec::new(),
+    };
+    assert!(held.is_empty());
+    assert!(since.elapsed() < FAR, "it was not woken");
+    assert_eq!(outage.pending(), 0);
+    assert!(!outage.is_out(&store, &batch, &batch.decisions[0]));
+}

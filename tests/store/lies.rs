@@ -1,0 +1,185 @@
+//! A Redis that answers what no Redis answers: it stops no sidecar, and the cause is reported.
+
+use std::time::Duration;
+
+use sluicegate_tests::client::get;
+use sluicegate_tests::process::{eventually, free_port, status};
+use sluicegate_tests::sidecar::Sidecar;
+
+use crate::fake::{Answer, Fake};
+use crate::support::{decide, failures, policy};
+
+/// One thread of the runtime, as on a machine with one processor: what blocks it blocks everything.
+const ONE_WORKER: (&str, &str) = ("TOKIO_WORKER_THREADS", "1");
+
+/// A sidecar with a Cluster of one node has about a hundred.
+const MOST_TASKS: f64 = 300.0;
+
+async fn on_one_worker(text: &str) -> (Sidecar, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let environment = [(ONE_WORKER.0, ONE_WORKER.1.to_owned())];
+    let sidecar = Sidecar::start_in(text, &environment, folder.path()).await;
+    (sidecar, folder)
+}
+
+/// Waits until the cause is reported, and asks for the sidecar's health meanwhile, as an orchestrator does.
+async fn assert_reported(sidecar: &Sidecar, words: &str) {
+    let url = |path: &str| format!("http://127.0.0.1:{}/{path}", sidecar.admin_port);
+    eventually("the cause is reported", async || {
+        let health = tokio::time::timeout(Duration::from_secs(3), get(&url("healthz"))).await;
+        assert_eq!(health.expect("no answer for 3 s").0, 200);
+        let (_, ready) = get(&url("readyz")).await;
+        ready.contains(words)
+    })
+    .await;
+}
+
+/// A row of CLUSTER SLOTS.
+fn row(first: usize, last: usize, host: &str, port: u16) -> String {
+    let host_length = host.len();
+    format!(
+        "*3\r\n:{first}\r\n:{last}\r\n*3\r\n${host_length}\r\n{host}\r\n:{port}\r\n$2\r\nid\r\n"
+    )
+}
+
+/// A node of a Cluster that answers CLUSTER SLOTS with these rows, and fails every call of the script.
+async fn node(port: u16, rows: &[String]) -> Fake {
+    let slots = format!("*{}\r\n{}", rows.len(), rows.concat()).into_bytes();
+    Fake::start(port, move |command| match command {
+        "CLUSTER SLOTS" => Some((slots.clone(), 0)),
+        command if command.starts_with("EVAL") => Some((b"-ERR no script here\r\n".into(), 0)),
+        _ => None,
+    })
+    .await
+}
+
+/// Addresses of which no two are the same.
+fn address(number: usize) -> String {
+    format!("127.1.{}.{}", number / 250, number % 250 + 1)
+}
+
+/// All tags were tried against all rows for each of them: 147 KB from a node, and nothing was answered for minutes.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_primaries_without_a_slot_do_not_stop_the_sidecar() {
+    let port = free_port();
+    let own = row(0, 16_383, "127.0.0.1", port);
+    let empty = (0..3_000).map(|number| row(2, 1, &address(number), 1));
+    let rows: Vec<_> = [own].into_iter().chain(empty).collect();
+    let _node = node(port, &rows).await;
+    let store = format!("redis+cluster://127.0.0.1:{port}");
+    let (sidecar, _folder) = on_one_worker(&policy(&store, "500ms", 10)).await;
+    // The node itself is used: it refuses the script.
+    assert_reported(&sidecar, "no script here").await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    assert!(failures(&sidecar, "refused").await >= 1.0);
+    let tasks = sidecar.metric("sluicegate_tasks").await;
+    assert!(tasks < MOST_TASKS, "{tasks} tasks");
+}
+
+/// Each had connections and tasks, without a bound on how many.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_a_thousand_primaries_are_refused_by_that_name() {
+    let port = free_port();
+    let rows: Vec<_> = (0..3_000)
+        .map(|slot| row(slot, slot, &address(slot), 1))
+        .collect();
+    let _node = node(port, &rows).await;
+    let store = format!("redis+cluster://127.0.0.1:{port}");
+    let (sidecar, _folder) = on_one_worker(&policy(&store, "500ms", 10)).await;
+    assert_reported(&sidecar, "more than 1000 primaries").await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    assert!(failures(&sidecar, "connection").await >= 1.0);
+    let tasks = sidecar.metric("sluicegate_tasks").await;
+    assert!(tasks < MOST_TASKS, "{tasks} tasks");
+}
+
+/// What a Redis answers while a connection is made.
+fn greeting(command: &str) -> Option<Answer> {
+    let text = match command {
+        "ROLE" => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n",
+        "INFO MEMORY" => "$0\r\n\r\n",
+        _ => return None,
+    };
+    Some((text.into(), 0))
+}
+
+/// A sidecar whose memory grows by less than 64 MiB while it is told why; the fake has sent some of its answer.
+async fn assert_bounded(fake: &Fake, words: &str) {
+    const MOST_KB: u64 = 64 << 10;
+    let store = format!("redis://127.0.0.1:{}", fake.port);
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy(&store, "500ms", 10), folder.path()).await;
+    assert_reported(&sidecar, words).await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    assert!(failures(&sidecar, "connection").await >= 1.0);
+    // For each new connection again.
+    let before = fake.written();
+    eventually("it is sent again", async || fake.written() > before).await;
+    let most_kb = status(sidecar.id(), "VmHWM");
+    println!("measured: {most_kb} kB at most");
+    assert!(most_kb < MOST_KB, "{most_kb} kB");
+    let log = sidecar.log();
+    assert!(log.contains(words), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_string_of_400_megabytes_is_not_read() {
+    const SIZE: usize = 400 << 20;
+    let fake = Fake::start_anywhere(|command| match command {
+        command if command.starts_with("EVAL") || command.starts_with("HGETALL") => {
+            Some((format!("${SIZE}\r\n").into_bytes(), SIZE))
+        }
+        command => greeting(command),
+    })
+    .await;
+    assert_bounded(&fake, "bytes or more, and at most 16777216 are read").await;
+}
+
+/// The library reserves and keeps 56 bytes for each value of three.
+#[tokio::test(flavor = "multi_thread")]
+async fn millions_of_values_are_not_read() {
+    const COUNT: usize = 5_000_000;
+    let values = [
+        format!("*{COUNT}\r\n").as_bytes(),
+        &b"_\r\n".repeat(COUNT)[..],
+    ]
+    .concat();
+    let fake = Fake::start_anywhere(move |command| match command {
+        command if command.starts_with("EVAL") => Some((values.clone(), 0)),
+        command => greeting(command),
+    })
+    .await;
+    assert_bounded(&fake, "values or more, and at most 524288 are read").await;
+}
+
+/// An answer is measured, not a connection: what is as large as overrides may be is read as often as it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn overrides_of_four_megabytes_are_read_again_and_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = sluicegate_tests::redis::Redis::start().await;
+    let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
+    let key = "k".repeat(1_000);
+    let text = [&[0; 7][..], br#"{"unlimited":true}"#].concat();
+    let mut connection = redis.connection().await;
+    let mut all = redis::pipe();
+    for number in 0..4_000 {
+        let field = format!("per-key:{number}{key}");
+        all.hset("sg:{overrides}", field, &text).ignore();
+    }
+    let () = all.query_async(&mut connection).await.unwrap();
+    for version in 1_u8..=8 {
+        let head = [0, 0, 0, 0, 0, 0, version];
+        let mut command = redis::cmd("HSET");
+        command.arg("sg:{overrides}").arg(":").arg(&head[..]);
+        // Another one each time, so that the version shows.
+        let field = format!("per-key:new{version}");
+        command.arg(field).arg(&text);
+        let () = command.query_async(&mut connection).await.unwrap();
+        eventually("they are read", async || {
+            let name = "sluicegate_overrides{allowance=\"unlimited\"}";
+            sidecar.metric(name).await == 4_000.0 + f64::from(version)
+        })
+        .await;
+    }
+    assert_eq!(failures(&sidecar, "connection").await, 0.0);
+}
