@@ -85,7 +85,14 @@ fn cost(input: &mut Input<'_>) -> u64 {
 }
 
 fn step(input: &mut Input<'_>) -> Step {
-    match input.byte() % 12 {
+    let kind = input.byte();
+    if kind >= 240 {
+        return Step::Reburst {
+            bucket: input.below(4),
+            burst: quota(input),
+        };
+    }
+    match kind % 12 {
         0..=3 => {
             let asks = 1 + input.below(4);
             Step::Ask((0..asks).map(|_| ask(input)).collect())
