@@ -111,12 +111,21 @@ impl Memory {
     }
 
     fn look(&mut self, now_us: u64, bucket: &Bucket, cost: u64) -> Look {
-        let place = self.buckets.place(&bucket.key);
         let spec = &bucket.spec;
-        let heal = |held: &mut Held| held.heal(spec, now_us);
-        let look = |held: &mut Held| held.look(spec, now_us, cost);
-        let looked = (self.buckets).heal_and_change(place, &bucket.key, heal, look);
+        let looked = self.heal_and_change(now_us, bucket, |held| held.look(spec, now_us, cost));
         looked.unwrap_or_else(|| State::empty(spec).look(spec, now_us, cost))
+    }
+
+    /// Changes a bucket that exists, after a repair if the clock has stepped back.
+    fn heal_and_change<R>(
+        &mut self,
+        now_us: u64,
+        bucket: &Bucket,
+        change: impl FnOnce(&mut Held) -> R,
+    ) -> Option<R> {
+        let place = self.buckets.place(&bucket.key);
+        let heal = |held: &mut Held| held.heal(&bucket.spec, now_us);
+        (self.buckets).heal_and_change(place, &bucket.key, heal, change)
     }
 
     /// Whether there is memory to take from all of these.
@@ -198,10 +207,8 @@ impl Memory {
         left: u64,
         at_us: u64,
     ) -> u64 {
-        let place = self.buckets.place(&bucket.key);
-        let heal = |held: &mut Held| held.heal(&bucket.spec, now_us);
         let give_back = |held: &mut Held| held.give_back(&bucket.spec, now_us, cost, left, at_us);
-        let returned = (self.buckets).heal_and_change(place, &bucket.key, heal, give_back);
+        let returned = self.heal_and_change(now_us, bucket, give_back);
         returned.unwrap_or(0)
     }
 
@@ -227,14 +234,13 @@ impl Memory {
     /// recorded, nor is what would make a bucket hold more than [`crate::MAX_HELD`].
     pub fn write_back(&mut self, now_us: u64, bucket: &Bucket, records: &[Record]) -> u64 {
         let spec = &bucket.spec;
-        let place = self.buckets.place(&bucket.key);
-        let heal = |held: &mut Held| held.heal(spec, now_us);
         let write_back = |held: &mut Held| held.write_back(spec, now_us, records);
-        let recorded = (self.buckets).heal_and_change(place, &bucket.key, heal, write_back);
+        let recorded = self.heal_and_change(now_us, bucket, write_back);
         recorded.unwrap_or_else(|| {
             let mut held = Held::new(spec);
             let recorded = held.write_back(spec, now_us, records);
             if recorded > 0 {
+                let place = self.buckets.place(&bucket.key);
                 self.buckets.insert(place, &bucket.key, held);
             }
             recorded
