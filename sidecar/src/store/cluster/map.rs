@@ -159,26 +159,25 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
     command.arg("SLOTS");
     let answer_timeout = shared.common.dialer.answer_timeout();
     let map = shared.map.load_full();
+    let read = |answer: Result<Value, StoreError>, asked: &Endpoint| {
+        Layout::read(&answer?, asked).map_err(StoreError::from)
+    };
     let mut last = ConnectionError::NoNode.into();
     *rotation = rotation.wrapping_add(1);
     let first = *rotation % map.primaries.len().max(1);
     let (before, after) = map.primaries.split_at(first.min(map.primaries.len()));
     for primary in after.iter().chain(before) {
         let deadline = Deadline::after(answer_timeout / 4);
-        match primary.node.ask::<Value>(&command, deadline).await {
-            Ok(slots) => match Layout::read(&slots, &primary.endpoint) {
-                Ok(layout) => return Ok(layout),
-                Err(error) => last = error.into(),
-            },
+        let answer = primary.node.ask(&command, deadline).await;
+        match read(answer, &primary.endpoint) {
+            Ok(layout) => return Ok(layout),
             Err(error) => last = error,
         }
     }
     for seed in &shared.seeds {
-        match ask_seed(shared, seed, &command, answer_timeout).await {
-            Ok(slots) => match Layout::read(&slots, seed) {
-                Ok(layout) => return Ok(layout),
-                Err(error) => last = error.into(),
-            },
+        let answer = ask_seed(shared, seed, &command, answer_timeout).await;
+        match read(answer, seed) {
+            Ok(layout) => return Ok(layout),
             Err(error) => last = error,
         }
     }
