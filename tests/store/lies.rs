@@ -58,6 +58,18 @@ fn address(number: usize) -> String {
     format!("127.1.{}.{}", number / 250, number % 250 + 1)
 }
 
+/// A sidecar whose only node answers CLUSTER SLOTS so reports that, has no verdicts, and starts next to no tasks for it.
+async fn assert_survives(port: u16, rows: &[String], words: &str, kind: &str) {
+    let _node = node(port, rows).await;
+    let store = format!("redis+cluster://127.0.0.1:{port}");
+    let (sidecar, _folder) = on_one_worker(&policy(&store, "500ms", 10)).await;
+    assert_reported(&sidecar, words).await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    assert!(failures(&sidecar, kind).await >= 1.0);
+    let tasks = sidecar.metric("sluicegate_tasks").await;
+    assert!(tasks < MOST_TASKS, "{tasks} tasks");
+}
+
 /// All tags were tried against all rows for each of them: 147 KB from a node, and nothing was answered for minutes.
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_primaries_without_a_slot_do_not_stop_the_sidecar() {
@@ -65,32 +77,17 @@ async fn thousands_of_primaries_without_a_slot_do_not_stop_the_sidecar() {
     let own = row(0, 16_383, "127.0.0.1", port);
     let empty = (0..3_000).map(|number| row(2, 1, &address(number), 1));
     let rows: Vec<_> = [own].into_iter().chain(empty).collect();
-    let _node = node(port, &rows).await;
-    let store = format!("redis+cluster://127.0.0.1:{port}");
-    let (sidecar, _folder) = on_one_worker(&policy(&store, "500ms", 10)).await;
     // The node itself is used: it refuses the script.
-    assert_reported(&sidecar, "no script here").await;
-    assert_eq!(decide(&sidecar, "k").await, "unavailable");
-    assert!(failures(&sidecar, "refused").await >= 1.0);
-    let tasks = sidecar.metric("sluicegate_tasks").await;
-    assert!(tasks < MOST_TASKS, "{tasks} tasks");
+    assert_survives(port, &rows, "no script here", "refused").await;
 }
 
 /// Each had connections and tasks, without a bound on how many.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_a_thousand_primaries_are_refused_by_that_name() {
-    let port = free_port();
     let rows: Vec<_> = (0..3_000)
         .map(|slot| row(slot, slot, &address(slot), 1))
         .collect();
-    let _node = node(port, &rows).await;
-    let store = format!("redis+cluster://127.0.0.1:{port}");
-    let (sidecar, _folder) = on_one_worker(&policy(&store, "500ms", 10)).await;
-    assert_reported(&sidecar, "more than 1000 primaries").await;
-    assert_eq!(decide(&sidecar, "k").await, "unavailable");
-    assert!(failures(&sidecar, "connection").await >= 1.0);
-    let tasks = sidecar.metric("sluicegate_tasks").await;
-    assert!(tasks < MOST_TASKS, "{tasks} tasks");
+    assert_survives(free_port(), &rows, "more than 1000 primaries", "connection").await;
 }
 
 /// What a Redis answers while a connection is made.
