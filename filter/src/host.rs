@@ -244,11 +244,11 @@ pub fn post(
         })
 }
 
-/// Microseconds of a clock that does not step, from an arbitrary origin.
+/// Microseconds of a clock that does not step, from an arbitrary origin; 0 if it cannot be read.
 pub fn monotonic_us() -> u64 {
     const MONOTONIC: u32 = 1;
     let mut nanoseconds = 0;
-    // SAFETY: `nanoseconds` is writable. If the clock cannot be read, it stands still, and nothing is ever late.
+    // SAFETY: `nanoseconds` is writable. If the clock cannot be read, it stands still: nothing is late, held or spent.
     let _ = unsafe { clock_time_get(MONOTONIC, 1, &raw mut nanoseconds) };
     nanoseconds / 1_000
 }

@@ -1,6 +1,8 @@
 //! Envoys that withhold calls from the filter by their `capability_restriction_config`: each such call fails, and none ends
 //! the VM.
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::sidecar::Sidecar;
@@ -42,6 +44,21 @@ const ALL: [&str; 30] = [
     "random_get",
 ];
 
+/// An Envoy that withholds these calls.
+async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar, folder: &Path) -> Envoy {
+    let allowed = ALL.iter().filter(|name| !calls.contains(name));
+    let allowed: Map<String, Value> = allowed
+        .map(|name| ((*name).to_owned(), json!({})))
+        .collect();
+    let restrict = |config: &mut Value| {
+        let filter = format!("{MANAGER}/http_filters/0/typed_config/config");
+        at(config, &filter)["capability_restriction_config"] =
+            json!({ "allowed_capabilities": allowed });
+    };
+    let (plugin, upstream) = (Some(plugin(rules.clone())), upstream::start().await);
+    Envoy::start_with(folder, sidecar.port, upstream, plugin, restrict).await
+}
+
 #[tokio::test]
 async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,22 +95,44 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
         ),
         ("no callouts", undecided, &["proxy_http_call"]),
     ] {
-        let allowed = ALL.iter().filter(|name| !withheld.contains(name));
-        let allowed: Map<String, Value> = allowed
-            .map(|name| ((*name).to_owned(), json!({})))
-            .collect();
-        let restrict = |config: &mut Value| {
-            let filter = format!("{MANAGER}/http_filters/0/typed_config/config");
-            at(config, &filter)["capability_restriction_config"] =
-                json!({ "allowed_capabilities": allowed });
-        };
-        let (plugin, upstream) = (Some(plugin(rules.clone())), upstream::start().await);
-        let envoy =
-            Envoy::start_with(folder.path(), sidecar.port, upstream, plugin, restrict).await;
+        let envoy = withholding(withheld, &rules, &sidecar, folder.path()).await;
         for status in statuses {
             let answer = client::status_for(&client::client(), &envoy.url("/"), key).await;
             assert_eq!(answer, Some(status), "{key}: {}", envoy.log());
         }
         assert_eq!(envoy.vm_deaths().await, 0, "{key}: {}", envoy.log());
+    }
+}
+
+/// No denial that is cached would ever end, so none is: its answers come from the sidecar.
+#[tokio::test]
+async fn without_a_clock_each_request_asks_the_sidecar() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 1, "1h"), folder.path()).await;
+    let calls = ["clock_time_get"];
+    let envoy = withholding(&calls, &per_key("deny"), &sidecar, folder.path()).await;
+    for status in [200, 429, 429, 429] {
+        let answer = client::status_for(&client::client(), &envoy.url("/"), "key").await;
+        assert_eq!(answer, Some(status), "{}", envoy.log());
+    }
+    let name =
+        r#"sluicegate_decisions_total{limit="per-key",source="certificate",verdict="denied"}"#;
+    assert_eq!(sidecar.metric(name).await, 2.0);
+    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+}
+
+/// As docs/security.md says: no address, no limit by it.
+#[tokio::test]
+async fn without_properties_a_request_has_no_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 1, "1h"), folder.path()).await;
+    let mut rules = per_key("deny");
+    rules[0]["checks"][0]["key"] = json!([{ "address": {} }]);
+    for (withheld, statuses) in [(&[][..], [200, 429]), (&["proxy_get_property"], [200, 200])] {
+        let envoy = withholding(withheld, &rules, &sidecar, folder.path()).await;
+        for status in statuses {
+            let answer = client::status_for(&client::client(), &envoy.url("/"), "key").await;
+            assert_eq!(answer, Some(status), "{}", envoy.log());
+        }
     }
 }

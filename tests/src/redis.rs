@@ -93,13 +93,21 @@ impl Redis {
     /// # Panics
     /// It does not answer.
     pub async fn script_calls(&self) -> u64 {
+        self.calls("evalsha").await + self.calls("eval").await
+    }
+
+    /// Calls of a command so far, which is named in lower case.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn calls(&self, command: &str) -> u64 {
         let statistics: String = self.command("INFO commandstats").await;
-        let calls = statistics.lines().filter_map(|line| {
-            let of_script = ["cmdstat_evalsha:calls=", "cmdstat_eval:calls="];
-            let rest = of_script.iter().find_map(|name| line.strip_prefix(name))?;
-            rest.split(',').next()?.parse::<u64>().ok()
+        let name = format!("cmdstat_{command}:calls=");
+        let mut calls = statistics.lines().filter_map(|line| {
+            let rest = line.strip_prefix(&name)?;
+            rest.split(',').next()?.parse().ok()
         });
-        calls.sum()
+        calls.next().unwrap_or(0)
     }
 
     /// All keys of limits, without the list of sidecars.

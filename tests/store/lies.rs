@@ -136,17 +136,60 @@ async fn a_string_of_400_megabytes_is_not_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn millions_of_values_are_not_read() {
     const COUNT: usize = 5_000_000;
-    let values = [
-        format!("*{COUNT}\r\n").as_bytes(),
-        &b"_\r\n".repeat(COUNT)[..],
-    ]
-    .concat();
-    let fake = Fake::start_anywhere(move |command| match command {
-        command if command.starts_with("EVAL") => Some((values.clone(), 0)),
-        command => greeting(command),
+    // The library reads the zeros, too.
+    for (count, words) in [
+        (
+            format!("*{COUNT}\r\n"),
+            "values or more, and at most 524288 are read",
+        ),
+        (
+            format!("*{COUNT:040}\r\n"),
+            "declares a length in more than 32 bytes",
+        ),
+    ] {
+        let values = [count.as_bytes(), &b"_\r\n".repeat(COUNT)[..]].concat();
+        let fake = Fake::start_anywhere(move |command| match command {
+            command if command.starts_with("EVAL") => Some((values.clone(), 0)),
+            command => greeting(command),
+        })
+        .await;
+        assert_bounded(&fake, words).await;
+    }
+}
+
+/// Each reading takes all of them over the connection, and Redis's only thread writes them.
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_overrides_are_not_read_again_and_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = sluicegate_tests::redis::Redis::start().await;
+    let text = [&[0; 7][..], br#"{"unlimited":true}"#].concat();
+    let mut connection = redis.connection().await;
+    let mut all = redis::pipe();
+    for number in 0..=10_000 {
+        let field = format!("per-key:{number}");
+        all.hset("sg:{overrides}", field, &text).ignore();
+    }
+    let () = all.query_async(&mut connection).await.unwrap();
+    let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
+    eventually("it is said", async || {
+        sidecar.log().contains("cannot use the store's overrides")
     })
     .await;
-    assert_bounded(&fake, "values or more, and at most 524288 are read").await;
+    let before = redis.calls("hgetall").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let read = redis.calls("hgetall").await - before;
+    assert!(read <= 1, "{read} times in two seconds");
+    let () = redis::cmd("HDEL")
+        .arg("sg:{overrides}")
+        .arg("per-key:0")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    eventually("the others apply", async || {
+        let name = "sluicegate_overrides{allowance=\"unlimited\"}";
+        sidecar.metric(name).await == 10_000.0
+    })
+    .await;
 }
 
 /// An answer is measured, not a connection: what is as large as overrides may be is read as often as it comes.

@@ -96,7 +96,8 @@ impl DenialCache {
         verdicts: &[Verdict<'_>],
         times: CallTimes,
     ) {
-        if !self.answered(version, times) {
+        // Without a clock nothing may be held, for nothing would ever end.
+        if !self.answered(version, times) || times.sent_us == 0 {
             return;
         }
         for (checks, verdict) in decisions(question).zip(verdicts) {
@@ -224,7 +225,7 @@ mod tests {
     }
 
     const TIMES: CallTimes = CallTimes {
-        sent_us: 0,
+        sent_us: 1,
         answered_us: 1_000,
     };
 
@@ -256,7 +257,7 @@ mod tests {
         );
         assert!(
             denials
-                .covering(&rules, &question("a", false), 1_000_000)
+                .covering(&rules, &question("a", false), 1_000_001)
                 .is_none(),
             "it has ended"
         );
@@ -323,13 +324,28 @@ mod tests {
         (0..answers.len()).map(&mut held).collect()
     }
 
+    /// Envoy may withhold the clock; then every time is 0, and a certificate would have no end.
+    #[test]
+    fn without_a_clock_no_denial_is_cached() {
+        let (rules, mut denials) = (rules(), DenialCache::default());
+        let (asked, stopped) = (
+            question("a", false),
+            CallTimes {
+                sent_us: 0,
+                answered_us: 0,
+            },
+        );
+        denials.learn(&rules, &asked, version(1, 1), &[denied(1_000)], stopped);
+        assert!(denials.covering(&rules, &asked, 0).is_none());
+    }
+
     #[test]
     fn a_certificate_ends_with_its_epoch() {
         let (old, new) = (version(1, 1), version(1, 2));
-        assert_eq!(held(&[(old, 0), (new, 0)]), [false, true]);
+        assert_eq!(held(&[(old, 1), (new, 1)]), [false, true]);
         // An answer of the previous epoch is late whenever the question was sent: within one process, epochs only grow.
-        for sent_us in [0, 2_000] {
-            let late = held(&[(old, 0), (new, 0), (old, sent_us)]);
+        for sent_us in [1, 2_000] {
+            let late = held(&[(old, 1), (new, 1), (old, sent_us)]);
             assert_eq!(late, [false, true, false]);
         }
     }
@@ -353,9 +369,9 @@ mod tests {
     fn f15_another_instance_is_another_policy_even_with_the_same_epoch() {
         for epoch in [1, 3] {
             let (before, after) = (version(8, epoch), version(3, 1));
-            assert_eq!(held(&[(before, 0), (after, 2_000)]), [false, true]);
+            assert_eq!(held(&[(before, 1), (after, 2_000)]), [false, true]);
             // A late answer of the previous process is not cached, and does no harm.
-            let late = held(&[(before, 0), (after, 2_000), (before, 1_500)]);
+            let late = held(&[(before, 1), (after, 2_000), (before, 1_500)]);
             assert_eq!(late, [false, true, false]);
         }
     }
@@ -363,9 +379,9 @@ mod tests {
     #[test]
     fn f15_a_sidecar_without_an_instance_number_is_compared_by_epoch() {
         let (first, third) = (version(0, 1), version(0, 3));
-        assert_eq!(held(&[(first, 0), (third, 0)]), [false, true]);
-        assert_eq!(held(&[(third, 0), (first, 0)]), [true, false], "late");
-        assert_eq!(held(&[(third, 0), (first, 2_000)]), [false, true]);
+        assert_eq!(held(&[(first, 1), (third, 1)]), [false, true]);
+        assert_eq!(held(&[(third, 1), (first, 1)]), [true, false], "late");
+        assert_eq!(held(&[(third, 1), (first, 2_000)]), [false, true]);
     }
 
     #[test]
@@ -386,8 +402,8 @@ mod tests {
         denials.learn(&rules, &asked, version(1, 1), &[answered(1, "l")], TIMES);
         assert!(denials.covering(&rules, &asked, 2_000).is_none());
         denials.learn(&rules, &asked, version(1, 1), &[answered(0, "<b>")], TIMES);
-        assert!(denials.covering(&rules, &asked, 59_999_999).is_some());
+        assert!(denials.covering(&rules, &asked, 60_000_000).is_some());
         assert_eq!(denials.report()[0].limit, "l");
-        assert!(denials.covering(&rules, &asked, 60_000_000).is_none());
+        assert!(denials.covering(&rules, &asked, 60_000_001).is_none());
     }
 }

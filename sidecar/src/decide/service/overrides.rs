@@ -22,6 +22,8 @@ use crate::telemetry::metrics::OverrideCounts;
 const READ_EVERY: Duration = Duration::from_millis(400);
 /// The same, until the first successful read.
 const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
+/// The same, after more than a store may hold: each reading takes all of them from Redis.
+const TOO_MANY_READ_EVERY: Duration = Duration::from_secs(5);
 /// How often to look for ended overrides: every 25th read, or ten seconds.
 const SWEEP_EVERY_READS: u32 = 25;
 /// Most ended overrides removed from the store in one call.
@@ -34,19 +36,21 @@ impl Service {
     pub async fn watch_overrides(&self) {
         let mut ticks = interval(READ_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut refused, mut reads) = (false, 0_u32);
+        // What was last reported: an outage is reported elsewhere, a missing permission and too many overrides are not.
+        let (mut refused, mut too_many) = (false, false);
+        let mut reads = 0_u32;
         loop {
-            match self.read_overrides().await {
-                Ok(()) => refused = false,
-                // An outage is reported elsewhere; a missing permission is not.
+            let read = self.read_overrides().await;
+            match &read {
+                Ok(()) => (refused, too_many) = (false, false),
                 Err(error @ StoreError::Refused(_)) if !refused => {
                     refused = true;
                     warn!(
                         "cannot read overrides from the store: {error}; docs/redis.md has the permissions"
                     );
                 }
-                Err(error @ StoreError::TooManyOverrides(_)) if !refused => {
-                    refused = true;
+                Err(error @ StoreError::TooManyOverrides(_)) if !too_many => {
+                    too_many = true;
                     warn!("cannot use the store's overrides: {error}; earlier ones stay in force");
                 }
                 Err(_) => {}
@@ -55,7 +59,9 @@ impl Service {
             if reads.is_multiple_of(SWEEP_EVERY_READS) {
                 self.sweep_overrides().await;
             }
-            if self.policy.current().overrides.stored.is_none() {
+            if matches!(read, Err(StoreError::TooManyOverrides(_))) {
+                tokio::time::sleep(TOO_MANY_READ_EVERY).await;
+            } else if self.policy.current().overrides.stored.is_none() {
                 tokio::time::sleep(FIRST_READ_EVERY).await;
             } else {
                 ticks.tick().await;
@@ -68,8 +74,10 @@ impl Service {
         let read = async {
             loop {
                 match self.read_overrides().await {
-                    // Trying again does not help against missing permissions.
-                    Ok(()) | Err(StoreError::Refused(_)) => return,
+                    // Trying again does not help against missing permissions, nor against too many.
+                    Ok(()) | Err(StoreError::Refused(_) | StoreError::TooManyOverrides(_)) => {
+                        return;
+                    }
                     Err(_) => tokio::time::sleep(FIRST_READ_EVERY).await,
                 }
             }

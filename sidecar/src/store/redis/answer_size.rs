@@ -10,6 +10,8 @@ pub const MAX_BYTES: u64 = 16 << 20;
 pub const MAX_VALUES: u64 = 1 << 19;
 /// Most bytes of a line. The redis crate searches an unfinished one from its beginning whenever more of it arrives.
 const MAX_LINE: u64 = 1 << 16;
+/// Most bytes of a length that an answer declares. The redis crate reads longer ones, with blanks and zeros before a number.
+const MAX_LENGTH: u64 = 32;
 
 /// An answer that is not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +25,9 @@ pub enum TooLarge {
     /// Bytes of one line of an answer.
     #[error("an answer has a line of more than {MAX_LINE} bytes")]
     Line,
+    /// Bytes of a length.
+    #[error("an answer declares a length in more than {MAX_LENGTH} bytes")]
+    Length,
 }
 
 /// How much of an answer has come.
@@ -56,8 +61,8 @@ struct Line {
     kind: u8,
     /// Bytes after the kind.
     length: u64,
-    /// The first of them: a number, where the kind has one.
-    text: [u8; 32],
+    /// The first of them: the whole length, where the kind declares one.
+    text: [u8; MAX_LENGTH as usize],
     after_return: bool,
 }
 
@@ -74,7 +79,7 @@ impl Line {
         Self {
             kind,
             length: 0,
-            text: [0; 32],
+            text: [0; MAX_LENGTH as usize],
             after_return: false,
         }
     }
@@ -92,6 +97,21 @@ impl Line {
         }
         self.length += 1;
         false
+    }
+
+    fn check(&self) -> Result<(), TooLarge> {
+        let declares = matches!(
+            self.kind,
+            b'$' | b'*' | b'~' | b'>' | b'%' | b'|' | b'!' | b'='
+        );
+        // With a carriage return.
+        if declares && self.length > MAX_LENGTH + 1 {
+            return Err(TooLarge::Length);
+        }
+        if self.length > MAX_LINE {
+            return Err(TooLarge::Line);
+        }
+        Ok(())
     }
 
     /// The number of a whole line, read as the redis crate reads it.
@@ -149,8 +169,8 @@ impl AnswerSize {
                     if line.take(*first) {
                         let follows = line.follows();
                         self.end_line(follows)?;
-                    } else if line.length > MAX_LINE {
-                        return Err(TooLarge::Line);
+                    } else {
+                        line.check()?;
                     }
                 }
                 Part::Unreadable => {}
@@ -167,7 +187,8 @@ impl AnswerSize {
     }
 
     /// Whether what has come is not RESP.
-    pub const fn is_unreadable(&self) -> bool {
+    #[cfg(test)]
+    const fn is_unreadable(&self) -> bool {
         matches!(self.part, Part::Unreadable)
     }
 
@@ -304,6 +325,18 @@ mod tests {
         let mut size = AnswerSize::default();
         let line = vec![b'+'; usize::try_from(MAX_LINE).unwrap() + 2];
         assert_eq!(size.read(&line), Err(TooLarge::Line));
+    }
+
+    /// The redis crate reads any number of zeros and blanks before a number.
+    #[test]
+    fn a_length_is_counted_however_it_is_written() {
+        let of = |zeros: usize| ends(format!("*{}5000000\r\n", "0".repeat(zeros)).as_bytes()).1;
+        assert_eq!(of(25), Err(TooLarge::Values(5_000_001)));
+        assert_eq!(of(26), Err(TooLarge::Length));
+        for kind in ["$", "*", "~", ">", "%", "|", "!", "="] {
+            let text = format!("{kind}{}", " ".repeat(34));
+            assert_eq!(ends(text.as_bytes()).1, Err(TooLarge::Length), "{kind}");
+        }
     }
 
     #[test]
