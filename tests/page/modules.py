@@ -227,6 +227,36 @@ def left_out(page, folder, monitor):
     assert found == [[0, 1, 100], [99, 1, 100], [99, 1, 100], 39, 0, 2000], found
 
 
+def returned(page, folder, monitor):
+    """a limit that comes back after minutes has no rate from 0, whether or not its count was sent meanwhile"""
+    found = page.evaluate("""async () => {
+        const { RateHistory } = await import("/page/rates.js");
+        const { limits } = await import("/page/limits.js");
+        const policy = { limits: [{ name: "a", windows: [] }] };
+        const found = [];
+        for (const sent of [true, false]) {
+            const history = new RateHistory();
+            const seen = [];
+            for (let second = 0; second < 102; second++) {
+                const back = Math.max(0, second - 99);
+                const rows = [["a", [second, 0, 0, 0, 0]], ["", [0, 0, 0, 5000 + back, 0]]].slice(0, back || sent ? 2 : 1);
+                const snapshot = {
+                    started_ms: 1, policy, left_out: !sent && !back,
+                    series: rows.map(([name]) => ({ name, charted: true, unlisted: name === "" && !back })),
+                    sample: { at_ms: 1000 * second, total: [second, 0, 0, 5000 + back, 0], counts: rows.map(([, counts]) => counts) },
+                };
+                history.add(snapshot);
+                seen.push([limits(snapshot, history).map((limit) => limit.name), history.now("").error, history.now().error]);
+            }
+            found.push([...seen.slice(-3), Math.max(...history.runs("").flat().map((point) => point.error))]);
+        }
+        return found;
+    }""")
+    quiet, both = [["a"], 0, 0], ["a", ""]
+    # What was sent is exact; of what was not, the first difference is unknown.
+    assert found == [[quiet, [both, 0.2, 0.2], [both, 0.4, 0.4], 2 / 3], [quiet, [both, 0, 0.2], [both, 1, 0.4], 1]], found
+
+
 def means(page, folder, monitor):
     """the chart's table has the true means, however often samples were taken"""
     found = page.evaluate("""async () => {
@@ -270,4 +300,4 @@ def axes(page, folder, monitor):
     assert found == [[], ["9,999", "10.2K", "50K", "1.23M"]], found
 
 
-IN_ORDER = [sentences, leases, totals, many, left_out, means, axes]
+IN_ORDER = [sentences, leases, totals, many, left_out, returned, means, axes]
