@@ -15,7 +15,7 @@ def limit(name, denied=0, since=None, last=None):
 
 def view(**changed):
     quiet = {
-        "now": NOW, "started": NOW - 3_600_000, "store": {"name": "Redis", "state": "answers", "sidecars": 2},
+        "now": NOW, "up": 3_600_000, "store": {"name": "Redis", "state": "answers", "sidecars": 2},
         "policy": {"epoch": 3, "refused": None}, "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [], "failing": [],
     }
     return {**quiet, **changed}
@@ -65,6 +65,10 @@ SENTENCES = [
     # Requests without a verdict just after an outage belong to it.
     (view(total=rates(unavailable=2), events=BACK), "calm", "Nobody is being limited.",
      "Redis was down until 22:13:15; it came back after 4.5 s."),
+    # The clock was set back after that outage: it was hours ago.
+    (view(total=rates(unavailable=50), events=[{**BACK[0], "before_step": True}], failing=["timeout"]), "us", "50 requests/s get no verdict.",
+     "Redis answers, but too slowly: not within store_timeout."),
+    (view(total=rates(unavailable=2), events=[{**BACK[0], "at_ms": NOW + 1_800_000}]), "us", "2 requests/s get no verdict.", None),
     (view(policy={"epoch": 3, "refused": "line 4: no"}), "us", "Nobody is being limited.",
      "The policy file was refused; epoch 3 stays in force: line 4: no"),
     (view(policy={"epoch": 3, "refused": "line 4: no"}, limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
@@ -73,7 +77,7 @@ SENTENCES = [
      "<0.1 requests/s cannot be decided, for example because they name a limit that the policy does not have: "
      "compare rules and policy with sluicegate check-config."),
     (view(total=rates(shadow_denied=7)), "calm", "Nobody is being limited.", "Shadow rules would have denied 7 requests/s."),
-    (view(started=NOW - 20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
+    (view(up=20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.", "Everything below is the last known state."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.",
      "If the sidecar is away, Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second."),
@@ -96,6 +100,7 @@ def sentences(page, folder, monitor):
         )
         assert (summary["tone"], summary["headline"]) == (tone, headline), (state, summary)
         assert note is None or note in summary["notes"], (state, summary)
+        assert any("was down until" in one for one in summary["notes"]) == (state.get("events") == BACK), (state, summary)
         slow = any("too slowly" in one for one in summary["notes"])
         assert slow == ("timeout" in state.get("failing", [])), (state, summary)
         assert "NaN" not in str(summary), summary

@@ -18,8 +18,10 @@ use crate::telemetry::metrics::LeaseTotals;
 #[derive(Debug, Serialize)]
 pub struct Snapshot {
     now_ms: u64,
-    /// Also distinguishes this process from the next.
+    /// By the clock then. Also distinguishes this process from the next.
     started_ms: u64,
+    /// How long this process has run, whatever the clock did.
+    up_ms: u64,
     version: &'static str,
     policy: PolicyView,
     store: StoreView,
@@ -120,12 +122,15 @@ struct EventView {
     kind: &'static str,
     detail: String,
     times: u32,
+    /// The clock has been set back since: it happened earlier.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    before_step: bool,
 }
 
 impl Snapshot {
     /// The state of everything at one moment.
     pub fn new(
-        (now_ms, started_ms): (u64, u64),
+        (now_ms, started_ms, up_ms): (u64, u64, u64),
         policy: &PolicyHandle,
         store: StoreView,
         leases: Option<LeaseTotals>,
@@ -139,6 +144,7 @@ impl Snapshot {
         Self {
             now_ms,
             started_ms,
+            up_ms,
             version: env!("CARGO_PKG_VERSION"),
             policy: PolicyView::new(&epoch, events.policy_since_ms(), policy.source.refusal()),
             store,
@@ -275,6 +281,7 @@ impl From<Event> for EventView {
             },
             detail: event.detail,
             times: event.times,
+            before_step: event.before_step,
         }
     }
 }
