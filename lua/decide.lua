@@ -95,7 +95,8 @@ for i = 1, #KEYS do
     if kind == CALENDAR then
       edge, ends, a, position = read_edges(now, a, b, request, position)
       if not edge then
-        -- Nothing is written yet, unless a log has been mended: then only who asks for this one gets no answer.
+        -- Nothing is written yet but later ends of token buckets' keys, which do no harm, unless a log has been mended:
+        -- then only who asks for this one gets no answer.
         if not rare then return pack('>I7', now) end
         broken = broken or {}
         broken[i], edge, ends = true, now, now

@@ -8,6 +8,7 @@
 //! | `/page/stream` | server-sent events: `past` once, then a `snapshot` a second |
 
 mod feed;
+mod series;
 mod snapshot;
 
 use axum::http::{HeaderName, HeaderValue, header};

@@ -15,7 +15,7 @@ def limit(name, denied=0, since=None, last=None):
 
 def view(**changed):
     quiet = {
-        "now": NOW, "started": NOW - 3_600_000, "store": {"name": "Redis", "state": "answers", "sidecars": 2},
+        "now": NOW, "up": 3_600_000, "store": {"name": "Redis", "state": "answers", "sidecars": 2},
         "policy": {"epoch": 3, "refused": None}, "limits": [limit("a"), limit("b")], "total": NONE, "top": [], "events": [], "failing": [],
     }
     return {**quiet, **changed}
@@ -65,6 +65,10 @@ SENTENCES = [
     # Requests without a verdict just after an outage belong to it.
     (view(total=rates(unavailable=2), events=BACK), "calm", "Nobody is being limited.",
      "Redis was down until 22:13:15; it came back after 4.5 s."),
+    # The clock was set back after that outage: it was hours ago.
+    (view(total=rates(unavailable=50), events=[{**BACK[0], "before_step": True}], failing=["timeout"]), "us", "50 requests/s get no verdict.",
+     "Redis answers, but too slowly: not within store_timeout."),
+    (view(total=rates(unavailable=2), events=[{**BACK[0], "at_ms": NOW + 1_800_000}]), "us", "2 requests/s get no verdict.", None),
     (view(policy={"epoch": 3, "refused": "line 4: no"}), "us", "Nobody is being limited.",
      "The policy file was refused; epoch 3 stays in force: line 4: no"),
     (view(policy={"epoch": 3, "refused": "line 4: no"}, limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
@@ -73,7 +77,7 @@ SENTENCES = [
      "<0.1 requests/s cannot be decided, for example because they name a limit that the policy does not have: "
      "compare rules and policy with sluicegate check-config."),
     (view(total=rates(shadow_denied=7)), "calm", "Nobody is being limited.", "Shadow rules would have denied 7 requests/s."),
-    (view(started=NOW - 20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
+    (view(up=20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.", "Everything below is the last known state."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.",
      "If the sidecar is away, Envoy applies each rule's when_unavailable: requests pass unmetered or get a 503. This page retries every second."),
@@ -96,6 +100,7 @@ def sentences(page, folder, monitor):
         )
         assert (summary["tone"], summary["headline"]) == (tone, headline), (state, summary)
         assert note is None or note in summary["notes"], (state, summary)
+        assert any("was down until" in one for one in summary["notes"]) == (state.get("events") == BACK), (state, summary)
         slow = any("too slowly" in one for one in summary["notes"])
         assert slow == ("timeout" in state.get("failing", [])), (state, summary)
         assert "NaN" not in str(summary), summary
@@ -227,6 +232,36 @@ def left_out(page, folder, monitor):
     assert found == [[0, 1, 100], [99, 1, 100], [99, 1, 100], 39, 0, 2000], found
 
 
+def returned(page, folder, monitor):
+    """a limit that comes back after minutes has no rate from 0, whether or not its count was sent meanwhile"""
+    found = page.evaluate("""async () => {
+        const { RateHistory } = await import("/page/rates.js");
+        const { limits } = await import("/page/limits.js");
+        const policy = { limits: [{ name: "a", windows: [] }] };
+        const found = [];
+        for (const sent of [true, false]) {
+            const history = new RateHistory();
+            const seen = [];
+            for (let second = 0; second < 102; second++) {
+                const back = Math.max(0, second - 99);
+                const rows = [["a", [second, 0, 0, 0, 0]], ["", [0, 0, 0, 5000 + back, 0]]].slice(0, back || sent ? 2 : 1);
+                const snapshot = {
+                    started_ms: 1, policy, left_out: !sent && !back,
+                    series: rows.map(([name]) => ({ name, charted: true, unlisted: name === "" && !back })),
+                    sample: { at_ms: 1000 * second, total: [second, 0, 0, 5000 + back, 0], counts: rows.map(([, counts]) => counts) },
+                };
+                history.add(snapshot);
+                seen.push([limits(snapshot, history).map((limit) => limit.name), history.now("").error, history.now().error]);
+            }
+            found.push([...seen.slice(-3), Math.max(...history.runs("").flat().map((point) => point.error))]);
+        }
+        return found;
+    }""")
+    quiet, both = [["a"], 0, 0], ["a", ""]
+    # What was sent is exact; of what was not, the first difference is unknown.
+    assert found == [[quiet, [both, 0.2, 0.2], [both, 0.4, 0.4], 2 / 3], [quiet, [both, 0, 0.2], [both, 1, 0.4], 1]], found
+
+
 def means(page, folder, monitor):
     """the chart's table has the true means, however often samples were taken"""
     found = page.evaluate("""async () => {
@@ -270,4 +305,4 @@ def axes(page, folder, monitor):
     assert found == [[], ["9,999", "10.2K", "50K", "1.23M"]], found
 
 
-IN_ORDER = [sentences, leases, totals, many, left_out, means, axes]
+IN_ORDER = [sentences, leases, totals, many, left_out, returned, means, axes]

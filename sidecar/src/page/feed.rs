@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::response::sse::Event;
 use futures_util::stream::{self, Stream};
@@ -45,6 +45,7 @@ enum Frame {
 #[derive(Debug)]
 pub struct Feed {
     started_ms: u64,
+    started: Instant,
     history: Mutex<History>,
     frames: watch::Sender<Frame>,
     permits: Arc<Semaphore>,
@@ -65,6 +66,7 @@ impl Feed {
     pub fn new(started_ms: u64) -> Self {
         Self {
             started_ms,
+            started: Instant::now(),
             history: Mutex::default(),
             frames: watch::Sender::new(Frame::Nothing),
             permits: Arc::new(Semaphore::new(MAX_VIEWERS)),
@@ -132,6 +134,7 @@ impl Feed {
 
     fn sample(&self, service: &Service) {
         let (now_ms, mut history) = (clock::unix_ms(), self.history());
+        service.events.cap_times(now_ms);
         let before = history.samples().next_back().map(|sample| sample.at_ms);
         // `abs_diff`: after the clock was set back, sampling must go on.
         if before.is_some_and(|before| now_ms.abs_diff(before) < MIN_SAMPLE_INTERVAL_MS) {
@@ -148,8 +151,9 @@ impl Feed {
     fn publish(&self, service: &Service) {
         let history = self.history();
         let state = service.events.store();
+        let up_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let snapshot = Snapshot::new(
-            (clock::unix_ms(), self.started_ms),
+            (clock::unix_ms(), self.started_ms, up_ms),
             &service.policy,
             StoreView::new(service.store_name(), service.sidecars(), state),
             service.lease_totals(),
@@ -205,4 +209,57 @@ impl Viewer {
 /// Snapshots serialize without an error: they hold only strings, numbers and lists.
 fn json(message: &impl Serialize) -> String {
     serde_json::to_string(message).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::decide::PolicyHandle;
+    use crate::policy::StoreAddress;
+    use crate::store::Store;
+    use crate::telemetry::metrics::Metrics;
+
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn service() -> Service {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        let policy = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
+        std::fs::write(&path, policy).unwrap();
+        let metrics = Metrics::new().unwrap();
+        let handle = PolicyHandle::load(&path, &metrics).unwrap();
+        let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+        Service::new(handle, store, metrics)
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_after_a_step_back_of_the_clock_has_no_event_of_the_future() {
+        let service = service();
+        let before_the_step = clock::unix_ms() + HOUR_MS;
+        let feed = Feed::new(before_the_step);
+        service.events.policy_loaded(before_the_step, 2);
+        feed.sample(&service);
+        // Another one between two samples.
+        service.events.policy_loaded(before_the_step, 3);
+        feed.sample(&service);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        feed.publish(&service);
+        let Frame::Snapshot(text) = feed.frames.borrow().clone() else {
+            panic!("no snapshot");
+        };
+        let snapshot: Value = serde_json::from_str(&text).unwrap();
+        let now_ms = snapshot["now_ms"].as_u64().unwrap();
+        let events = snapshot["events"].as_array().unwrap();
+        assert_eq!(events.len(), 3);
+        for event in events {
+            assert!(event["at_ms"].as_u64().unwrap() <= now_ms, "{event}");
+        }
+        let since_ms = snapshot["policy"]["since_ms"].as_u64().unwrap();
+        assert!(since_ms <= now_ms);
+        // How long the sidecar has run is not read from that clock.
+        let up_ms = snapshot["up_ms"].as_u64().unwrap();
+        assert!((50..HOUR_MS / 2).contains(&up_ms), "{up_ms}");
+    }
 }

@@ -5,7 +5,7 @@ import { NOTHING } from "./rates.js";
 /** The limits of the policy, and others that had decisions in the last minutes. Denying limits come first; otherwise rows keep their order. */
 export function limits({ policy, series }, history) {
   const windows = new Map(policy.limits.map((limit) => [limit.name, limit.windows]));
-  const known = new Map(series.map((one) => [one.name, one]));
+  const known = new Map(series.filter((one) => !one.unlisted).map((one) => [one.name, one]));
   const rows = [...new Set([...windows.keys(), ...known.keys()])].map((name) => {
     const one = known.get(name);
     return {

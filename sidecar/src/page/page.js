@@ -242,9 +242,9 @@ function show() {
   picks = [ALL, ...all.map((limit) => limit.name)];
   // A reload may have removed the limit.
   if (!picks.includes(selected)) selected = ALL;
-  const { store, policy, events, started_ms: started } = snapshot;
+  const { store, policy, events, up_ms, now_ms } = snapshot;
   const [total, failing] = [history.now(), history.failing()];
-  show_status(summarize({ now, ...disconnected, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, started }));
+  show_status(summarize({ now, ...disconnected, store, policy, limits: all, total, failing, top: snapshot.top.limits, events, up: up_ms + now - now_ms }));
   show_chart(now);
   show_limits(all, now);
   show_top();

@@ -31,7 +31,7 @@ export class RateHistory {
 
   /** The samples that a sidecar kept before this page connected. They replace the known ones of the same process. */
   past(message) {
-    const samples = message.samples.map((sample) => read(message, sample, !message.left_out));
+    const samples = message.samples.map((sample) => read(message, sample));
     const first = samples.length ? samples[0].at : Infinity;
     this.#samples = this.#samples.filter((s) => s.process !== message.started_ms && s.at < first).concat(samples);
     const names = message.series.map((series) => series.name);
@@ -40,7 +40,7 @@ export class RateHistory {
 
   /** Adds the newest sample, unless it is known already. */
   add(snapshot) {
-    const sample = read(snapshot, snapshot.sample, true);
+    const sample = read(snapshot, snapshot.sample);
     const last = this.#samples.at(-1);
     if (last?.process === sample.process && last.at === sample.at) return;
     if (last?.at > sample.at) {
@@ -149,11 +149,11 @@ export class RateHistory {
   }
 }
 
-function read({ started_ms, series }, { at_ms, after_step, total, failures = {}, counts }, complete) {
+function read({ started_ms, series, left_out }, { at_ms, after_step, total, failures = {}, counts }) {
   const known = counts.flatMap((row, index) => (row ? [[series[index].name, row]] : []));
   const unknown = known.length < counts.length;
   return {
-    process: started_ms, at: at_ms, after_step, complete: complete && !unknown, failures, points: new Map(),
+    process: started_ms, at: at_ms, after_step, complete: !left_out && !unknown, failures, points: new Map(),
     counts: new Map([[ALL, total], ...known]),
   };
 }

@@ -7,18 +7,21 @@ use serde::Serialize;
 use sluicegate_engine::{Algorithm, BucketSpec};
 use sluicegate_protocol::Top;
 
+use super::series::{Row, Sent, SeriesView, row};
 use crate::decide::{Epoch, PolicyHandle};
 use crate::policy::{AlgorithmName, Limit, window_name};
 use crate::telemetry::events::{Event, EventKind, EventLog, StoreState};
-use crate::telemetry::history::{Counts, Failures, History, Sample, Series};
+use crate::telemetry::history::{Failures, History, Sample};
 use crate::telemetry::metrics::LeaseTotals;
 
 /// Everything that the page shows, once a second. Counts are totals since the start, so a lost message does no harm.
 #[derive(Debug, Serialize)]
 pub struct Snapshot {
     now_ms: u64,
-    /// Also distinguishes this process from the next.
+    /// By the clock then. Also distinguishes this process from the next.
     started_ms: u64,
+    /// How long this process has run, whatever the clock did.
+    up_ms: u64,
     version: &'static str,
     policy: PolicyView,
     store: StoreView,
@@ -27,8 +30,9 @@ pub struct Snapshot {
     leases: Option<LeaseTotals>,
     /// The newest sample, with the counts of all series.
     sample: SampleView,
-    /// The limits of the policy that have had decisions, and others that had some in the last minutes.
     series: Vec<SeriesView>,
+    /// A limit that is not in `series` may have had decisions.
+    left_out: bool,
     top: Top,
     events: Vec<EventView>,
 }
@@ -97,25 +101,12 @@ struct SampleView {
     /// The clock was set back before it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     after_step: bool,
-    /// Of all limits: admitted, denied, unavailable, error, shadow denied.
+    /// Of all limits.
     total: Row,
     /// Failed store calls, by kind.
     failures: Failures,
     /// For each series the same as in `total`; nothing if it was not kept then.
     counts: Vec<Option<Row>>,
-}
-
-type Row = [u64; 5];
-
-#[derive(Debug, Serialize)]
-struct SeriesView {
-    name: String,
-    /// Whether the samples of the last minutes have it.
-    charted: bool,
-    /// Whether the run of denials goes on.
-    denies: bool,
-    denying_since_ms: Option<u64>,
-    denying_last_ms: Option<u64>,
 }
 
 /// A series whose counts are in all samples.
@@ -131,12 +122,15 @@ struct EventView {
     kind: &'static str,
     detail: String,
     times: u32,
+    /// The clock has been set back since: it happened earlier.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    before_step: bool,
 }
 
 impl Snapshot {
     /// The state of everything at one moment.
     pub fn new(
-        (now_ms, started_ms): (u64, u64),
+        (now_ms, started_ms, up_ms): (u64, u64, u64),
         policy: &PolicyHandle,
         store: StoreView,
         leases: Option<LeaseTotals>,
@@ -146,28 +140,24 @@ impl Snapshot {
     ) -> Self {
         let epoch = policy.current();
         let in_force: BTreeSet<_> = epoch.policy.limits().map(|limit| &*limit.name).collect();
-        let shown = |&(name, series): &(&str, &Series)| {
-            in_force.contains(name) || history.is_recent(series)
-        };
-        let shown: Vec<_> = history.series().filter(shown).collect();
+        let sent = Sent::new(history, |name| in_force.contains(name), now_ms);
         Self {
             now_ms,
             started_ms,
+            up_ms,
             version: env!("CARGO_PKG_VERSION"),
             policy: PolicyView::new(&epoch, events.policy_since_ms(), policy.source.refusal()),
             store,
             leases,
             sample: SampleView {
-                counts: shown.iter().map(|(_, s)| Some(row(&s.counts))).collect(),
+                counts: sent.counts,
                 ..history.samples().next_back().map_or_else(
                     || SampleView::before_the_first(started_ms),
                     SampleView::from,
                 )
             },
-            series: shown
-                .into_iter()
-                .map(|(name, series)| SeriesView::new(name, series, now_ms))
-                .collect(),
+            series: sent.series,
+            left_out: sent.left_out,
             top,
             events: events.newest().into_iter().map(EventView::from).collect(),
         }
@@ -251,16 +241,6 @@ impl From<StoreState> for StoreStateView {
     }
 }
 
-const fn row(counts: &Counts) -> Row {
-    [
-        counts.admitted,
-        counts.denied,
-        counts.unavailable,
-        counts.error,
-        counts.shadow_denied,
-    ]
-}
-
 impl SampleView {
     const fn before_the_first(started_ms: u64) -> Self {
         Self {
@@ -285,18 +265,6 @@ impl From<&Sample> for SampleView {
     }
 }
 
-impl SeriesView {
-    fn new(name: &str, series: &Series, now_ms: u64) -> Self {
-        Self {
-            name: name.to_owned(),
-            charted: series.chart.is_some(),
-            denies: series.denying.is_some_and(|run| run.goes_on(now_ms)),
-            denying_since_ms: series.denying.map(|run| run.since_ms),
-            denying_last_ms: series.denying.map(|run| run.last_ms),
-        }
-    }
-}
-
 impl From<Event> for EventView {
     fn from(event: Event) -> Self {
         Self {
@@ -313,6 +281,7 @@ impl From<Event> for EventView {
             },
             detail: event.detail,
             times: event.times,
+            before_step: event.before_step,
         }
     }
 }

@@ -135,8 +135,8 @@ function disconnected({ now, unreachable_since, answers, store }) {
 
 /**
  * `view`: `{ now, unreachable_since, answers, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
- * failing, top, events, started }`, where `unreachable_since` is when the page stopped getting data, if it has, `answers` whether
- * the sidecar answers otherwise, and `failing` the kinds of store failures just now. Returns `{ tone, chip, headline, notes }`;
+ * failing, top, events, up }`, where `unreachable_since` is when the page stopped getting data, if it has, `answers` whether
+ * the sidecar answers otherwise, `failing` the kinds of store failures just now, and `up` how long the sidecar has run. Returns `{ tone, chip, headline, notes }`;
  * the tone is `wait`, `calm`, `them` or `us`.
  */
 export function summarize(view) {
@@ -144,8 +144,10 @@ export function summarize(view) {
   const notes = [];
   const all = denying(view);
   const { total } = view;
-  const back = view.events.find((event) => event.kind === "store_back" && view.now - event.at_ms < RECENT_MS);
-  const settling = back !== undefined && view.now - back.at_ms < SETTLING_MS;
+  // An event may be a little later than `now`, which was read first.
+  const within = (ms, event) => !event.before_step && Math.abs(view.now - event.at_ms) < ms;
+  const back = view.events.find((event) => event.kind === "store_back" && within(RECENT_MS, event));
+  const settling = back !== undefined && within(SETTLING_MS, back);
   let tone = "calm", chip = "No denials", headline;
   if (view.store.state === "lost") {
     tone = "us";
@@ -195,8 +197,7 @@ export function summarize(view) {
   if (total.shadow_denied > 0) {
     notes.push(`Shadow rules would have denied ${rate(total.shadow_denied)} requests/s.`);
   }
-  const age = view.now - view.started;
-  if (age < RECENT_MS) notes.push(`This sidecar started ${span(age)} ago.`);
+  if (view.up < RECENT_MS) notes.push(`This sidecar started ${span(view.up)} ago.`);
   return { tone, chip, headline, notes };
 }
 

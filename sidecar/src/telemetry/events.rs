@@ -13,6 +13,9 @@ const CAPACITY: usize = 50;
 /// events out.
 const SAME_OUTAGE_MS: u64 = 10_000;
 
+/// An event that is later than now by no more than this has happened since now was read; otherwise the clock was set back.
+const OUT_OF_ORDER_MS: u64 = 1_000;
+
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -45,6 +48,8 @@ pub struct Event {
     pub detail: String,
     /// How often it happened in a row, at least 1.
     pub times: u32,
+    /// The clock has been set back since, and `at_ms` is the time of that step: it happened earlier.
+    pub before_step: bool,
 }
 
 /// Whether the store answers.
@@ -139,6 +144,21 @@ impl EventLog {
         state.store = StoreState::Answers;
     }
 
+    /// Leaves no time later than `now_ms`, as after the clock was set back.
+    pub fn cap_times(&self, now_ms: u64) {
+        let mut state = self.state();
+        for event in &mut state.events {
+            if event.at_ms > now_ms.saturating_add(OUT_OF_ORDER_MS) {
+                event.at_ms = now_ms;
+                event.before_step = true;
+            }
+        }
+        state.policy_since_ms = state.policy_since_ms.min(now_ms);
+        if let StoreState::Lost { since_ms, .. } = &mut state.store {
+            *since_ms = now_ms.min(*since_ms);
+        }
+    }
+
     /// Whether the store answers.
     pub fn store(&self) -> StoreState {
         self.state().store.clone()
@@ -171,6 +191,7 @@ impl State {
             kind,
             detail,
             times: 1,
+            before_step: false,
         });
     }
 
@@ -178,7 +199,8 @@ impl State {
     fn add_outage(&mut self, at_ms: u64, why: String) {
         let ended = self.events.pop_back_if(|newest| {
             newest.kind == EventKind::StoreBack
-                && at_ms.saturating_sub(newest.at_ms) < SAME_OUTAGE_MS
+                && !newest.before_step
+                && at_ms.abs_diff(newest.at_ms) < SAME_OUTAGE_MS
         });
         match self.events.back_mut() {
             Some(lost) if ended.is_some() && lost.kind == EventKind::StoreLost => lost.times += 1,
@@ -264,6 +286,55 @@ mod tests {
             events.policy_loaded(now + 600, 2);
         }
         assert_eq!(events.newest().len(), 6);
+    }
+
+    #[test]
+    fn outages_before_and_after_a_step_back_of_the_clock_are_two() {
+        for noticed in [false, true] {
+            let events = EventLog::default();
+            events.store_lost(3_600_000, "no answer");
+            events.store_answered(3_601_000);
+            if noticed {
+                events.cap_times(1_799_000);
+            }
+            events.store_lost(1_800_000, "refused");
+            assert_eq!(
+                kinds(&events),
+                [
+                    (EventKind::StoreLost, 1),
+                    (EventKind::StoreBack, 1),
+                    (EventKind::StoreLost, 1)
+                ],
+                "noticed: {noticed}"
+            );
+        }
+    }
+
+    #[test]
+    fn after_a_step_back_of_the_clock_nothing_lies_in_the_future() {
+        let events = EventLog::default();
+        events.started(1_000, "1.0.0");
+        events.policy_loaded(50_000, 2);
+        events.store_lost(51_000, "no answer");
+        events.cap_times(20_000);
+        let at: Vec<_> = events
+            .newest()
+            .iter()
+            .map(|event| (event.at_ms, event.before_step))
+            .collect();
+        assert_eq!(at, [(20_000, true), (20_000, true), (1_000, false)]);
+        assert_eq!(events.policy_since_ms(), 20_000);
+        let lost = StoreState::Lost {
+            since_ms: 20_000,
+            why: "no answer".to_owned(),
+        };
+        assert_eq!(events.store(), lost);
+        // Read a little earlier than the time of the newest event, as happens between threads.
+        events.store_answered(25_000);
+        events.cap_times(24_990);
+        let newest = events.newest().swap_remove(0);
+        assert_eq!((newest.at_ms, newest.before_step), (25_000, false));
+        assert_eq!(newest.detail, "after 5.0 s");
     }
 
     #[test]
