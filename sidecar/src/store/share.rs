@@ -260,11 +260,8 @@ impl Share {
         // Every admission in its window is in the engine, so at least half is dropped.
         if self.pending.len() > PURGE_ABOVE.max(2 * self.engine.len()) {
             let engine = &self.engine;
-            let is_over = |key: &str, pending: &Pending| {
-                pending.is_expired(now_us)
-                    || is_level(&pending.spec) && engine.records(now_us, key).is_empty()
-            };
-            self.pending.retain(|key, pending| !is_over(key, pending));
+            self.pending
+                .retain(|key, pending| !pending.is_over(now_us, || engine.records(now_us, key)));
             self.pending.shrink_to(2 * self.pending.len());
         }
     }
