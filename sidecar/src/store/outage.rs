@@ -173,7 +173,9 @@ impl Outage {
                 if !any_written {
                     pause = pause.max(RETRY_PAUSE);
                 }
-                if pause >= MIN_PAUSE {
+                // What the last look has found need not wait until the next one.
+                let looks_next = !self.share().has_ready();
+                if pause >= MIN_PAUSE && (looks_next || !any_written) {
                     tokio::time::sleep(pause).await;
                     pause = Duration::ZERO;
                 }

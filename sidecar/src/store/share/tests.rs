@@ -1,5 +1,7 @@
 //! Shares: what they admit, what they owe, and how records are merged.
 
+mod looks;
+
 use super::*;
 use crate::store::test_batches;
 use proptest::prelude::*;
@@ -239,30 +241,6 @@ fn what_has_left_its_window_is_not_owed_for_the_rest_of_an_outage() {
     });
     assert!(most.max() <= Some(PURGE_ABOVE), "100 are in their window");
     assert!((9_901..10_000).all(|n: u64| share.is_pending(&bucket(&n.to_string(), 10))));
-}
-
-/// They took the places of others: after a long outage, 320 keys a second were looked through, and a key that was still in its
-/// window waited for hours.
-#[test]
-fn expired_records_take_no_place_in_a_write_back() {
-    let (mut share, live) = (Share::new(1 << 20), [bucket("live", 10)]);
-    for n in 0..500 {
-        ask(
-            &mut share,
-            START_US,
-            one_of(1),
-            &[bucket(&n.to_string(), 10)],
-        );
-    }
-    let now_us = START_US + MINUTE_US;
-    ask(&mut share, now_us, one_of(1), &live);
-    let debts = share.start_write_back(9, |_| Some(now_us));
-    let keys: Vec<_> = debts.iter().map(|debt| &debt.bucket.key).collect();
-    assert_eq!(keys, ["live"]);
-    for n in 0..20 {
-        ask(&mut share, now_us, one_of(1), &[bucket(&n.to_string(), 10)]);
-    }
-    assert_eq!(share.start_write_back(9, |_| Some(now_us)).len(), 9);
 }
 
 /// The level of the bucket was written back by each call, and so twice if the first one's answer was lost.
