@@ -12,6 +12,7 @@
 //! | `health.rs` | whether the store is up |
 //! | `overrides.rs` | the overrides that all sidecars share |
 //! | `outage.rs`, `share.rs` | what this sidecar does while the store is down |
+//! | `position.rs` | which share of the limits it then enforces |
 //! | `batch_slice.rs` | a subset of a batch's decisions |
 //! | `returns.rs` | give-backs, batched into few calls |
 //! | `reply.rs`, `error.rs` | a store's answer, and its errors |
@@ -26,6 +27,7 @@ mod kinds;
 mod memory;
 mod outage;
 mod overrides;
+mod position;
 mod redis;
 mod reply;
 mod returns;

@@ -201,7 +201,7 @@ impl Service {
         })
     }
 
-    /// The known number of sidecars that share the store; 0 if it was never reached.
+    /// The number of sidecars that divide the limits among them; 0 if the store was never reached.
     pub fn sidecars(&self) -> u64 {
         self.settler.fleet_and_unwritten().0
     }

@@ -174,7 +174,7 @@ impl Settler {
             return Ok(());
         }
         if let Some(position) = self.store.announce(&self.name).await? {
-            self.outage.set_position(position);
+            self.outage.report_position(Instant::now(), position);
         }
         Ok(())
     }
@@ -192,7 +192,8 @@ impl Settler {
         self.outage.write_back(&self.store, &self.name).await;
     }
 
-    /// The known number of sidecars that share the limits, and the number of buckets not written back to the store yet.
+    /// The number of sidecars that divide the limits among them, 0 if unknown; and the number of buckets not written back to
+    /// the store yet.
     pub fn fleet_and_unwritten(&self) -> (u64, usize) {
         let sidecars = self.outage.position().map_or(0, |position| position.of);
         (sidecars, self.outage.pending())

@@ -81,7 +81,7 @@ struct WindowView {
 pub struct StoreView {
     /// Its kind, for people.
     name: &'static str,
-    /// Sidecars that share it; 0 if it was never reached.
+    /// Sidecars that divide the limits among them; 0 if it was never reached.
     sidecars: u64,
     #[serde(flatten)]
     state: StoreStateView,

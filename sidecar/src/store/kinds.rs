@@ -22,7 +22,7 @@ use crate::clock;
 use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress, Topology};
 
 /// How long the store remembers a sidecar after its last announcement; it announces itself every second.
-const SIDECAR_TTL: Duration = Duration::from_secs(5);
+pub(super) const SIDECAR_TTL: Duration = Duration::from_secs(5);
 
 /// For reading all overrides: some megabytes, which no decision waits for.
 const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::kinds::Store;
+use super::position::Position;
 use super::share::{Debt, Share};
 
 /// Buckets in one write-back: a millisecond of Redis's time.
@@ -39,8 +40,8 @@ pub struct Outage {
     decided_at: Mutex<Instant>,
     /// Whether anything is pending. Every decision reads it, hence no lock.
     pending: AtomicBool,
-    /// Rank of this sidecar and number of sidecars, as last reported by the store.
-    position: Mutex<Option<FleetPosition>>,
+    /// Rank of this sidecar and number of sidecars.
+    position: Mutex<Position>,
     /// Notified after a write-back.
     written: Notify,
     /// Notified when the first record becomes pending.
@@ -60,14 +61,14 @@ impl Outage {
         }
     }
 
-    /// Sets the position that the store reported.
-    pub fn set_position(&self, position: FleetPosition) {
-        *self.position.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
+    /// Takes the position that the store reported at this time.
+    pub fn report_position(&self, now: Instant, position: FleetPosition) {
+        self.reported().report(now.into_std(), position);
     }
 
-    /// The position, if the store has reported it.
+    /// The position that the shares follow, if the store has reported any.
     pub fn position(&self) -> Option<FleetPosition> {
-        *self.position.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reported().in_force()
     }
 
     /// Whether the store cannot make a decision: the node of one of its buckets is down, or lacks some admissions of one.
@@ -172,7 +173,9 @@ impl Outage {
                 if !any_written {
                     pause = pause.max(RETRY_PAUSE);
                 }
-                if pause >= MIN_PAUSE {
+                // What the last look has found need not wait until the next one.
+                let looks_next = !self.share().has_ready();
+                if pause >= MIN_PAUSE && (looks_next || !any_written) {
                     tokio::time::sleep(pause).await;
                     pause = Duration::ZERO;
                 }
@@ -226,6 +229,10 @@ impl Outage {
         self.decided_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reported(&self) -> MutexGuard<'_, Position> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn share(&self) -> MutexGuard<'_, Share> {

@@ -6,8 +6,7 @@
 
 mod debt;
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use sluicegate_engine::{
@@ -20,6 +19,9 @@ use debt::{Pending, is_held, is_level};
 /// Pending buckets above which those that have left their window are dropped, if there are twice as many as the engine has.
 const PURGE_ABOVE: usize = 1_000;
 
+/// Buckets found by one look: a millisecond's work, besides passing those that cannot be written back.
+const MAX_READY: usize = 4_000;
+
 /// Entries examined by one sweep: a millisecond's work.
 const SWEEP_AT_MOST: usize = 1_000;
 
@@ -28,6 +30,9 @@ const SWEEP_AT_MOST: usize = 1_000;
 pub struct Share {
     engine: Memory,
     pending: HashMap<Arc<str>, Pending>,
+    /// Keys of pending buckets whose store was up at the last look. One look finds many, because it may have to pass all the
+    /// buckets of a Cluster's node that is away.
+    ready: VecDeque<Arc<str>>,
     /// Buckets that are being written back now.
     writing: HashMap<Arc<str>, Writing>,
     /// The store's clock when it last decided.
@@ -49,6 +54,7 @@ impl Share {
         Self {
             engine: Memory::with_limit(limit_bytes),
             pending: HashMap::new(),
+            ready: VecDeque::new(),
             writing: HashMap::new(),
             now_us: 0,
         }
@@ -147,46 +153,72 @@ impl Share {
         most: usize,
         now_us: impl Fn(&str) -> Option<u64>,
     ) -> Vec<Debt> {
-        // Those that have expired are no debts, however many there are: others wait behind them.
+        if self.ready.is_empty() {
+            self.find_ready(&now_us);
+        }
         let mut debts = Vec::new();
-        let store_us = Cell::new(0);
-        let ready = self.pending.extract_if(|key, pending| {
+        while debts.len() < most
+            && let Some(key) = self.ready.pop_front()
+        {
+            let store_us = now_us(&key);
+            debts.extend(store_us.and_then(|now_us| self.take_out(&key, now_us)));
+        }
+        debts
+    }
+
+    /// Whether the next write-back finds its buckets without a look at all that is pending.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Finds buckets that can be written back now, and drops those of which nothing is held any more.
+    fn find_ready(&mut self, now_us: impl Fn(&str) -> Option<u64>) {
+        // Those that are over take no place, however many there are: others wait behind them.
+        let mut over = Vec::new();
+        for (key, pending) in &self.pending {
             // The store does not have the last level yet.
             let waits = is_level(&pending.spec) && self.writing.contains_key(key);
-            let now_us = now_us(key).filter(|_| !waits);
-            store_us.set(now_us.unwrap_or(0));
-            now_us.is_some()
-        });
-        for (key, pending) in ready {
-            let now_us = store_us.get();
-            let mut records = if is_level(&pending.spec) {
-                self.engine.records(now_us, &key)
-            } else {
-                pending.records
+            let Some(now_us) = now_us(key).filter(|_| !waits) else {
+                continue;
             };
-            records.retain(|record| is_held(&pending.spec, record, now_us));
-            if records.is_empty() {
-                self.engine.reset(&key);
+            if pending.is_over(now_us, || self.engine.records(now_us, key)) {
+                over.push(Arc::clone(key));
                 continue;
             }
-            let bucket = Bucket {
-                key: key.to_string(),
-                spec: pending.spec,
-            };
-            debts.push((Debt { bucket, records }, pending.position));
-            if debts.len() == most {
+            self.ready.push_back(Arc::clone(key));
+            if self.ready.len() == MAX_READY {
                 break;
             }
         }
-        for (debt, position) in &debts {
-            let key = debt.bucket.key.as_str().into();
-            let writing = self.writing.entry(key).or_insert(Writing {
-                calls: 0,
-                position: *position,
-            });
-            writing.calls += 1;
+        for key in over {
+            self.pending.remove(&key);
+            self.engine.reset(&key);
         }
-        debts.into_iter().map(|(debt, _)| debt).collect()
+    }
+
+    /// Takes out a bucket to write it back. `None` if it was dropped meanwhile.
+    fn take_out(&mut self, key: &Arc<str>, now_us: u64) -> Option<Debt> {
+        let pending = self.pending.remove(key)?;
+        let mut records = if is_level(&pending.spec) {
+            self.engine.records(now_us, key)
+        } else {
+            pending.records
+        };
+        records.retain(|record| is_held(&pending.spec, record, now_us));
+        if records.is_empty() {
+            self.engine.reset(key);
+            return None;
+        }
+        let writing = self.writing.entry(Arc::clone(key)).or_insert(Writing {
+            calls: 0,
+            position: pending.position,
+        });
+        writing.calls += 1;
+        let bucket = Bucket {
+            key: key.to_string(),
+            spec: pending.spec,
+        };
+        Some(Debt { bucket, records })
     }
 
     /// The store has recorded those of these debts that are marked so; returns the others.
@@ -260,11 +292,8 @@ impl Share {
         // Every admission in its window is in the engine, so at least half is dropped.
         if self.pending.len() > PURGE_ABOVE.max(2 * self.engine.len()) {
             let engine = &self.engine;
-            let is_over = |key: &str, pending: &Pending| {
-                pending.is_expired(now_us)
-                    || is_level(&pending.spec) && engine.records(now_us, key).is_empty()
-            };
-            self.pending.retain(|key, pending| !is_over(key, pending));
+            self.pending
+                .retain(|key, pending| !pending.is_over(now_us, || engine.records(now_us, key)));
             self.pending.shrink_to(2 * self.pending.len());
         }
     }

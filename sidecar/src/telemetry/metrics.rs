@@ -54,7 +54,7 @@ pub struct Metrics {
 pub struct GaugeReadings {
     /// Cached denials.
     pub certificates: usize,
-    /// Sidecars that share the store; 0 if unknown.
+    /// Sidecars that divide the limits among them; 0 if unknown.
     pub sidecars: usize,
     /// Buckets whose units have not been written back to the store yet.
     pub unwritten: usize,

@@ -10,7 +10,7 @@ const FAR: Duration = Duration::from_secs(60);
 fn after_an_outage() -> (Outage, Store, Batch) {
     let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
     let outage = Outage::new(1 << 20);
-    outage.set_position(FleetPosition { rank: 0, of: 1 });
+    outage.report_position(Instant::now(), FleetPosition { rank: 0, of: 1 });
     let batch = batch(vec![bucket("owed"), bucket("free")], &[[0], [1]]);
     let outcome = outage.decide(&store, &batch, &batch.decisions[0], &[0]);
     assert!(outcome.unwrap().admitted);
@@ -44,4 +44,32 @@ async fn a_decision_that_is_held_back_waits_for_the_write_back_and_then_goes_to_
     assert!(since.elapsed() < FAR, "it was not woken");
     assert_eq!(outage.pending(), 0);
     assert!(!outage.is_out(&store, &batch, &batch.decisions[0]));
+}
+
+/// A Redis that returned empty listed the first sidecar that reported to it as the only one: for a second it decided by the
+/// whole quota over what it had yet to write back, as did the second sidecar by a half.
+#[test]
+fn the_first_to_report_after_an_outage_takes_no_larger_share() {
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+    let (outage, start) = (Outage::new(1 << 20), Instant::now());
+    let report = |after_ms, of| {
+        let now = start + Duration::from_millis(after_ms);
+        outage.report_position(now, FleetPosition { rank: 0, of });
+    };
+    let mut hot = bucket("hot");
+    (hot.spec.quota, hot.spec.window_us) = (100, 3_600_000_000);
+    let batch = batch(vec![hot], &[[0]]);
+    let admitted = || {
+        let outcomes = (0..100).map(|_| outage.decide(&store, &batch, &batch.decisions[0], &[0]));
+        let admitted = outcomes.filter(|outcome| outcome.as_ref().unwrap().admitted);
+        admitted.count()
+    };
+    report(0, 3);
+    assert_eq!(admitted(), 34);
+    report(10_000, 1);
+    assert_eq!(admitted(), 0, "the others have not reported yet");
+    (11..15).for_each(|second| report(second * 1_000, 1));
+    assert_eq!(admitted(), 0, "a sidecar may be that late, and alive");
+    report(15_000, 1);
+    assert_eq!(admitted(), 66, "it is alone");
 }

@@ -66,10 +66,11 @@ impl Pending {
         }
     }
 
-    /// Whether all records are older than their window.
-    pub fn is_expired(&self, now_us: u64) -> bool {
+    /// Whether nothing of it is held any more; `in_engine` returns what the share's engine holds for the bucket.
+    pub fn is_over(&self, now_us: u64, in_engine: impl FnOnce() -> Vec<Record>) -> bool {
         let last = self.records.last();
         last.is_none_or(|last| !is_held(&self.spec, last, now_us))
+            || may_end_early(&self.spec) && in_engine().is_empty()
     }
 
     /// Adds an admission.
@@ -104,6 +105,17 @@ impl Pending {
 pub(super) fn is_held(spec: &BucketSpec, record: &Record, now_us: u64) -> bool {
     let held_for_us = spec.held_for_us(spec.most_at_once());
     record.at_us.saturating_add(held_for_us) > now_us
+}
+
+/// Whether an admission may be held for less than [`is_held`] allows for: a level drains, and a window with edges ends at the
+/// next one.
+fn may_end_early(spec: &BucketSpec) -> bool {
+    match spec.algorithm {
+        Algorithm::TokenBucket { .. } | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+            true
+        }
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => false,
+    }
 }
 
 /// Whether a bucket's level is written back, and not what was admitted: each sidecar's admissions would drain by the whole rate

@@ -1,5 +1,7 @@
 //! Shares: what they admit, what they owe, and how records are merged.
 
+mod looks;
+
 use super::*;
 use crate::store::test_batches;
 use proptest::prelude::*;
@@ -241,30 +243,6 @@ fn what_has_left_its_window_is_not_owed_for_the_rest_of_an_outage() {
     assert!((9_901..10_000).all(|n: u64| share.is_pending(&bucket(&n.to_string(), 10))));
 }
 
-/// They took the places of others: after a long outage, 320 keys a second were looked through, and a key that was still in its
-/// window waited for hours.
-#[test]
-fn expired_records_take_no_place_in_a_write_back() {
-    let (mut share, live) = (Share::new(1 << 20), [bucket("live", 10)]);
-    for n in 0..500 {
-        ask(
-            &mut share,
-            START_US,
-            one_of(1),
-            &[bucket(&n.to_string(), 10)],
-        );
-    }
-    let now_us = START_US + MINUTE_US;
-    ask(&mut share, now_us, one_of(1), &live);
-    let debts = share.start_write_back(9, |_| Some(now_us));
-    let keys: Vec<_> = debts.iter().map(|debt| &debt.bucket.key).collect();
-    assert_eq!(keys, ["live"]);
-    for n in 0..20 {
-        ask(&mut share, now_us, one_of(1), &[bucket(&n.to_string(), 10)]);
-    }
-    assert_eq!(share.start_write_back(9, |_| Some(now_us)).len(), 9);
-}
-
 /// The level of the bucket was written back by each call, and so twice if the first one's answer was lost.
 #[test]
 fn a_token_bucket_is_written_back_by_one_call_at_a_time() {
@@ -291,24 +269,33 @@ fn a_token_bucket_is_written_back_by_one_call_at_a_time() {
 }
 
 /// It was purged only when it had doubled since the last time: after a flood, until the store was back, the keys of the flood
-/// stayed.
+/// stayed. Those of a window with edges stayed for a whole window after its edge, although nothing could be written back.
 #[test]
 fn what_a_flood_of_keys_owed_is_dropped_although_few_keys_come_after_it() {
-    let mut share = Share::new(64 << 20);
-    let admit = |share: &mut Share, now_us: u64, key: String| {
-        let key = [bucket(&key, 10)];
-        assert!(ask(share, now_us, one_of(1), &key).unwrap().admitted);
-        assert!(share.is_pending(&key[0]));
-    };
-    (0..20_000).for_each(|n| admit(&mut share, START_US, n.to_string()));
-    share.sweep(0);
-    assert_eq!(share.pending(), 20_000, "all are in their window");
-    for minute in 1..=30 {
-        let now_us = START_US + minute * MINUTE_US;
-        admit(&mut share, now_us, format!("after {minute}"));
+    for (algorithm, window_minutes, flood_at) in [
+        (Algorithm::SlidingLog, 1, START_US),
+        // Five minutes before a full hour.
+        (Algorithm::FixedWindow, 60, START_US + 15 * MINUTE_US),
+    ] {
+        let mut share = Share::new(64 << 20);
+        let admit = |share: &mut Share, now_us: u64, key: String| {
+            let mut key = [bucket(&key, 10)];
+            key[0].spec.algorithm = algorithm;
+            key[0].spec.window_us = window_minutes * MINUTE_US;
+            assert!(ask(share, now_us, one_of(1), &key).unwrap().admitted);
+            assert!(share.is_pending(&key[0]));
+        };
+        (0..20_000).for_each(|n| admit(&mut share, flood_at, n.to_string()));
         share.sweep(0);
+        assert_eq!(share.pending(), 20_000, "all are in their window");
+        for minute in 1..=35 {
+            let now_us = flood_at + minute * MINUTE_US;
+            admit(&mut share, now_us, format!("after {minute}"));
+            share.sweep(0);
+        }
+        let left = share.pending();
+        assert!(left <= PURGE_ABOVE, "{left} of {algorithm:?}");
     }
-    assert!(share.pending() <= PURGE_ABOVE, "{}", share.pending());
 }
 
 /// While one node of a Cluster is away, another tells how many sidecars there are: what was pending for any key kept the share

@@ -218,7 +218,7 @@ impl Families {
                 &registry,
                 IntGauge::new(
                     "sluicegate_sidecars",
-                    "Sidecars that share the store, as of the last successful announcement; 0 before the first.",
+                    "Sidecars that divide the limits among them while the store is down; 0 before the first announcement.",
                 )?,
             )?,
             unwritten: add(
