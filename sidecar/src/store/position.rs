@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use sluicegate_engine::FleetPosition;
 
-/// How long fewer sidecars must be reported until they count. The store itself counts a sidecar as dead if it has not
-/// announced itself for so long, so each living one has done so by then.
-const FEWER_AFTER: Duration = super::kinds::SIDECAR_TTL;
+/// How long fewer sidecars must be reported until they count: five reports after the first. The store itself counts a sidecar as
+/// dead if it has not announced itself for so long, so each living one has done so by then. Reports are a little early or late.
+const FEWER_AFTER: Duration = super::kinds::SIDECAR_TTL.saturating_sub(Duration::from_millis(500));
 
 /// The store reports every second: after a longer time than this, a report was missed. The store may have been away, and its
 /// list may be a new one.

@@ -6,7 +6,7 @@ use sluicegate_protocol::{
     BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
     Problem, read_remove_override, read_set_override,
 };
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
 
 use super::{Service, json};
@@ -24,8 +24,8 @@ const READ_EVERY: Duration = Duration::from_millis(400);
 const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
 /// The same, after more than a store may hold: each reading takes all of them from Redis.
 const TOO_MANY_READ_EVERY: Duration = Duration::from_secs(5);
-/// How often to look for ended overrides: every 25th read, or ten seconds.
-const SWEEP_EVERY_READS: u32 = 25;
+/// How often to look for ended overrides.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// Most ended overrides removed from the store in one call.
 const SWEEP_AT_ONCE: usize = 100;
 /// An override stays in the store for one to two times this long after its end: each sidecar removes it at another time.
@@ -38,7 +38,7 @@ impl Service {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What was last reported: an outage is reported elsewhere, a missing permission and too many overrides are not.
         let (mut refused, mut too_many) = (false, false);
-        let mut reads = 0_u32;
+        let mut swept = Instant::now();
         loop {
             let read = self.read_overrides().await;
             match &read {
@@ -55,8 +55,8 @@ impl Service {
                 }
                 Err(_) => {}
             }
-            reads = reads.wrapping_add(1);
-            if reads.is_multiple_of(SWEEP_EVERY_READS) {
+            if swept.elapsed() >= SWEEP_EVERY {
+                swept = Instant::now();
                 self.sweep_overrides().await;
             }
             if matches!(read, Err(StoreError::TooManyOverrides(_))) {

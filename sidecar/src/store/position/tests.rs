@@ -43,6 +43,10 @@ fn more_sidecars_and_another_rank_among_as_many_count_at_once() {
 fn fewer_sidecars_count_when_they_have_been_reported_for_five_seconds() {
     let reports = each_second(0, &[3, 2, 2, 2, 2, 2, 2]);
     assert_eq!(numbers_in_force(&reports), [3, 3, 3, 3, 3, 3, 2]);
+    // The sixth report came one millisecond sooner after the first: the seventh would have been needed.
+    let last = (5_999, 0, 2);
+    let early = [&each_second(0, &[3, 2, 2, 2, 2, 2])[..], &[last]].concat();
+    assert_eq!(numbers_in_force(&early), [3, 3, 3, 3, 3, 3, 2]);
 }
 
 #[test]

@@ -68,9 +68,19 @@ impl Pending {
 
     /// Whether nothing of it is held any more; `in_engine` returns what the share's engine holds for the bucket.
     pub fn is_over(&self, now_us: u64, in_engine: impl FnOnce() -> Vec<Record>) -> bool {
-        let last = self.records.last();
-        last.is_none_or(|last| !is_held(&self.spec, last, now_us))
-            || may_end_early(&self.spec) && in_engine().is_empty()
+        let Some(last) = self.records.last() else {
+            return true;
+        };
+        let is_held = is_held(&self.spec, last, now_us);
+        match self.spec.algorithm {
+            // Not by the engine: after a clock step it may hold nothing of a window that has not begun yet.
+            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
+                self.spec.window_at(last.at_us).1 <= now_us
+            }
+            // A level that was low drains sooner than a whole bucket.
+            Algorithm::TokenBucket { .. } => !is_held || in_engine().is_empty(),
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => !is_held,
+        }
     }
 
     /// Adds an admission.
@@ -105,17 +115,6 @@ impl Pending {
 pub(super) fn is_held(spec: &BucketSpec, record: &Record, now_us: u64) -> bool {
     let held_for_us = spec.held_for_us(spec.most_at_once());
     record.at_us.saturating_add(held_for_us) > now_us
-}
-
-/// Whether an admission may be held for less than [`is_held`] allows for: a level drains, and a window with edges ends at the
-/// next one.
-fn may_end_early(spec: &BucketSpec) -> bool {
-    match spec.algorithm {
-        Algorithm::TokenBucket { .. } | Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
-            true
-        }
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => false,
-    }
 }
 
 /// Whether a bucket's level is written back, and not what was admitted: each sidecar's admissions would drain by the whole rate

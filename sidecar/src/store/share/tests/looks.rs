@@ -72,3 +72,15 @@ fn what_a_look_found_stays_pending_if_its_store_is_away_when_its_turn_comes() {
     assert_eq!((share.pending(), share.pending.len()), (3, 2));
     assert_eq!(share.start_write_back(9, |_| Some(START_US)).len(), 2);
 }
+
+/// The engine holds nothing of a window that has not begun yet, so it was taken for over: the admissions were lost.
+#[test]
+fn what_is_owed_stays_owed_when_the_clock_steps_back_by_more_than_a_window() {
+    let mut share = Share::new(1 << 20);
+    let mut key = [bucket("k", 10)];
+    key[0].spec.algorithm = Algorithm::FixedWindow;
+    assert!(ask(&mut share, START_US, one_of(1), &key).unwrap().admitted);
+    let now_us = START_US - 3 * MINUTE_US;
+    let debts = share.start_write_back(9, |_| Some(now_us));
+    assert_eq!(debts.len(), 1);
+}
