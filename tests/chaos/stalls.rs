@@ -1,14 +1,15 @@
-//! When the machine itself stood still: threads that only sleep wake up late by so much.
+//! When the machine itself stood still: threads that only sleep wake up late by so much. One for each of its processors, since
+//! a virtual one may stand still alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 const SLEEP: Duration = Duration::from_millis(5);
 /// Half of the policy's `store_timeout`: a call to Redis may then be given up although nothing is wrong but the machine.
 pub const STOOD_STILL: Duration = Duration::from_millis(100);
-/// One for each core of a small machine, since one core may stand still alone.
-const THREADS: usize = 2;
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -25,9 +26,13 @@ pub struct Stalls {
 impl Stalls {
     pub fn watch() -> Self {
         let shared = Arc::new(Shared::default());
-        for _ in 0..THREADS {
+        let processors = sched_getaffinity(None).expect("the processors of this process");
+        for processor in (0..CpuSet::MAX_CPU).filter(|one| processors.is_set(*one)) {
             let watched = Arc::downgrade(&shared);
             std::thread::spawn(move || {
+                let mut only = CpuSet::new();
+                only.set(processor);
+                sched_setaffinity(None, &only).expect("a thread on a processor of its own");
                 loop {
                     let began = Instant::now();
                     std::thread::sleep(SLEEP);
