@@ -153,6 +153,18 @@ pub struct Seen {
     pub most_of_bound: u64,
 }
 
+impl Seen {
+    pub fn add(&mut self, more: &Seen) {
+        self.leased += more.leased;
+        self.by_filters += more.by_filters;
+        self.by_store += more.by_store;
+        self.denials += more.denials;
+        self.most_idle = self.most_idle.max(more.most_idle);
+        self.most_held = self.most_held.max(more.most_held);
+        self.most_of_bound = self.most_of_bound.max(more.most_of_bound);
+    }
+}
+
 pub struct Run<'a> {
     pub stores: &'a mut Stores,
     pub world: &'a World,
