@@ -36,7 +36,7 @@ struct Call {
 #[derive(Debug)]
 pub struct Outage {
     share: Mutex<Share>,
-    /// When the shares last decided.
+    /// When the shares last decided. Locked while `share` is.
     decided_at: Mutex<Instant>,
     /// Whether anything is pending. Every decision reads it, hence no lock.
     pending: AtomicBool,
@@ -216,8 +216,10 @@ impl Outage {
 
     /// Frees expired entries; to be called about once a second.
     pub fn sweep(&self) {
+        // Locked before the time is read: a decision in between would be taken for one made long ago, and its units freed.
+        let mut share = self.share();
         let since = self.decided_at().elapsed().as_micros();
-        self.share().sweep(u64::try_from(since).unwrap_or(u64::MAX));
+        share.sweep(u64::try_from(since).unwrap_or(u64::MAX));
     }
 
     /// Number of buckets with admissions that the store does not know.

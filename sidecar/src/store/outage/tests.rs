@@ -73,3 +73,32 @@ fn the_first_to_report_after_an_outage_takes_no_larger_share() {
     report(15_000, 1);
     assert_eq!(admitted(), 66, "it is alone");
 }
+
+/// A sweep read the time of the last decision, long ago, and then waited for the lock that the first decision of an outage
+/// held: it took that decision for as old, and freed its units, which the share then admitted again (tests/chaos).
+#[test]
+fn a_sweep_keeps_what_is_admitted_while_it_waits() {
+    let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
+    let (outage, alone) = (Outage::new(1 << 20), FleetPosition { rank: 0, of: 1 });
+    outage.report_position(Instant::now(), alone);
+    let mut owed = bucket("owed");
+    owed.spec.window_us = 5_000_000;
+    let batch = batch(vec![owed], &[[0]]);
+    let since = Instant::now();
+    *outage.decided_at() = since - Duration::from_secs(10);
+    std::thread::scope(|scope| {
+        let mut share = outage.share();
+        scope.spawn(|| outage.sweep());
+        // Long enough that it waits.
+        std::thread::sleep(Duration::from_millis(100));
+        // As `Outage::decide` does with the lock.
+        let now_us = store.clock_us("owed").unwrap();
+        let outcome = share.decide(now_us, alone, (&batch, &batch.decisions[0]), &[0]);
+        assert!(outcome.unwrap().admitted);
+        *outage.decided_at() = Instant::now();
+    });
+    let more = (0..5).map(|_| outage.decide(&store, &batch, &batch.decisions[0], &[0]));
+    let admitted = more.filter(|outcome| outcome.as_ref().unwrap().admitted);
+    assert_eq!(admitted.count(), 4, "of five");
+    assert!(since.elapsed() < Duration::from_secs(5), "in one window");
+}
