@@ -14,7 +14,10 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 
 test: ## every check: lints, unit tests, then the engine, corpus, store, chain, chaos-short, http, jobs, page-test, observe, manifests, host and compose tests below
 	@tests/setup test
-	@$(MAKE) --no-print-directory lint unit debug filter engine corpus store chain chaos-short http jobs page-test observe manifests host compose
+	@$(MAKE) --no-print-directory lint unit debug filter engine corpus store chain chaos-short http
+	@# These mostly wait, so two run at a time.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync page-test jobs observe host
+	@$(MAKE) --no-print-directory manifests compose
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
@@ -60,7 +63,8 @@ fuzz-pack: ## make the corpus in the repository of what `make fuzz` has found on
 
 store: debug ## the sidecar against real Redis servers: Sentinel, Cluster, TLS, ACLs, silent peers, failovers
 	@echo "store: single Redis, Sentinel, Cluster, TLS, ACLs, failovers"
-	@cargo test --quiet --locked -p sluicegate-tests --test store
+	@# They wait for timeouts most of the time.
+	@cargo test --quiet --locked -p sluicegate-tests --test store -- --test-threads=4
 
 chain: debug filter ## end-to-end tests with a real Envoy and a real Redis
 	@echo "chain: end to end with a real Envoy and a real Redis"
