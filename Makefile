@@ -76,7 +76,7 @@ chaos-short: debug filter ## ten faults under load, with an exact count of what 
 
 chaos: debug filter ## every fault under load: Redis, Sentinel, Cluster, links, sidecar, Envoy, versions mixed (nine minutes, the first time with a build of an earlier commit; needs root; SLUICEGATE_WRITE=1: write the table of docs/reliability.md; SLUICEGATE_CHAOS=WORDS: only faults with these words in their names)
 	@tests/setup chaos
-	@tests/upgrade/build-earlier $(SLUICEGATE_EARLIER)
+	@tests/full/upgrade/build-earlier $(SLUICEGATE_EARLIER)
 	@echo "chaos: every fault under load, and a check of each history"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) cargo test --quiet --locked -p sluicegate-tests --test chaos -- --ignored --nocapture all_faults
 
@@ -105,7 +105,7 @@ host: debug filter ## docs/install/host.md and the units of deploy/systemd on a 
 	@cargo test --quiet --locked -p sluicegate-tests --test host
 
 manifests: debug filter ## the Helm chart: lint, schemas, check-config, and the Envoy configurations that come of it in a real Envoy
-	@tests/manifests/tools
+	@tests/full/manifests/tools
 	@echo "manifests: the Helm chart against schemas, check-config and a real Envoy"
 	@cargo test --quiet --locked -p sluicegate-tests --test manifests
 
@@ -132,7 +132,7 @@ versions: debug filter ## the filter in every Envoy of PyPI, the sidecar on seve
 
 upgrade: debug filter ## an earlier commit's sidecar and filter together with this one's (the first run compiles it; SLUICEGATE_EARLIER=COMMIT)
 	@tests/setup versions
-	@tests/upgrade/build-earlier $(SLUICEGATE_EARLIER)
+	@tests/full/upgrade/build-earlier $(SLUICEGATE_EARLIER)
 	@echo "upgrade: $(SLUICEGATE_EARLIER) and this version together"
 	@SLUICEGATE_EARLIER=$(SLUICEGATE_EARLIER) cargo test --quiet --locked -p sluicegate-tests --test upgrade
 
@@ -155,7 +155,7 @@ bench-scale: filter ## measure 1 to 512 connections, 1 and 2 workers, 1 to 1,000
 
 bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a minute; needs Node.js)
 	@tests/setup bench-vm
-	@node tests/bench/vm.mjs target/filter/sluicegate.wasm $(SLUICEGATE_BEFORE)
+	@node tests/full/bench/vm.mjs target/filter/sluicegate.wasm $(SLUICEGATE_BEFORE)
 
 bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --release -p sluicegate-tests --bin bench-engine

@@ -16,6 +16,7 @@ use cli::exit::Exit;
 use tokio::runtime::Runtime;
 
 // glibc's allocator does not return memory below a block that is still in use: after a flood of keys, none of it.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 use sluicegate_protocol::{FILTER_HEADER, FilterInfo};
 use sluicegate_tests::client::{client, get, post};
 use sluicegate_tests::envoy::{MANAGER, at};
-use sluicegate_tests::identity::{jwt_authn, token};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::token::{jwt_authn, token};
 use sluicegate_tests::wire::Wire;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::sources::Recorded;
-use crate::support::{Chain, per_key, plugin, policy};
+use super::sources::Recorded;
+use super::support::{Chain, per_key, plugin, policy};
 
 /// A denial is cached for its costs only, so each cost has a question of its own; but not each request.
 #[tokio::test(flavor = "multi_thread")]

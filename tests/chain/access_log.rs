@@ -6,7 +6,7 @@ use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::upstream;
 
-use crate::replies::{Chain, everyone};
+use super::replies::{Chain, everyone};
 
 /// The lines of Envoy's access log so far.
 pub fn access_log(envoy: &Envoy) -> Vec<Value> {

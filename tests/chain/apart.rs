@@ -6,8 +6,8 @@ use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{MANAGER, at};
 use sluicegate_tests::upstream;
 
-use crate::replies::{Chain, everyone};
-use crate::support::plugin;
+use super::replies::{Chain, everyone};
+use super::support::plugin;
 
 #[tokio::test]
 async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_done() {

@@ -7,7 +7,7 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::policy;
+use super::support::policy;
 
 async fn decide(sidecar: &Sidecar, cost: u64) -> Value {
     let body =

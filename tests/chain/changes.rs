@@ -10,7 +10,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 
-use crate::support::{plugin, policy};
+use super::support::{plugin, policy};
 
 /// The policy's `denial_ttl`.
 const TTL: Duration = Duration::from_secs(2);
@@ -33,7 +33,11 @@ impl Side {
         }]);
         let sidecar = Sidecar::start(policy, folder).await;
         let plugin = Some(plugin(rules));
-        let envoy = Envoy::start(folder, sidecar.port, upstream_port, plugin).await;
+        let envoy = Envoy::asking(sidecar.port)
+            .upstream(upstream_port)
+            .plugin(plugin)
+            .start(folder)
+            .await;
         Self { sidecar, envoy }
     }
 

@@ -13,7 +13,7 @@ use sluicegate_tests::wire;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use crate::support::{per_key, plugin, policy};
+use super::support::{per_key, plugin, policy};
 
 async fn sidecar(folder: &TempDir) -> Sidecar {
     let mut limits = policy("memory", "sliding_log", 1, "1h");
@@ -44,19 +44,17 @@ async fn f14_a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reache
         let folder = tempfile::tempdir().unwrap();
         let (upstream, reached) = measuring().await;
         let sidecar = sidecar(&folder).await;
-        let envoy = Envoy::start_with(
-            folder.path(),
-            sidecar.port,
-            upstream,
-            Some(plugin(per_key("deny"))),
-            |config| {
+        let envoy = Envoy::asking(sidecar.port)
+            .upstream(upstream)
+            .plugin(plugin(per_key("deny")))
+            .patch(|config| {
                 at(
                     config,
                     &format!("{MANAGER}/http_filters/0/typed_config/config"),
                 )["allow_on_headers_stop_iteration"] = json!(stop_iteration);
-            },
-        )
-        .await;
+            })
+            .start(folder.path())
+            .await;
         let body = "x".repeat(300_000);
         for (n, status) in [200, 429, 429].into_iter().enumerate() {
             let request = client().post(envoy.url("/")).header("x-api-key", "k");
@@ -76,14 +74,9 @@ async fn f14_a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reache
 async fn f19_a_client_cannot_have_its_route_selected_anew() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(&folder).await;
-    let envoy = Envoy::start_with(
-        folder.path(),
-        sidecar.port,
-        wire::upstream().await,
-        Some(plugin(json!([{
+    let envoy = Envoy::asking(sidecar.port).upstream(wire::upstream().await).plugin(plugin(json!([{
             "name": "wide", "checks": [{ "limit": "wide", "key": [{ "constant": "c" }] }], "when_unavailable": "deny",
-        }]))),
-        |config| {
+        }]))).patch(|config| {
             let answer = |text: &str| json!({ "status": 200, "body": { "inline_string": text } });
             let routes = "route_config/virtual_hosts/0/routes";
             *at(config, &format!("{MANAGER}/{routes}")) = json!([
@@ -100,8 +93,7 @@ async fn f19_a_client_cannot_have_its_route_selected_anew() {
                     "mutations": { "request_mutations": [{ "append": { "header": header } }] },
                 },
             }));
-        },
-    )
+        }).start(folder.path())
     .await;
     for name in [
         "x-harmless",
@@ -123,12 +115,10 @@ async fn f20_a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() 
         "name": "wide", "checks": [{ "limit": "wide", "key": [{ "constant": "c" }] }], "when_unavailable": "deny",
         "reply": { "on_admitted": true },
     }]);
-    let envoy = Envoy::start_with(
-        folder.path(),
-        sidecar.port,
-        wire::upstream().await,
-        Some(plugin(wide)),
-        |config| {
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(wire::upstream().await)
+        .plugin(plugin(wide))
+        .patch(|config| {
             let filters = at(config, &format!("{MANAGER}/http_filters"))
                 .as_array_mut()
                 .unwrap();
@@ -137,9 +127,9 @@ async fn f20_a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() 
             *at(&mut inner, "/typed_config/config/configuration/value") = plugin(per_key("deny"));
             *at(&mut inner, "/typed_config/config/name") = json!("inner");
             filters.insert(1, inner);
-        },
-    )
-    .await;
+        })
+        .start(folder.path())
+        .await;
     for (status, named) in [(200, "wide"), (429, "per-key"), (429, "per-key")] {
         let request = client().get(envoy.url("/")).header("x-api-key", "k");
         let answer = request.send().await.unwrap();
@@ -172,13 +162,11 @@ async fn f5_each_request_gets_its_verdict_however_much_it_asks() {
         let folder = tempfile::tempdir().unwrap();
         let sidecar = sidecar(&folder).await;
         let port = sidecar.port;
-        let envoy = Envoy::start(
-            folder.path(),
-            port,
-            wire::upstream().await,
-            Some(plugin(rules)),
-        )
-        .await;
+        let envoy = Envoy::asking(port)
+            .upstream(wire::upstream().await)
+            .plugin(plugin(rules))
+            .start(folder.path())
+            .await;
         // While the sidecar is paused, requests queue up.
         sidecar.signal("STOP");
         let mut clients = Vec::new();

@@ -9,7 +9,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 
-use crate::support::{per_key, plugin, policy};
+use super::support::{per_key, plugin, policy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_admits_exactly_the_limit_however_many_connections_hit_it() {
@@ -24,13 +24,11 @@ async fn a_fleet_admits_exactly_the_limit_however_many_connections_hit_it() {
                 folder.path(),
             )
             .await;
-            let envoy = Envoy::start(
-                folder.path(),
-                sidecar.port,
-                upstream,
-                Some(plugin(per_key("deny"))),
-            )
-            .await;
+            let envoy = Envoy::asking(sidecar.port)
+                .upstream(upstream)
+                .plugin(plugin(per_key("deny")))
+                .start(folder.path())
+                .await;
             fleet.push((sidecar, envoy));
         }
         let admitted = Arc::new(AtomicU64::new(0));

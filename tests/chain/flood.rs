@@ -4,13 +4,13 @@
 
 use serde_json::{Value, json};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
-use sluicegate_tests::identity::jwt_authn;
 use sluicegate_tests::noise::Noise;
 use sluicegate_tests::process::status;
 use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::token::jwt_authn;
 use sluicegate_tests::wire::{self, Wire};
 
-use crate::support::{plugin, policy};
+use super::support::{plugin, policy};
 
 /// The number of requests, unless the environment variable overrides it.
 const REQUESTS: u64 = 5_000;
@@ -89,17 +89,15 @@ async fn hostile_requests_by_the_thousand_leave_the_worker_alive_and_its_memory_
     // The state is in another process than the measured one, and expires within a second.
     let policy = policy("memory", "fixed_window", 2_000_000_000, "1s");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
-    let envoy = Envoy::start_with(
-        folder.path(),
-        sidecar.port,
-        wire::upstream().await,
-        Some(plugin(every_kind_of_rule())),
-        |config| {
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(wire::upstream().await)
+        .plugin(plugin(every_kind_of_rule()))
+        .patch(|config| {
             let filters = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
             filters.insert(0, jwt_authn());
-        },
-    )
-    .await;
+        })
+        .start(folder.path())
+        .await;
     flood(envoy.port, requests / 5, 1).await;
     let before = resident(envoy.id());
     let statuses = flood(envoy.port, requests, 2).await;

@@ -15,7 +15,7 @@ use sluicegate_tests::listener::{from_file, write_listeners};
 use sluicegate_tests::{process, upstream};
 use tokio::net::TcpListener;
 
-use crate::support::{Chain, per_key, plugin, policy};
+use super::support::{Chain, per_key, plugin, policy};
 
 #[tokio::test]
 async fn hostile_bytes_leave_the_worker_alive() {
@@ -153,13 +153,10 @@ async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
             .take(60)
             .collect::<String>();
         let (port, _sidecar) = liar(move || (status, body.clone())).await;
-        let envoy = Envoy::start(
-            folder.path(),
-            port,
-            upstream::start().await,
-            Some(plugin(per_key("deny"))),
-        )
-        .await;
+        let envoy = Envoy::asking(port)
+            .plugin(plugin(per_key("deny")))
+            .start(folder.path())
+            .await;
         for _ in 0..3 {
             let answer = client::client()
                 .get(envoy.url("/"))
@@ -193,7 +190,10 @@ async fn f12_an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let plugin = plugin(per_key("deny"));
-    let envoy = Envoy::start(folder.path(), port, upstream::start().await, Some(plugin)).await;
+    let envoy = Envoy::asking(port)
+        .plugin(plugin)
+        .start(folder.path())
+        .await;
     let started = Instant::now();
     let mut statuses = [0, 0];
     for _ in 0..200 {
@@ -221,7 +221,10 @@ async fn f15_an_answer_of_any_size_takes_little_memory() {
     let (port, _sidecar) = liar(|| (StatusCode::OK, vec![b'['; 20_000_000])).await;
     let folder = tempfile::tempdir().unwrap();
     let plugin = plugin(per_key("deny"));
-    let envoy = Envoy::start(folder.path(), port, upstream::start().await, Some(plugin)).await;
+    let envoy = Envoy::asking(port)
+        .plugin(plugin)
+        .start(folder.path())
+        .await;
     let peak_kb = || process::status(envoy.id(), "VmHWM");
     let before = peak_kb();
     for _ in 0..3 {
@@ -245,13 +248,10 @@ async fn a_cluster_that_envoy_does_not_have_leaves_the_worker_alive() {
         let folder = tempfile::tempdir().unwrap();
         let mut plugin = plugin(per_key(when));
         plugin["sidecar"]["cluster"] = json!("nowhere");
-        let envoy = Envoy::start(
-            folder.path(),
-            process::free_port(),
-            upstream::start().await,
-            Some(plugin),
-        )
-        .await;
+        let envoy = Envoy::asking(process::free_port())
+            .plugin(plugin)
+            .start(folder.path())
+            .await;
         for _ in 0..5 {
             let answer = client::status_for(&client::client(), &envoy.url("/"), "k").await;
             assert_eq!(answer, Some(status));
@@ -333,7 +333,12 @@ async fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_
         write_listeners(folder.path(), &listeners);
     };
     let plugin = Some(good.clone());
-    let envoy = Envoy::start_with(folder.path(), nobody, upstream, plugin, all).await;
+    let envoy = Envoy::asking(nobody)
+        .upstream(upstream)
+        .plugin(plugin)
+        .patch(all)
+        .start(folder.path())
+        .await;
     envoy.listens().await;
     let log = envoy.log();
     let mut log = log.as_str();

@@ -3,7 +3,7 @@
 use sluicegate_tests::client::get;
 use sluicegate_tests::process::eventually;
 
-use crate::support::{Chain, number, per_key, plugin, policy};
+use super::support::{Chain, number, per_key, plugin, policy};
 
 const QUOTA: u64 = 5;
 /// Denials after the first: the filter answers them from its cache.

@@ -11,7 +11,7 @@ use sluicegate_tests::process::{eventually, free_port, repository};
 use sluicegate_tests::sidecar::{Sidecar, binary};
 use sluicegate_tests::upstream;
 
-use crate::support::{per_key, plugin, policy};
+use super::support::{per_key, plugin, policy};
 
 async fn sidecar(folder: &Path) -> Sidecar {
     Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder).await
@@ -52,7 +52,11 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
     let sidecar = sidecar(folder.path()).await;
     let upstream = upstream::start().await;
     let rules = plugin(per_key("allow"));
-    let first = Envoy::start(folder.path(), sidecar.port, upstream, Some(rules.clone())).await;
+    let first = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(rules.clone())
+        .start(folder.path())
+        .await;
     eventually("it is announced", async || {
         !announced(&sidecar).await.is_empty()
     })
@@ -66,12 +70,12 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
     let as_text = "{ \"rules\": [{ \"when_unavailable\": \"allow\",\n \"name\": \"per-key\", \"checks\": [{ \"key\": [{ \"header\": \
                    \"x-api-key\" }], \"limit\": \"per-key\" }] }], \"sidecar\": { \"timeout\": \"3s\", \"cluster\": \"sluicegate\" } }";
     let other = self::sidecar(folder.path()).await;
-    let second = Envoy::start_with(folder.path(), other.port, upstream, None, |config| {
+    let second = Envoy::asking(other.port).upstream(upstream).patch(|config| {
         let config = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
         config["name"] = json!("shop.sluicegate-istio-translated-wasmplugin");
         config["configuration"] =
             json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": as_text });
-    })
+    }).start(folder.path())
     .await;
     eventually("it is announced", async || {
         !announced(&other).await.is_empty()
@@ -82,7 +86,11 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
 
     // Another configuration has another fingerprint.
     let deny = plugin(per_key("deny"));
-    let _third = Envoy::start(folder.path(), other.port, upstream, Some(deny)).await;
+    let _third = Envoy::asking(other.port)
+        .upstream(upstream)
+        .plugin(deny)
+        .start(folder.path())
+        .await;
     eventually("both are announced", async || {
         announced(&other).await.len() == 2
     })
@@ -96,7 +104,11 @@ async fn a_cluster_that_does_not_exist_is_reported_before_the_first_request() {
     let mut rules = plugin(per_key("allow"));
     rules["sidecar"]["cluster"] = json!("sluicegat");
     let upstream = upstream::start().await;
-    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(rules)).await;
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(rules)
+        .start(folder.path())
+        .await;
     let unknown = "wasmcustom.sluicegate.error_unknown_cluster";
     eventually("it is counted", async || envoy.stat(unknown).await > 0).await;
     let log = envoy.log();
@@ -134,16 +146,14 @@ async fn a_refused_configuration_is_counted_and_the_one_in_force_is_announced() 
     let mut listener = Value::Null;
     let rules = plugin(per_key("allow"));
     let upstream = upstream::start().await;
-    let envoy = Envoy::start_with(
-        folder.path(),
-        sidecar.port,
-        upstream,
-        Some(rules),
-        |config| {
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(rules)
+        .patch(|config| {
             listener = from_file(config, folder.path());
-        },
-    )
-    .await;
+        })
+        .start(folder.path())
+        .await;
     eventually("it is announced", async || {
         announced(&sidecar).await.len() == 1
     })
@@ -181,12 +191,10 @@ async fn rule_and_limit_are_labels_under_istio_too() {
     let rules = plugin(json!([{ "name": "v1.search", "when_unavailable": "allow",
         "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }] }] }]));
     let upstream = upstream::start().await;
-    let envoy = Envoy::start_with(
-        folder.path(),
-        sidecar.port,
-        upstream,
-        Some(rules),
-        |config| {
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(rules)
+        .patch(|config| {
             let filter = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
             filter["name"] = json!("shop.sluicegate-istio-translated-wasmplugin");
             let tag =
@@ -203,9 +211,9 @@ async fn rule_and_limit_are_labels_under_istio_too() {
                 "stats_tags": [tag("rule"), tag("limit")],
                 "stats_matcher": { "inclusion_list": { "patterns": exposed } },
             });
-        },
-    )
-    .await;
+        })
+        .start(folder.path())
+        .await;
     for _ in 0..3 {
         client().get(envoy.url("/")).send().await.unwrap();
     }
@@ -226,7 +234,7 @@ async fn a_module_that_cannot_be_fetched_is_in_envoys_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(folder.path()).await;
     let upstream = upstream::start().await;
-    let envoy = Envoy::start_with(folder.path(), sidecar.port, upstream, None, |config| {
+    let envoy = Envoy::asking(sidecar.port).upstream(upstream).patch(|config| {
         let mut code = config["static_resources"]["clusters"][0].clone();
         code["name"] = json!("code");
         let endpoint = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";
@@ -237,7 +245,7 @@ async fn a_module_that_cannot_be_fetched_is_in_envoys_statistics() {
         filter["vm_config"]["code"] = json!({ "remote": {
             "http_uri": { "uri": "http://code/sluicegate.wasm", "cluster": "code", "timeout": "1s" },
             "sha256": "0".repeat(64), "retry_policy": { "num_retries": 0 } } });
-    })
+    }).start(folder.path())
     .await;
     // Envoy is ready when it has given up.
     let failures = "wasm.remote_load_fetch_failures";

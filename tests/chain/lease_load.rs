@@ -14,7 +14,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, metric_in};
 use sluicegate_tests::upstream;
 
-use crate::support::plugin;
+use super::support::plugin;
 
 const SIDECARS: usize = 3;
 const QUOTA: u64 = 2_000;
@@ -232,9 +232,12 @@ async fn three_sidecars_of_two_filters_each_are_never_over_and_lose_no_unit() {
         }]);
         let plugin = Some(plugin(rules));
         let of_its_own = tempfile::tempdir().unwrap();
-        let envoy =
-            Envoy::start_workers(of_its_own.path(), 2, sidecar.port, upstream, plugin, |_| {})
-                .await;
+        let envoy = Envoy::asking(sidecar.port)
+            .upstream(upstream)
+            .plugin(plugin)
+            .workers(2)
+            .start(of_its_own.path())
+            .await;
         chains.push((sidecar, envoy, of_its_own));
     }
     let target = |(sidecar, envoy, _): &(Sidecar, Envoy, _)| Target {

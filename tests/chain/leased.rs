@@ -7,7 +7,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, metric_in};
 use sluicegate_tests::upstream;
 
-use crate::support::{PATIENT, plugin};
+use super::support::{PATIENT, plugin};
 
 const QUOTA: u64 = 3_000;
 /// Clients that ask as fast as they are answered.
@@ -85,7 +85,12 @@ impl Chain {
         let (port, upstream) = (sidecar.port, upstream::start().await);
         let plugin = Some(plugin(rules()));
         // Two VMs.
-        let envoy = Envoy::start_workers(folder.path(), 2, port, upstream, plugin, |_| {}).await;
+        let envoy = Envoy::asking(port)
+            .upstream(upstream)
+            .plugin(plugin)
+            .workers(2)
+            .start(folder.path())
+            .await;
         Self {
             envoy,
             sidecar,

@@ -79,7 +79,11 @@ fn plugin() -> Value {
 
 async fn envoy(folder: &tempfile::TempDir, answers: impl IntoIterator<Item = Answer>) -> Envoy {
     let (sidecar, upstream) = (sidecar(answers).await, upstream::start().await);
-    Envoy::start(folder.path(), sidecar, upstream, Some(plugin())).await
+    Envoy::asking(sidecar)
+        .upstream(upstream)
+        .plugin(plugin())
+        .start(folder.path())
+        .await
 }
 
 async fn ask(envoy: &Envoy, path: &str) -> reqwest::Response {

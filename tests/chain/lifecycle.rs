@@ -13,12 +13,11 @@ use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::recorder::Recorder;
 use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::upstream;
 use sluicegate_tests::wire::{self, read_question};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{per_key, plugin, policy};
+use super::support::{per_key, plugin, policy};
 
 const ADMITTED: &str = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"per-key","quota":9,"window_ms":1000,"remaining":8,"reset_ms":1000,"retry_after_ms":0}]}"#;
 
@@ -65,13 +64,10 @@ async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
             .await;
     })
     .await;
-    let envoy = Envoy::start(
-        folder.path(),
-        port,
-        upstream::start().await,
-        Some(plugin(per_key("deny"))),
-    )
-    .await;
+    let envoy = Envoy::asking(port)
+        .plugin(plugin(per_key("deny")))
+        .start(folder.path())
+        .await;
     let client = client();
     for n in 0..=whole().len() {
         let answer = client
@@ -125,7 +121,10 @@ async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_l
     .await;
     let mut plugin = plugin(per_key("deny"));
     plugin["sidecar"]["timeout"] = json!("1s");
-    let envoy = Envoy::start(folder.path(), port, upstream::start().await, Some(plugin)).await;
+    let envoy = Envoy::asking(port)
+        .plugin(plugin)
+        .start(folder.path())
+        .await;
     let client = client();
     for n in 0..15 {
         let started = std::time::Instant::now();
@@ -149,7 +148,11 @@ async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_l
 async fn envoy_with_a_slow_sidecar(folder: &Path) -> Envoy {
     let sidecar = Recorder::slow(Duration::from_millis(100)).await.port;
     let plugin = plugin(per_key("deny"));
-    Envoy::start(folder, sidecar, wire::upstream().await, Some(plugin)).await
+    Envoy::asking(sidecar)
+        .upstream(wire::upstream().await)
+        .plugin(plugin)
+        .start(folder)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,14 +230,12 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
     )
     .await;
     let mut listener = Value::Null;
-    let envoy = Envoy::start_with(
-        folder.path(),
-        sidecar.port,
-        wire::upstream().await,
-        Some(plugin(per_key("deny"))),
-        |config| listener = from_file(config, folder.path()),
-    )
-    .await;
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(wire::upstream().await)
+        .plugin(plugin(per_key("deny")))
+        .patch(|config| listener = from_file(config, folder.path()))
+        .start(folder.path())
+        .await;
     serves(&envoy).await;
     let vms = "wasm.envoy.wasm.runtime.v8.active";
     let before = envoy.stat(vms).await;

@@ -8,7 +8,7 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{Chain, number, per_key, plugin, policy};
+use super::support::{Chain, number, per_key, plugin, policy};
 
 #[tokio::test]
 async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {

@@ -9,7 +9,7 @@ use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use crate::support::{generous, question, sent};
+use super::support::{generous, question, sent};
 
 /// Several times the limit on open files.
 const STRANGERS: usize = 4_000;
@@ -60,7 +60,10 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
 async fn s11_half_sent_requests_do_not_block_decisions() {
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start_with_files(&generous(), folder.path(), FILES).await;
+    let sidecar = Sidecar::with(&generous())
+        .files(FILES)
+        .start(folder.path())
+        .await;
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     let health = format!("http://127.0.0.1:{}/healthz", sidecar.admin_port);
     let mut envoy = Kept::to(sidecar.port).await;
@@ -106,7 +109,10 @@ async fn s11_a_thousand_clients_can_wait_to_be_accepted() {
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s.sock");
-    let on_socket = Sidecar::start_on_socket(&generous(), folder.path(), &socket).await;
+    let on_socket = Sidecar::with(&generous())
+        .socket(&socket)
+        .start(folder.path())
+        .await;
     let sidecar = Sidecar::start(&generous(), folder.path()).await;
     sidecar.signal("STOP");
     on_socket.signal("STOP");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::sources::Recorded;
+use super::sources::Recorded;
 
 #[tokio::test]
 async fn every_matcher_and_their_combinations() {

@@ -11,7 +11,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use tempfile::TempDir;
 
-use crate::support::policy;
+use super::support::policy;
 
 async fn decide(sidecar: &Sidecar, body: Value) -> Value {
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);

@@ -8,7 +8,7 @@ use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{Chain, policy};
+use super::support::{Chain, policy};
 
 /// Longer than a stall of a test machine, shorter than a client's timeout.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -144,7 +144,10 @@ async fn s19_an_outage_is_logged_once_in_ten_seconds_and_when_it_ends() {
     let mut redis = Redis::start().await;
     let policy = policy(&redis.url(), "sliding_log", 3, "1h");
     let json = ["--log-format", "json"];
-    let sidecar = Sidecar::start_with(&policy, folder.path(), &json).await;
+    let sidecar = Sidecar::with(&policy)
+        .arguments(&json)
+        .start(folder.path())
+        .await;
     redis.kill();
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     for n in 0..100 {

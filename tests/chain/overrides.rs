@@ -11,7 +11,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
 
-use crate::support::{number, plugin, policy};
+use super::support::{number, plugin, policy};
 
 mod fleet;
 mod operator;
@@ -174,7 +174,11 @@ async fn clients_of_envoy_feel_overrides() {
         "when_unavailable": "deny",
     }]);
     let upstream = upstream::start().await;
-    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin(rules))).await;
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(plugin(rules))
+        .start(folder.path())
+        .await;
     let get = async |key: &str| {
         let request = client().get(envoy.url("/")).header("x-api-key", key);
         request.send().await.unwrap()

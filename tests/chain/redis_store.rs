@@ -9,7 +9,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::policy;
+use super::support::policy;
 
 async fn outcome(sidecar: &Sidecar) -> String {
     let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] });

@@ -8,7 +8,7 @@ use sluicegate_tests::client::{client, get};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{Chain, number, per_key, plugin, policy};
+use super::support::{Chain, number, per_key, plugin, policy};
 
 const EPOCH: &str = "sluicegate_policy_epoch";
 const IN_FORCE: &str = "sluicegate_policy_last_reload_successful";

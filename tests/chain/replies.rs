@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{number, plugin, policy};
+use super::support::{number, plugin, policy};
 
 /// An Envoy whose sidecar uses the embedded store.
 pub struct Chain {
@@ -31,14 +31,12 @@ impl Chain {
         let folder = tempfile::tempdir().unwrap();
         let policy = policy("memory", "sliding_log", quota, "1h");
         let sidecar = Sidecar::start(&policy, folder.path()).await;
-        let envoy = Envoy::start_with(
-            folder.path(),
-            sidecar.port,
-            upstream,
-            Some(plugin(rules)),
-            patch,
-        )
-        .await;
+        let envoy = Envoy::asking(sidecar.port)
+            .upstream(upstream)
+            .plugin(plugin(rules))
+            .patch(patch)
+            .start(folder.path())
+            .await;
         Self {
             envoy,
             sidecar,

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, post};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
-use sluicegate_tests::identity::{jwt_authn, token};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::token::{jwt_authn, token};
 use sluicegate_tests::upstream;
 use tempfile::TempDir;
 
-use crate::support::{number, plugin};
+use super::support::{number, plugin};
 
 /// One unit an hour, and up to five for whoever is granted more.
 fn policy(store: &str) -> String {
@@ -44,7 +44,12 @@ impl Chain {
         };
         let upstream = upstream::start().await;
         let plugin = Some(plugin(rules));
-        let envoy = Envoy::start_with(folder.path(), sidecar.port, upstream, plugin, before).await;
+        let envoy = Envoy::asking(sidecar.port)
+            .upstream(upstream)
+            .plugin(plugin)
+            .patch(before)
+            .start(folder.path())
+            .await;
         Self {
             envoy,
             sidecar,

@@ -10,12 +10,15 @@ use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire;
 use tokio::io::AsyncReadExt;
 
-use crate::support::{generous, per_key, plugin, question, sent};
+use super::support::{generous, per_key, plugin, question, sent};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let mut sidecar = Sidecar::start_with(&generous(), folder.path(), &["--drain", "10m"]).await;
+    let mut sidecar = Sidecar::with(&generous())
+        .arguments(&["--drain", "10m"])
+        .start(folder.path())
+        .await;
     let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     let _half = sent(sidecar.port, "POST /v1/de").await;
@@ -39,12 +42,19 @@ async fn s12_sigterm_drains_and_a_second_signal_ends_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn s12_an_envoy_gets_every_verdict_while_its_sidecar_drains() {
     let folder = tempfile::tempdir().unwrap();
-    let mut sidecar = Sidecar::start_with(&generous(), folder.path(), &["--drain", "4s"]).await;
+    let mut sidecar = Sidecar::with(&generous())
+        .arguments(&["--drain", "4s"])
+        .start(folder.path())
+        .await;
     let mut plugin = plugin(per_key("deny"));
     // The drain is tested here, not the deadline.
     plugin["sidecar"]["timeout"] = json!("2s");
     let upstream = wire::upstream().await;
-    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(plugin)
+        .start(folder.path())
+        .await;
     let client = client();
     eventually("it serves", async || {
         status_for(&client, &envoy.url("/"), "k").await == Some(200)
@@ -73,7 +83,10 @@ async fn s12_ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_delay_shutd
         let folder = tempfile::tempdir().unwrap();
         let drain = if signal == "INT" { "10m" } else { "100ms" };
         let more = ["--drain", drain, "--shutdown-timeout", "500ms"];
-        let mut sidecar = Sidecar::start_with(&generous(), folder.path(), &more).await;
+        let mut sidecar = Sidecar::with(&generous())
+            .arguments(&more)
+            .start(folder.path())
+            .await;
         let _half = sent(sidecar.port, "POST /v1/de").await;
         let stream = "GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n";
         let mut page = sent(sidecar.admin_port, stream).await;

@@ -7,22 +7,23 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire;
 
-use crate::support::{per_key, plugin, policy};
+use super::support::{per_key, plugin, policy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sidecar_on_a_unix_socket_is_asked_there_and_can_be_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("decisions.sock");
     let policy = policy("memory", "fixed_window", 3, "1h");
-    let mut sidecar = Sidecar::start_on_socket(&policy, folder.path(), &socket).await;
-    let envoy = Envoy::start_with(
-        folder.path(),
-        0,
-        wire::upstream().await,
-        Some(plugin(per_key("deny"))),
-        |config| *at(config, SIDECAR) = json!({ "pipe": { "path": socket } }),
-    )
-    .await;
+    let mut sidecar = Sidecar::with(&policy)
+        .socket(&socket)
+        .start(folder.path())
+        .await;
+    let envoy = Envoy::asking(0)
+        .upstream(wire::upstream().await)
+        .plugin(plugin(per_key("deny")))
+        .patch(|config| *at(config, SIDECAR) = json!({ "pipe": { "path": socket } }))
+        .start(folder.path())
+        .await;
     for status in [200, 200, 200, 429] {
         let answer = status_for(&client(), &envoy.url("/"), "k").await;
         assert_eq!(answer, Some(status));

@@ -3,39 +3,33 @@
 use serde_json::{Value, json};
 use sluicegate_tests::client::{client, raw};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
-use sluicegate_tests::identity::{Identities, jwt_authn, token};
 use sluicegate_tests::recorder::Recorder;
-use sluicegate_tests::upstream;
+use sluicegate_tests::token::{jwt_authn, token};
 use tempfile::TempDir;
 
-use crate::support::plugin;
+use super::support::plugin;
 
 /// An Envoy whose sidecar only records.
 pub struct Recorded {
     envoy: Envoy,
     recorder: Recorder,
-    folder: TempDir,
+    // Keeps its files.
+    _folder: TempDir,
 }
 
 impl Recorded {
     pub async fn start(rules: Value, patch: impl FnOnce(&mut Value)) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), rules, patch).await
-    }
-
-    async fn start_in(folder: TempDir, rules: Value, patch: impl FnOnce(&mut Value)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         let recorder = Recorder::start().await;
-        let envoy = Envoy::start_with(
-            folder.path(),
-            recorder.port,
-            upstream::start().await,
-            Some(plugin(rules)),
-            patch,
-        )
-        .await;
+        let envoy = Envoy::asking(recorder.port)
+            .plugin(plugin(rules))
+            .patch(patch)
+            .start(folder.path())
+            .await;
         Self {
             envoy,
             recorder,
-            folder,
+            _folder: folder,
         }
     }
 
@@ -195,52 +189,6 @@ async fn claims_of_a_verified_token() {
             .asked(&["GET /v1/a HTTP/1.1", "host: a", &forged])
             .await
             .is_empty()
-    );
-}
-
-#[tokio::test]
-async fn fields_of_a_clients_certificate() {
-    let folder = tempfile::tempdir().unwrap();
-    let identities = Identities::new(
-        folder.path(),
-        "spiffe://example.org/ns/default/sa/worker",
-        "worker.example.org",
-        "worker",
-    );
-    let socket = Identities::transport_socket(folder.path());
-    let rules = keys(&[
-        json!([{ "mtls": "spiffe" }]),
-        json!([{ "mtls": "uri_san" }]),
-        json!([{ "mtls": "dns_san" }]),
-        json!([{ "mtls": "subject" }]),
-        json!([{ "attribute": "connection.tls_version", "plain": true }]),
-    ]);
-    let recorded = Recorded::start_in(folder, rules, |config| {
-        at(config, "/static_resources/listeners/0/filter_chains/0")["transport_socket"] = socket;
-    })
-    .await;
-    assert!(recorded.folder.path().join("server.pem").exists());
-    let request = b"GET /v1/a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    let answer = identities
-        .exchange(recorded.envoy.port, true, request)
-        .await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert_eq!(
-        recorded.recorder.asked(),
-        [
-            "l @mtls/spiffe=spiffe://example.org/ns/default/sa/worker 1",
-            "l @mtls/uri_san=spiffe://example.org/ns/default/sa/worker 1",
-            "l @mtls/dns_san=worker.example.org 1",
-            "l @mtls/subject=CN%3Dworker 1",
-            "l @attribute/connection/tls_version=TLSv1.3 1",
-        ]
-    );
-    identities
-        .exchange(recorded.envoy.port, false, request)
-        .await;
-    assert_eq!(
-        recorded.recorder.asked()[0],
-        "l @missing/@mtls/spiffe=nobody 1"
     );
 }
 

@@ -17,8 +17,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
-use crate::access_log::access_log;
-use crate::support::{per_key, plugin, policy};
+use super::access_log::access_log;
+use super::support::{per_key, plugin, policy};
 
 /// Concurrently waiting requests: close to the capacity of the filter's queue.
 const WAITING: usize = 4_000;
@@ -57,7 +57,12 @@ async fn behind_a_silent_sidecar(
     let folder = tempfile::tempdir().unwrap();
     let (sidecar, upstream) = (silent().await, wire::upstream().await);
     let plugin = Some(patient(when_unavailable));
-    let envoy = Envoy::start_with(folder.path(), sidecar, upstream, plugin, patch).await;
+    let envoy = Envoy::asking(sidecar)
+        .upstream(upstream)
+        .plugin(plugin)
+        .patch(patch)
+        .start(folder.path())
+        .await;
     (envoy, folder)
 }
 
@@ -189,14 +194,12 @@ async fn f1_a_draining_envoy_answers_thousands_of_waiting_requests() {
 async fn f1_thousands_of_waiting_requests_are_answered_although_their_configuration_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let mut listener = Value::Null;
-    let envoy = Envoy::start_with(
-        folder.path(),
-        silent().await,
-        wire::upstream().await,
-        Some(patient("deny")),
-        |config| listener = from_file(config, folder.path()),
-    )
-    .await;
+    let envoy = Envoy::asking(silent().await)
+        .upstream(wire::upstream().await)
+        .plugin(patient("deny"))
+        .patch(|config| listener = from_file(config, folder.path()))
+        .start(folder.path())
+        .await;
     envoy.listens().await;
     // Envoy closes the old listener's connections after some seconds: see `--drain-time-s` in `envoy.rs`.
     let answers = all_at_once(&envoy, WAITING, async || {
@@ -233,7 +236,11 @@ async fn f9_a_request_behind_a_lost_callout_gets_its_verdict() {
     });
     let folder = tempfile::tempdir().unwrap();
     let upstream = wire::upstream().await;
-    let envoy = Envoy::start(folder.path(), port, upstream, Some(patient("deny"))).await;
+    let envoy = Envoy::asking(port)
+        .upstream(upstream)
+        .plugin(patient("deny"))
+        .start(folder.path())
+        .await;
     let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\n\r\n";
     let ask = |mut wire: Wire| async move { wire.once(request).await.unwrap().status };
     let first = tokio::spawn(ask(Wire::new(envoy.port)));
@@ -255,7 +262,11 @@ async fn f1_hundreds_of_keep_alive_clients_get_through_ten_stalls_of_the_sidecar
     // With the default timeout.
     let plugin = json!({ "sidecar": { "cluster": "sluicegate" }, "rules": per_key("deny") });
     let upstream = wire::upstream().await;
-    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, Some(plugin)).await;
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(plugin)
+        .start(folder.path())
+        .await;
     let stop = Arc::new(AtomicBool::new(false));
     let (admitted, unavailable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut clients = Vec::new();

@@ -1,53 +1,23 @@
 //! Helpers for several modules.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::upstream;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+pub use sluicegate_tests::policy::{generous, per_key, plugin, policy, question};
+
 /// Test machines may stall for tens of milliseconds, which must not count as an outage.
 pub const PATIENT: &str = "store_timeout: 2s";
-
-/// A policy in `store` with one limit `per-key` of one window.
-pub fn policy(store: &str, algorithm: &str, quota: u64, per: &str) -> String {
-    format!(
-        "store: {store}\n{PATIENT}\nlimits:\n  per-key:\n    algorithm: {algorithm}\n    windows: [{{ quota: {quota}, per: {per} }}]\n"
-    )
-}
-
-/// Limits that no test exhausts, in the sidecar's own memory.
-pub fn generous() -> String {
-    policy("memory", "fixed_window", 2_000_000_000, "1h")
-}
-
-/// A decision of the limit `per-key`.
-pub fn question() -> String {
-    json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] }).to_string()
-}
 
 /// A connection on which this was sent.
 pub async fn sent(port: u16, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     stream
-}
-
-/// A plugin configuration with these rules, and a deadline that no stall exceeds.
-pub fn plugin(rules: Value) -> Value {
-    json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules })
-}
-
-/// One rule for all requests: `per-key` by the header x-api-key.
-pub fn per_key(when_unavailable: &str) -> Value {
-    json!([{
-        "name": "per-key",
-        "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key" }] }],
-        "when_unavailable": when_unavailable,
-    }])
 }
 
 /// A whole chain, on its own ports and in its own folder.
@@ -65,13 +35,10 @@ impl Chain {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
         let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
-        let envoy = Envoy::start(
-            folder.path(),
-            sidecar.port,
-            upstream::start().await,
-            Some(plugin),
-        )
-        .await;
+        let envoy = Envoy::asking(sidecar.port)
+            .plugin(plugin)
+            .start(folder.path())
+            .await;
         Self {
             redis,
             sidecar,

@@ -10,7 +10,7 @@ use sluicegate_tests::process::eventually;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::support::{Chain, per_key, plugin, policy};
+use super::support::{Chain, per_key, plugin, policy};
 
 /// Sends `each` requests on each of this many connections; returns the number of answers with 200 and with 429.
 async fn storm(envoy: &Envoy, connections: usize, each: usize, key: &str) -> (u64, u64) {

@@ -7,7 +7,7 @@ use sluicegate_tests::client::{client, get, post, status_for};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
-use crate::support::{Chain, per_key, plugin, policy};
+use super::support::{Chain, per_key, plugin, policy};
 
 const SECRET: &str = "mallory";
 /// Requests of the abusive client.

@@ -5,7 +5,7 @@ use sluicegate_tests::client::{get, post};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::policy;
+use super::support::policy;
 
 async fn decide(sidecar: &Sidecar, body: impl Into<reqwest::Body>) -> (u16, Value) {
     let (status, body) = post(
@@ -127,7 +127,10 @@ async fn probes_report_liveness_and_whether_the_store_answers() {
         why.contains("the store has not answered for")
     })
     .await;
-    let sidecar = Sidecar::start_with(&policy, folder.path(), &["--ready-needs-store"]).await;
+    let sidecar = Sidecar::with(&policy)
+        .arguments(&["--ready-needs-store"])
+        .start(folder.path())
+        .await;
     let (status, why) = get(&at(sidecar.admin_port, "/readyz")).await;
     assert_eq!(status, 503, "{why}");
 }

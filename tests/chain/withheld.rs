@@ -8,7 +8,7 @@ use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::{client, upstream};
 
-use crate::support::{per_key, plugin, policy};
+use super::support::{per_key, plugin, policy};
 
 /// What the filter calls, and what Envoy calls in it.
 const ALL: [&str; 30] = [
@@ -56,7 +56,12 @@ async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar, folder: &
             json!({ "allowed_capabilities": allowed });
     };
     let (plugin, upstream) = (Some(plugin(rules.clone())), upstream::start().await);
-    Envoy::start_with(folder, sidecar.port, upstream, plugin, restrict).await
+    Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(plugin)
+        .patch(restrict)
+        .start(folder)
+        .await
 }
 
 #[tokio::test]

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use sluicegate_history::{Record, Span, Verdict};
 
-use crate::chain::Chain;
-use crate::fault::Fault;
-use crate::judge::{Run, Times, judge, keep, record};
-use crate::load::{Load, admitted};
-use crate::outcome::Outcome;
-use crate::rules::{self, RULES, WINDOW_US};
-use crate::stalls::Stalls;
-use crate::table;
+use super::chain::Chain;
+use super::fault::Fault;
+use super::judge::{Run, Times, judge, keep, record};
+use super::load::{Load, admitted};
+use super::outcome::Outcome;
+use super::rules::{self, RULES, WINDOW_US};
+use super::stalls::Stalls;
+use super::table;
 
 /// Before a fault, so that a window is full; and after it, so that the last judged window has nothing of it.
 const BEFORE: Duration = Duration::from_micros(WINDOW_US + 500_000);

@@ -19,7 +19,7 @@ use sluicegate_tests::version::Version;
 use sluicegate_tests::wire;
 use tempfile::TempDir;
 
-use crate::rules::{self, plugin, policy};
+use super::rules::{self, plugin, policy};
 
 /// How long a sidecar serves after SIGTERM.
 pub const DRAIN: Duration = Duration::from_secs(1);
@@ -81,13 +81,19 @@ impl Chain {
         let folder = tempfile::tempdir().unwrap();
         let (store, url) = Store::start(place, folder.path()).await;
         let drain = ["--drain", &format!("{}s", DRAIN.as_secs())];
-        let sidecar = Sidecar::start_with(&policy(&url), folder.path(), &drain).await;
+        let sidecar = Sidecar::with(&policy(&url))
+            .arguments(&drain)
+            .start(folder.path())
+            .await;
         let upstream = wire::upstream().await;
         let (envoy, listener, own) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
         let mut second = None;
         if place == Place::Pair {
             let url = store.redis.as_ref().expect("one Redis").url();
-            let sidecar = Sidecar::start_with(&policy(&url), folder.path(), &drain).await;
+            let sidecar = Sidecar::with(&policy(&url))
+                .arguments(&drain)
+                .start(folder.path())
+                .await;
             let (envoy, ..) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
             second = Some((sidecar, envoy));
         }
@@ -315,10 +321,14 @@ async fn envoy_of(
     let mut listener = Value::Null;
     // Each Envoy watches a file of its own.
     let own = tempfile::tempdir_in(folder.path()).unwrap().keep();
-    let envoy = Envoy::start_with(&own, sidecar, upstream, Some(plugin.clone()), |config| {
-        listener = from_file(config, &own);
-    })
-    .await;
+    let envoy = Envoy::asking(sidecar)
+        .upstream(upstream)
+        .plugin(plugin.clone())
+        .patch(|config| {
+            listener = from_file(config, &own);
+        })
+        .start(&own)
+        .await;
     envoy.listens().await;
     (envoy, listener, own)
 }

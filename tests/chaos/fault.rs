@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::chain::Place;
+use super::chain::Place;
 
 /// What clients notice of a fault: requests without a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use sluicegate_history::{Disturbance, History, Record, Span, Verdict, check};
 
 use sluicegate_tests::process::repository;
 
-use crate::chain::Place;
-use crate::fault::Fault;
-use crate::load::{Answer, CLIENTS_OF_A_RULE, Seen, UNDER_WAY};
-use crate::noticed;
-use crate::outcome::{Counts, Outcome};
-use crate::rules::{self, FILTER_TIMEOUT_MS, MOST, SHUT};
+use super::chain::Place;
+use super::fault::Fault;
+use super::load::{Answer, CLIENTS_OF_A_RULE, Seen, UNDER_WAY};
+use super::noticed;
+use super::outcome::{Counts, Outcome};
+use super::rules::{self, FILTER_TIMEOUT_MS, MOST, SHUT};
 
 /// How long a request that was given up may still be on its way to the store.
 const ON_ITS_WAY_US: u64 = FILTER_TIMEOUT_MS * 1_000;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use sluicegate_history::Span;
 
-use crate::chain::Place;
-use crate::fault::{Fault, Noticed};
-use crate::judge::{Run, Times, judge, record};
-use crate::load::{Answer, Seen, UNDER_WAY};
-use crate::rules::{ALLOW, SHUT, WINDOW_US};
+use super::chain::Place;
+use super::fault::{Fault, Noticed};
+use super::judge::{Run, Times, judge, record};
+use super::load::{Answer, Seen, UNDER_WAY};
+use super::rules::{ALLOW, SHUT, WINDOW_US};
 
 const MS: u64 = 1_000;
 const BEGAN_US: u64 = 1_000_000 * MS;

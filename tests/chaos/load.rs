@@ -8,7 +8,7 @@ use sluicegate_tests::client::client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::rules::{MOST, RULES};
+use super::rules::{MOST, RULES};
 
 /// Clients of each rule: some share a subject, one is alone and stays below the quota most of the time.
 const CLIENTS: [(u32, Duration); 3] = [

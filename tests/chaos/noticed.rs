@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use sluicegate_history::Span;
 
-use crate::fault::{Fault, Noticed};
-use crate::judge::Run;
-use crate::load::{Answer, Seen};
-use crate::rules::{ALLOW, RULES, SHUT};
-use crate::stalls::STOOD_STILL;
+use super::fault::{Fault, Noticed};
+use super::judge::Run;
+use super::load::{Answer, Seen};
+use super::rules::{ALLOW, RULES, SHUT};
+use super::stalls::STOOD_STILL;
 
 /// How long requests may lack verdicts after the machine stood still: until a store that was late is in use again.
 const RECOVERS_WITHIN_US: u64 = 1_000_000;

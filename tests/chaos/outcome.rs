@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::load::{Answer, Seen};
+use super::load::{Answer, Seen};
 
 /// Answers by kind.
 #[derive(Clone, Copy, Debug, Default)]

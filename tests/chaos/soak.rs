@@ -21,9 +21,9 @@ use sluicegate_tests::marked;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 
-use crate::chain::{Chain, Place};
-use crate::load::Load;
-use crate::table;
+use super::chain::{Chain, Place};
+use super::load::Load;
+use super::table;
 use background::Background;
 use samples::Samples;
 
@@ -130,7 +130,7 @@ async fn reload(chain: &mut Chain, number: u64) {
             eventually("the policy is in force", async || epoch().await > old).await;
         }
         LISTENER => {
-            at(&mut chain.listener, crate::faults::envoy::FIRST_RULE)["reply"] =
+            at(&mut chain.listener, super::faults::envoy::FIRST_RULE)["reply"] =
                 json!({ "headers": "draft", "on_admitted": true, "body": format!("{number}") });
             chain.listener_replaced().await;
         }

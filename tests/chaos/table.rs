@@ -2,7 +2,7 @@
 
 use sluicegate_tests::marked;
 
-use crate::outcome::Outcome;
+use super::outcome::Outcome;
 
 pub const PAGE: &str = "docs/reliability.md";
 /// What the marks in the page name.

@@ -1,9 +1,9 @@
 //! Generated histories, each through model, Rust and Lua. `SLUICEGATE_STEPS` says how many calls an
 //! algorithm gets: 10,000 in `make test`, a million in `make engine-long`.
 
-use crate::history::{History, Kind, histories};
-use crate::lua::Lua;
-use crate::replay::replay;
+use super::history::{History, Kind, histories};
+use super::lua::Lua;
+use super::replay::replay;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::cell::{Cell, RefCell};
 

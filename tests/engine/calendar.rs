@@ -1,7 +1,7 @@
 //! Calendar windows: what the generated histories of agreement.rs do not come to. Edges at which clocks change, calls for
 //! which Redis's clock is in another window than was expected, and states of a version with other rules for a zone.
 
-use crate::lua::Lua;
+use super::lua::Lua;
 use sluicegate_engine::script::{self, Reply};
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, BucketSpec, Calendar, CalendarUnit, Decision, Memory, Outcome, Take,

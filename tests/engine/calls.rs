@@ -1,8 +1,8 @@
 //! A call as a whole: one that runs too late, keys that cannot be read, what is written and read, logs larger than any
 //! history.
 
-use crate::expiry::{every_algorithm, take};
-use crate::lua::Lua;
+use super::expiry::{every_algorithm, take};
+use super::lua::Lua;
 use redis::Commands;
 use sluicegate_engine::script::{BrokenState, Reply};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};

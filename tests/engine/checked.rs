@@ -1,9 +1,9 @@
 //! Whole histories of the script and of the embedded store, judged by the checker of tests/history: it scans what was
 //! admitted and shares nothing with the engine or its model.
 
-use crate::lua::Lua;
-use crate::mutations::BUGS;
-use crate::promises::{START_US, Store, precise, spec};
+use super::lua::Lua;
+use super::mutations::BUGS;
+use super::promises::{START_US, Store, precise, spec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory, script};

@@ -1,6 +1,6 @@
 //! Many concurrent callers on a real Redis, by its own clock: the sum of their admissions respects the limit.
 
-use crate::lua::Lua;
+use super::lua::Lua;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, script};
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Every key expires after its last unit, and not long after; then Redis is empty.
 
-use crate::lua::Lua;
+use super::lua::Lua;
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
 use std::time::{Duration, Instant};
 

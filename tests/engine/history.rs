@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
 
-pub use crate::events::{Ask, Clock, History, Step};
-use crate::events::{WINDOWS_US, ZONES};
+pub use super::events::{Ask, Clock, History, Step};
+use super::events::{WINDOWS_US, ZONES};
 
 /// Which algorithms a history mixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

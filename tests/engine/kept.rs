@@ -1,8 +1,8 @@
 //! Histories that once failed, shrunk, each with the bug that it showed.
 
-use crate::history::{Ask, Clock, History, Step};
-use crate::lua::Lua;
-use crate::replay::replay;
+use super::history::{Ask, Clock, History, Step};
+use super::lua::Lua;
+use super::replay::replay;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 fn agrees(world: &[(Algorithm, u64)], steps: Vec<Step>) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sluicegate_engine::{Algorithm, BucketSpec};
 
-use crate::lease_world::{MEMORY_US, Run, SIDECARS, TERMS};
+use super::lease_world::{MEMORY_US, Run, SIDECARS, TERMS};
 
 impl Run<'_> {
     /// 2 x D x L: D is how many units a second the fleet was asked for, on the average of a quarter of a second, at some time

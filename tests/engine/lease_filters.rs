@@ -9,7 +9,7 @@ use sluicegate_rules::{
     LeaseReport, Leases, Question, ResolvedCheck, Rules, Taken, WhenUnavailable, parse,
 };
 
-use crate::lease_world::{Event, MS, Run, SECOND};
+use super::lease_world::{Event, MS, Run, SECOND};
 
 /// Filters of each sidecar.
 pub const FILTERS: usize = 2;

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use sluicegate_engine::lease::{Grant, Pool, reserve};
 use sluicegate_engine::{Batch, Decision, Outcome, Receipt, Return, Returns, Take, receipt_key};
 
-use crate::lease_world::{Event, MS, Run, SECOND, SIDECARS, TERMS};
+use super::lease_world::{Event, MS, Run, SECOND, SIDECARS, TERMS};
 
 impl Run<'_> {
     pub fn random(&mut self, below: u64) -> u64 {

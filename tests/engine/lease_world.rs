@@ -9,8 +9,8 @@ use sluicegate_engine::lease::{LeaseTerms, Pool};
 use sluicegate_engine::{Bucket, BucketSpec};
 use sluicegate_protocol::LeasePart;
 
-use crate::lease_filters::{FILTERS, Filter, Lent};
-use crate::receipts::Stores;
+use super::lease_filters::{FILTERS, Filter, Lent};
+use super::receipts::Stores;
 
 pub const MS: u64 = 1_000;
 pub const SECOND: u64 = 1_000_000;

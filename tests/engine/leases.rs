@@ -6,8 +6,8 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use sluicegate_engine::lease::{Grant, LeaseTerms, Pool, burst_with_leases};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
-use crate::lease_world::{MS, Phase, SECOND, SIDECARS, START_US, Seen, TERMS, World, new_run, run};
-use crate::receipts::Stores;
+use super::lease_world::{MS, Phase, SECOND, SIDECARS, START_US, Seen, TERMS, World, new_run, run};
+use super::receipts::Stores;
 
 fn sliding(quota: u64, window_us: u64, precision_us: u64) -> BucketSpec {
     BucketSpec {

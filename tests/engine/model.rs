@@ -1,7 +1,7 @@
 //! What every store has to answer, written to be obviously right and nothing else: every admission is
 //! kept, and every question scans them all. It shares no arithmetic with the engine.
 
-use crate::model_calendar::calendar_window;
+use super::model_calendar::calendar_window;
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_HELD, Outcome, Record,
     greatest_common_divisor,

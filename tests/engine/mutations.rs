@@ -2,11 +2,11 @@
 //!
 //! They go through the checks of agreement.rs, kept.rs and expiry.rs; what those miss here, they would miss there.
 
-use crate::expiry::{a_slower_rate_extends_a_key, keys_outlive_their_units};
-use crate::history::{History, Kind, histories};
-use crate::kept::a_copy_of_the_newest_record;
-use crate::lua::Lua;
-use crate::replay::replay;
+use super::expiry::{a_slower_rate_extends_a_key, keys_outlive_their_units};
+use super::history::{History, Kind, histories};
+use super::kept::a_copy_of_the_newest_record;
+use super::lua::Lua;
+use super::replay::replay;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use sluicegate_engine::script;
 use std::cell::RefCell;

@@ -2,7 +2,7 @@
 
 use redis::Connection;
 
-use crate::lua::Lua;
+use super::lua::Lua;
 
 const SCRIPT: &str = include_str!("../../lua/overrides.lua");
 const HASH: &str = "sg:{overrides}";

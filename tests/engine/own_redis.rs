@@ -1,6 +1,6 @@
 //! A Redis of its own for the script. Apart from `lua.rs`, which the fuzzer (tests/fuzz) uses with a Redis that it was given.
 
-use crate::lua::Lua;
+use super::lua::Lua;
 use sluicegate_tests::redis::Redis;
 
 impl Lua {

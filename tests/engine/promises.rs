@@ -1,7 +1,7 @@
 //! Promises 1 to 5 and 9 of DESIGN.md, on the script and on the embedded store, over generated traffic.
 //! (6 is in expiry.rs. These tests check the answers against the promise alone, without the model.)
 
-use crate::lua::Lua;
+use super::lua::Lua;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Take};

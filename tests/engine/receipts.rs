@@ -9,7 +9,7 @@ use sluicegate_engine::{
     Take, receipt_key, script,
 };
 
-use crate::lua::Lua;
+use super::lua::Lua;
 
 const SECOND: u64 = 1_000_000;
 const START_US: u64 = 1_790_000_000_000_000;

@@ -1,9 +1,9 @@
 //! Sends one history through model, Rust and Lua, and compares every answer. The fuzzer (tests/fuzz) often leaves Lua out, which
 //! takes a hundred times longer than the other two.
 
-use crate::events::{Clock, History, Step};
-use crate::lua::Lua;
-use crate::model::Model;
+use super::events::{Clock, History, Step};
+use super::lua::Lua;
+use super::model::Model;
 use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Memory, Outcome, Record, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
 //! `lua/sidecars.lua` by itself: who counts as alive when Redis's clock steps back.
 
-use crate::lua::Lua;
+use super::lua::Lua;
 use redis::Connection;
 use std::time::{Duration, Instant};
 

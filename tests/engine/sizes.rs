@@ -1,7 +1,7 @@
 //! The size calculator, compared with MEMORY USAGE; and that a log does not grow while it is in use.
 
-use crate::expiry::every_algorithm;
-use crate::lua::Lua;
+use super::expiry::every_algorithm;
+use super::lua::Lua;
 use redis::Commands;
 use sluicegate_engine::{Algorithm, Batch, Bucket, Decision, Take};
 

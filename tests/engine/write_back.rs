@@ -1,7 +1,7 @@
 //! Write-backs put what was admitted elsewhere during an outage into the windows, and their work is bounded.
 
-use crate::expiry::every_algorithm;
-use crate::lua::Lua;
+use super::expiry::every_algorithm;
+use super::lua::Lua;
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, BucketSpec, Decision, FleetPosition, MAX_RECORDS, Memory, Outcome,
     Record, Take,

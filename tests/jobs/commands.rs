@@ -6,7 +6,7 @@ use sluicegate_tests::process::eventually;
 
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::shell::{POLICY, Shell};
+use super::shell::{POLICY, Shell};
 
 #[tokio::test]
 async fn it_runs_only_if_admitted_and_its_status_is_passed_on() {
@@ -38,7 +38,10 @@ async fn it_runs_only_if_admitted_and_its_status_is_passed_on() {
 #[tokio::test]
 async fn it_has_the_standard_input_and_no_file_of_ours() {
     let (mut shell, redis) = Shell::with_redis().await;
-    let sidecar = Sidecar::start_on(POLICY, Some(&redis.url()), shell.folder.path()).await;
+    let sidecar = Sidecar::with(POLICY)
+        .store(Some(&redis.url()))
+        .start(shell.folder.path())
+        .await;
     shell.ask(&sidecar);
     for target in ["", "--policy policy.yaml"] {
         let decide = format!("sluicegate decide --limit hourly --key k {target}");

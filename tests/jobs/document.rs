@@ -9,8 +9,8 @@ use sluicegate_tests::process::{repository, write_program};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::api::{Api, SEARCH};
-use crate::shell::{Ran, Shell};
+use super::api::{Api, SEARCH};
+use super::shell::{Ran, Shell};
 
 /// The blocks of the page in this language.
 fn blocks(language: &str) -> Vec<String> {
@@ -39,7 +39,10 @@ impl Page {
         // A stall of this machine is not an outage.
         let policy = format!("store_timeout: 2s\n{policy}");
         shell.write("policy.yaml", &policy);
-        let sidecar = Sidecar::start_on(&policy, Some(&redis.url()), shell.folder.path()).await;
+        let sidecar = Sidecar::with(&policy)
+            .store(Some(&redis.url()))
+            .start(shell.folder.path())
+            .await;
         shell.ask(&sidecar);
         let api = Api::start().await;
         shell.set("API", api.url(""));
@@ -93,7 +96,9 @@ async fn not_across_midnight() {
 async fn every_command_works() {
     let mut page = Page::open().await;
     let folder = page.shell.folder.path().to_owned();
-    let envoy = Envoy::start_egress(&folder, page.sidecar.port, page.api.port).await;
+    let envoy = Envoy::egress(page.sidecar.port, page.api.port)
+        .start(&folder)
+        .await;
     page.shell.set("EGRESS", envoy.url(""));
     let mut ran = Vec::new();
     for block in blocks("sh") {
@@ -192,7 +197,9 @@ async fn a_crawler_leaves_what_is_for_people() {
 async fn an_envoy_on_the_way_out_answers_for_an_api_whose_quota_is_used_up() {
     let page = Page::open().await;
     let folder = page.shell.folder.path();
-    let envoy = Envoy::start_egress(folder, page.sidecar.port, page.api.port).await;
+    let envoy = Envoy::egress(page.sidecar.port, page.api.port)
+        .start(folder)
+        .await;
     page.leave("yt-quota", "@constant=cred-1", 10_000, 203)
         .await;
     let call = async |path: &str| client().get(envoy.url(path)).send().await.unwrap();

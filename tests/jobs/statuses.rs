@@ -6,7 +6,7 @@ use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::free_port;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::shell::{POLICY, Shell};
+use super::shell::{POLICY, Shell};
 
 /// What jobs see of a policy, with these arguments after each command.
 async fn the_status_tells_the_verdict(shell: &Shell, more: &str) {
@@ -85,7 +85,10 @@ async fn a_sidecar_decides() {
 async fn a_sidecar_behind_a_unix_socket_decides() {
     let shell = Shell::with_policy();
     let socket = shell.folder.path().join("decisions.sock");
-    let _sidecar = Sidecar::start_on_socket(POLICY, shell.folder.path(), &socket).await;
+    let _sidecar = Sidecar::with(POLICY)
+        .socket(&socket)
+        .start(shell.folder.path())
+        .await;
     let sidecar = format!("--sidecar unix:{}", socket.display());
     the_status_tells_the_verdict(&shell, &sidecar).await;
 }

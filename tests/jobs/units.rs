@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::shell::{POLICY, Shell};
+use super::shell::{POLICY, Shell};
 
 async fn peek(shell: &Shell, arguments: &str) -> Value {
     let ran = shell
@@ -151,7 +151,10 @@ async fn a_reset_needs_the_token_that_the_sidecar_has() {
     let mut shell = Shell::with_policy();
     // As a Secret has it that was made of a file.
     let arguments = ["--admin-token", "letmein\n"];
-    let sidecar = Sidecar::start_with(POLICY, shell.folder.path(), &arguments).await;
+    let sidecar = Sidecar::with(POLICY)
+        .arguments(&arguments)
+        .start(shell.folder.path())
+        .await;
     shell.ask(&sidecar);
     assert_eq!(
         shell

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use crate::shell::Shell;
+use super::shell::Shell;
 
 #[tokio::test]
 async fn a_wait_ends_when_the_units_are_free() {

@@ -9,7 +9,6 @@ use crate::client::client;
 use crate::envoy::Envoy;
 use crate::redis::Redis;
 use crate::sidecar::Sidecar;
-use crate::upstream;
 
 /// Units per window.
 pub const QUOTA: u64 = 50;
@@ -72,13 +71,10 @@ pub async fn bursts_around_an_edge() -> Run {
         })
     });
     let plugin = json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules });
-    let envoy = Envoy::start(
-        folder.path(),
-        sidecar.port,
-        upstream::start().await,
-        Some(plugin),
-    )
-    .await;
+    let envoy = Envoy::asking(sidecar.port)
+        .plugin(plugin)
+        .start(folder.path())
+        .await;
 
     let now = || {
         SystemTime::now()

@@ -18,55 +18,88 @@ pub struct Envoy {
     pub admin_port: u16,
 }
 
+/// An Envoy that has not started yet: what differs from the example.
+pub struct Planned<'a> {
+    example: &'static str,
+    sidecar: u16,
+    upstream: Option<u16>,
+    plugin: Option<Value>,
+    workers: u32,
+    patches: Vec<Box<dyn FnOnce(&mut Value) + 'a>>,
+}
+
+impl std::fmt::Debug for Planned<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.example)
+    }
+}
+
+impl<'a> Planned<'a> {
+    /// The port behind it, instead of an upstream of its own.
+    #[must_use]
+    pub fn upstream(mut self, port: u16) -> Self {
+        self.upstream = Some(port);
+        self
+    }
+
+    /// The plugin's configuration, instead of the example's.
+    #[must_use]
+    pub fn plugin(mut self, plugin: impl Into<Option<Value>>) -> Self {
+        self.plugin = plugin.into();
+        self
+    }
+
+    /// The number of its workers, instead of one.
+    #[must_use]
+    pub fn workers(mut self, workers: u32) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Changes the rest of Envoy's configuration: see [`LISTENER`] and [`MANAGER`].
+    #[must_use]
+    pub fn patch(mut self, patch: impl FnOnce(&mut Value) + 'a) -> Self {
+        self.patches.push(Box::new(patch));
+        self
+    }
+
+    /// Starts it, with a folder for its files.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start(self, folder: &Path) -> Envoy {
+        let upstream = match self.upstream {
+            Some(port) => port,
+            None => crate::upstream::start().await,
+        };
+        let (port, admin_port) = (free_port(), free_port());
+        let ports = [port, admin_port, self.sidecar, upstream];
+        let mut config = config(self.example, ports, self.plugin);
+        for patch in self.patches {
+            patch(&mut config);
+        }
+        Envoy::start_config(folder, self.workers, port, admin_port, &config).await
+    }
+}
+
 impl Envoy {
-    /// Starts one with one worker, which asks `sidecar_port` and forwards to `upstream_port`, with the example's rules or
-    /// those in `plugin`.
-    pub async fn start(
-        folder: &Path,
-        sidecar_port: u16,
-        upstream_port: u16,
-        plugin: Option<Value>,
-    ) -> Self {
-        Self::start_with(folder, sidecar_port, upstream_port, plugin, |_| {}).await
+    /// One with the example's rules and one worker, which asks the sidecar on this port; to be started.
+    pub fn asking<'a>(sidecar: u16) -> Planned<'a> {
+        Planned {
+            example: "envoy/envoy.yaml",
+            sidecar,
+            upstream: None,
+            plugin: None,
+            workers: 1,
+            patches: Vec::new(),
+        }
     }
 
-    /// Likewise, with more of Envoy's configuration changed by `patch`: see [`LISTENER`] and [`MANAGER`].
-    pub async fn start_with(
-        folder: &Path,
-        sidecar_port: u16,
-        upstream_port: u16,
-        plugin: Option<Value>,
-        patch: impl FnOnce(&mut Value),
-    ) -> Self {
-        Self::start_workers(folder, 1, sidecar_port, upstream_port, plugin, patch).await
-    }
-
-    /// Likewise, with this number of workers.
-    pub async fn start_workers(
-        folder: &Path,
-        workers: u32,
-        sidecar_port: u16,
-        upstream_port: u16,
-        plugin: Option<Value>,
-        patch: impl FnOnce(&mut Value),
-    ) -> Self {
-        let example = "envoy/envoy.yaml";
-        Self::start_example(
-            example,
-            folder,
-            workers,
-            sidecar_port,
-            upstream_port,
-            plugin,
-            patch,
-        )
-        .await
-    }
-
-    /// Starts the one that limits what goes out.
-    pub async fn start_egress(folder: &Path, sidecar_port: u16, api_port: u16) -> Self {
-        let example = "envoy/egress.yaml";
-        Self::start_example(example, folder, 1, sidecar_port, api_port, None, |config| {
+    /// One that limits what goes out to the API on this port.
+    pub fn egress<'a>(sidecar: u16, api: u16) -> Planned<'a> {
+        let mut planned = Self::asking(sidecar).upstream(api);
+        planned.example = "envoy/egress.yaml";
+        planned.patch(|config| {
             // The API of a test is on this machine, and without TLS.
             let api = at(config, "/static_resources/clusters/0");
             api["type"] = json!("STATIC");
@@ -76,29 +109,6 @@ impl Envoy {
                 "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/address",
             ) = json!("127.0.0.1");
         })
-        .await
-    }
-
-    async fn start_example(
-        example: &str,
-        folder: &Path,
-        workers: u32,
-        sidecar_port: u16,
-        upstream_port: u16,
-        plugin: Option<Value>,
-        patch: impl FnOnce(&mut Value),
-    ) -> Self {
-        let (port, admin_port) = (free_port(), free_port());
-        let mut config = config(
-            example,
-            port,
-            admin_port,
-            sidecar_port,
-            upstream_port,
-            plugin,
-        );
-        patch(&mut config);
-        Self::start_config(folder, workers, port, admin_port, &config).await
     }
 
     /// Starts one with this configuration, which has these ports.
@@ -123,14 +133,8 @@ impl Envoy {
 
     /// Starts one that is expected to reject its configuration; returns its log when it has exited.
     pub fn refusal(folder: &Path, plugin: Value) -> String {
-        let config = config(
-            "envoy/envoy.yaml",
-            free_port(),
-            free_port(),
-            free_port(),
-            free_port(),
-            Some(plugin),
-        );
+        let ports = [0; 4].map(|_| free_port());
+        let config = config("envoy/envoy.yaml", ports, Some(plugin));
         let file = folder.join("envoy-refused.json");
         std::fs::write(&file, config.to_string()).expect("a configuration file");
         let output = Command::new(binary())
@@ -278,13 +282,11 @@ fn launch(folder: &Path, port: u16, workers: u32, config: &Value) -> Process {
     )
 }
 
-/// An example with these ports, the filter's path and, if given, the plugin's configuration.
+/// An example with these ports (clients, administration, sidecar, upstream), the filter's path and, if given, the plugin's
+/// configuration.
 fn config(
     example: &str,
-    port: u16,
-    admin_port: u16,
-    sidecar_port: u16,
-    upstream_port: u16,
+    [port, admin_port, sidecar_port, upstream_port]: [u16; 4],
     plugin: Option<Value>,
 ) -> Value {
     let text = std::fs::read_to_string(repository(example)).expect(example);

@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `process.rs` | a process that a test owns; free ports; waiting for a condition |
+//! | `policy.rs` | policies of sidecars, configurations of filters |
 //! | `namespaces.rs` | a network, mounts and processes of a test's own, which end with it |
 //! | `redis.rs` | a Redis |
 //! | `sentinel.rs` | a primary, a replica and their sentinels |
@@ -12,44 +13,37 @@
 //! | `proxy.rs` | a TCP proxy that slows, swallows, cuts, half-closes and corrupts |
 //! | `sidecar.rs` | a sidecar |
 //! | `recorder.rs` | a fake sidecar that admits everything and records the questions |
-//! | `identity.rs` | client certificates and signed tokens |
 //! | `envoy.rs` | an Envoy with the filter |
 //! | `listener.rs` | its listener in a file that it watches |
 //! | `version.rs` | this sidecar and filter, or earlier ones |
-//! | `prometheus.rs` | a Prometheus |
+//! | `token.rs` | signed tokens of clients |
 //! | `upstream.rs` | what is behind Envoy |
-//! | `report.rs` | a bench's table, goals and file |
 //! | `edge.rs` | requests around a window's boundary, for a test and for README's picture |
 //! | `noise.rs` | requests that no client should send |
 //! | `wire.rs` | HTTP/1.1 by hand |
+//! | `ask.rs` | decisions and outages, seen from a caller of the sidecar |
 //! | `client.rs` | clients, one of them hostile |
-//! | `collector.rs` | a receiver of OpenTelemetry's spans |
 //! | `marked.rs` | parts of documents that a run writes |
-//! | `chart.rs` | the Helm chart, rendered |
-//! | `translated.rs` | what control planes make of it |
 
-pub mod chart;
+pub mod ask;
 pub mod client;
 pub mod clock;
 pub mod cluster;
-pub mod collector;
 pub mod edge;
 pub mod envoy;
-pub mod identity;
 pub mod link;
 pub mod listener;
 pub mod marked;
 pub mod namespaces;
 pub mod noise;
+pub mod policy;
 pub mod process;
-pub mod prometheus;
 pub mod proxy;
 pub mod recorder;
 pub mod redis;
-pub mod report;
 pub mod sentinel;
 pub mod sidecar;
-pub mod translated;
+pub mod token;
 pub mod upstream;
 pub mod version;
 pub mod wire;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::identity::token;
+use crate::token::token;
 
 /// A random number generator (xorshift64*): it need not be good, only reproducible.
 #[derive(Clone, Debug)]

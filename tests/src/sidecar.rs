@@ -1,6 +1,6 @@
 //! A sidecar on ports of its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,128 +13,151 @@ use crate::process::{Process, eventually, free_port, repository};
 pub struct Sidecar {
     process: Process,
     command: Command,
-    log: std::path::PathBuf,
+    log: PathBuf,
     /// Path of its policy file.
-    pub policy: std::path::PathBuf,
+    pub policy: PathBuf,
     /// Port for decisions; 0 where it listens on a Unix socket.
     pub port: u16,
     /// Port for metrics and probes.
     pub admin_port: u16,
 }
 
-impl Sidecar {
-    /// Starts one with this policy (YAML) and a folder for its files.
-    pub async fn start(policy: &str, folder: &Path) -> Self {
-        Self::start_on(policy, None, folder).await
+/// A sidecar that has not started yet: what differs from the usual one.
+#[derive(Debug)]
+pub struct Planned {
+    policy: String,
+    program: Option<PathBuf>,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    files: Option<u32>,
+    port: Option<u16>,
+    socket: Option<PathBuf>,
+}
+
+impl Planned {
+    /// Further arguments of `serve`.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+        self
     }
 
-    /// Starts one whose environment overrides the policy's store.
+    /// Environment variables.
+    #[must_use]
+    pub fn environment(mut self, variables: &[(&str, String)]) -> Self {
+        let owned = |(name, value): &(&str, String)| ((*name).to_owned(), value.clone());
+        self.environment.extend(variables.iter().map(owned));
+        self
+    }
+
+    /// A store that overrides the policy's, if there is one.
+    #[must_use]
+    pub fn store(self, url: Option<&str>) -> Self {
+        let variable = url.map(|url| ("SLUICEGATE_STORE", url.to_owned()));
+        self.environment(variable.as_slice())
+    }
+
+    /// A limit on its open files.
+    #[must_use]
+    pub fn files(mut self, files: u32) -> Self {
+        self.files = Some(files);
+        self
+    }
+
+    /// Another build.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> Self {
+        self.program = Some(program.to_owned());
+        self
+    }
+
+    /// Decisions on this port.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Decisions on a Unix socket.
+    #[must_use]
+    pub fn socket(mut self, socket: &Path) -> Self {
+        self.socket = Some(socket.to_owned());
+        self
+    }
+
+    /// Starts it, with a folder for its files.
     ///
     /// # Panics
     /// It does not become ready.
-    pub async fn start_on(policy: &str, store: Option<&str>, folder: &Path) -> Self {
-        let port = free_port();
-        let listen = format!("127.0.0.1:{port}");
-        let environment = store.map(|store| ("SLUICEGATE_STORE", store.to_owned()));
-        Self::start_at(
-            own(&[]),
-            policy,
-            environment.as_slice(),
-            folder,
-            port,
-            &listen,
-        )
-        .await
-    }
-
-    /// Starts one with these environment variables.
-    ///
-    /// # Panics
-    /// It does not become ready.
-    pub async fn start_in(policy: &str, environment: &[(&str, String)], folder: &Path) -> Self {
-        let port = free_port();
-        let listen = format!("127.0.0.1:{port}");
-        Self::start_at(own(&[]), policy, environment, folder, port, &listen).await
-    }
-
-    /// Starts one with further arguments of `serve`.
-    ///
-    /// # Panics
-    /// It does not become ready.
-    pub async fn start_with(policy: &str, folder: &Path, arguments: &[&str]) -> Self {
-        let port = free_port();
-        let listen = format!("127.0.0.1:{port}");
-        Self::start_at(own(arguments), policy, &[], folder, port, &listen).await
-    }
-
-    /// Starts one with this limit on open files.
-    ///
-    /// # Panics
-    /// It does not become ready.
-    pub async fn start_with_files(policy: &str, folder: &Path, files: u32) -> Self {
-        let port = free_port();
-        let listen = format!("127.0.0.1:{port}");
-        let mut command = Command::new("sh");
-        let limited = format!("ulimit -n {files} && exec \"$@\"");
-        command
-            .args(["-c", &limited, "sh"])
-            .arg(binary())
-            .arg("serve");
-        Self::start_at(command, policy, &[], folder, port, &listen).await
-    }
-
-    /// Starts one of another build.
-    ///
-    /// # Panics
-    /// It does not become ready.
-    pub async fn start_program(program: &Path, policy: &str, folder: &Path) -> Self {
-        Self::start_program_at(program, policy, folder, free_port()).await
-    }
-
-    /// Likewise, on this port.
-    async fn start_program_at(program: &Path, policy: &str, folder: &Path, port: u16) -> Self {
-        let listen = format!("127.0.0.1:{port}");
-        // Another build may lack the arguments that this one has.
-        let mut command = Command::new(program);
-        command.arg("serve");
-        Self::start_at(command, policy, &[], folder, port, &listen).await
-    }
-
-    /// Starts one that serves decisions on a Unix socket at this path.
-    ///
-    /// # Panics
-    /// It does not become ready.
-    pub async fn start_on_socket(policy: &str, folder: &Path, socket: &Path) -> Self {
-        let listen = format!("unix:{}", socket.display());
-        Self::start_at(own(&[]), policy, &[], folder, 0, &listen).await
-    }
-
-    async fn start_at(
-        mut command: Command,
-        policy: &str,
-        environment: &[(&str, String)],
-        folder: &Path,
-        port: u16,
-        listen: &str,
-    ) -> Self {
+    pub async fn start(self, folder: &Path) -> Sidecar {
+        let (port, listen) = if let Some(socket) = &self.socket {
+            (0, format!("unix:{}", socket.display()))
+        } else {
+            let port = self.port.unwrap_or_else(free_port);
+            (port, format!("127.0.0.1:{port}"))
+        };
         let admin_port = free_port();
         // In its own folder, because the sidecar watches the folder.
-        let file = folder.join(admin_port.to_string()).join("policy.yaml");
-        std::fs::create_dir(file.with_file_name("")).expect("a folder for the policy");
-        std::fs::write(&file, policy).expect("a policy file");
-        command.arg("--policy").arg(&file);
-        command.args(["--listen", listen]);
+        let policy = folder.join(admin_port.to_string()).join("policy.yaml");
+        std::fs::create_dir(policy.with_file_name("")).expect("a folder for the policy");
+        std::fs::write(&policy, &self.policy).expect("a policy file");
+        let mut command = self.command();
+        command.arg("--policy").arg(&policy);
+        command.args(["--listen", &listen]);
         command.args(["--admin-listen", &format!("127.0.0.1:{admin_port}")]);
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
         let log = folder.join(format!("sidecar-{admin_port}.log"));
         let process = launch(&mut command, &log, admin_port).await;
-        Self {
+        Sidecar {
             process,
             command,
             log,
-            policy: file,
+            policy,
             port,
             admin_port,
+        }
+    }
+
+    fn command(&self) -> Command {
+        let own = binary();
+        let program = self.program.as_ref().unwrap_or(&own);
+        let mut command = match self.files {
+            None => Command::new(program),
+            Some(files) => {
+                let mut shell = Command::new("sh");
+                let limited = format!("ulimit -n {files} && exec \"$@\"");
+                shell.args(["-c", &limited, "sh"]).arg(program);
+                shell
+            }
+        };
+        command.arg("serve").args(&self.arguments);
+        // Without a drain unless a test is about it; another build may lack the argument.
+        if self.program.is_none() && !self.arguments.iter().any(|text| text == "--drain") {
+            command.args(["--drain", "0s"]);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+impl Sidecar {
+    /// Starts one with this policy (YAML) and a folder for its files.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn start(policy: &str, folder: &Path) -> Self {
+        Self::with(policy).start(folder).await
+    }
+
+    /// One with this policy, to be started.
+    pub fn with(policy: &str) -> Planned {
+        Planned {
+            policy: policy.to_owned(),
+            program: None,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            files: None,
+            port: None,
+            socket: None,
         }
     }
 
@@ -160,7 +183,8 @@ impl Sidecar {
         let ended = Instant::now();
         let policy = std::fs::read_to_string(&self.policy).expect("a policy file");
         let folder = self.log.parent().expect("a folder").to_owned();
-        *self = Self::start_program_at(program, &policy, &folder, self.port).await;
+        let next = Self::with(&policy).program(program).port(self.port);
+        *self = next.start(&folder).await;
         ended.elapsed()
     }
 
@@ -236,16 +260,6 @@ pub fn metric_in(text: &str, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("the sidecar has no metric {name}: {text}"))
 }
 
-/// The command of this build. It exits without a drain unless the arguments set one.
-fn own(arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary());
-    command.arg("serve").args(arguments);
-    if !arguments.contains(&"--drain") {
-        command.args(["--drain", "0s"]);
-    }
-    command
-}
-
 async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {
     let mut process = Process::start(command, log, "build it: cargo build");
     let health = format!("http://127.0.0.1:{admin_port}/healthz");
@@ -258,7 +272,7 @@ async fn launch(command: &mut Command, log: &Path, admin_port: u16) -> Process {
 }
 
 /// Path of the program.
-pub fn binary() -> std::path::PathBuf {
+pub fn binary() -> PathBuf {
     // Where cargo puts it for the profile that these tests are built with.
     let profile = if cfg!(debug_assertions) {
         "debug"

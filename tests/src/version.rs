@@ -1,4 +1,4 @@
-//! Sidecar and filter of this commit, and of the earlier one that `tests/upgrade/build-earlier` has built.
+//! Sidecar and filter of this commit, and of the earlier one that `tests/full/upgrade/build-earlier` has built.
 
 use std::path::PathBuf;
 

@@ -12,7 +12,7 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use tempfile::TempDir;
 
-use crate::support::{
+use sluicegate_tests::ask::{
     BACK_WITHIN, LOCKED_AT_MOST, decide, decide_for, failures, policy, print_measured, verdict,
     wait_until_back,
 };
@@ -302,7 +302,10 @@ async fn a_name_that_moves_is_followed() {
     write_program(&program, &script);
     let store = format!("redis://moving.test:{}", old.port());
     let text = policy(&store, "500ms", 100);
-    let sidecar = Sidecar::start_program(&program, &text, folder.path()).await;
+    let sidecar = Sidecar::with(&text)
+        .program(&program)
+        .start(folder.path())
+        .await;
     wait_until_back(&sidecar, "k").await;
     let port = old.port().to_string();
     let arguments = ["--bind", "127.0.0.2", "--port", &port, "--save", ""];

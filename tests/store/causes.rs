@@ -7,7 +7,7 @@ use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{decide, decide_for, failures, policy, wait_until_back};
+use sluicegate_tests::ask::{decide, decide_for, failures, policy, wait_until_back};
 
 /// Asks several times: every failure, including the first, is of this kind, and the cause is reported without the password.
 async fn assert_reported(store: &str, kind: &str, words: &str) {

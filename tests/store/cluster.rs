@@ -11,7 +11,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{
+use sluicegate_tests::ask::{
     BACK_WITHIN, LOCKED_AT_MOST, decide, policy, print_measured, wait_until_back,
 };
 
@@ -113,7 +113,8 @@ async fn s1_connections_to_a_silent_node_are_replaced_and_other_nodes_keep_decid
 async fn the_documented_acl_with_its_additions_suffices_on_a_cluster() {
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
-    let acl = crate::support::documented_acl().replace(" +role +select", " +cluster|slots +asking");
+    let acl = sluicegate_tests::ask::documented_acl()
+        .replace(" +role +select", " +cluster|slots +asking");
     for port in cluster.ports() {
         let client = redis::Client::open(("127.0.0.1", port)).unwrap();
         let mut node = client.get_multiplexed_async_connection().await.unwrap();

@@ -6,8 +6,8 @@ use sluicegate_tests::client::get;
 use sluicegate_tests::process::{eventually, free_port, status};
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::fake::{Answer, Fake};
-use crate::support::{decide, failures, policy};
+use super::fake::{Answer, Fake};
+use sluicegate_tests::ask::{decide, failures, policy};
 
 /// One thread of the runtime, as on a machine with one processor: what blocks it blocks everything.
 const ONE_WORKER: (&str, &str) = ("TOKIO_WORKER_THREADS", "1");
@@ -18,7 +18,10 @@ const MOST_TASKS: f64 = 300.0;
 async fn on_one_worker(text: &str) -> (Sidecar, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let environment = [(ONE_WORKER.0, ONE_WORKER.1.to_owned())];
-    let sidecar = Sidecar::start_in(text, &environment, folder.path()).await;
+    let sidecar = Sidecar::with(text)
+        .environment(&environment)
+        .start(folder.path())
+        .await;
     (sidecar, folder)
 }
 

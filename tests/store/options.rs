@@ -4,7 +4,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{decide, policy, wait_until_back};
+use sluicegate_tests::ask::{decide, policy, wait_until_back};
 
 /// Keys of limits in a database, without those of connection probes and of the list of sidecars.
 async fn keys(redis: &Redis, database: u32) -> Vec<String> {
@@ -98,7 +98,10 @@ async fn the_environment_variable_overrides_the_url_and_keeps_the_options() {
     let redis = Redis::start().await;
     let store = "{ url: 'redis://nowhere.invalid', key_prefix: 'p/' }";
     let url = redis.url();
-    let sidecar = Sidecar::start_on(&policy(store, "500ms", 1), Some(&url), folder.path()).await;
+    let sidecar = Sidecar::with(&policy(store, "500ms", 1))
+        .store(Some(&url))
+        .start(folder.path())
+        .await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
     assert!(keys(&redis, 0).await[0].starts_with("p/sg"));
 }

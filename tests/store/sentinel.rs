@@ -8,7 +8,9 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sentinel::Sentinels;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{BACK_WITHIN, decide, decide_for, policy, print_measured, wait_until_back};
+use sluicegate_tests::ask::{
+    BACK_WITHIN, decide, decide_for, policy, print_measured, wait_until_back,
+};
 
 /// The store in database 1.
 fn store(sentinels: &Sentinels, options: &str) -> String {

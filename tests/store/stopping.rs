@@ -7,7 +7,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use crate::support::{decide, policy, wait_until_back};
+use sluicegate_tests::ask::{decide, policy, wait_until_back};
 
 #[tokio::test]
 async fn s12_a_store_that_does_not_answer_does_not_hold_a_shutdown_up() {
@@ -15,7 +15,10 @@ async fn s12_a_store_that_does_not_answer_does_not_hold_a_shutdown_up() {
     let redis = Redis::start().await;
     let arguments = ["--drain", "0s", "--shutdown-timeout", "500ms"];
     let text = policy(&redis.url(), "10s", 9);
-    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
+    let mut sidecar = Sidecar::with(&text)
+        .arguments(&arguments)
+        .start(folder.path())
+        .await;
     wait_until_back(&sidecar, "k").await;
     redis.pause();
     let since = Instant::now();
@@ -49,7 +52,10 @@ async fn s12_a_sidecar_that_stops_does_not_announce_itself_while_a_request_finis
     let cluster = Cluster::start().await;
     let arguments = ["--drain", "0s", "--shutdown-timeout", "10s"];
     let text = policy(&cluster.url(), "4s", 9);
-    let mut sidecar = Sidecar::start_with(&text, folder.path(), &arguments).await;
+    let mut sidecar = Sidecar::with(&text)
+        .arguments(&arguments)
+        .start(folder.path())
+        .await;
     wait_until_back(&sidecar, "k").await;
     let is_announced = async || {
         let keys = cluster.keys().await;

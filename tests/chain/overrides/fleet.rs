@@ -9,8 +9,8 @@ use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use tempfile::TempDir;
 
+use super::super::support::policy;
 use super::{admitted, decide, list, remove, rfc3339_in, set, take};
-use crate::support::policy;
 
 /// What docs/overrides.md promises is a second; a machine that stands still may take longer.
 const FELT_WITHIN: Duration = Duration::from_secs(5);

@@ -4,8 +4,8 @@ use reqwest::Method;
 use serde_json::json;
 use sluicegate_tests::sidecar::{self, Sidecar};
 
+use super::super::support::policy;
 use super::{admitted, change, list, remove, set};
-use crate::support::policy;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {

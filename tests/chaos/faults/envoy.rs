@@ -6,8 +6,8 @@ use serde_json::json;
 use sluicegate_tests::client::post;
 use sluicegate_tests::envoy::at;
 
-use crate::campaign::Campaign;
-use crate::fault::Fault;
+use super::super::campaign::Campaign;
+use super::super::fault::Fault;
 
 /// The filter's rules in the listener.
 pub const FIRST_RULE: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value/rules/0";

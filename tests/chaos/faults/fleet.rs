@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::campaign::Campaign;
-use crate::chain::Place;
-use crate::fault::{Fault, Noticed};
-use crate::rules;
+use super::super::campaign::Campaign;
+use super::super::chain::Place;
+use super::super::fault::{Fault, Noticed};
+use super::super::rules;
 
 pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Sentinel: the primary killed").at(Place::Sentinel);
@@ -104,7 +104,7 @@ async fn cluster(campaign: &mut Campaign) {
 }
 
 /// The node that has the limits for everyone, which each decision needs.
-async fn owner(chain: &mut crate::chain::Chain) -> usize {
+async fn owner(chain: &mut super::super::chain::Chain) -> usize {
     let cluster = chain.cluster();
     cluster.owner_of(rules::everyone()).await
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sluicegate_tests::link::Packets;
 use sluicegate_tests::proxy::Mode;
 
-use crate::campaign::Campaign;
-use crate::chain::Place;
-use crate::fault::Fault;
+use super::super::campaign::Campaign;
+use super::super::chain::Place;
+use super::super::fault::Fault;
 
 /// More than the `store_timeout` of the policy, each way.
 const SLOW: Duration = Duration::from_millis(300);

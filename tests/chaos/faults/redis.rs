@@ -9,10 +9,10 @@ use sluicegate_tests::redis::from_words;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::campaign::Campaign;
-use crate::chain::{Chain, Place};
-use crate::fault::{Fault, Noticed};
-use crate::rules::WINDOW_US;
+use super::super::campaign::Campaign;
+use super::super::chain::{Chain, Place};
+use super::super::fault::{Fault, Noticed};
+use super::super::rules::WINDOW_US;
 
 /// A minute: many windows.
 const STEP_US: i64 = 60_000_000;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sluicegate_tests::process::limit_files;
 use sluicegate_tests::proxy::Mode;
 
-use crate::campaign::Campaign;
-use crate::chain::{Chain, DRAIN};
-use crate::fault::{Fault, Noticed};
+use super::super::campaign::Campaign;
+use super::super::chain::{Chain, DRAIN};
+use super::super::fault::{Fault, Noticed};
 
 const KILLS: u64 = 5;
 
@@ -26,7 +26,7 @@ pub async fn all(campaign: &mut Campaign) {
         ("sidecar stopped for 10 s", 10_000),
     ] {
         let mut fault = Fault::new(name).lasts(Duration::ZERO);
-        if pause_ms < crate::rules::FILTER_TIMEOUT_MS {
+        if pause_ms < super::super::rules::FILTER_TIMEOUT_MS {
             fault = fault.unnoticed();
         }
         if pause_ms == 1_500 {

@@ -2,8 +2,8 @@
 
 use sluicegate_tests::version::Version;
 
-use crate::campaign::Campaign;
-use crate::fault::{Fault, Noticed};
+use super::super::campaign::Campaign;
+use super::super::fault::{Fault, Noticed};
 
 pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("versions: rolled back, filter first, then upgraded, sidecar first");

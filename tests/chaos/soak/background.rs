@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::rules;
+use super::super::rules;
 
 /// What a key of its own may have in a window. No other limit of the policy has this quota.
 pub const CHURN_QUOTA: u64 = 700;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sluicegate_tests::process::status;
 
-use crate::chain::Chain;
-use crate::stalls::{STOOD_STILL, Stalls};
+use super::super::chain::Chain;
+use super::super::stalls::{STOOD_STILL, Stalls};
 
 /// How long after a restart requests may lack verdicts, until Envoy's counters show all of them.
 const DISTURBED: Duration = Duration::from_secs(4);

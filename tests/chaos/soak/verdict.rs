@@ -3,12 +3,12 @@
 use sluicegate_history::{Disturbance, History, Span, check};
 use sluicegate_tests::sidecar::metric_in;
 
-use crate::chain::Chain;
-use crate::judge::{Times, history, record};
-use crate::load::{CLIENTS_OF_A_RULE, Clock, Seen, admitted};
-use crate::noticed;
-use crate::outcome::Counts;
-use crate::rules::{self, RULES};
+use super::super::chain::Chain;
+use super::super::judge::{Times, history, record};
+use super::super::load::{CLIENTS_OF_A_RULE, Clock, Seen, admitted};
+use super::super::noticed;
+use super::super::outcome::Counts;
+use super::super::rules::{self, RULES};
 
 /// The length of a part of the history. Checking takes the square of it.
 const PART_US: u64 = 60_000_000;

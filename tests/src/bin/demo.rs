@@ -26,9 +26,15 @@ async fn main() {
         |_| "Redis at REDIS_URL",
     );
     println!("demo: starting an upstream, a sidecar and Envoy; store: {store}");
-    let sidecar = Sidecar::start_on(&policy, redis.as_deref(), folder.path()).await;
+    let sidecar = Sidecar::with(&policy)
+        .store(redis.as_deref())
+        .start(folder.path())
+        .await;
     let upstream = upstream::start().await;
-    let envoy = Envoy::start(folder.path(), sidecar.port, upstream, None).await;
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .start(folder.path())
+        .await;
 
     println!("\nThe policy (envoy/policy.yaml):\n");
     for line in policy

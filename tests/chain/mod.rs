@@ -1,0 +1,85 @@
+//! The whole chain: clients, a real Envoy with the filter, a real sidecar, a real Redis.
+//!
+//! | module | what belongs there |
+//! |---|---|
+//! | `stall` | thousands of requests that wait for a stalled sidecar |
+//! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload or drain |
+//! | `leased`, `lease_load` | leases inside Envoy; three sidecars and six filters that share a hot key under load |
+//! | `lent` | units that a fake sidecar lends the filter before it stalls or has another policy |
+//! | `limits` | who is admitted, who is denied, and the response headers |
+//! | `listeners` | hostile clients on the sidecar's own ports |
+//! | `shutdown` | how a sidecar ends |
+//! | `filter_chain` | the filter beside other filters and options of Envoy |
+//! | `fleet` | several Envoys, each with a sidecar, that share one Redis |
+//! | `flood` | hostile requests by the thousand |
+//! | `certificates` | cached denials |
+//! | `changes` | when clients see an operator's changes |
+//! | `cluster` | the sidecar on a Redis Cluster |
+//! | `metrics` | the metrics endpoint and its documentation, and promtool's check |
+//! | `socket` | the sidecar behind a Unix socket |
+//! | `top` | who is being denied, by page and command |
+//! | `documents` | the commands, policies and the 429 of README and other pages |
+//! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
+//! | `edge` | requests around a window's boundary, by algorithm |
+//! | `outages` | behaviour while a part is down, and when it is back |
+//! | `store_down` | three sidecars whose Redis fails in every way, under load |
+//! | `hostile` | bytes that no client should send, answers that no sidecar should give |
+//! | `withheld` | Envoys that withhold calls from the filter |
+//! | `in_force` | what shows which configuration is in force, and why one is not |
+//! | `reload` | replacing the policy while requests are served |
+//! | `apart` | rules and plugins that must not affect each other |
+//! | `abuse` | clients who try to get around a limit, to make it costly, or to write where they must not |
+//! | `access_log` | Envoy's access log for requests that were not simply admitted |
+//! | `requested_quotas` | quotas that a verified claim or an earlier filter grants |
+//! | `replies` | responses to clients, for every kind of request |
+//! | `matching` | every matcher, cost and tier |
+//! | `memory` | the sidecar's memory when clients invent keys |
+//! | `sources` | every source of a key, with the part of Envoy that provides it |
+//! | `together` | one callout for all waiting requests, while clients come and go |
+//! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
+//! | `operations` | peek, give-back and reset, the same on every store |
+//! | `overrides` | another quota, no limit or a block for single keys, on all sidecars |
+//! | `receipts` | giving units back: once, by the holder of the receipt, and in time |
+//! | `redis_store` | the sidecar and its script on a real Redis |
+
+mod abuse;
+mod access_log;
+mod apart;
+mod certificates;
+mod changes;
+mod cluster;
+mod documents;
+mod edge;
+mod filter_chain;
+mod fleet;
+mod flood;
+mod hostile;
+mod in_envoy;
+mod in_force;
+mod lease_load;
+mod leased;
+mod lent;
+mod lifecycle;
+mod limits;
+mod listeners;
+mod matching;
+mod memory;
+mod metrics;
+mod operations;
+mod outages;
+mod overrides;
+mod receipts;
+mod redis_store;
+mod reload;
+mod replies;
+mod requested_quotas;
+mod shutdown;
+mod socket;
+mod sources;
+mod stall;
+mod store_down;
+mod support;
+mod together;
+mod top;
+mod wire;
+mod withheld;

@@ -1,0 +1,148 @@
+//! `make bench`: the cost of the whole chain, compared with Envoy without it and with Envoy's own limiter.
+//!
+//! Real Envoys (one worker each), sidecars, Redis and upstream; wrk sends the requests. Variants are measured several
+//! times in turns, so that a slow machine slows them all; figures are medians, goals are ratios within the run.
+//!
+//! | module | for |
+//! |---|---|
+//! | `variant.rs` | what is measured: Envoys with and without the filter |
+//! | `load.rs` | one measurement: wrk, and what each process used meanwhile |
+//! | `goals.rs` | ratios, compared with the goals |
+//! | `module.rs` | wasm modules to compare with |
+//! | `scale.rs` | `make bench-scale` |
+//! | `fleet.rs` | part of it: many sidecars and one key |
+//! | `chart.rs` | target/bench/end_to_end.svg |
+
+mod chart;
+mod fleet;
+mod goals;
+mod load;
+mod module;
+mod scale;
+mod variant;
+
+use std::collections::BTreeMap;
+
+use load::{Sample, median};
+use sluicegate_tests_full::report::Report;
+use variant::Variant;
+
+/// Rounds, and seconds of each measurement; `SLUICEGATE_BENCH=quick` is for trying the bench out.
+const ROUNDS: (usize, u32) = (5, 4);
+const QUICK: (usize, u32) = (1, 2);
+/// Connections.
+const MANY: u32 = 64;
+const CONNECTIONS: [u32; 2] = [MANY, 1];
+
+/// The measurements, by variant and connections, round by round.
+type Samples = BTreeMap<(&'static str, u32), Vec<Sample>>;
+
+#[tokio::main]
+async fn main() {
+    let quick = std::env::var("SLUICEGATE_BENCH").is_ok_and(|size| size == "quick");
+    // Arguments select variants and those that they are compared with: `cargo run ... --bin bench -- denying`.
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    match wanted.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["scale"] => return scale::run(quick).await,
+        ["leases"] => {
+            let mut report = Report::default();
+            scale::leases(&mut report, quick).await;
+            return report.finish("leases");
+        }
+        _ => {}
+    }
+    let (rounds, seconds) = if quick { QUICK } else { ROUNDS };
+    println!(
+        "bench: {rounds} rounds of {seconds} s for each variant, with 1 and {MANY} connections"
+    );
+    let mut variants = variant::started(&wanted).await;
+    let mut samples = Samples::new();
+    for round in 0..=rounds {
+        for variant in &variants {
+            for connections in CONNECTIONS {
+                let sample = load::measure(variant, connections, seconds).await;
+                // The first round warms up: connections, caches, the VM's compiled code.
+                if round > 0 {
+                    samples
+                        .entry((variant.name, connections))
+                        .or_default()
+                        .push(sample);
+                }
+            }
+        }
+        println!("bench: round {round} of {rounds} is over");
+    }
+    let mut report = Report::default();
+    for variant in &variants {
+        for connections in CONNECTIONS {
+            figures(
+                &mut report,
+                variant,
+                connections,
+                &samples[&(variant.name, connections)],
+            );
+        }
+    }
+    if wanted.is_empty() {
+        goals::judge(&mut report, &samples);
+    }
+    report.finish("end_to_end");
+    // README's picture shows the variants of this build only.
+    variants.retain(|variant| !variant::is_before(variant.name));
+    chart::draw(&samples, &variants, MANY);
+}
+
+fn figures(report: &mut Report, variant: &Variant, connections: u32, samples: &[Sample]) {
+    let name = format!("{}, {connections} connections", variant.name);
+    let of = |pick: fn(&Sample) -> f64| median(samples.iter().map(pick));
+    report.figure(&format!("{name}: requests"), of(|s| s.per_second), "/s");
+    report.figure(
+        &format!("{name}: median latency"),
+        of(|s| s.median_us),
+        "us",
+    );
+    report.figure(
+        &format!("{name}: Envoy"),
+        of(|s| s.envoy.cpu_us),
+        "CPU us per request",
+    );
+    report.figure(
+        &format!("{name}: Envoy, peak"),
+        of(|s| s.envoy.peak_mb),
+        "MB",
+    );
+    if variant.sidecar.is_some() {
+        report.figure(
+            &format!("{name}: sidecar"),
+            of(|s| s.sidecar.cpu_us),
+            "CPU us per request",
+        );
+        report.figure(
+            &format!("{name}: sidecar, peak"),
+            of(|s| s.sidecar.peak_mb),
+            "MB",
+        );
+        report.figure(
+            &format!("{name}: callouts"),
+            of(|s| s.callouts),
+            "per 1,000",
+        );
+    }
+    if variant.redis.is_some() {
+        report.figure(
+            &format!("{name}: Redis"),
+            of(|s| s.redis.cpu_us),
+            "CPU us per request",
+        );
+        report.figure(
+            &format!("{name}: Redis, peak"),
+            of(|s| s.redis.peak_mb),
+            "MB",
+        );
+        report.figure(
+            &format!("{name}: calls of Redis"),
+            of(|s| s.redis_calls),
+            "per 1,000",
+        );
+    }
+}

@@ -1,0 +1,152 @@
+//! The commands of docs/install/host.md, in their order.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use sluicegate_tests::process::repository;
+use sluicegate_tests::sidecar::binary;
+
+use super::machine::{Machine, done};
+use super::units;
+
+/// The page's own words for what is downloaded.
+const ONLINE: &str = "pip install";
+/// Attempts at five 200s and two 429s within two seconds, on a machine that may stand still for some time.
+const ATTEMPTS: usize = 10;
+
+#[test]
+fn every_command_of_the_page_works_and_the_units_hold() {
+    let page = fs::read_to_string(repository("docs/install/host.md")).unwrap();
+    let machine = Machine::boot();
+    archive(&machine);
+    // What the page takes for granted: a service behind Envoy, and a Redis.
+    machine.must("systemd-run --quiet --unit the-upstream python3 -m http.server 8080 --bind 127.0.0.1 --directory /usr/share");
+    machine.must("systemd-run --quiet --unit the-redis redis-server --save '' --port 6379");
+    let mut guide = Guide {
+        machine: &machine,
+        sections: sections(&page),
+        folder: "/root".to_owned(),
+    };
+
+    guide.follow("Install");
+    let started = guide.follow("Start");
+    assert!(
+        started.contains("LIVE") && started.matches("active (running)").count() == 2,
+        "{started}"
+    );
+    units::are_hardened(&machine, &page);
+    units::are_confined(&machine);
+
+    let ready = guide.follow("Share the counts");
+    assert!(
+        ready.contains("ready") && !ready.contains("has not answered for"),
+        "{ready}"
+    );
+    machine.must("curl -sSf -H 'x-api-key: k' http://127.0.0.1:10000/");
+    machine.eventually("redis-cli keys 'sg:*per-key*' | grep -q per-key");
+
+    let log = guide.follow("Change the policy, read the log");
+    assert!(log.contains("serving listen="), "{log}");
+    machine.eventually(r#"journalctl --unit envoy | grep -q '"status":429'"#);
+    machine.eventually(
+        "curl -sS http://127.0.0.1:9181/metrics | grep -qx 'sluicegate_policy_epoch 2'",
+    );
+    units::keep_the_sidecar_running(&machine);
+
+    let before = ["sluicegate", "envoy"].map(|unit| units::main_process(&machine, unit));
+    let kept = guide.follow("Upgrade");
+    assert!(kept.contains("kept /etc/sluicegate/policy.yaml"), "{kept}");
+    machine.must("grep -q 'quota: 7,' /etc/sluicegate/policy.yaml");
+    assert_ne!(
+        ["sluicegate", "envoy"].map(|unit| units::main_process(&machine, unit)),
+        before
+    );
+    machine.eventually("curl -sSf -H 'x-api-key: other' http://127.0.0.1:10000/");
+
+    guide.follow("Remove");
+    let left = machine
+        .must("find /etc /usr/local /opt /var/lib /run -iname '*sluicegate*' -o -iname '*envoy*'");
+    assert_eq!(left, "", "files are left");
+    let units = machine.must("systemctl list-units --all --no-legend 'sluicegate*' 'envoy*'");
+    assert_eq!(units.trim(), "", "units are left");
+}
+
+/// The page's sections, and where its commands have got to.
+struct Guide<'a> {
+    machine: &'a Machine,
+    sections: Vec<(String, Vec<String>)>,
+    folder: String,
+}
+
+impl Guide<'_> {
+    /// Runs the commands of a section; returns what they print.
+    fn follow(&mut self, heading: &str) -> String {
+        let section = self.sections.iter().find(|(name, _)| name == heading);
+        let (_, blocks) = section.unwrap_or_else(|| panic!("the page has no section {heading}"));
+        assert!(!blocks.is_empty(), "{heading} has no commands");
+        let mut all = String::new();
+        for block in blocks {
+            // The next block starts in the folder in which this one ends.
+            let script = format!("cd {}\n{block}\npwd >/run/folder", self.folder);
+            let mut ran = if block.contains(ONLINE) {
+                self.machine.run_online(&script)
+            } else {
+                self.machine.run(&script)
+            };
+            let promised = "200\n".repeat(5) + &"429\n".repeat(2);
+            let is_as_promised =
+                |printed: &str| !block.contains("http_code") || printed == promised;
+            for _ in 0..ATTEMPTS {
+                if is_as_promised(&ran.out) {
+                    break;
+                }
+                // Until the window is empty again.
+                std::thread::sleep(Duration::from_secs(3));
+                ran = self.machine.run(&script);
+            }
+            assert!(
+                ran.status.success() && is_as_promised(&ran.out),
+                "{heading}: {block}\n{ran:?}"
+            );
+            self.folder = self.machine.must("cat /run/folder").trim().to_owned();
+            all += &ran.out;
+        }
+        all
+    }
+}
+
+/// The sections of a page: each heading with its blocks of shell.
+fn sections(page: &str) -> Vec<(String, Vec<String>)> {
+    let sections = page.split("\n## ").skip(1);
+    sections
+        .map(|section| {
+            let heading = section.lines().next().unwrap().to_owned();
+            let blocks = section.split("```sh\n").skip(1);
+            let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
+            (heading, blocks.collect())
+        })
+        .collect()
+}
+
+/// Puts the archive where the page expects it: laid out as a release's is, with the binaries that the tests build.
+fn archive(machine: &Machine) {
+    let name = format!("sluicegate-{}-linux-amd64", env!("CARGO_PKG_VERSION"));
+    let folder = machine.root().join("root").join(&name);
+    let stripped = machine.root().join("root/stripped");
+    // A debug build is 250 MB, most of it debug information.
+    done(
+        Command::new("strip")
+            .args(["--strip-debug", "-o"])
+            .arg(&stripped)
+            .arg(binary()),
+    );
+    done(
+        Command::new(repository("deploy/host/layout"))
+            .arg(&folder)
+            .arg(&stripped)
+            .arg(repository("target/filter/sluicegate.wasm")),
+    );
+    let tar = format!("cd /root && tar -czf {name}.tar.gz {name} && rm -r {name} stripped");
+    machine.must(&tar);
+}

@@ -1,0 +1,101 @@
+//! What systemd says of the units, and what the running services may not do.
+
+use super::machine::Machine;
+
+/// Units, and the exposure of each in tenths, at most: as docs/install/host.md says it.
+const EXPOSURE: [(&str, u32); 2] = [("sluicegate", 12), ("envoy", 14)];
+
+/// The units are valid and as hardened as the page says.
+pub fn are_hardened(machine: &Machine, page: &str) {
+    for (unit, exposure) in EXPOSURE {
+        let verify = machine.run(&format!("systemd-analyze verify --man=no {unit}.service"));
+        assert!(
+            verify.status.success() && verify.err.is_empty(),
+            "{unit}: {verify:?}"
+        );
+        let security =
+            format!("systemd-analyze security --no-pager --threshold={exposure} {unit}.service");
+        machine.must(&security);
+        let shown = format!("{}.{}", exposure / 10, exposure % 10);
+        assert!(
+            page.contains(&shown),
+            "docs/install/host.md does not say {shown} of {unit}"
+        );
+    }
+}
+
+/// The processes run with what the units promise.
+pub fn are_confined(machine: &Machine) {
+    for (unit, _) in EXPOSURE {
+        let id = main_process(machine, unit);
+        let status = machine.must(&format!("cat /proc/{id}/status"));
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_else(|| panic!("no {name} in {status}"))
+                .trim()
+                .to_owned()
+        };
+        assert!(
+            !field("Uid:").split_whitespace().any(|id| id == "0"),
+            "{unit} runs as root: {status}"
+        );
+        assert_eq!(
+            (field("CapEff:"), field("CapBnd:")),
+            ("0".repeat(16), "0".repeat(16)),
+            "{unit}"
+        );
+        assert_eq!(
+            (field("NoNewPrivs:"), field("Seccomp:")),
+            ("1".into(), "2".into()),
+            "{unit}"
+        );
+        // In the service's own view of the file system, even root cannot write.
+        for folder in ["/usr/local/bin", "/etc", "/var/lib"] {
+            let write = machine.run(&format!(
+                "nsenter --target {id} --mount touch {folder}/written"
+            ));
+            assert!(
+                !write.status.success() && write.err.contains("Read-only"),
+                "{unit}: {folder}: {write:?}"
+            );
+        }
+    }
+}
+
+/// A killed sidecar is started again; one whose policy is invalid is not; a stop is a drain.
+pub fn keep_the_sidecar_running(machine: &Machine) {
+    let before = main_process(machine, "sluicegate");
+    machine.must(&format!("kill -KILL {before}"));
+    machine.eventually("curl -sSf http://127.0.0.1:9181/healthz");
+    assert_ne!(main_process(machine, "sluicegate"), before);
+
+    machine.must("cd /etc/sluicegate && cp policy.yaml good && echo 'limits: {' >policy.yaml");
+    let reload = machine.run("systemctl reload sluicegate");
+    assert!(
+        !reload.status.success(),
+        "an invalid policy is reloaded: {reload:?}"
+    );
+    machine.must("curl -sSf http://127.0.0.1:9181/healthz");
+    let stop =
+        machine.must("systemctl stop sluicegate; systemctl show --property Result sluicegate");
+    assert_eq!(stop.trim(), "Result=success");
+    let start = machine.run("systemctl start sluicegate");
+    assert!(
+        !start.status.success(),
+        "it starts with an invalid policy: {start:?}"
+    );
+    let shown = machine.must("systemctl show --property NRestarts,ExecMainStatus sluicegate");
+    assert!(
+        shown.contains("NRestarts=0") && shown.contains("ExecMainStatus=64"),
+        "{shown}"
+    );
+    machine.must("cd /etc/sluicegate && mv good policy.yaml && systemctl start sluicegate");
+    // `Type=notify`: when `start` returns, it serves.
+    machine.must("curl -sSf http://127.0.0.1:9181/readyz");
+}
+
+/// The id of a unit's main process.
+pub fn main_process(machine: &Machine, unit: &str) -> String {
+    let id = machine.must(&format!("systemctl show --value --property MainPID {unit}"));
+    id.trim().to_owned()
+}

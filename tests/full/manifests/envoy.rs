@@ -1,0 +1,204 @@
+//! Real Envoys, with the filter of this working copy and a sidecar with the chart's policy, must admit up to the limit and
+//! then deny: a wrong name of a cluster would be nothing but 200s.
+
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, get};
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::{eventually, free_port, repository};
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::upstream;
+use sluicegate_tests_full::chart;
+use sluicegate_tests_full::translated::{MODULE, RENEW, Translated, inputs};
+
+use tempfile::TempDir;
+
+use super::scenes;
+
+#[tokio::test]
+async fn envoy_gateways_translation_limits() {
+    let fixture = Translated::read("envoy-gateway");
+    let chain = Chain::of(fixture.envoy, &fixture.values).await;
+    chain.limits().await;
+    chain.strips_forged_fields().await;
+    chain.labels_counters().await;
+}
+
+#[tokio::test]
+async fn istios_translations_limit() {
+    for mesh in ["istio", "istio-workload"] {
+        let fixture = Translated::read(mesh);
+        Chain::of(fixture.envoy, &fixture.values)
+            .await
+            .limits()
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn the_charts_own_envoy_limits() {
+    let values = scenes::values("kubernetes-deployment.yaml");
+    let manifests = scenes::rendered("kubernetes-deployment.yaml");
+    let file = &chart::manifest(&manifests, "ConfigMap", "sluicegate-envoy")["data"]["envoy.yaml"];
+    let config = serde_saphyr::from_str(file.as_str().expect("a file")).expect("YAML");
+    let chain = Chain::of(config, &values).await;
+    chain.limits().await;
+    chain.strips_forged_fields().await;
+    chain.labels_counters().await;
+}
+
+#[test]
+fn the_translations_are_of_this_chart() {
+    for mesh in ["envoy-gateway", "istio", "istio-workload"] {
+        let fixture = Translated::read(mesh);
+        let rendered = chart::render(&fixture.namespace, &fixture.values).unwrap_or_else(|error| {
+            panic!("{mesh}: the chart refuses the fixture's values; {RENEW}\n{error}")
+        });
+        let now = inputs(&rendered);
+        assert!(
+            now == fixture.inputs,
+            "{mesh}: the chart renders other manifests than those of tests/full/manifests/translated/{mesh}.json; {RENEW}\n\
+             now: {}\nthen: {}",
+            json!(now),
+            json!(fixture.inputs)
+        );
+    }
+}
+
+/// An Envoy with a configuration under test, a sidecar, and an upstream that echoes requests.
+pub struct Chain {
+    envoy: Envoy,
+    _sidecar: Sidecar,
+    _folder: TempDir,
+    /// What `per-key` allows.
+    quota: u64,
+    /// The first rule's path and name.
+    path: String,
+    rule: String,
+}
+
+impl Chain {
+    /// With the policy and rules in these values.
+    pub async fn of(mut config: Value, values: &Value) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut policy = values["policy"].clone();
+        policy["store"] = json!("memory");
+        // A stall of this machine is not an outage.
+        policy["store_timeout"] = json!("2s");
+        let quota = policy["limits"]["per-key"]["windows"][0]["quota"].as_u64();
+        let quota = quota.expect("a limit `per-key`");
+        policy["limits"]["per-key"]["windows"] = json!([{ "quota": quota, "per": "1h" }]);
+        let sidecar = Sidecar::start(&policy.to_string(), folder.path()).await;
+        let upstream = upstream::start().await;
+        let (port, admin_port) = (free_port(), free_port());
+        local(&mut config, [port, admin_port, sidecar.port, upstream]);
+        let rule = &values["filter"]["config"]["rules"][0];
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        Self {
+            envoy: Envoy::start_config(folder.path(), 1, port, admin_port, &config).await,
+            _sidecar: sidecar,
+            _folder: folder,
+            quota,
+            path: text(&rule["match"]["path_prefix"]),
+            rule: text(&rule["name"]),
+        }
+    }
+
+    /// One client's requests are admitted up to the limit, and then denied.
+    pub async fn limits(&self) {
+        let mut answers = Vec::new();
+        for _ in 0..self.quota + 2 {
+            answers.push(self.ask("k").await.0);
+        }
+        let (admitted, denied) = answers.split_at(usize::try_from(self.quota).unwrap());
+        assert!(admitted.iter().all(|status| *status == 200), "{answers:?}");
+        assert_eq!(denied, [429, 429]);
+    }
+
+    /// A client's copy of a field that Sluicegate writes does not reach the upstream.
+    async fn strips_forged_fields(&self) {
+        let (status, echo) = self.ask("other").await;
+        assert_eq!(status, 200);
+        assert!(echo.contains("x-api-key: other"), "{echo}");
+        assert!(!echo.contains("forged"), "{echo}");
+    }
+
+    /// Rule and limit are labels of the filter's counters.
+    async fn labels_counters(&self) {
+        let rule = &self.rule;
+        let counter =
+            format!("sluicegate_rule_limit_denied{{rule=\"{rule}\",limit=\"per-key\"}} 2");
+        let statistics = format!(
+            "http://127.0.0.1:{}/stats/prometheus",
+            self.envoy.admin_port
+        );
+        eventually(&counter, async || {
+            get(&statistics).await.1.contains(&counter)
+        })
+        .await;
+    }
+
+    async fn ask(&self, key: &str) -> (u16, String) {
+        let request = client()
+            .get(self.envoy.url(&self.path))
+            .header("x-api-key", key);
+        let answer = request.header("ratelimit", "forged").send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+}
+
+/// Puts the parts of this test in place of those in a cluster.
+fn local(config: &mut Value, [port, admin_port, sidecar, upstream]: [u16; 4]) {
+    let address =
+        |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
+    config["admin"]["address"] = address(admin_port);
+    for listener in list(&mut config["static_resources"]["listeners"]) {
+        let is_ours = listener["name"] == "ingress";
+        listener["address"] = address(if is_ours { port } else { free_port() });
+    }
+    for cluster in list(&mut config["static_resources"]["clusters"]) {
+        let name = cluster["name"].as_str().expect("a name").to_owned();
+        let endpoint =
+            &mut cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"];
+        let now = match name.as_str() {
+            "admin" => admin_port,
+            name if name.contains("sluicegate") => {
+                let given = &endpoint["address"]["socket_address"];
+                assert_eq!(
+                    *given,
+                    json!({ "address": "127.0.0.1", "port_value": 9180 })
+                );
+                sidecar
+            }
+            _ => upstream,
+        };
+        endpoint["address"] = address(now);
+    }
+    set_filter(config);
+}
+
+fn list(value: &mut Value) -> &mut Vec<Value> {
+    value.as_array_mut().expect("a list")
+}
+
+/// The filter's file in this repository, and a timeout that a stall of this machine does not exceed.
+fn set_filter(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if fields.contains_key("vm_config") {
+                fields["vm_config"]["code"] =
+                    json!({ "local": { "filename": repository(MODULE) } });
+                let plugin = &mut fields["configuration"]["value"];
+                if let Some(text) = plugin.as_str() {
+                    let mut inner: Value = serde_json::from_str(text).expect("JSON");
+                    inner["sidecar"]["timeout"] = json!("5s");
+                    *plugin = json!(inner.to_string());
+                } else {
+                    plugin["sidecar"]["timeout"] = json!("5s");
+                }
+            }
+            fields.values_mut().for_each(set_filter);
+        }
+        Value::Array(values) => values.iter_mut().for_each(set_filter),
+        _ => {}
+    }
+}

@@ -1,0 +1,353 @@
+//! What Helm says of mistakes in values: always the value's name, and what to set.
+
+use std::process::Output;
+
+use serde_json::{Map, Value, json};
+use sluicegate_tests::process::repository;
+use sluicegate_tests_full::chart;
+
+use super::scenes::NAMESPACE;
+use super::valid;
+use super::values::schema;
+
+/// What Helm says of these values with these changes.
+fn changed(file: &str, changes: &[&str]) -> Result<String, String> {
+    let chart = repository("deploy/helm/sluicegate");
+    let values = repository("tests/full/manifests/values").join(file);
+    let mut arguments = Vec::new();
+    for change in changes {
+        arguments.extend(["--set-json", change]);
+    }
+    chart::template(&chart, NAMESPACE, &[&values], &arguments)
+}
+
+fn refusal(file: &str, changes: &[&str]) -> String {
+    match changed(file, changes) {
+        Err(said) => said,
+        Ok(_) => panic!("{file} with {changes:?} is accepted"),
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (file, change, said) in [
+        (
+            "istio.yaml",
+            r#"kind="""#,
+            "'/kind': value must be one of 'envoyGateway', 'istio', 'kubernetes'",
+        ),
+        (
+            "istio.yaml",
+            r#"kind="nginx""#,
+            "'/kind': value must be one of",
+        ),
+        (
+            "istio.yaml",
+            "sidecar.prot=1",
+            "'/sidecar': additional properties 'prot' not allowed",
+        ),
+        (
+            "istio.yaml",
+            "sidecar.port=0",
+            "'/sidecar/port': minimum: got 0, want 1",
+        ),
+        (
+            "istio.yaml",
+            r#"filter.config.sidecar={"cluster":"x"}"#,
+            "'/filter/config/sidecar': additional properties 'cluster' not allowed",
+        ),
+        (
+            "istio.yaml",
+            r#"filter.config.rules[0].check=[]"#,
+            "'/filter/config/rules/0': additional properties 'check' not allowed",
+        ),
+        (
+            "istio.yaml",
+            "filter.config=null",
+            "filter.config.rules: set the rules",
+        ),
+        (
+            "istio.yaml",
+            r#"filter.image.digest="sha256:1""#,
+            "'/filter/image/digest'",
+        ),
+        (
+            "istio.yaml",
+            r#"filter.http.url="https://e.example/s.wasm""#,
+            "filter.http.sha256: set the SHA-256",
+        ),
+        (
+            "istio.yaml",
+            "istio.selector=null",
+            "istio.selector: set labels",
+        ),
+        (
+            "istio.yaml",
+            r#"istio.phase="LAST""#,
+            "'/istio/phase': value must be one of",
+        ),
+        (
+            "istio.yaml",
+            r#"store.url="""#,
+            "store: set store.url to a Redis URL",
+        ),
+        (
+            "istio.yaml",
+            r#"policy.store="memory""#,
+            "store: set only one of",
+        ),
+        (
+            "istio.yaml",
+            r#"existingPolicy="mine""#,
+            "policy: set only one of policy and existingPolicy (`policy: null` unsets",
+        ),
+        (
+            "istio.yaml",
+            "policy.limits=null",
+            "policy.limits: set the limits",
+        ),
+        (
+            "istio.yaml",
+            "kubernetes.deployment.enabled=true",
+            "kubernetes.deployment.enabled: only with kind: kubernetes",
+        ),
+        (
+            "envoy-gateway.yaml",
+            "envoyGateway.targetRefs=[]",
+            "envoyGateway.targetRefs: name the Gateways",
+        ),
+        (
+            "envoy-gateway.yaml",
+            r#"envoyGateway.targetRefs=[{"kind":"Service","name":"a"}]"#,
+            "'/envoyGateway/targetRefs/0/kind': value must be one of",
+        ),
+        (
+            "envoy-gateway.yaml",
+            r#"envoyGateway.envoyProxy={"bootstrap":{"type":"Merge"}}"#,
+            "envoyGateway.envoyProxy.bootstrap: the chart writes this field",
+        ),
+        (
+            "envoy-gateway.yaml",
+            r#"envoyGateway.envoyProxy={"provider":{"kubernetes":{"envoyDeployment":{"patch":{"value":{}}}}}}"#,
+            "envoyDeployment.patch: the chart writes this field",
+        ),
+        (
+            "envoy-gateway.yaml",
+            r#"envoyGateway.envoyProxy={"provider":{"kubernetes":{"envoyDaemonSet":{"name":"a"}}}}"#,
+            "envoyDaemonSet: the chart adds the sidecar to envoyDeployment only",
+        ),
+        (
+            "envoy-gateway.yaml",
+            r#"envoyGateway.envoyProxy={"provider":"foo"}"#,
+            "'/envoyGateway/envoyProxy/provider': got string, want null or object",
+        ),
+        (
+            "istio.yaml",
+            "sidecar.adminPort=9180",
+            "sidecar.adminPort: 9180 is the port of sidecar.port",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            "kubernetes.deployment.port=9181",
+            "sidecar.adminPort: 9181 is the port of kubernetes.deployment.port",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            "kubernetes.deployment.port=9180",
+            "sidecar.port: 9180 is the port of kubernetes.deployment.port",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            "kubernetes.deployment.port=9901",
+            "kubernetes.deployment.port: 9901 is the port of Envoy's admin interface",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            "sidecar.adminPort=9902",
+            "sidecar.adminPort: 9902 is the port of Envoy's metrics",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            "networkPolicy.adminFrom=[]",
+            "networkPolicy.adminFrom: without Prometheus's pods here, podMonitor.enabled scrapes nothing",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            r#"podMonitor.interval="1m""#,
+            "podMonitor.interval: the alerts need a scrape every 30 seconds, and this is `1m`",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            r#"podMonitor.interval="31s""#,
+            "podMonitor.interval: the alerts need",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            r#"podMonitor.interval="30001ms""#,
+            "podMonitor.interval: the alerts need",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            "networkPolicy.ports=[8080,9181]",
+            "networkPolicy.ports: has sidecar.adminPort",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            r#"kubernetes.deployment.upstream.timeout="1m""#,
+            "'/kubernetes/deployment/upstream/timeout'",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            r#"kubernetes.deployment.upstream.host="""#,
+            "kubernetes.deployment.upstream.host: set the Service",
+        ),
+    ] {
+        let told = refusal(file, &[change]);
+        assert!(told.contains(said), "{file} with {change}: {told}");
+    }
+}
+
+/// Rates over a minute need two scrapes in it.
+#[test]
+fn scrapes_may_be_as_rare_as_the_alerts_allow() {
+    let file = "kubernetes-deployment.yaml";
+    for interval in ["30s", "030s", "30000ms"] {
+        let change = format!("podMonitor.interval=\"{interval}\"");
+        changed(file, &[&change]).unwrap_or_else(|said| panic!("{interval}: {said}"));
+    }
+    for off in ["alerts.enabled=false", "podMonitor.enabled=false"] {
+        let changes = [r#"podMonitor.interval="1m""#, off];
+        changed(file, &changes).unwrap_or_else(|said| panic!("{off}: {said}"));
+    }
+}
+
+#[test]
+fn a_password_is_refused_and_not_printed() {
+    for (url, is_refused) in [
+        ("redis://:hunter2@redis:6379", true),
+        ("rediss+sentinel://app:hunter2@a:26379,b:26379/main", true),
+        ("redis+unix:///run/redis?db=1&pass=hunter2", true),
+        // It lacks the percent signs, and is no less a password.
+        ("redis://app:hunter2/x@redis", true),
+        ("redis://redis.default:6379/1", false),
+        ("redis+cluster://a:7000,b:7000", false),
+        ("redis+unix:///run/redis?db=1", false),
+    ] {
+        let mapping = json!({ "url": url, "connections": 2 });
+        for (field, value) in [
+            ("store.url", json!(url)),
+            ("policy.store", json!(url)),
+            ("policy.store", mapping),
+        ] {
+            let change = format!("{field}={value}");
+            let others = ["store.url=null", &change];
+            let outcome = changed("istio.yaml", &others);
+            if !is_refused {
+                outcome.unwrap_or_else(|said| panic!("{change}: {said}"));
+                continue;
+            }
+            let said = outcome.expect_err(&change);
+            let expected = format!("{field}: has a password");
+            assert!(said.contains(&expected), "{change}: {said}");
+            assert!(said.contains("set store.existingSecret.name"), "{said}");
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+    }
+}
+
+/// The paths of all values and objects of values.
+fn paths(above: &str, properties: &Map<String, Value>, found: &mut Vec<String>) {
+    for (name, schema) in properties {
+        let path = format!("{above}{name}");
+        if let Some(inner) = schema["properties"].as_object() {
+            paths(&format!("{path}."), inner, found);
+        }
+        found.push(path);
+    }
+}
+
+/// `null` in an overlay removes a value with its default.
+#[test]
+fn null_is_empty_or_refused_by_name() {
+    let mut all = Vec::new();
+    paths("", schema()["properties"].as_object().unwrap(), &mut all);
+    assert!(all.len() > 80, "{all:?}");
+    let mut accepted = Vec::new();
+    for path in all {
+        let first = path.split('.').next().unwrap();
+        let file = match first {
+            "envoyGateway" => "envoy-gateway.yaml",
+            "istio" => "istio.yaml",
+            _ => "kubernetes-deployment.yaml",
+        };
+        let said = match changed(file, &[&format!("{path}=null")]) {
+            Err(said) => said,
+            Ok(text) => {
+                accepted.push((path, text));
+                continue;
+            }
+        };
+        let (above, name) = path.rsplit_once('.').unwrap_or(("", &path));
+        let above = format!("/{}", above.replace('.', "/"));
+        let above = above.trim_end_matches('/');
+        let clear = [
+            format!("at '{above}': missing property '{name}'"),
+            format!("at '{above}/{name}': got null"),
+            // What the chart itself asks for.
+            format!("): {first}"),
+        ];
+        assert!(
+            clear.iter().any(|clear| said.contains(clear)),
+            "{path}=null: {said}"
+        );
+    }
+    // All at once, because it is much faster; one by one if that fails, for the name.
+    let texts: Vec<&str> = accepted.iter().map(|(_, text)| text.as_str()).collect();
+    if valid::conforms(&texts.join("\n---\n")).is_err() {
+        for (path, text) in &accepted {
+            valid::conforms(text).unwrap_or_else(|said| panic!("{path}=null: {said}"));
+        }
+    }
+}
+
+#[test]
+fn null_unsets_a_policy() {
+    let mine = r#"existingPolicy="mine""#;
+    for file in ["envoy-gateway.yaml", "istio.yaml", "kubernetes.yaml"] {
+        changed(file, &["policy=null", "store.url=null", mine]).unwrap();
+        let said = refusal(file, &["policy=null"]);
+        assert!(said.contains("policy.limits: set the limits"), "{said}");
+    }
+}
+
+fn named(release: &str, more: &[&str]) -> Output {
+    let mut helm = chart::helm();
+    helm.args(["template", release, "--kube-version", "1.36.0"]);
+    helm.arg(repository("deploy/helm/sluicegate"));
+    helm.arg("--values")
+        .arg(repository("tests/full/manifests/values/kubernetes.yaml"));
+    chart::run(helm.args(more))
+}
+
+/// Cut names of two releases could be one.
+#[test]
+fn a_release_whose_name_does_not_fit_is_refused() {
+    let longest = "a".repeat(29); // and `-sluicegate`: 40
+    for (release, fits) in [
+        (longest.as_str(), true),
+        (&format!("{longest}a"), false),
+        ("a.b", false),
+        ("1st", false),
+    ] {
+        let output = named(release, &[]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), fits, "{release}: {said}");
+        assert!(
+            fits || said.contains("fullnameOverride: set a name, because"),
+            "{release}: {said}"
+        );
+        let output = named(release, &["--set", "fullnameOverride=limits"]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("name: limits-policy"), "{release}: {text}");
+    }
+}

@@ -1,0 +1,27 @@
+//! `make manifests`: the Helm chart without a cluster, and what control planes make of it in a real Envoy.
+//!
+//! | module | for |
+//! |---|---|
+//! | `scenes.rs` | the values files, rendered |
+//! | `valid.rs` | Helm's lint, the schemas of Kubernetes and of the custom resources |
+//! | `values.rs` | values: their schema, their document |
+//! | `mistakes.rs` | what Helm says of mistakes in values |
+//! | `sidecar.rs` | the sidecar in a pod: one container for all kinds, its restrictions, its probes |
+//! | `filter.rs` | the filter's configuration and policy: `check-config`, the hook that runs it |
+//! | `ci.rs` | `check-config` on what `helm template` prints |
+//! | `operations.rs` | NetworkPolicy, PodMonitor, alerts, names that several releases must not share |
+//! | `envoy.rs` | real Envoys with the chart's own configuration and the meshes' |
+//! | `documents.rs` | the pages of docs/install |
+//!
+//! `tests/full/manifests/tools` installs Helm, kubeconform and the schemas. `make chart` writes what is generated.
+
+mod ci;
+mod documents;
+mod envoy;
+mod filter;
+mod mistakes;
+mod operations;
+mod scenes;
+mod sidecar;
+mod valid;
+mod values;

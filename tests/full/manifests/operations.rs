@@ -1,0 +1,286 @@
+//! What is around the pods: NetworkPolicy, PodMonitor, alerts, and the names that several releases must not share.
+
+use serde_json::{Value, json};
+use sluicegate_tests_full::chart;
+
+use super::documents::released_filter;
+use super::scenes::{self, NAMESPACE, WITH_FILTER};
+
+/// What is rendered with these fields of values replaced.
+fn with(file: &str, fields: &[(&str, Value)]) -> Vec<Value> {
+    let mut values = scenes::values(file);
+    for (field, value) in fields {
+        values[field] = value.clone();
+    }
+    chart::render(NAMESPACE, &values).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The ports that everybody may reach.
+fn open_ports(manifests: &[Value]) -> Value {
+    let policy = chart::manifest(manifests, "NetworkPolicy", "sluicegate");
+    policy["spec"]["ingress"][0]["ports"].clone()
+}
+
+#[test]
+fn the_charts_own_envoys_open_their_own_ports_only() {
+    let manifests = scenes::rendered("kubernetes-deployment.yaml");
+    let open = open_ports(&manifests);
+    let tcp = |port: &str| json!({ "protocol": "TCP", "port": port });
+    assert_eq!(open, json!([tcp("http"), tcp("metrics")]));
+    let pod = &chart::manifest(&manifests, "Deployment", "sluicegate")["spec"]["template"]["spec"];
+    let ports = pod["containers"][0]["ports"].as_array().unwrap();
+    let names: Vec<_> = ports.iter().map(|port| &port["name"]).collect();
+    assert_eq!(json!(names), json!(["http", "metrics"]));
+    let policy = &chart::manifest(&manifests, "NetworkPolicy", "sluicegate")["spec"];
+    let admin = &policy["ingress"][1];
+    assert_eq!(admin["ports"], json!([{ "protocol": "TCP", "port": 9181 }]));
+    assert!(admin["from"][0]["namespaceSelector"].is_object(), "{admin}");
+}
+
+#[test]
+fn other_pods_open_the_ports_that_are_listed() {
+    let listed = json!({ "enabled": true, "ports": [8080] });
+    let manifests = with("istio.yaml", &[("networkPolicy", listed)]);
+    assert_eq!(
+        open_ports(&manifests),
+        json!([{ "protocol": "TCP", "port": 8080 }, { "protocol": "UDP", "port": 8080 }])
+    );
+}
+
+#[test]
+fn without_a_list_every_port_but_the_admin_port_is_open() {
+    let range = |port: u16, end: u16| json!({ "protocol": "TCP", "port": port, "endPort": end });
+    for (admin, tcp) in [
+        (9181, vec![range(1, 9180), range(9182, 65535)]),
+        (1, vec![range(2, 65535)]),
+        (2, vec![range(1, 1), range(3, 65535)]),
+        (65535, vec![range(1, 65534)]),
+    ] {
+        let mut values = scenes::values("istio.yaml");
+        values["networkPolicy"] = json!({ "enabled": true });
+        values["sidecar"] = json!({ "adminPort": admin });
+        let open = open_ports(&chart::render(NAMESPACE, &values).unwrap());
+        let mut expected = tcp;
+        expected.push(json!({ "protocol": "UDP", "port": 1, "endPort": 65535 }));
+        assert_eq!(open, json!(expected), "{admin}");
+    }
+}
+
+/// The labels of the pods that have the sidecar.
+fn pod_labels(manifests: &[Value]) -> Value {
+    let found = manifests.iter().find_map(|manifest| {
+        let template = match manifest["kind"].as_str()? {
+            "Deployment" => manifest["spec"]["template"].clone(),
+            "EnvoyProxy" => manifest
+                .pointer("/spec/provider/kubernetes/envoyDeployment/patch/value/spec/template")?
+                .clone(),
+            "ConfigMap" => injection(manifest)?.1,
+            _ => return None,
+        };
+        Some(template["metadata"]["labels"].clone())
+    });
+    found.expect("pods with the sidecar")
+}
+
+/// The name and the pod's part of istiod's injection template.
+fn injection(manifest: &Value) -> Option<(String, Value)> {
+    let values: Value = serde_saphyr::from_str(manifest["data"]["values.yaml"].as_str()?).unwrap();
+    let templates = values["sidecarInjectorWebhook"]["templates"].as_object()?;
+    assert_eq!(templates.len(), 1);
+    let (name, text) = templates.iter().next()?;
+    Some((
+        name.clone(),
+        serde_saphyr::from_str(text.as_str()?).unwrap(),
+    ))
+}
+
+/// So several releases in a namespace have several jobs, and SluicegateConfigurationsDiffer does not compare their proxies.
+#[test]
+fn the_sidecars_job_is_the_releases_name() {
+    for file in WITH_FILTER {
+        let monitor = json!({ "enabled": true });
+        let manifests = with(
+            file,
+            &[
+                ("podMonitor", monitor),
+                ("fullnameOverride", json!("limits")),
+            ],
+        );
+        let (monitor, sidecar) = scraped(&manifests, "/metrics");
+        let label = monitor["jobLabel"].as_str().expect("a label");
+        assert_eq!(pod_labels(&manifests)[label], "limits", "{file}");
+        assert!(sidecar["relabelings"].is_null(), "{file}: {sidecar}");
+        let (_, envoy) = scraped(&manifests, "/stats/prometheus");
+        assert_eq!(
+            envoy["relabelings"],
+            json!([{ "targetLabel": "job", "replacement": "envoy" }])
+        );
+    }
+}
+
+/// The `spec` and the endpoint of the one PodMonitor that scrapes this path.
+fn scraped(manifests: &[Value], path: &str) -> (Value, Value) {
+    let monitors = manifests
+        .iter()
+        .filter(|manifest| manifest["kind"] == "PodMonitor");
+    let found: Vec<_> = monitors
+        .flat_map(|monitor| {
+            let endpoints = monitor["spec"]["podMetricsEndpoints"].as_array().unwrap();
+            let these = endpoints.iter().filter(|endpoint| endpoint["path"] == path);
+            these.map(|endpoint| (monitor["spec"].clone(), endpoint.clone()))
+        })
+        .collect();
+    let [one] = found.as_slice() else {
+        panic!("{path}: {found:?}")
+    };
+    one.clone()
+}
+
+/// An Envoy without the sidecar is the one whose requests pass unmetered.
+#[test]
+fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar() {
+    let on = || ("podMonitor", json!({ "enabled": true }));
+    let selected = |manifests: &[Value], path| scraped(manifests, path).0["selector"].clone();
+    for file in WITH_FILTER {
+        let manifests = with(file, &[on()]);
+        let sidecars = json!({ "matchLabels": { "sluicegate": "sluicegate" } });
+        assert_eq!(selected(&manifests, "/metrics"), sidecars, "{file}");
+        let envoys = selected(&manifests, "/stats/prometheus");
+        match file {
+            "istio.yaml" => {
+                let plugin = chart::manifest(&manifests, "WasmPlugin", "sluicegate");
+                assert_eq!(envoys, plugin["spec"]["selector"]);
+            }
+            // Not those of other namespaces, which another release scrapes.
+            "envoy-gateway.yaml" => assert_eq!(
+                envoys,
+                json!({ "matchLabels": {
+                    "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy",
+                    "gateway.envoyproxy.io/owning-gateway-namespace": NAMESPACE,
+                } })
+            ),
+            _ => assert_eq!(envoys, sidecars),
+        }
+    }
+    // Envoys that several Gateways share have the label of their class only.
+    let mut gateway = scenes::values("envoy-gateway.yaml")["envoyGateway"].clone();
+    gateway["envoyProxy"] = json!({ "mergeGateways": true });
+    let manifests = with("envoy-gateway.yaml", &[on(), ("envoyGateway", gateway)]);
+    assert_eq!(
+        selected(&manifests, "/stats/prometheus"),
+        json!({
+            "matchLabels": {
+                "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy",
+            },
+            "matchExpressions": [{ "key": "gateway.envoyproxy.io/owning-gatewayclass", "operator": "Exists" }],
+        })
+    );
+}
+
+#[test]
+fn alerts_name_the_releases_job_and_dashboards_none() {
+    let manifests = with(
+        "kubernetes-deployment.yaml",
+        &[("fullnameOverride", json!("limits"))],
+    );
+    let text = |kind, name| chart::manifest(&manifests, kind, name).to_string();
+    let (alerts, dashboards) = (
+        text("PrometheusRule", "limits"),
+        text("ConfigMap", "limits-dashboards"),
+    );
+    assert!(alerts.contains(r#"up{job=\"limits\""#), "{alerts}");
+    assert!(dashboards.contains("sluicegate_store_up"), "{dashboards}");
+    for text in [alerts, dashboards] {
+        let unescaped = text.replace('\\', "");
+        assert!(!unescaped.contains(r#"job="sluicegate"#), "{text}");
+    }
+}
+
+/// A Prometheus that adds the namespace of a rule to its expressions finds no series of other namespaces.
+#[test]
+fn alerts_are_in_the_namespace_of_the_pods() {
+    for (file, namespace) in [
+        ("envoy-gateway.yaml", "envoy-gateway-system"),
+        ("istio.yaml", NAMESPACE),
+        ("kubernetes-deployment.yaml", NAMESPACE),
+    ] {
+        let on = || json!({ "enabled": true });
+        let manifests = with(file, &[("podMonitor", on()), ("alerts", on())]);
+        for (kind, name) in [
+            ("PodMonitor", "sluicegate"),
+            ("PodMonitor", "sluicegate-envoy"),
+            ("PrometheusRule", "sluicegate"),
+        ] {
+            let metadata = &chart::manifest(&manifests, kind, name)["metadata"];
+            assert_eq!(metadata["namespace"], namespace, "{file}: {kind} {name}");
+        }
+    }
+}
+
+/// istiod has one set of templates for all namespaces.
+#[test]
+fn releases_in_two_namespaces_have_two_injection_templates() {
+    let values = scenes::values("istio.yaml");
+    let names = ["shop", "bank"].map(|namespace| {
+        let manifests = chart::render(namespace, &values).unwrap();
+        let found = manifests.iter().find_map(injection);
+        found.expect("istiod's values").0
+    });
+    assert_eq!(names, ["sluicegate.shop", "sluicegate.bank"]);
+}
+
+/// Annotations that select another template leave the pods without a sidecar.
+#[test]
+fn the_notes_name_the_injection_template() {
+    let notes = scenes::notes(&scenes::values("istio.yaml"));
+    assert!(
+        notes.contains("inject.istio.io/templates: gateway,sluicegate.shop\n"),
+        "{notes}"
+    );
+}
+
+/// Envoy reads `sluicegate.wasm`, and the release's file has another name.
+#[test]
+fn the_notes_put_the_releases_filter_where_envoy_reads_it() {
+    let notes = scenes::notes(&scenes::values("kubernetes-deployment.yaml"));
+    let file = released_filter();
+    let argument = format!("--from-file=sluicegate.wasm={file}\n");
+    assert!(notes.contains(&argument), "{notes}");
+}
+
+#[test]
+fn the_notes_warn_of_a_policy_that_may_have_no_store() {
+    for (secret, warns) in [("", true), ("sluicegate-redis", false)] {
+        for file in [
+            "istio.yaml",
+            "kubernetes.yaml",
+            "kubernetes-deployment.yaml",
+        ] {
+            let mut values = scenes::values(file);
+            values.as_object_mut().unwrap().remove("policy");
+            values["existingPolicy"] = json!("mine");
+            values["store"] = json!({ "existingSecret": { "name": secret } });
+            let notes = scenes::notes(&values);
+            let warning = "The policy in ConfigMap `mine` must name its `store`";
+            assert_eq!(notes.contains(warning), warns, "{file}: {notes}");
+        }
+    }
+}
+
+#[test]
+fn the_charts_envoy_waits_for_an_answer_as_long_as_it_is_told() {
+    for (given, timeout) in [(None, "15s"), (Some("0.5s"), "0.5s"), (Some("0s"), "0s")] {
+        let mut values = scenes::values("kubernetes-deployment.yaml");
+        if let Some(given) = given {
+            values["kubernetes"]["deployment"]["upstream"]["timeout"] = json!(given);
+        }
+        let manifests = chart::render(NAMESPACE, &values).unwrap();
+        let file = chart::manifest(&manifests, "ConfigMap", "sluicegate-envoy");
+        let text = file["data"]["envoy.yaml"].as_str().expect("a file");
+        let envoy: Value = serde_saphyr::from_str(text).unwrap();
+        let manager =
+            "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config";
+        let route = &envoy.pointer(manager).unwrap()["virtual_hosts"][0]["routes"][0]["route"];
+        assert_eq!(*route, json!({ "cluster": "upstream", "timeout": timeout }));
+    }
+}

@@ -1,0 +1,156 @@
+//! Every rendering passes Helm's lint and fits the schemas of Kubernetes and of the custom resources.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+use sluicegate_tests::process::repository;
+use sluicegate_tests_full::chart;
+
+use super::scenes::{self, NAMESPACE};
+
+/// What kubeconform says of a text of manifests; `Err` if one does not fit its schema or has none.
+pub fn conforms(text: &str) -> Result<String, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("manifests.yaml");
+    std::fs::write(&file, text).unwrap();
+    let schemas = repository(".tools/schemas")
+        .canonicalize()
+        .expect("run: tests/setup test");
+    let schemas = schemas.display();
+    let mut command = Command::new(repository(".tools/kubeconform"));
+    command.args(["-strict", "-summary", "-verbose"]);
+    command.args([
+        "-schema-location",
+        &format!("{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"),
+    ]);
+    command.args([
+        "-schema-location",
+        &format!("{schemas}/{{{{.Group}}}}_{{{{.ResourceKind}}}}_{{{{.ResourceAPIVersion}}}}.json"),
+    ]);
+    let output = chart::run(command.arg(file));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        Ok(said)
+    } else {
+        Err(said)
+    }
+}
+
+fn template(chart: &Path, values: &Path) -> String {
+    chart::template(chart, NAMESPACE, &[values], &[])
+        .unwrap_or_else(|error| panic!("{}: {error}", values.display()))
+}
+
+#[test]
+fn every_rendering_fits_the_schemas() {
+    let chart = repository("deploy/helm/sluicegate");
+    for file in scenes::files() {
+        let text = template(&chart, &file);
+        let said = conforms(&text).unwrap_or_else(|said| panic!("{}: {said}", file.display()));
+        let count = text
+            .lines()
+            .filter(|line| line.starts_with("kind:"))
+            .count();
+        assert!(
+            said.contains(&format!("{count} resources found")),
+            "{count}: {said}"
+        );
+        assert!(said.contains("Skipped: 0"), "{said}");
+    }
+}
+
+#[test]
+fn an_unknown_field_of_each_kind_of_resource_is_found() {
+    for (file, from, to) in [
+        ("kubernetes-deployment.yaml", "replicas: 2", "replica: 2"),
+        (
+            "kubernetes-deployment.yaml",
+            "readOnlyRootFilesystem",
+            "readonlyRootFilesystem",
+        ),
+        (
+            "kubernetes-deployment.yaml",
+            "podMetricsEndpoints",
+            "podMetricsEndpoint",
+        ),
+        ("istio.yaml", "failStrategy", "failstrategy"),
+        ("istio.yaml", "resolution: STATIC", "resolution: SOMEHOW"),
+        ("envoy-gateway.yaml", "jsonPatches", "jsonPatch"),
+        (
+            "envoy-gateway.yaml",
+            "earlyRequestHeaders",
+            "requestHeadersEarly",
+        ),
+        ("envoy-gateway.yaml", "parametersRef", "parameterRef"),
+    ] {
+        let values = repository("tests/full/manifests/values").join(file);
+        let text = template(&repository("deploy/helm/sluicegate"), &values);
+        assert!(text.contains(from), "{from}");
+        assert!(
+            conforms(&text.replace(from, to)).is_err(),
+            "{file}: `{to}` fits the schemas"
+        );
+    }
+}
+
+#[test]
+fn helm_finds_nothing_to_complain_about() {
+    for file in scenes::files() {
+        let mut helm = chart::helm();
+        helm.args(["lint", "--strict", "--kube-version", "1.36.0", "--values"]);
+        let output = chart::run(helm.arg(&file).arg(repository("deploy/helm/sluicegate")));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}: {said}", file.display());
+        assert!(said.contains("0 chart(s) failed"), "{said}");
+    }
+}
+
+/// The chart links to the alerts and dashboards of deploy/; a package has to contain them.
+#[test]
+fn a_package_renders_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut helm = chart::helm();
+    helm.arg("package")
+        .arg(repository("deploy/helm/sluicegate"));
+    let output = chart::run(helm.arg("--destination").arg(folder.path()));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let package = std::fs::read_dir(folder.path())
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    for file in scenes::files() {
+        let here = template(&repository("deploy/helm/sluicegate"), &file);
+        assert!(template(&package, &file) == here, "{}", file.display());
+    }
+}
+
+#[test]
+fn alerts_and_dashboards_are_those_of_deploy() {
+    let manifests = scenes::rendered("kubernetes-deployment.yaml");
+    let rules = &chart::manifest(&manifests, "PrometheusRule", "sluicegate")["spec"];
+    let mut groups = Vec::new();
+    for file in ["recording.yml", "alerts.yml"] {
+        let text = std::fs::read_to_string(repository("deploy/prometheus").join(file)).unwrap();
+        let base = "runbook_url: https://github.com/sluicegate/sluicegate/blob/v0.1.0/docs/";
+        let text = text.replace("runbook_url: docs/", base);
+        let rules: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        groups.extend(rules["groups"].as_array().unwrap().clone());
+    }
+    assert_eq!(rules["groups"], json!(groups));
+    let dashboards = &chart::manifest(&manifests, "ConfigMap", "sluicegate-dashboards")["data"];
+    for name in ["health", "overview"] {
+        let file = repository(&format!("deploy/grafana/dashboards/{name}.json"));
+        let text = std::fs::read_to_string(file).unwrap();
+        let here = dashboards[format!("sluicegate-{name}.json")]
+            .as_str()
+            .unwrap();
+        assert_eq!(here.trim_end(), text.trim_end());
+    }
+}

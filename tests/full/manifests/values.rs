@@ -1,0 +1,206 @@
+//! The chart's values: their schema, and the document made from it.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+use sluicegate_tests::process::repository;
+use sluicegate_tests_full::chart;
+
+use super::scenes::{self, NAMESPACE};
+
+const SCHEMA: &str = "deploy/helm/sluicegate/values.schema.json";
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+pub fn schema() -> Value {
+    serde_json::from_str(&read(SCHEMA)).expect("a schema")
+}
+
+fn defaults() -> Value {
+    serde_saphyr::from_str(&read("deploy/helm/sluicegate/values.yaml")).expect("values")
+}
+
+/// Compares a file with its expected content, or writes it.
+pub fn is_up_to_date(path: &str, should_be: &str) {
+    if std::env::var_os("SLUICEGATE_WRITE").is_some() {
+        std::fs::write(repository(path), should_be).unwrap();
+    }
+    let is = std::fs::read_to_string(repository(path)).unwrap_or_default();
+    assert!(is == should_be, "{path} is out of date; run: make chart");
+}
+
+#[test]
+fn generated_the_schema_has_the_filters_and_what_must_be_set() {
+    let filters = rewritten(&serde_json::from_str(&read("envoy/sluicegate.schema.json")).unwrap());
+    let mut definitions = filters["$defs"].as_object().expect("definitions").clone();
+    let mut configuration = filters.as_object().unwrap().clone();
+    for field in ["$defs", "$schema", "title"] {
+        configuration.remove(field);
+    }
+    // By default there are none; then the chart names what is missing.
+    configuration.remove("required");
+    // The chart fills it in.
+    let sidecar = definitions["Sidecar"].as_object_mut().unwrap();
+    assert_eq!(sidecar.remove("required"), Some(json!(["cluster"])));
+    let properties = sidecar["properties"].as_object_mut().unwrap();
+    properties.remove("cluster").expect("the sidecar's cluster");
+    definitions.insert("FilterConfiguration".to_owned(), json!(configuration));
+
+    let mut schema = schema();
+    schema["definitions"] = json!(definitions);
+    require(&mut schema, &defaults());
+    is_up_to_date(
+        SCHEMA,
+        &(serde_json::to_string_pretty(&schema).unwrap() + "\n"),
+    );
+}
+
+/// Requires what a template cannot do without, because `null` removes a value's default: closed objects, and single values
+/// with a default. Without a list, an open object, a text or a switch, the chart does as if it were empty.
+fn require(schema: &mut Value, defaults: &Value) {
+    let properties = schema.get_mut("properties");
+    let Some(properties) = properties.and_then(Value::as_object_mut) else {
+        return;
+    };
+    let mut required = Vec::new();
+    for (name, schema) in properties {
+        let default = &defaults[name];
+        require(schema, default);
+        let is_needed = match default {
+            Value::Object(_) => schema["properties"].is_object(),
+            Value::Number(_) | Value::Bool(true) => true,
+            Value::String(text) => !text.is_empty() || name == "kind",
+            _ => false,
+        };
+        if is_needed {
+            required.push(name.clone());
+        }
+    }
+    schema["required"] = json!(required);
+}
+
+/// With definitions where draft 7 of JSON Schema has them.
+fn rewritten(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| match value {
+                Value::String(reference) if name == "$ref" => (
+                    name.clone(),
+                    json!(reference.replace("#/$defs/", "#/definitions/")),
+                ),
+                value => {
+                    // Words that draft 7 does not know would be ignored in silence.
+                    assert!(
+                        !name.starts_with("unevaluated") && name != "prefixItems",
+                        "{name}"
+                    );
+                    (name.clone(), rewritten(value))
+                }
+            });
+            Value::Object(fields.collect())
+        }
+        Value::Array(list) => list.iter().map(rewritten).collect(),
+        value => value.clone(),
+    }
+}
+
+#[test]
+fn generated_the_document_lists_every_value() {
+    let mut page = "# Values of the chart\n\n\
+        `make chart` writes this page from the chart's schema. Helm refuses other values, and values of another type. \
+        `null` is empty, or refused where something must be set.\n\n\
+        | value | meaning | default |\n|---|---|---|\n"
+        .to_owned();
+    let schema = schema();
+    let properties = schema["properties"].as_object().unwrap();
+    rows("", properties, &defaults(), &mut page);
+    is_up_to_date("docs/install/values.md", &page);
+}
+
+/// A row for each value; every value must have a description and a default.
+fn rows(path: &str, properties: &Map<String, Value>, defaults: &Value, page: &mut String) {
+    for (name, schema) in properties {
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        if path == "global" {
+            continue;
+        }
+        let default = &defaults[name];
+        if let Some(inner) = schema["properties"].as_object() {
+            assert_eq!(schema["additionalProperties"], false, "{path} is open");
+            rows(&path, inner, default, page);
+            continue;
+        }
+        assert!(
+            defaults.get(name).is_some(),
+            "{path} has no default in the chart's values"
+        );
+        let meaning = schema["description"].as_str();
+        let meaning = linked(meaning.unwrap_or_else(|| panic!("{path} has no description")));
+        let default = match default {
+            Value::String(text) if text.is_empty() => String::new(),
+            Value::String(text) => format!("`{text}`"),
+            Value::Null => String::new(),
+            Value::Object(fields) if fields.is_empty() => String::new(),
+            Value::Array(list) if list.is_empty() => String::new(),
+            value => format!("`{value}`"),
+        };
+        writeln!(page, "| `{path}` | {meaning} | {default} |").unwrap();
+    }
+}
+
+/// With links to the documents that it names.
+fn linked(text: &str) -> String {
+    let mut words = Vec::new();
+    for word in text.split(' ') {
+        let name = word.trim_end_matches(['.', ')', ',']);
+        let end = &word[name.len()..];
+        let start = name.len() - name.trim_start_matches('(').len();
+        let (open, name) = name.split_at(start);
+        words.push(match name.strip_prefix("docs/") {
+            Some(page) => format!("{open}[{page}](../{page}){end}"),
+            None => word.to_owned(),
+        });
+    }
+    words.join(" ")
+}
+
+#[test]
+fn no_default_is_without_a_schema() {
+    fn names(value: &Value, schema: &Value, path: &str) {
+        let Some(known) = schema["properties"].as_object() else {
+            return;
+        };
+        for (name, value) in value.as_object().expect("an object") {
+            let schema = known.get(name);
+            let schema = schema.unwrap_or_else(|| panic!("{path}.{name} is in no schema"));
+            names(value, schema, &format!("{path}.{name}"));
+        }
+    }
+    names(&defaults(), &schema(), "");
+}
+
+#[test]
+fn numbers_keep_their_digits() {
+    let mut values = scenes::values("istio.yaml");
+    let largest = 9_007_199_254_740_991_u64;
+    values["policy"]["limits"]["per-key"]["windows"][1]["quota"] = json!(largest);
+    values["filter"]["config"]["rules"][0]["checks"][0]["cost"] = json!(12_345_678);
+    let manifests = chart::render(NAMESPACE, &values).unwrap();
+    let policy =
+        &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"]["policy.yaml"];
+    assert!(
+        policy.as_str().unwrap().contains(&largest.to_string()),
+        "{policy}"
+    );
+    let plugin = chart::manifest(&manifests, "WasmPlugin", "sluicegate");
+    assert_eq!(
+        plugin["spec"]["pluginConfig"]["rules"][0]["checks"][0]["cost"],
+        12_345_678
+    );
+}

@@ -1,0 +1,175 @@
+//! A mesh with the chart installed: its clients, its proxies' pods, and upgrades of the release.
+
+use std::path::{Path, PathBuf};
+
+use sluicegate_tests::process::repository;
+
+use crate::cluster::REGISTRY;
+use crate::images::TAG;
+use crate::pods::Pod;
+use crate::tools::Tools;
+use crate::traffic::Clients;
+
+/// The quota in manifests/rules.yaml.
+pub const QUOTA: u64 = 50;
+
+/// The chart.
+pub const CHART: &str = "deploy/helm/sluicegate";
+
+/// The release of the chart, and so the name of its objects.
+pub const RELEASE: &str = "sluicegate";
+
+/// How long an installation may take on a busy machine.
+pub const TIMEOUT: &str = "--timeout=5m";
+
+/// A mesh under test.
+#[derive(Debug)]
+pub struct Mesh {
+    /// As its project writes it.
+    pub name: &'static str,
+    /// Its page of docs/install.
+    pub page: &'static str,
+    /// kubectl and helm.
+    pub tools: Tools,
+    /// The namespace of the release.
+    pub namespace: &'static str,
+    /// The namespace of its Redis.
+    pub redis: &'static str,
+    /// Namespace and selector of the proxies' pods.
+    pub proxies: (&'static str, &'static str),
+    /// The port of Envoy's admin interface in a pod.
+    pub admin_port: u16,
+    /// The object that holds the filter's configuration: KIND/NAME.
+    pub filter: &'static str,
+    /// Who sends requests.
+    pub clients: Clients,
+    /// The quota of the limit in force, for an hour: no window ends during the test.
+    pub quota: u64,
+    /// Values of the release: files, and single values that a scenario has changed.
+    pub release: Release,
+}
+
+impl Mesh {
+    /// The proxies' pods.
+    pub fn pods(&self) -> Vec<Pod> {
+        Pod::list(&self.tools, self.proxies.0, self.proxies.1)
+    }
+
+    /// Changes a value of the release, as `helm upgrade --set-json` does, and keeps the change if that succeeds.
+    pub fn upgrade(&mut self, setting: &str) -> Result<String, String> {
+        let mut changed = self.release.clone();
+        changed.settings.push(setting.to_owned());
+        let output = changed.apply(&self.tools, "upgrade", self.namespace)?;
+        self.release = changed;
+        Ok(output)
+    }
+
+    /// What the filter's object says, without what the API server adds.
+    pub fn filter_object(&self) -> String {
+        let object = self
+            .tools
+            .get(&[self.filter, "--namespace", self.namespace]);
+        let content = object.get("spec").or(object.get("data"));
+        content.expect("an object with content").to_string()
+    }
+}
+
+/// Values of a release.
+#[derive(Clone, Debug)]
+pub struct Release {
+    files: Vec<PathBuf>,
+    settings: Vec<String>,
+}
+
+impl Release {
+    /// Values of the images, the rules and this file of manifests/.
+    pub fn of(folder: &Path, file: &str) -> Self {
+        let files = ["images.yaml", "rules.yaml", file].map(|name| {
+            let path = folder.join(format!("release-{name}"));
+            std::fs::write(&path, manifest(name)).expect("a file of our own");
+            path
+        });
+        Self {
+            files: files.into(),
+            settings: Vec::new(),
+        }
+    }
+
+    /// Installs or upgrades it.
+    pub fn apply(&self, tools: &Tools, verb: &str, namespace: &str) -> Result<String, String> {
+        let chart = repository(CHART).display().to_string();
+        let mut arguments = vec![verb, RELEASE, &chart, "--namespace", namespace, TIMEOUT];
+        let files: Vec<_> = self
+            .files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        for file in &files {
+            arguments.extend(["--values", file]);
+        }
+        for setting in &self.settings {
+            arguments.extend(["--set-json", setting]);
+        }
+        tools.try_helm(&arguments)
+    }
+}
+
+/// A file of manifests/, filled in.
+pub fn manifest(name: &str) -> String {
+    let text =
+        std::fs::read_to_string(repository("tests/full/mesh/manifests").join(name)).expect(name);
+    text.replace("{registry}", REGISTRY).replace("{tag}", TAG)
+}
+
+/// Makes a Redis and an application in a namespace.
+pub fn prepare(tools: &Tools, namespace: &str) {
+    let upstream = repository("deploy/docker/upstream.yaml")
+        .display()
+        .to_string();
+    tools.kubectl(&[
+        "create",
+        "configmap",
+        "upstream",
+        "--namespace",
+        namespace,
+        &format!("--from-file={upstream}"),
+    ]);
+    for name in ["redis", "application"] {
+        tools.apply(namespace, &manifest(&format!("{name}.yaml")));
+    }
+    for name in ["redis", "app"] {
+        wait_for(tools, namespace, &format!("deployment/{name}"));
+    }
+}
+
+/// Takes away what [`prepare`] made; its Services stay.
+pub fn unprepare(tools: &Tools, namespace: &str) {
+    let made = ["deployment/redis", "deployment/app", "configmap/upstream"];
+    tools.kubectl(&[&["delete", "--namespace", namespace], &made[..]].concat());
+}
+
+/// Waits until a Deployment is rolled out.
+pub fn wait_for(tools: &Tools, namespace: &str, deployment: &str) {
+    let arguments = ["rollout", "status", deployment, "--namespace", namespace];
+    tools.kubectl(&[&arguments[..], &[TIMEOUT]].concat());
+}
+
+/// The address in the cluster of a Service: a name, or a selector that selects one.
+pub fn address(tools: &Tools, namespace: &str, service: &[&str]) -> String {
+    let found = tools.get(&[&["service", "--namespace", namespace], service].concat());
+    let service = found.pointer("/items/0").unwrap_or(&found);
+    let address = service["spec"]["clusterIP"].as_str();
+    address.expect("a Service with an address").to_owned()
+}
+
+/// Replaces the proxies' pods, so that they start with the policy of now: the kubelet would take a minute to tell them.
+pub fn replace_pods(tools: &Tools, namespace: &str, selector: &str, deployment: &str) {
+    delete_pods(tools, namespace, selector);
+    wait_for(tools, namespace, deployment);
+}
+
+/// Deletes pods, so that others take their place.
+pub fn delete_pods(tools: &Tools, namespace: &str, selector: &str) {
+    let pods = ["delete", "pods", "--namespace", namespace];
+    tools.kubectl(&[&pods[..], &["--selector", selector]].concat());
+}

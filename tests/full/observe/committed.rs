@@ -1,0 +1,154 @@
+//! The committed dashboards match their description and meet the rules for panels and queries.
+//! `SLUICEGATE_WRITE=1 cargo test -p sluicegate-tests --test observe committed` regenerates the dashboards.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use sluicegate_tests::process::repository;
+
+use super::description::Description;
+use super::grafana::files;
+
+/// Every metric name in a query or a file of rules.
+pub fn metrics(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
+    let ours = words.filter(|word| {
+        word.starts_with("sluicegate_")
+            || word.starts_with("process_")
+            || word.starts_with("envoy_wasm")
+    });
+    ours.map(str::to_owned).collect()
+}
+
+/// Every panel of a dashboard except row headings.
+pub fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
+    let all = dashboard["panels"].as_array().unwrap().iter();
+    all.filter(|panel| panel["type"] != "row")
+}
+
+/// Every query of a dashboard.
+fn queries(dashboard: &Value) -> impl Iterator<Item = &str> {
+    panels(dashboard)
+        .flat_map(|panel| panel["targets"].as_array().unwrap())
+        .map(|target| target["expr"].as_str().unwrap())
+}
+
+#[test]
+fn the_committed_dashboards_match_the_description() {
+    for (path, made) in files(&Description::read()) {
+        let text = serde_json::to_string_pretty(&made).unwrap() + "\n";
+        let file = repository(&path);
+        if std::env::var_os("SLUICEGATE_WRITE").is_some() {
+            std::fs::write(&file, &text).unwrap();
+        }
+        let is = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            is == text,
+            "{path} does not match deploy/grafana/dashboards.yaml: `make dashboards` regenerates it"
+        );
+    }
+}
+
+#[test]
+fn every_panel_has_a_description_and_a_title_and_position_of_its_own() {
+    for (path, page) in files(&Description::read()) {
+        let mut taken = BTreeSet::new();
+        for panel in page["panels"].as_array().unwrap() {
+            let title = panel["title"].as_str().unwrap();
+            let at = |field: &str| panel["gridPos"][field].as_u64().unwrap();
+            assert!(at("x") + at("w") <= 24, "{path}: {title}");
+            for x in at("x")..at("x") + at("w") {
+                for y in at("y")..at("y") + at("h") {
+                    assert!(
+                        taken.insert((x, y)),
+                        "{path}: {title} overlaps another panel"
+                    );
+                }
+            }
+        }
+        let mut titles = BTreeSet::new();
+        for panel in panels(&page) {
+            let title = panel["title"].as_str().unwrap();
+            assert!(
+                titles.insert(title),
+                "{path}: two panels are called {title}"
+            );
+            let says = panel["description"].as_str().unwrap();
+            assert!(says.ends_with('.'), "{path}: {}", panel["title"]);
+        }
+    }
+}
+
+#[test]
+fn every_query_uses_the_variables_at_the_top() {
+    for (path, page) in files(&Description::read()) {
+        for query in queries(&page) {
+            let chosen = query.contains("=~\"$namespace\"") || query.contains("ALERTS{");
+            assert!(chosen, "{path}: {query}");
+        }
+    }
+}
+
+#[test]
+fn every_metric_in_a_query_is_documented() {
+    let counters = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
+    let reference = std::fs::read_to_string(repository("docs/metrics.md")).unwrap();
+    let mut asked = BTreeSet::new();
+    for file in ["recording.yml", "alerts.yml"] {
+        let path = repository("deploy/prometheus").join(file);
+        asked.extend(metrics(&std::fs::read_to_string(path).unwrap()));
+    }
+    for (_, page) in files(&Description::read()) {
+        asked.extend(queries(&page).flat_map(metrics));
+    }
+    assert!(asked.len() > 25, "{asked:?}");
+    for name in asked {
+        let has = |page: &str, name: &str| page.contains(&format!("`{name}`"));
+        let known = has(&reference, family(&name))
+            || has(&counters, &counter(&name))
+            || has(&counters, &name);
+        assert!(
+            known,
+            "neither docs/metrics.md nor docs/filter.md has {name}"
+        );
+    }
+}
+
+/// The name of the family that a histogram's series belongs to.
+fn family(name: &str) -> &str {
+    let parts = ["_bucket", "_sum", "_count"];
+    parts
+        .iter()
+        .find_map(|part| name.strip_suffix(part))
+        .unwrap_or(name)
+}
+
+/// What docs/filter.md calls a counter of the filter.
+fn counter(name: &str) -> String {
+    let name = name.strip_prefix("sluicegate_").unwrap_or(name);
+    match name.strip_prefix("rule_") {
+        Some(rest) if rest.starts_with("limit_") => {
+            format!("rule=.=RULE;.;limit=.=LIMIT;.;rule_{rest}")
+        }
+        Some(rest) => format!("rule=.=RULE;.;rule_{rest}"),
+        None => name.to_owned(),
+    }
+}
+
+#[test]
+fn grafanas_provisioning_matches_prometheus_and_the_dashboards() {
+    let read = |path: &str| -> Value {
+        let text = std::fs::read_to_string(repository(path)).unwrap();
+        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let sources = read("deploy/grafana/provisioning/datasources/prometheus.yml");
+    let prometheus = read("deploy/prometheus/prometheus.yml");
+    // Grafana computes $__rate_interval from it; a wrong value makes charts empty.
+    assert_eq!(
+        sources["datasources"][0]["jsonData"]["timeInterval"],
+        prometheus["global"]["scrape_interval"]
+    );
+    assert_eq!(sources["datasources"][0]["type"], "prometheus");
+    let providers = read("deploy/grafana/provisioning/dashboards/sluicegate.yml");
+    assert_eq!(providers["providers"][0]["type"], "file");
+}

@@ -1,0 +1,157 @@
+//! promtool's checks of the rules, and what every alert must have.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::Value;
+use sluicegate_tests::process::repository;
+
+use super::description::Description;
+use super::grafana::files;
+
+const FILES: [&str; 2] = ["recording.yml", "alerts.yml"];
+
+fn promtool(arguments: &[&str]) {
+    let output = Command::new("promtool")
+        .args(arguments)
+        .current_dir(repository("deploy/prometheus"))
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start promtool: {error}; install it: tests/setup"));
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "promtool {arguments:?}:\n{printed}"
+    );
+}
+
+fn read(file: &str) -> Value {
+    let text = std::fs::read_to_string(repository("deploy/prometheus").join(file)).unwrap();
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Every rule of a file.
+fn rules(file: &str) -> Vec<Value> {
+    let groups = read(file)["groups"].take();
+    let groups = groups.as_array().unwrap().iter();
+    groups
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .collect()
+}
+
+fn alerts() -> Vec<Value> {
+    let alerts = rules("alerts.yml");
+    assert!(alerts.iter().all(|rule| rule["alert"].is_string()));
+    alerts
+}
+
+#[test]
+fn promtool_accepts_the_configuration_and_the_rules() {
+    promtool(&["check", "config", "prometheus.yml"]);
+    promtool(&[
+        "check",
+        "rules",
+        "--lint=all",
+        "--lint-fatal",
+        FILES[0],
+        FILES[1],
+    ]);
+}
+
+#[test]
+fn alerts_fire_when_they_should_and_only_then() {
+    promtool(&["test", "rules", "alerts_test.yml"]);
+}
+
+#[test]
+fn every_alert_has_a_test_case_that_fires_and_one_that_does_not() {
+    let tests = read("alerts_test.yml");
+    let tests = tests["tests"].as_array().unwrap().iter();
+    let cases: Vec<_> = tests
+        .filter_map(|test| test["alert_rule_test"].as_array())
+        .flatten()
+        .collect();
+    for alert in alerts() {
+        let name = &alert["alert"];
+        let fires = |case: &&&Value| case["exp_alerts"].is_array();
+        let of_it = || cases.iter().filter(|case| case["alertname"] == *name);
+        assert!(of_it().any(|case| fires(&case)), "{name} never fires");
+        assert!(of_it().any(|case| !fires(&case)), "{name} is never silent");
+    }
+}
+
+#[test]
+fn every_alert_has_a_section_in_the_runbook() {
+    let runbook = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        let severity = alert["labels"]["severity"].as_str();
+        assert!(matches!(severity, Some("critical" | "warning")), "{name}");
+        for text in ["summary", "description"] {
+            assert!(alert["annotations"][text].is_string(), "{name}: {text}");
+        }
+        let link = format!("docs/runbook.md#{}", name.to_lowercase());
+        assert_eq!(alert["annotations"]["runbook_url"], link);
+        let (_, section) = runbook
+            .split_once(&format!("\n## {name}\n"))
+            .unwrap_or_else(|| panic!("docs/runbook.md has no section {name}"));
+        let section = section.split("\n## ").next().unwrap();
+        for part in ["**What it means.**", "**Check.**", "**Do.**"] {
+            assert!(section.contains(part), "docs/runbook.md: {name}: {part}");
+        }
+    }
+    let sections = runbook.matches("\n## Sluicegate").count();
+    assert_eq!(
+        sections,
+        alerts().len(),
+        "sections of alerts that no longer exist"
+    );
+}
+
+/// The runbook's commands ask one sidecar and one Envoy: an alert about a rule, a limit or a configuration names neither.
+#[test]
+fn an_alert_without_an_instance_has_a_query_that_leads_to_instances() {
+    let runbook = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
+    let tests = read("alerts_test.yml");
+    let tests = tests["tests"].as_array().unwrap().iter();
+    let cases = tests.filter_map(|test| test["alert_rule_test"].as_array());
+    let mut without = BTreeSet::new();
+    for case in cases.flatten() {
+        for alert in case["exp_alerts"].as_array().into_iter().flatten() {
+            let labels = alert["exp_labels"].as_object().unwrap();
+            // If there is no target at all, no query finds one.
+            let is_about = |label: &&str| labels.contains_key(*label);
+            let is_about_many = ["rule", "limit", "configuration"].iter().any(is_about);
+            if is_about_many && !labels.contains_key("instance") {
+                without.insert(case["alertname"].as_str().unwrap());
+            }
+        }
+    }
+    assert!(without.len() >= 7, "{without:?}");
+    for name in without {
+        let (_, section) = runbook.split_once(&format!("\n## {name}\n")).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let mut queries = section.split("```promql\n").skip(1);
+        assert!(
+            queries.any(|query| query.contains("by (namespace, instance")),
+            "docs/runbook.md: {name} has no query for its instances"
+        );
+    }
+}
+
+#[test]
+fn every_recording_rule_is_used() {
+    let alerts = alerts();
+    let recorded = rules("recording.yml");
+    let dashboards = files(&Description::read());
+    for rule in &recorded {
+        let name = rule["record"].as_str().unwrap();
+        let users = alerts.iter().chain(&recorded);
+        let used = users
+            .map(|user| user["expr"].as_str().unwrap())
+            .any(|expr| expr.contains(name));
+        let shown = dashboards
+            .iter()
+            .any(|(_, page)| page.to_string().contains(name));
+        assert!(used || shown, "{name} is unused");
+    }
+}

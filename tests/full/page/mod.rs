@@ -1,0 +1,162 @@
+//! The live page in a real browser on a real chain: this file starts Envoy, sidecar, Redis and traffic. `run.py` drives
+//! Chromium, checks what the page shows, and asks this file line by line to change the chain.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+mod traffic;
+mod wire;
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+use sluicegate_tests::client::{client, post};
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::process::repository;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::upstream;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+
+use self::traffic::Traffic;
+
+/// Time limit of all steps together, which normally take two minutes.
+const PATIENCE: Duration = Duration::from_secs(360);
+
+/// The abusive client exceeds the first limit, no client the second, and only "deny strict" uses the third. `store_timeout` is short, because the page
+/// shows an outage only after it.
+fn policy(redis: &str, quota: u64) -> String {
+    format!(
+        "store: {redis}\nstore_timeout: 250ms\nlimits:\n\
+         \x20 per-client:\n    algorithm: sliding_log\n    when_store_is_down: deny\n    windows: [{{ quota: {quota}, per: 2s }}, {{ quota: 100000, per: 1h }}]\n\
+         \x20 search:\n    algorithm: token_bucket\n    when_store_is_down: deny\n    windows: [{{ quota: 1000, per: 1s, burst: 2000 }}]\n\
+         \x20 strict:\n    algorithm: sliding_log\n    when_store_is_down: deny\n    windows: [{{ quota: 1, per: 1h }}]\n"
+    )
+}
+
+fn plugin() -> Value {
+    let key = json!([{ "header": "x-api-key" }]);
+    json!({ "sidecar": { "cluster": "sluicegate", "timeout": "1s" }, "rules": [
+        { "name": "clients", "checks": [{ "limit": "per-client", "key": key }], "when_unavailable": "allow" },
+        { "name": "search", "match": { "path_prefix": "/search" },
+          "checks": [{ "limit": "search", "key": key }], "when_unavailable": "deny" },
+    ] })
+}
+
+/// Asks the sidecar for two units of a limit, without an Envoy.
+async fn decide(sidecar: &Sidecar, limit: &str) -> Value {
+    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let check = json!({ "checks": [{ "limit": limit, "key": "k" }] });
+    let (_, answer) = post(&url, json!({ "decisions": [check, check] }).to_string()).await;
+    serde_json::from_str(&answer).unwrap()
+}
+
+/// All viewers that the sidecar allows beside the page. Others may still be leaving.
+async fn crowd(sidecar: &Sidecar) -> Vec<Response> {
+    let url = format!("http://127.0.0.1:{}/page/stream", sidecar.admin_port);
+    let mut viewers = Vec::new();
+    while viewers.len() < wire::MAX_VIEWERS - 1 {
+        let viewer = client().get(&url).send().await.unwrap();
+        if viewer.status() == 200 {
+            viewers.push(viewer);
+        } else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    viewers
+}
+
+/// Adds two events for each override that is set and removed.
+async fn set_and_remove_overrides(sidecar: &Sidecar) {
+    let quota = json!({ "limit": "strict", "key": "k", "quota": 2 }).to_string();
+    let none = json!({ "limit": "strict", "key": "k" }).to_string();
+    for _ in 0..10 {
+        for (method, body) in [(Method::PUT, &quota), (Method::DELETE, &none)] {
+            let (status, answer) = sidecar.change_override(method, body.clone()).await;
+            assert_eq!(status, 200, "{answer}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_shows_an_engineer_what_happens() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redis = Redis::start().await;
+    let mut sidecar = Sidecar::start(&policy(&redis.url(), traffic::QUOTA), folder.path()).await;
+    let upstream = upstream::start().await;
+    let envoy = Envoy::asking(sidecar.port)
+        .upstream(upstream)
+        .plugin(plugin())
+        .start(folder.path())
+        .await;
+    let mut traffic = Traffic::default();
+    let mut quota = traffic::QUOTA;
+    let mut viewers = Vec::new();
+
+    let mut browser = Command::new(repository(".tools/browser/bin/python"))
+        .arg(repository("tests/full/page/run.py"))
+        .arg(format!("http://127.0.0.1:{}/", sidecar.admin_port))
+        .arg(repository("target/page"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("cannot start the browser's Python: {error}; install it: tests/setup")
+        });
+    let mut answers = browser.stdin.take().unwrap();
+    let mut asked = BufReader::new(browser.stdout.take().unwrap()).lines();
+
+    let looked = async {
+        while let Some(line) = asked.next_line().await.unwrap() {
+            let mut answer = json!(null);
+            match line.as_str() {
+                "attack" => traffic.attack(envoy.url("/search")),
+                "calm" => traffic.calm(envoy.url("/search")),
+                "stop traffic" => traffic.stop(),
+                "count" => answer = traffic.count(),
+                "kill redis" => redis.kill(),
+                "start redis" => redis.restart().await,
+                "kill sidecar" => sidecar.kill(),
+                "start sidecar" => sidecar.restart().await,
+                "stop sidecar" => sidecar.signal("STOP"),
+                "continue sidecar" => sidecar.signal("CONT"),
+                "deny strict" => answer = decide(&sidecar, "strict").await,
+                "unknown limit" => answer = decide(&sidecar, "nowhere").await,
+                "change overrides" => set_and_remove_overrides(&sidecar).await,
+                "crowd" => viewers = crowd(&sidecar).await,
+                "leave" => viewers.clear(),
+                "signal sidecar" => {
+                    sidecar.signal("TERM");
+                    sidecar.wait().await;
+                }
+                "good policy" => {
+                    quota += 1;
+                    std::fs::write(&sidecar.policy, policy(&redis.url(), quota)).unwrap();
+                }
+                // Shown as markup, this name would run as a script.
+                "hostile policy" => {
+                    let text = "limits: { '<img src=x onerror=document.title=666>': { algorithm: sliding_log, windows: [] } }";
+                    std::fs::write(&sidecar.policy, text).unwrap();
+                }
+                line => {
+                    println!("{line}");
+                    continue;
+                }
+            }
+            let answer = format!("{answer}\n");
+            answers.write_all(answer.as_bytes()).await.unwrap();
+        }
+        browser.wait().await.unwrap()
+    };
+    let status = tokio::time::timeout(PATIENCE, looked).await;
+    let status = status.expect("the browser finishes in time");
+    assert!(status.success(), "run.py: see above; {status}");
+}

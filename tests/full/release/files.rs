@@ -1,0 +1,193 @@
+//! Checksums, the archives' members, the programs, bills of materials, licences.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use sluicegate_tests::process::repository;
+
+use super::artifacts::{ARCHITECTURES, VERSION, artifact, emulated, run, tool, unpack};
+
+#[test]
+fn every_file_has_a_checksum_and_matches_it() {
+    let sums = artifact("SHA256SUMS");
+    let folder = sums.parent().unwrap();
+    run(Command::new("sha256sum")
+        .args(["--check", "--strict", "SHA256SUMS"])
+        .current_dir(folder));
+    let text = std::fs::read_to_string(&sums).unwrap();
+    let listed: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| Some(line.split_once("  ")?.1.to_owned()))
+        .chain(["SHA256SUMS".to_owned()])
+        .collect();
+    let present: BTreeSet<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(listed, present);
+}
+
+#[test]
+fn the_program_of_each_archive_is_static_stripped_and_of_this_version() {
+    for (architecture, machine) in ARCHITECTURES {
+        let name = format!("sluicegate-{VERSION}-linux-{architecture}");
+        let folder = tempfile::tempdir().unwrap();
+        unpack(&artifact(&format!("{name}.tar.gz")), folder.path());
+        let folder = folder.path().join(name);
+        let program = folder.join("sluicegate");
+        assert_eq!(
+            emulated(machine, &program, "--version"),
+            format!("sluicegate {VERSION}\n")
+        );
+        let elf = run(Command::new("readelf")
+            .args(["--wide", "--program-headers", "--sections", "--dynamic"])
+            .arg(&program)
+            .env("LC_ALL", "C"));
+        for unwanted in ["INTERP", "(NEEDED)", ".symtab", ".debug_"] {
+            assert!(!elf.contains(unwanted), "{architecture}: {unwanted}");
+        }
+        names_nothing_of_this_machine(&program);
+        for file in [
+            "LICENSE",
+            "LGPL-2.1",
+            "sidecar-licences.txt",
+            "filter-licences.txt",
+            "sluicegate.wasm",
+            "systemd/sluicegate.service",
+            "policy.yaml",
+            "envoy.yaml",
+            "completions/sluicegate.bash",
+            "completions/_sluicegate",
+            "completions/sluicegate.fish",
+            "man/sluicegate.1",
+            "man/sluicegate-serve.1",
+            "man/sluicegate-override.1",
+        ] {
+            let length = std::fs::metadata(folder.join(file)).map(|file| file.len());
+            assert!(length.is_ok_and(|length| length > 0), "{file}");
+        }
+    }
+}
+
+#[test]
+fn the_filter_names_nothing_of_this_machine() {
+    let filter = artifact("sluicegate-VERSION.wasm");
+    assert!(std::fs::read(&filter).unwrap().starts_with(b"\0asm"));
+    names_nothing_of_this_machine(&filter);
+}
+
+/// A path of the builder's would make the bytes depend on it.
+fn names_nothing_of_this_machine(file: &Path) {
+    let bytes = std::fs::read(file).unwrap();
+    let home = std::env::var("HOME").unwrap();
+    let repository = repository("").canonicalize().unwrap();
+    for path in [repository.to_str().unwrap(), &format!("{home}/.cargo")] {
+        let found = bytes
+            .windows(path.len())
+            .any(|part| part == path.as_bytes());
+        assert!(!found, "{} contains {path}", file.display());
+    }
+}
+
+#[test]
+fn the_bills_of_materials_list_what_cargo_locks() {
+    for (file, dependency, others) in [
+        ("sluicegate-VERSION.cdx.json", "redis", "proxy-wasm"),
+        ("sluicegate-filter-VERSION.cdx.json", "proxy-wasm", "redis"),
+    ] {
+        let text = std::fs::read_to_string(artifact(file)).unwrap();
+        let bill: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(bill["bomFormat"], "CycloneDX");
+        assert_eq!(bill["metadata"]["component"]["version"], VERSION);
+        let names: BTreeSet<_> = bill["components"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|component| component["name"].as_str().unwrap())
+            .collect();
+        assert!(names.contains(dependency), "{file}: {names:?}");
+        assert!(!names.contains(others), "{file}: {names:?}");
+        assert!(!names.contains("plotters"), "{file}: a test's dependency");
+        let root = repository("").canonicalize().unwrap();
+        assert!(!text.contains(root.to_str().unwrap()), "{file}");
+    }
+}
+
+/// The bill may list more: the tool counts what other packages of the workspace enable too.
+#[test]
+fn every_package_with_a_licence_is_in_the_bill_of_materials() {
+    for program in ["sluicegate", "sluicegate-filter"] {
+        let bill = artifact(&format!("{program}-VERSION.cdx.json"));
+        let bill: Value = serde_json::from_str(&std::fs::read_to_string(bill).unwrap()).unwrap();
+        let listed: BTreeSet<_> = bill["components"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|part| {
+                let field = |name: &str| part[name].as_str().unwrap();
+                format!("{} {}", field("name"), field("version"))
+            })
+            .collect();
+        let licences = artifact(&format!("{program}-VERSION-licences.txt"));
+        let licences = std::fs::read_to_string(licences).unwrap();
+        let mut seen = 0;
+        for block in licences.split(", used by:\n").skip(1) {
+            for line in block.lines().take_while(|line| !line.is_empty()) {
+                let package = line.trim().split(',').next().unwrap_or_default();
+                assert!(listed.contains(package), "{program}: {package}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 20, "{program}: {seen}");
+    }
+}
+
+/// With the test's profile, whose packages are compiled already.
+#[test]
+fn cargo_installs_the_sidecar_from_a_checkout() {
+    let root = tempfile::tempdir().unwrap();
+    run(Command::new("cargo")
+        .args(["install", "--quiet", "--debug", "--locked", "--path"])
+        .arg(repository("sidecar"))
+        .arg("--root")
+        .arg(root.path()));
+    let program = root.path().join("bin/sluicegate");
+    assert_eq!(
+        run(Command::new(program).arg("--version")),
+        format!("sluicegate {VERSION}\n")
+    );
+}
+
+#[test]
+fn the_chart_is_of_this_version() {
+    let chart = run(tool("helm")
+        .args(["show", "chart"])
+        .arg(artifact("sluicegate-VERSION.tgz")));
+    for line in [
+        format!("version: {VERSION}"),
+        format!("appVersion: {VERSION}"),
+    ] {
+        let same = |text: &str| text.replace('"', "") == line;
+        assert!(chart.lines().any(same), "{line}\n{chart}");
+    }
+}
+
+#[test]
+fn the_dashboards_are_those_of_the_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    unpack(
+        &artifact("sluicegate-dashboards-VERSION.tar.gz"),
+        folder.path(),
+    );
+    let folder = folder
+        .path()
+        .join(format!("sluicegate-dashboards-{VERSION}"));
+    for part in ["grafana", "prometheus"] {
+        run(Command::new("diff")
+            .arg("--recursive")
+            .arg(repository("deploy").join(part))
+            .arg(folder.join(part)));
+    }
+}

@@ -1,0 +1,249 @@
+//! The images: pushed to a registry and pulled back; user, entrypoint, size, and the program on the image's files alone.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use sluicegate_tests::process::{Process, free_port, repository};
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests_full::identity::Identities;
+
+use super::artifacts::{ARCHITECTURES, VERSION, artifact, emulated, run, tool, unpack};
+
+/// The largest compressed size of a sidecar's image.
+const LARGEST: u64 = 20_000_000;
+
+/// Debian's registry with the release in it.
+struct Registry {
+    address: String,
+    _process: Process,
+    _folder: tempfile::TempDir,
+}
+
+impl Registry {
+    async fn with_the_release() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("127.0.0.1:{}", free_port());
+        let config = json!({
+            "version": 0.1,
+            "storage": { "filesystem": { "rootdirectory": folder.path().join("data") } },
+            "http": { "addr": address },
+        });
+        let file = folder.path().join("registry.yml");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let mut process = Process::start(
+            Command::new("docker-registry").arg("serve").arg(&file),
+            &folder.path().join("log"),
+            "install it: tests/setup release",
+        );
+        process
+            .wait_until("the registry", || async {
+                tokio::net::TcpStream::connect(&address).await.is_ok()
+            })
+            .await;
+        artifact("SHA256SUMS");
+        run(Command::new(repository("deploy/release/publish")).arg(&address));
+        Self {
+            address,
+            _process: process,
+            _folder: folder,
+        }
+    }
+
+    fn crane(&self, arguments: &[&str], image: &str) -> String {
+        let reference = format!("{}/{image}:{VERSION}", self.address);
+        run(tool("crane").args(arguments).arg(reference))
+    }
+
+    fn json(&self, arguments: &[&str], image: &str) -> Value {
+        serde_json::from_str(&self.crane(arguments, image)).unwrap()
+    }
+
+    /// The files of an image, in a folder.
+    fn export(&self, platform: &str, image: &str, folder: &Path) {
+        let archive = folder.with_extension("tar");
+        let reference = format!("{}/{image}:{VERSION}", self.address);
+        run(tool("crane")
+            .args(["export", "--platform", platform, &reference])
+            .arg(&archive));
+        unpack(&archive, folder);
+    }
+}
+
+#[tokio::test]
+async fn the_sidecars_image_is_small_and_runs_as_nobody_in_particular() {
+    let registry = Registry::with_the_release().await;
+    let index = registry.json(&["manifest"], "sluicegate");
+    assert_eq!(index["manifests"].as_array().unwrap().len(), 2, "{index}");
+    for (architecture, machine) in ARCHITECTURES {
+        let platform = format!("linux/{architecture}");
+        let all = registry.json(&["config", "--platform", &platform], "sluicegate");
+        let config = &all["config"];
+        assert_eq!(all["architecture"], *architecture);
+        assert_eq!(config["User"], "65532:65532");
+        assert_eq!(config["Entrypoint"], json!(["/usr/local/bin/sluicegate"]));
+        assert_eq!(
+            config["Labels"]["org.opencontainers.image.version"],
+            VERSION
+        );
+        for label in ["source", "revision", "licenses", "created", "title"] {
+            let label = format!("org.opencontainers.image.{label}");
+            assert!(config["Labels"][&label].is_string(), "{label}");
+        }
+        let manifest = registry.json(&["manifest", "--platform", &platform], "sluicegate");
+        let layers = manifest["layers"].as_array().unwrap();
+        let size: u64 = layers
+            .iter()
+            .map(|layer| layer["size"].as_u64().unwrap())
+            .sum();
+        println!("{platform}: {size} bytes");
+        assert!(size < LARGEST, "{size}");
+
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        registry.export(&platform, "sluicegate", &root);
+        only_root_writes(&root);
+        let program = root.join("usr/local/bin/sluicegate");
+        assert_eq!(
+            emulated(machine, &program, "--version"),
+            format!("sluicegate {VERSION}\n")
+        );
+    }
+}
+
+/// No file has another owner, more rights than it needs, or a name that a shell or a package manager has.
+fn only_root_writes(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = path.symlink_metadata().unwrap();
+        assert_eq!(
+            (metadata.uid(), metadata.gid()),
+            (0, 0),
+            "{}",
+            path.display()
+        );
+        let mode = metadata.permissions().mode() & 0o7777;
+        assert_eq!(mode & 0o7022, 0, "{}: {mode:o}", path.display());
+        if metadata.is_dir() {
+            only_root_writes(&path);
+        } else if mode & 0o111 != 0 {
+            assert!(
+                path.ends_with("usr/local/bin/sluicegate"),
+                "{}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_image_has_what_the_sidecar_needs_of_a_system() {
+    let registry = Registry::with_the_release().await;
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    let architecture = ARCHITECTURES
+        .iter()
+        .find(|(_, machine)| *machine == std::env::consts::ARCH);
+    let platform = format!("linux/{}", architecture.unwrap().0);
+    registry.export(&platform, "sluicegate", &root);
+    // What a container's runtime adds.
+    let name = "redis.example";
+    std::fs::write(
+        root.join("etc/hosts"),
+        format!("127.0.0.1 {name} localhost\n"),
+    )
+    .unwrap();
+    let policy =
+        "limits: { jobs: { algorithm: fixed_window, windows: [{ quota: 9, per: 1h }] } }\n";
+    std::fs::write(
+        root.join("policy.yaml"),
+        format!("store: redis://overridden\n{policy}"),
+    )
+    .unwrap();
+    let decide = |store: String| {
+        let mut command = Command::new("chroot");
+        command
+            .args(["--userspec=65532:65532"])
+            .arg(&root)
+            .args(["/usr/local/bin/sluicegate", "decide", "--limit=jobs"])
+            .args(["--key=k", "--policy=/policy.yaml", "--store", &store])
+            .output()
+            .unwrap()
+    };
+
+    // A name: the C library resolves it without the files of another system.
+    let redis = Redis::start().await;
+    let answer = decide(format!("redis://{name}:{}", redis.port()));
+    assert!(answer.status.success(), "{answer:?}");
+
+    // TLS: the authorities are in the file that the image has, and no others.
+    let tls = free_port().to_string();
+    let identities = tempfile::tempdir().unwrap();
+    Identities::new(identities.path(), "spiffe://unused", "unused", "unused");
+    let file = |name: &str| identities.path().join(name).display().to_string();
+    let _server = Redis::start_with(&[
+        "--tls-port",
+        &tls,
+        "--tls-cert-file",
+        &file("server.pem"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-auth-clients",
+        "no",
+    ])
+    .await;
+    let store = format!("rediss://localhost:{tls}");
+    let refused = decide(store.clone());
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && text.contains("UnknownIssuer"),
+        "{refused:?}"
+    );
+    let authorities = root.join("etc/ssl/certs/ca-certificates.crt");
+    let public = std::fs::read_to_string(&authorities).unwrap();
+    assert!(public.matches("BEGIN CERTIFICATE").count() > 100);
+    let own = std::fs::read_to_string(identities.path().join("authority.pem")).unwrap();
+    std::fs::write(&authorities, format!("{public}\n{own}")).unwrap();
+    let answer = decide(store);
+    assert!(answer.status.success(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_filters_image_is_what_istio_and_envoy_gateway_pull() {
+    let registry = Registry::with_the_release().await;
+    let manifest = registry.json(&["manifest"], "sluicegate-filter");
+    assert_eq!(
+        manifest["mediaType"],
+        "application/vnd.oci.image.manifest.v1+json"
+    );
+    let layers = manifest["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 1, "{manifest}");
+    assert_eq!(
+        layers[0]["mediaType"],
+        "application/vnd.oci.image.layer.v1.tar+gzip"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    registry.export("all", "sluicegate-filter", &root);
+    assert_eq!(
+        std::fs::read(root.join("plugin.wasm")).unwrap(),
+        std::fs::read(artifact("sluicegate-VERSION.wasm")).unwrap()
+    );
+}
+
+#[tokio::test]
+async fn the_chart_comes_from_the_registry() {
+    let registry = Registry::with_the_release().await;
+    let folder = tempfile::tempdir().unwrap();
+    run(tool("helm")
+        .args(["pull", "--plain-http", "--version", VERSION])
+        .arg(format!("oci://{}/charts/sluicegate", registry.address))
+        .arg("--destination")
+        .arg(folder.path()));
+    let pulled = folder.path().join(format!("sluicegate-{VERSION}.tgz"));
+    assert_eq!(
+        std::fs::read(pulled).unwrap(),
+        std::fs::read(artifact("sluicegate-VERSION.tgz")).unwrap()
+    );
+}
