@@ -18,6 +18,9 @@ pub struct Envoy {
     pub admin_port: u16,
 }
 
+/// Changes a configuration.
+type Patch<'a> = Box<dyn FnOnce(&mut Value) + 'a>;
+
 /// An Envoy that has not started yet: what differs from the example.
 pub struct Planned<'a> {
     example: &'static str,
@@ -25,7 +28,7 @@ pub struct Planned<'a> {
     upstream: Option<u16>,
     plugin: Option<Value>,
     workers: u32,
-    patches: Vec<Box<dyn FnOnce(&mut Value) + 'a>>,
+    patches: Vec<Patch<'a>>,
 }
 
 impl std::fmt::Debug for Planned<'_> {

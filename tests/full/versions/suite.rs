@@ -1,6 +1,5 @@
 //! Parts of the other test binaries, run with another Envoy or another Redis.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,8 +24,8 @@ pub enum Cell {
     Failed(Vec<String>),
 }
 
-/// The test binaries.
-pub struct Suites(BTreeMap<String, PathBuf>);
+/// The binary of the core's tests.
+pub struct Suites(PathBuf);
 
 impl Suites {
     /// Builds them.
@@ -37,18 +36,18 @@ impl Suites {
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--quiet", "--locked", "--no-run"]);
         cargo.args(["-p", "sluicegate-tests", "--message-format=json"]);
-        cargo.args(["--test", "chain", "--test", "store", "--test", "engine"]);
+        cargo.args(["--test", "core", "--no-default-features"]);
         let output = cargo.current_dir(repository("")).output().expect("cargo");
         assert!(output.status.success(), "the tests do not compile");
         let text = String::from_utf8_lossy(&output.stdout);
-        let messages = text
+        let mut messages = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
-        let found = messages.filter_map(|message: Value| {
-            let name = message["target"]["name"].as_str()?.to_owned();
-            Some((name, message["executable"].as_str()?.into()))
+        let found = messages.find_map(|message: Value| {
+            (message["target"]["name"] == "core")
+                .then(|| message["executable"].as_str().map(PathBuf::from))?
         });
-        Self(found.collect())
+        Self(found.expect("cargo names the binary"))
     }
 
     /// Runs a column's tests with a variable that names the program.
@@ -59,10 +58,13 @@ impl Suites {
         let mut passed = 0;
         let mut failed = Vec::new();
         for (suite, names) in column.tests {
-            let binary = self.0.get(*suite).unwrap_or_else(|| panic!("no {suite}"));
-            let mut command = Command::new(binary);
+            let names: Vec<_> = names
+                .iter()
+                .map(|name| format!("{suite}::{name}"))
+                .collect();
+            let mut command = Command::new(&self.0);
             command
-                .args(*names)
+                .args(&names)
                 // Cargo's folder for tests, and two at a time: some start thousands of clients.
                 .current_dir(repository("tests"))
                 .args(["--test-threads", "2"])
@@ -71,15 +73,15 @@ impl Suites {
             let output = command.output().expect("a test binary");
             let text = String::from_utf8_lossy(&output.stdout);
             let ran: Vec<_> = text.lines().filter_map(result).collect();
-            for name in *names {
-                let there = ran.iter().any(|(test, _)| test.starts_with(name));
-                assert!(there, "{suite} has no test {name}:\n{text}");
+            for name in &names {
+                let there = ran.iter().any(|(test, _)| test.starts_with(name.as_str()));
+                assert!(there, "there is no test {name}:\n{text}");
             }
             for (test, ok) in ran {
                 if ok {
                     passed += 1;
                 } else {
-                    failed.push(format!("{suite} {test}"));
+                    failed.push(test.to_owned());
                 }
             }
             let crashed = !output.status.success() && failed.is_empty();
