@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::client::client;
 use crate::envoy::Envoy;
+use crate::policy::{Policy, plugin};
 use crate::redis::Redis;
 use crate::sidecar::Sidecar;
 
@@ -55,26 +56,21 @@ impl Run {
 pub async fn bursts_around_an_edge() -> Run {
     let folder = tempfile::tempdir().expect("a folder");
     let redis = Redis::start().await;
-    let limits = ALGORITHMS.map(|algorithm| {
-        format!("  {algorithm}:\n    algorithm: {algorithm}\n    windows: [{{ quota: {QUOTA}, per: {PER_SECONDS}s }}]\n")
-    });
-    let policy = format!(
-        "store: {}\nstore_timeout: 2s\nlimits:\n{}",
-        redis.url(),
-        limits.concat()
-    );
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let per = format!("{PER_SECONDS}s");
+    let policy = ALGORITHMS
+        .into_iter()
+        .fold(Policy::on(redis.url()), |policy, algorithm| {
+            policy.window(algorithm, algorithm, QUOTA, &per)
+        });
+    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
     let rules = ALGORITHMS.map(|algorithm| {
         json!({
             "name": algorithm, "match": { "path_prefix": format!("/{algorithm}") },
             "checks": [{ "limit": algorithm, "key": [{ "constant": "everyone" }] }], "when_unavailable": "deny",
         })
     });
-    let plugin = json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules });
-    let envoy = Envoy::asking(sidecar.port)
-        .plugin(plugin)
-        .start(folder.path())
-        .await;
+    let planned = Envoy::asking(sidecar.port).plugin(plugin(json!(rules)));
+    let envoy = planned.start(folder.path()).await;
 
     let now = || {
         SystemTime::now()
@@ -91,11 +87,8 @@ pub async fn bursts_around_an_edge() -> Run {
         tokio::time::sleep(Duration::from_secs_f64((start - now()).max(0.0))).await;
         for _ in 0..QUOTA {
             for algorithm in ALGORITHMS {
-                let answer = client
-                    .get(envoy.url(&format!("/{algorithm}")))
-                    .send()
-                    .await
-                    .expect("an answer");
+                let url = envoy.url(&format!("/{algorithm}"));
+                let answer = client.get(url).send().await.expect("an answer");
                 let admitted = match answer.status().as_u16() {
                     200 => true,
                     429 => false,
