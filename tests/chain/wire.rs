@@ -160,7 +160,7 @@ fn an_invalid_policy_ends_the_command_before_a_port_is_bound() {
     let said = String::from_utf8_lossy(&output.stderr);
     for name in [
         "policy.yaml",
-        "line 6",
+        "line 4",
         "`per-key`",
         "window 1",
         "`quota` is 0",
