@@ -1,21 +1,18 @@
 //! Clients who use what they may send to get around a limit, to make it costly, or to write where they must not.
 
-use std::time::Instant;
-
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate_protocol::{FILTER_HEADER, FilterInfo};
-use sluicegate_tests::client::{client, get, post};
-use sluicegate_tests::envoy::{MANAGER, at};
+use sluicegate_tests::client::{client, get};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::token::{jwt_authn, token};
 use sluicegate_tests::wire::Wire;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use super::sources::Recorded;
-use super::support::{Chain, per_key, plugin, policy};
+use super::support::{
+    Chain, decided, filters, peek, per_key, plugin, policy, question, sent, take,
+};
 
 /// A denial is cached for its costs only, so each cost has a question of its own; but not each request.
 #[tokio::test(flavor = "multi_thread")]
@@ -31,30 +28,17 @@ async fn costs_that_alternate_ask_redis_once_for_each_of_them() {
         plugin(rules),
     )
     .await;
-    let (client, url) = (client(), chain.envoy.url("/"));
     let ask = async |cost: u64| {
-        let request = client.get(&url).header("x-api-key", "k");
-        let answer = request.header("x-cost", cost).send().await.unwrap();
-        answer.status().as_u16()
+        let fields = [("x-api-key", "k"), ("x-cost", &cost.to_string())];
+        chain.envoy.get("/", &fields).await.status().as_u16()
     };
     assert_eq!(ask(COSTS).await, 200);
-    let before = chain.redis.script_calls().await;
-    let began = Instant::now();
     for number in 0..500 {
         let cost = number % COSTS + 1;
         assert_eq!(ask(cost).await, 429, "cost {cost}");
     }
-    let denied = chain
-        .sidecar
-        .metric(r#"sluicegate_decisions_total{limit="per-key",source="store",verdict="denied"}"#);
-    assert_eq!(denied.await, COSTS as f64);
-    // Redis's own count has what the sidecar tells it of itself, too: some calls a second.
-    let asked = chain.redis.script_calls().await - before;
-    let own = 2 * (began.elapsed().as_secs() + 2);
-    assert!(
-        (COSTS..=COSTS + own).contains(&asked),
-        "{asked} calls, at most {own} of them the sidecar's own"
-    );
+    let denied = decided(&chain.sidecar, "per-key", "store", "denied").await;
+    assert_eq!(denied, COSTS);
 }
 
 /// Tiers by a verified claim: nothing else that a client writes selects one.
@@ -67,11 +51,7 @@ async fn no_header_of_a_client_makes_it_another_tier() {
         "checks": [{ "limit": tiers, "key": [{ "constant": "c" }] }],
         "when_unavailable": "deny",
     }]);
-    let recorded = Recorded::start(rules, |config| {
-        let filters = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
-        filters.insert(0, jwt_authn());
-    })
-    .await;
+    let recorded = Recorded::start(rules, |config| filters(config).insert(0, jwt_authn())).await;
     let asked = async |line: &str| {
         let lines = ["GET / HTTP/1.1", "host: h", line];
         recorded.asked(&lines).await
@@ -98,11 +78,7 @@ async fn no_header_of_a_client_makes_it_another_tier() {
 /// Envoy's own limits are 60 KiB and 100 fields.
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_as_large_and_as_many_as_envoy_takes_are_keys_like_others() {
-    let chain = Chain::start(
-        |store| policy(store, "fixed_window", 1, "1h"),
-        plugin(per_key("deny")),
-    )
-    .await;
+    let chain = Chain::of("sliding_log", 1, "1h").await;
     let mut wire = Wire::new(chain.envoy.port);
     let request = |fields: &str| format!("GET / HTTP/1.1\r\nhost: h\r\n{fields}\r\n").into_bytes();
     let large = "k".repeat(58 << 10);
@@ -129,7 +105,7 @@ async fn headers_as_large_and_as_many_as_envoy_takes_are_keys_like_others() {
     // An empty key is a missing one.
     let missing = wire.exchange(&request("")).await;
     assert_eq!(wire.exchange(&request("x-api-key:\r\n")).await, missing);
-    assert_eq!(chain.envoy.vm_deaths().await, 0, "{}", chain.envoy.log());
+    chain.envoy.is_well().await;
 }
 
 /// Texts that mean something to Redis, to a log, to Prometheus or to a browser.
@@ -151,25 +127,16 @@ async fn no_key_reaches_redis_as_a_command_or_a_log_or_a_metric_at_all() {
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "fixed_window", 1, "1h");
     let sidecar = Sidecar::start(&text, folder.path()).await;
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let ask = async |decisions: Value| {
-        let (status, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
-        assert_eq!(status, 200, "{answer}");
-        answer
-    };
     for outcome in ["admitted", "denied"] {
         for key in TEXTS {
-            let check = json!({ "limit": "per-key", "key": key });
-            let answer = ask(json!([{ "checks": [check] }])).await;
-            assert!(answer.contains(outcome), "{key:?}: {answer}");
-            assert!(!answer.contains("stolen"), "{answer}");
+            let verdict = take(&sidecar, "per-key", key).await;
+            assert_eq!(verdict["outcome"], outcome, "{key:?}: {verdict}");
+            assert!(!verdict.to_string().contains("stolen"), "{verdict}");
         }
     }
-    // As a limit's name, it is an error that does not repeat it.
     for name in TEXTS {
-        let answer = ask(json!([{ "checks": [{ "limit": name, "key": "k" }] }])).await;
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        assert_eq!(answer["verdicts"][0]["outcome"], "error", "{answer}");
+        let verdict = take(&sidecar, name, "k").await;
+        assert_eq!(verdict["outcome"], "error", "{verdict}");
     }
     let keys = redis.keys().await;
     assert_eq!(keys.len(), TEXTS.len(), "{keys:?}");
@@ -242,30 +209,16 @@ async fn requests_that_were_given_up_while_the_sidecar_stood_still_take_nothing(
     for store in ["memory".to_owned(), redis.url()] {
         let text = policy(&store, "fixed_window", QUOTA, "1h");
         let sidecar = Sidecar::start(&text, folder.path()).await;
-        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-        let left = async || {
-            let checks = json!([{ "limit": "per-key", "key": "k" }]);
-            let body = json!({ "decisions": [{ "checks": checks, "peek": true }] });
-            let (_, answer) = post(&url, body.to_string()).await;
-            let answer: Value = serde_json::from_str(&answer).unwrap();
-            answer["verdicts"][0]["remaining"].as_u64()
-        };
+        let left = async || peek(&sidecar, "per-key", "k").await["remaining"].as_u64();
         eventually("the store decides", async || left().await == Some(QUOTA)).await;
-        let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] });
-        let body = body.to_string();
+        let body = question();
         let head = format!(
             "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         sidecar.signal("STOP");
         for _ in 0..100 {
-            let mut stream = TcpStream::connect(("127.0.0.1", sidecar.port))
-                .await
-                .unwrap();
-            stream
-                .write_all((head.clone() + &body).as_bytes())
-                .await
-                .unwrap();
+            sent(sidecar.port, &(head.clone() + &body)).await;
         }
         eventually("all have ended", async || half_closed(sidecar.port) >= 100).await;
         sidecar.signal("CONT");

@@ -2,12 +2,24 @@
 //! routes only.
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{MANAGER, at};
-use sluicegate_tests::upstream;
 
-use super::replies::{Chain, everyone};
-use super::support::plugin;
+use super::replies::everyone;
+use super::support::{Chain, filters, plugin, policy};
+
+/// The statuses of requests for these paths.
+async fn statuses<const N: usize>(chain: &Chain, paths: [&str; N]) -> [u16; N] {
+    let mut statuses = [0; N];
+    for (status, path) in statuses.iter_mut().zip(paths) {
+        *status = chain.status(path, "").await;
+    }
+    statuses
+}
+
+/// The counter of the filter for a rule and its limit.
+fn counter(rule: &str, event: &str) -> String {
+    format!("rule=.={rule};.;limit=.=per-key;.;rule_limit_{event}")
+}
 
 #[tokio::test]
 async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_done() {
@@ -16,31 +28,19 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
           "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }], "cost": 2 }] },
         { "name": "r", "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }] }], "when_unavailable": "deny" },
     ]);
-    let chain = Chain::start(4, rules, upstream::start().await, |_| {}).await;
-    let mut statuses = Vec::new();
-    for _ in 0..5 {
-        statuses.push(
-            client()
-                .get(chain.envoy.url("/"))
-                .send()
-                .await
-                .unwrap()
-                .status()
-                .as_u16(),
-        );
-    }
+    let chain = Chain::hourly(4, rules).await;
     assert_eq!(
-        statuses,
+        statuses(&chain, ["/"; 5]).await,
         [200, 200, 200, 200, 429],
         "the shadow takes nothing from the enforced rule"
     );
-    let names = [
-        "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_admitted",
-        "rule=.=stricter;.;limit=.=per-key;.;rule_limit_shadow_denied",
-        "rule=.=r;.;limit=.=per-key;.;rule_limit_denied",
-        "denied",
+    let counts = [
+        (&*counter("stricter", "shadow_admitted"), 2),
+        (&counter("stricter", "shadow_denied"), 3),
+        (&counter("r", "denied"), 1),
+        ("denied", 1),
     ];
-    assert_eq!(chain.envoy.counts(names).await, [2, 3, 1, 1], "{names:?}");
+    chain.envoy.counts(&counts).await;
     let metrics = chain.sidecar.metrics().await;
     let sum = |metric: &str, labels: &[&str]| -> f64 {
         let of_metric = metrics.lines().filter(|line| line.starts_with(metric));
@@ -82,7 +82,7 @@ async fn a_shadow_rule_denies_nobody_and_both_sides_count_what_it_would_have_don
 #[tokio::test]
 async fn two_plugins_with_different_rules_in_one_vm_are_independent() {
     let patch = |config: &mut Value| {
-        let filters = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
+        let filters = filters(config);
         let mut second = filters[0].clone();
         let inner = &mut second["typed_config"]["config"];
         inner["name"] = json!("other");
@@ -93,35 +93,23 @@ async fn two_plugins_with_different_rules_in_one_vm_are_independent() {
         filters.insert(1, second);
     };
     let rules = everyone(&json!({ "match": { "path": "/a" } }));
-    let chain = Chain::start(1, rules, upstream::start().await, patch).await;
-    let status = async |path: &str| {
-        client()
-            .get(chain.envoy.url(path))
-            .send()
-            .await
-            .unwrap()
-            .status()
-            .as_u16()
-    };
+    let hourly = |url: &str| policy(url, "sliding_log", 1, "1h");
+    let chain = Chain::with(hourly, |envoy| envoy.plugin(plugin(rules)).patch(patch)).await;
     for path in ["/a", "/b"] {
-        assert_eq!(
-            (status(path).await, status(path).await),
-            (200, 429),
-            "{path}"
-        );
+        assert_eq!(statuses(&chain, [path; 2]).await, [200, 429], "{path}");
     }
     // They share the counters that have the same name.
-    let names = [
-        "denied",
-        "rule=.=r;.;limit=.=per-key;.;rule_limit_denied",
-        "rule=.=second;.;limit=.=per-key;.;rule_limit_denied",
+    let counts = [
+        ("denied", 2),
+        (&counter("r", "denied"), 1),
+        (&counter("second", "denied"), 1),
     ];
-    assert_eq!(chain.envoy.counts(names).await, [2, 1, 1]);
+    chain.envoy.counts(&counts).await;
 }
 
 /// F20: Envoy refuses a per-route configuration of a Wasm filter; this is the alternative in `docs/filter.md`.
 #[tokio::test]
-async fn f20_a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it_on() {
+async fn a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it_on() {
     let patch = |config: &mut Value| {
         let manager = at(config, MANAGER);
         let filters = manager["http_filters"].as_array_mut().unwrap();
@@ -141,25 +129,19 @@ async fn f20_a_second_filter_that_is_disabled_works_on_the_routes_that_switch_it
             "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {} } });
         routes.as_array_mut().unwrap().insert(0, expensive);
     };
-    let chain = Chain::start(4, everyone(&json!({})), upstream::start().await, patch).await;
-    let mut statuses = Vec::new();
-    for path in [
-        "/expensive/a",
-        "/a",
-        "/expensive/a",
-        "/expensive/a",
-        "/a",
-        "/a",
-    ] {
-        let answer = client().get(chain.envoy.url(path)).send().await.unwrap();
-        statuses.push(answer.status().as_u16());
-    }
+    let hourly = |url: &str| policy(url, "sliding_log", 4, "1h");
+    let rules = everyone(&json!({}));
+    let chain = Chain::with(hourly, |envoy| envoy.plugin(plugin(rules)).patch(patch)).await;
     // The strict plugin admits two; the other admits four of the rest, on every route.
-    assert_eq!(statuses, [200, 200, 200, 429, 200, 429]);
-    let names = [
-        "denied",
-        "rule=.=strict;.;rule_decisions",
-        "rule=.=strict;.;limit=.=per-key;.;rule_limit_denied",
+    let (a, expensive) = ("/a", "/expensive/a");
+    assert_eq!(
+        statuses(&chain, [expensive, a, expensive, expensive, a, a]).await,
+        [200, 200, 200, 429, 200, 429]
+    );
+    let counts = [
+        ("denied", 2),
+        ("rule=.=strict;.;rule_decisions", 3),
+        (&counter("strict", "denied"), 1),
     ];
-    assert_eq!(chain.envoy.counts(names).await, [2, 3, 1]);
+    chain.envoy.counts(&counts).await;
 }

@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{POLL, eventually};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::upstream;
+use tempfile::TempDir;
 
-use super::support::{plugin, policy};
+use super::support::{ask, check, decided, envoy, peek, plugin, policy};
 
 /// The policy's `denial_ttl`.
 const TTL: Duration = Duration::from_secs(2);
@@ -24,36 +23,26 @@ struct Side {
 }
 
 impl Side {
-    async fn start(policy: &str, upstream_port: u16, folder: &std::path::Path) -> Self {
+    async fn start(policy: &str, folder: &TempDir) -> Self {
         // Not hashed, so that the test can name the key that it resets.
         let rules = json!([{
             "name": "per-key",
             "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key", "plain": true }] }],
             "when_unavailable": "deny",
         }]);
-        let sidecar = Sidecar::start(policy, folder).await;
-        let plugin = Some(plugin(rules));
-        let envoy = Envoy::asking(sidecar.port)
-            .upstream(upstream_port)
-            .plugin(plugin)
-            .start(folder)
-            .await;
+        let sidecar = Sidecar::start(policy, folder.path()).await;
+        let envoy = envoy(sidecar.port, plugin(rules), folder).await;
         Self { sidecar, envoy }
     }
 
     async fn status(&self, key: &str) -> u16 {
-        let request = client().get(self.envoy.url("/")).header("x-api-key", key);
-        request.send().await.unwrap().status().as_u16()
+        self.envoy.status("/", key).await
     }
 
     /// Peeks at its sidecar directly, without Envoy.
     async fn outcome(&self, key: &str) -> Value {
-        let check = json!({ "limit": "per-key", "key": format!("x-api-key={key}") });
-        let body = json!({ "decisions": [{ "checks": [check], "peek": true }] });
-        let url = format!("http://127.0.0.1:{}/v1/decide", self.sidecar.port);
-        let (_, answer) = post(&url, body.to_string()).await;
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        answer["verdicts"][0]["outcome"].clone()
+        let key = format!("x-api-key={key}");
+        peek(&self.sidecar, "per-key", &key).await["outcome"].clone()
     }
 
     /// Changes its policy; returns when the change is in force.
@@ -66,11 +55,9 @@ impl Side {
     }
 
     async fn reset(&self, key: &str) -> Instant {
-        let reset = json!({ "limit": "per-key", "key": format!("x-api-key={key}") });
-        let url = format!("http://127.0.0.1:{}/v1/reset", self.sidecar.admin_port);
-        let (status, answer) = post(&url, json!({ "resets": [reset] }).to_string()).await;
-        assert_eq!(status, 200, "{answer}");
-        assert!(answer.contains("\"held\":true"), "{answer}");
+        let body = json!({ "resets": [check("per-key", &format!("x-api-key={key}"))] });
+        let answer = ask(self.sidecar.admin_port, "/v1/reset", body).await;
+        assert_eq!(answer["outcomes"][0]["held"], true, "{answer}");
         Instant::now()
     }
 
@@ -93,10 +80,8 @@ impl Side {
     }
 
     /// Denials from the filter's cache. It reports them with its next question, or after a while by themselves.
-    async fn denied_in_envoy(&self) -> f64 {
-        let name =
-            "sluicegate_decisions_total{limit=\"per-key\",source=\"filter\",verdict=\"denied\"}";
-        self.sidecar.metric(name).await
+    async fn denied_in_envoy(&self) -> u64 {
+        decided(&self.sidecar, "per-key", "filter", "denied").await
     }
 }
 
@@ -116,10 +101,9 @@ async fn clients_see_a_change_at_once_or_within_denial_ttl() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 5, "1h") + "denial_ttl: 2s\n";
-    let upstream = upstream::start().await;
     let sides = [
-        Side::start(&text, upstream, folder.path()).await,
-        Side::start(&text, upstream, folder.path()).await,
+        Side::start(&text, &folder).await,
+        Side::start(&text, &folder).await,
     ];
     let [changed_side, other] = &sides;
     let raised = text.replace("quota: 5,", "quota: 9,");
@@ -164,7 +148,7 @@ async fn clients_see_a_change_at_once_or_within_denial_ttl() {
 
     for side in &sides {
         eventually("the filter has given denials by itself", async || {
-            side.denied_in_envoy().await > 0.0
+            side.denied_in_envoy().await > 0
         })
         .await;
     }
@@ -177,7 +161,7 @@ async fn a_client_that_is_denied_inside_envoy_sees_a_change_long_before_denial_t
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 1, "1h") + "denial_ttl: 60s\n";
-    let side = Side::start(&text, upstream::start().await, folder.path()).await;
+    let side = Side::start(&text, &folder).await;
     assert_eq!(side.status("alice").await, 200);
     assert_eq!(side.status("alice").await, 429);
     side.change_policy(&text.replace("quota: 1,", "quota: 9,"))

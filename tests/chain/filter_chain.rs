@@ -6,19 +6,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::Router;
 use axum::extract::Request;
 use serde_json::{Value, json};
-use sluicegate_tests::client::client;
+use sluicegate_tests::client::{client, get_with};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::wire;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use super::support::{per_key, plugin, policy};
+use super::support::{Policy, envoy, filters, per_key, plugin};
 
 async fn sidecar(folder: &TempDir) -> Sidecar {
-    let mut limits = policy("memory", "sliding_log", 1, "1h");
-    limits += "  wide:\n    algorithm: sliding_log\n    windows: [{ quota: 1000, per: 1h }]\n";
-    Sidecar::start(&limits, folder.path()).await
+    let policy = Policy::on("memory")
+        .window("per-key", "sliding_log", 1, "1h")
+        .window("wide", "sliding_log", 1_000, "1h");
+    Sidecar::start(&policy.text(), folder.path()).await
+}
+
+/// A rule that takes from the limit `wide` under one key.
+fn wide() -> Value {
+    json!([{ "name": "wide", "checks": [{ "limit": "wide", "key": [{ "constant": "c" }] }], "when_unavailable": "deny",
+        "reply": { "on_admitted": true } }])
 }
 
 /// An upstream that counts requests and answers with the length of each one's body.
@@ -39,7 +46,7 @@ async fn measuring() -> (u16, Arc<AtomicU64>) {
 
 /// F14: with this option Envoy lets a body pass although the filter has stopped the headers.
 #[tokio::test]
-async fn f14_a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it_whole() {
+async fn a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it_whole() {
     for stop_iteration in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let (upstream, reached) = measuring().await;
@@ -48,10 +55,8 @@ async fn f14_a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reache
             .upstream(upstream)
             .plugin(plugin(per_key("deny")))
             .patch(|config| {
-                at(
-                    config,
-                    &format!("{MANAGER}/http_filters/0/typed_config/config"),
-                )["allow_on_headers_stop_iteration"] = json!(stop_iteration);
+                let filter = &mut filters(config)[0]["typed_config"]["config"];
+                filter["allow_on_headers_stop_iteration"] = json!(stop_iteration);
             })
             .start(folder.path())
             .await;
@@ -65,18 +70,16 @@ async fn f14_a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reache
             }
         }
         assert_eq!(reached.load(Ordering::SeqCst), 1, "{stop_iteration}");
-        assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+        envoy.is_well().await;
     }
 }
 
 /// F19: taking a header out of a request makes Envoy select its route anew, so the filter leaves requests as they are.
 #[tokio::test]
-async fn f19_a_client_cannot_have_its_route_selected_anew() {
+async fn a_client_cannot_have_its_route_selected_anew() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(&folder).await;
-    let envoy = Envoy::asking(sidecar.port).upstream(wire::upstream().await).plugin(plugin(json!([{
-            "name": "wide", "checks": [{ "limit": "wide", "key": [{ "constant": "c" }] }], "when_unavailable": "deny",
-        }]))).patch(|config| {
+    let envoy = Envoy::asking(sidecar.port).plugin(plugin(wide())).patch(|config| {
             let answer = |text: &str| json!({ "status": 200, "body": { "inline_string": text } });
             let routes = "route_config/virtual_hosts/0/routes";
             *at(config, &format!("{MANAGER}/{routes}")) = json!([
@@ -86,7 +89,7 @@ async fn f19_a_client_cannot_have_its_route_selected_anew() {
             ]);
             // A filter before ours that changes a header by which routes are selected, without clearing the route cache.
             let header = json!({ "key": "x-internal", "value": "1" });
-            at(config, &format!("{MANAGER}/http_filters")).as_array_mut().unwrap().insert(0, json!({
+            filters(config).insert(0, json!({
                 "name": "envoy.filters.http.header_mutation",
                 "typed_config": {
                     "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
@@ -101,38 +104,31 @@ async fn f19_a_client_cannot_have_its_route_selected_anew() {
         "x-ratelimit-limit",
         "retry-after-ms",
     ] {
-        let answer = client().get(envoy.url("/")).header(name, "1").send().await;
-        assert_eq!(answer.unwrap().text().await.unwrap(), "public", "{name}");
+        let answer = envoy.get("/", &[(name, "1")]).await;
+        assert_eq!(answer.text().await.unwrap(), "public", "{name}");
     }
 }
 
 /// F20: the outer filter's fields describe a limit that admitted the request, not the one that denied it.
 #[tokio::test]
-async fn f20_a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() {
+async fn a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(&folder).await;
-    let wide = json!([{
-        "name": "wide", "checks": [{ "limit": "wide", "key": [{ "constant": "c" }] }], "when_unavailable": "deny",
-        "reply": { "on_admitted": true },
-    }]);
     let envoy = Envoy::asking(sidecar.port)
-        .upstream(wire::upstream().await)
-        .plugin(plugin(wide))
+        .plugin(plugin(wide()))
         .patch(|config| {
-            let filters = at(config, &format!("{MANAGER}/http_filters"))
-                .as_array_mut()
-                .unwrap();
+            let filters = filters(config);
             let mut inner = filters[0].clone();
             inner["name"] = json!("inner");
-            *at(&mut inner, "/typed_config/config/configuration/value") = plugin(per_key("deny"));
-            *at(&mut inner, "/typed_config/config/name") = json!("inner");
+            let config = &mut inner["typed_config"]["config"];
+            config["configuration"]["value"] = plugin(per_key("deny"));
+            config["name"] = json!("inner");
             filters.insert(1, inner);
         })
         .start(folder.path())
         .await;
     for (status, named) in [(200, "wide"), (429, "per-key"), (429, "per-key")] {
-        let request = client().get(envoy.url("/")).header("x-api-key", "k");
-        let answer = request.send().await.unwrap();
+        let answer = envoy.get("/", &[("x-api-key", "k")]).await;
         assert_eq!(answer.status(), status);
         for field in ["ratelimit", "ratelimit-policy"] {
             let values: Vec<_> = answer.headers().get_all(field).iter().collect();
@@ -145,12 +141,12 @@ async fn f20_a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() 
             );
         }
     }
-    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    envoy.is_well().await;
 }
 
 /// F5: the questions of concurrent requests exceed the bounds of one body, in decisions, in checks or in bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn f5_each_request_gets_its_verdict_however_much_it_asks() {
+async fn each_request_gets_its_verdict_however_much_it_asks() {
     let shadow = |n: usize| {
         json!({ "name": format!("shadow-{n}"), "shadow": true,
                 "checks": [{ "limit": "wide", "key": [{ "header": "x-api-key" }] }] })
@@ -161,32 +157,24 @@ async fn f5_each_request_gets_its_verdict_however_much_it_asks() {
     for (rules, long) in [(of_shadows, 10), (json!([enforced(8)]), 240)] {
         let folder = tempfile::tempdir().unwrap();
         let sidecar = sidecar(&folder).await;
-        let port = sidecar.port;
-        let envoy = Envoy::asking(port)
-            .upstream(wire::upstream().await)
-            .plugin(plugin(rules))
-            .start(folder.path())
-            .await;
+        let envoy = envoy(sidecar.port, plugin(rules), &folder).await;
         // While the sidecar is paused, requests queue up.
         sidecar.signal("STOP");
         let mut clients = Vec::new();
         for n in 0..300 {
-            let request = client()
-                .get(envoy.url(&format!("/{n}")))
-                .header("x-api-key", "k");
-            let request = request.header("x-long", "l".repeat(long));
+            let (url, long) = (envoy.url(&format!("/{n}")), "l".repeat(long));
             clients.push(tokio::spawn(async move {
-                request.send().await.unwrap().status()
+                let fields = [("x-api-key", "k"), ("x-long", long.as_str())];
+                get_with(&url, &fields).await.status()
             }));
         }
-        sluicegate_tests::process::eventually("they wait", async || {
-            envoy.stat("http.ingress.downstream_rq_active").await == 300
-        })
-        .await;
+        eventually("they wait", async || envoy.active().await == 300).await;
         sidecar.signal("CONT");
         for client in clients {
             assert_eq!(client.await.unwrap(), 200);
         }
-        assert_eq!(envoy.counts(["admitted", "error_status"]).await, [300, 0]);
+        envoy
+            .counts(&[("admitted", 300), ("error_status", 0)])
+            .await;
     }
 }

@@ -1,8 +1,8 @@
 //! Bytes that no client should send, answers that no sidecar should give: the VM survives.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use axum::Router;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use sluicegate_tests::client::{self, raw};
 use sluicegate_tests::envoy::{Envoy, at};
 use sluicegate_tests::listener::{from_file, write_listeners};
-use sluicegate_tests::{process, upstream};
+use sluicegate_tests::process;
 use tokio::net::TcpListener;
 
-use super::support::{Chain, per_key, plugin, policy};
+use super::support::{Chain, envoy, per_key, plugin};
 
 #[tokio::test]
 async fn hostile_bytes_leave_the_worker_alive() {
@@ -29,11 +29,7 @@ async fn hostile_bytes_leave_the_worker_alive() {
         ],
         "when_unavailable": "deny",
     }]);
-    let chain = Chain::start(
-        |url| policy(url, "sliding_log", 1_000_000, "1h"),
-        plugin(rules),
-    )
-    .await;
+    let chain = Chain::hourly(1_000_000, rules).await;
     let long = "k".repeat(20_000);
     let values: [&[u8]; 12] = [
         b"\xff",
@@ -82,7 +78,7 @@ async fn hostile_bytes_leave_the_worker_alive() {
     }
     assert!(answered > 20, "only {answered} reached the upstream");
     assert_eq!(chain.status("/", "alice").await, 200);
-    assert_eq!(chain.envoy.vm_deaths().await, 0, "{}", chain.envoy.log());
+    chain.envoy.is_well().await;
 }
 
 /// Starts a fake sidecar that answers questions with what `answer` returns; its port, and its task.
@@ -146,39 +142,30 @@ async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
         (StatusCode::NOT_FOUND, b"".to_vec()),
         (StatusCode::NO_CONTENT, b"".to_vec()),
     ];
+    let last = Arc::new(Mutex::new((StatusCode::OK, Vec::new())));
+    let answer = Arc::clone(&last);
+    let (port, _sidecar) = liar(move || answer.lock().unwrap().clone()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let envoy = envoy(port, plugin(per_key("deny")), &folder).await;
     for (status, body) in answers {
-        let folder = tempfile::tempdir().unwrap();
         let shown = String::from_utf8_lossy(&body)
             .chars()
             .take(60)
             .collect::<String>();
-        let (port, _sidecar) = liar(move || (status, body.clone())).await;
-        let envoy = Envoy::asking(port)
-            .plugin(plugin(per_key("deny")))
-            .start(folder.path())
-            .await;
+        *last.lock().unwrap() = (status, body);
         for _ in 0..3 {
-            let answer = client::client()
-                .get(envoy.url("/"))
-                .header("x-api-key", "k")
-                .send()
-                .await
-                .unwrap();
-            assert_eq!(answer.status(), 503, "{status} {shown}");
+            let answer = envoy.status("/", "k").await;
+            assert_eq!(answer, 503, "{status} {shown}");
         }
-        assert_eq!(
-            envoy.vm_deaths().await,
-            0,
-            "{status} {shown}: {}",
-            envoy.log()
-        );
-        assert!(envoy.log().contains("no verdict"), "{}", envoy.log());
+        let deaths = envoy.vm_deaths().await;
+        assert_eq!(deaths, 0, "{status} {shown}: {}", envoy.log());
     }
+    assert!(envoy.log().contains("no verdict"), "{}", envoy.log());
 }
 
 /// F12: a sidecar that answers every other request writes a few lines into Envoy's log, and not one for each request.
 #[tokio::test]
-async fn f12_an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
+async fn an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
     let requests = AtomicUsize::new(0);
     let (port, _sidecar) = liar(move || {
         let admitted = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"l","quota":1,"window_ms":1,"remaining":0,"reset_ms":1,"retry_after_ms":0}]}"#;
@@ -189,18 +176,14 @@ async fn f12_an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let plugin = plugin(per_key("deny"));
-    let envoy = Envoy::asking(port)
-        .plugin(plugin)
-        .start(folder.path())
-        .await;
+    let envoy = envoy(port, plugin(per_key("deny")), &folder).await;
     let started = Instant::now();
     let mut statuses = [0, 0];
     for _ in 0..200 {
-        match client::status_for(&client::client(), &envoy.url("/"), "k").await {
-            Some(200) => statuses[0] += 1,
-            Some(503) => statuses[1] += 1,
-            other => panic!("{other:?}"),
+        match envoy.status("/", "k").await {
+            200 => statuses[0] += 1,
+            503 => statuses[1] += 1,
+            other => panic!("{other}"),
         }
     }
     assert_eq!(statuses, [100, 100]);
@@ -217,29 +200,22 @@ async fn f12_an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
 
 /// F15: an answer of 20 MB is not read into the VM, where it once took 347 MB.
 #[tokio::test]
-async fn f15_an_answer_of_any_size_takes_little_memory() {
+async fn an_answer_of_any_size_takes_little_memory() {
     let (port, _sidecar) = liar(|| (StatusCode::OK, vec![b'['; 20_000_000])).await;
     let folder = tempfile::tempdir().unwrap();
-    let plugin = plugin(per_key("deny"));
-    let envoy = Envoy::asking(port)
-        .plugin(plugin)
-        .start(folder.path())
-        .await;
+    let envoy = envoy(port, plugin(per_key("deny")), &folder).await;
     let peak_kb = || process::status(envoy.id(), "VmHWM");
     let before = peak_kb();
     for _ in 0..3 {
-        let status = client::status_for(&client::client(), &envoy.url("/"), "k").await;
-        assert_eq!(status, Some(503));
+        assert_eq!(envoy.status("/", "k").await, 503);
     }
     let grown = peak_kb() - before;
     println!("Envoy has grown by {grown} kB");
     // Envoy itself buffers the answer.
     assert!(grown < 80_000, "{grown} kB");
-    assert_eq!(
-        envoy.counts(["error_body", "error_no_answer"]).await,
-        [3, 0]
-    );
-    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+    let counts = [("error_body", 3), ("error_no_answer", 0)];
+    envoy.counts(&counts).await;
+    envoy.is_well().await;
 }
 
 #[tokio::test]
@@ -248,15 +224,11 @@ async fn a_cluster_that_envoy_does_not_have_leaves_the_worker_alive() {
         let folder = tempfile::tempdir().unwrap();
         let mut plugin = plugin(per_key(when));
         plugin["sidecar"]["cluster"] = json!("nowhere");
-        let envoy = Envoy::asking(process::free_port())
-            .plugin(plugin)
-            .start(folder.path())
-            .await;
+        let envoy = envoy(process::free_port(), plugin, &folder).await;
         for _ in 0..5 {
-            let answer = client::status_for(&client::client(), &envoy.url("/"), "k").await;
-            assert_eq!(answer, Some(status));
+            assert_eq!(envoy.status("/", "k").await, status);
         }
-        assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
+        envoy.is_well().await;
     }
 }
 
@@ -315,7 +287,6 @@ async fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_
     let list: Vec<Value> = serde_json::from_str(list).unwrap();
     assert!(list.len() >= 50);
     let folder = tempfile::tempdir().unwrap();
-    let (nobody, upstream) = (process::free_port(), upstream::start().await);
     let all = |config: &mut Value| {
         let listener = from_file(config, folder.path());
         let broken = list.iter().enumerate().map(|(index, one)| {
@@ -332,13 +303,8 @@ async fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_
         let listeners: Vec<_> = [listener.clone()].into_iter().chain(broken).collect();
         write_listeners(folder.path(), &listeners);
     };
-    let plugin = Some(good.clone());
-    let envoy = Envoy::asking(nobody)
-        .upstream(upstream)
-        .plugin(plugin)
-        .patch(all)
-        .start(folder.path())
-        .await;
+    let planned = Envoy::asking(process::free_port()).plugin(good.clone());
+    let envoy = planned.patch(all).start(folder.path()).await;
     envoy.listens().await;
     let log = envoy.log();
     let mut log = log.as_str();
@@ -375,7 +341,6 @@ async fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_
             "{before}"
         );
     }
-    let admitted = client::status_for(&client::client(), &envoy.url("/v1/a"), "k").await;
-    assert_eq!(admitted, Some(200));
-    assert_eq!(envoy.vm_deaths().await, 0, "{log}");
+    assert_eq!(envoy.status("/v1/a", "k").await, 200);
+    envoy.is_well().await;
 }

@@ -4,14 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, status_for};
-use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::client::get;
+use sluicegate_tests::envoy::{Envoy, PLUGIN, at};
 use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::{eventually, free_port, repository};
 use sluicegate_tests::sidecar::{Sidecar, binary};
-use sluicegate_tests::upstream;
 
-use super::support::{per_key, plugin, policy};
+use super::support::{envoy, filters, per_key, plugin, policy};
 
 async fn sidecar(folder: &Path) -> Sidecar {
     Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder).await
@@ -50,13 +49,7 @@ async fn announced(sidecar: &Sidecar) -> Vec<String> {
 async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_request() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(folder.path()).await;
-    let upstream = upstream::start().await;
-    let rules = plugin(per_key("allow"));
-    let first = Envoy::asking(sidecar.port)
-        .upstream(upstream)
-        .plugin(rules.clone())
-        .start(folder.path())
-        .await;
+    let first = envoy(sidecar.port, plugin(per_key("allow")), &folder).await;
     eventually("it is announced", async || {
         !announced(&sidecar).await.is_empty()
     })
@@ -70,8 +63,8 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
     let as_text = "{ \"rules\": [{ \"when_unavailable\": \"allow\",\n \"name\": \"per-key\", \"checks\": [{ \"key\": [{ \"header\": \
                    \"x-api-key\" }], \"limit\": \"per-key\" }] }], \"sidecar\": { \"timeout\": \"3s\", \"cluster\": \"sluicegate\" } }";
     let other = self::sidecar(folder.path()).await;
-    let second = Envoy::asking(other.port).upstream(upstream).patch(|config| {
-        let config = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
+    let second = Envoy::asking(other.port).patch(|config| {
+        let config = &mut filters(config)[0]["typed_config"]["config"];
         config["name"] = json!("shop.sluicegate-istio-translated-wasmplugin");
         config["configuration"] =
             json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": as_text });
@@ -85,12 +78,7 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
     assert_eq!(printed(&file(&second)), expected);
 
     // Another configuration has another fingerprint.
-    let deny = plugin(per_key("deny"));
-    let _third = Envoy::asking(other.port)
-        .upstream(upstream)
-        .plugin(deny)
-        .start(folder.path())
-        .await;
+    let _third = envoy(other.port, plugin(per_key("deny")), &folder).await;
     eventually("both are announced", async || {
         announced(&other).await.len() == 2
     })
@@ -103,34 +91,22 @@ async fn a_cluster_that_does_not_exist_is_reported_before_the_first_request() {
     let sidecar = sidecar(folder.path()).await;
     let mut rules = plugin(per_key("allow"));
     rules["sidecar"]["cluster"] = json!("sluicegat");
-    let upstream = upstream::start().await;
-    let envoy = Envoy::asking(sidecar.port)
-        .upstream(upstream)
-        .plugin(rules)
-        .start(folder.path())
-        .await;
-    let unknown = "wasmcustom.sluicegate.error_unknown_cluster";
-    eventually("it is counted", async || envoy.stat(unknown).await > 0).await;
+    let envoy = envoy(sidecar.port, rules, &folder).await;
+    let unknown = async || envoy.counted("error_unknown_cluster").await;
+    eventually("it is counted", async || unknown().await > 0).await;
     let log = envoy.log();
     let line = log
         .lines()
         .find(|line| line.contains("Envoy has no cluster `sluicegat`"));
     assert!(line.is_some_and(|line| line.contains("[error]")), "{log}");
-    let before = envoy.stat(unknown).await;
+    let before = unknown().await;
     for _ in 0..3 {
-        let status = status_for(&client(), &envoy.url("/"), "k").await;
-        assert_eq!(status, Some(200));
+        assert_eq!(envoy.status("/", "k").await, 200);
     }
-    let [after, unreachable, allowed] = envoy
-        .counts([
-            "error_unknown_cluster",
-            "error_unreachable",
-            "unavailable_allowed",
-        ])
-        .await;
+    let counts = [("unavailable_allowed", 3), ("error_unreachable", 0)];
+    envoy.counts(&counts).await;
     // Announcements are counted too.
-    assert!(after >= before + 3, "{before} {after}");
-    assert_eq!((unreachable, allowed), (0, 3));
+    assert!(unknown().await >= before + 3);
     assert!(
         envoy
             .log()
@@ -144,14 +120,9 @@ async fn a_refused_configuration_is_counted_and_the_one_in_force_is_announced() 
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(folder.path()).await;
     let mut listener = Value::Null;
-    let rules = plugin(per_key("allow"));
-    let upstream = upstream::start().await;
     let envoy = Envoy::asking(sidecar.port)
-        .upstream(upstream)
-        .plugin(rules)
-        .patch(|config| {
-            listener = from_file(config, folder.path());
-        })
+        .plugin(plugin(per_key("allow")))
+        .patch(|config| listener = from_file(config, folder.path()))
         .start(folder.path())
         .await;
     eventually("it is announced", async || {
@@ -161,24 +132,17 @@ async fn a_refused_configuration_is_counted_and_the_one_in_force_is_announced() 
     let in_force = announced(&sidecar).await;
     let rejected = "listener_manager.lds.update_rejected";
     assert_eq!(envoy.stat(rejected).await, 0);
-    let configuration = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
-    at(&mut listener, configuration)["ruels"] = json!([]);
+    at(&mut listener, PLUGIN)["ruels"] = json!([]);
     write_listener(folder.path(), &listener);
     eventually("it is refused", async || envoy.stat(rejected).await == 1).await;
-    assert_eq!(
-        envoy
-            .stat("wasmcustom.sluicegate.configuration_refused")
-            .await,
-        1
-    );
+    assert_eq!(envoy.counted("configuration_refused").await, 1);
     assert!(
         envoy.log().contains("configuration refused: `ruels`"),
         "{}",
         envoy.log()
     );
-    let status = status_for(&client(), &envoy.url("/"), "k").await;
-    assert_eq!(status, Some(200));
-    assert_eq!(envoy.counted("admitted").await, 1);
+    assert_eq!(envoy.status("/", "k").await, 200);
+    envoy.counts(&[("admitted", 1)]).await;
     assert_eq!(announced(&sidecar).await, in_force);
 }
 
@@ -190,12 +154,10 @@ async fn rule_and_limit_are_labels_under_istio_too() {
     let sidecar = sidecar(folder.path()).await;
     let rules = plugin(json!([{ "name": "v1.search", "when_unavailable": "allow",
         "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }] }] }]));
-    let upstream = upstream::start().await;
     let envoy = Envoy::asking(sidecar.port)
-        .upstream(upstream)
         .plugin(rules)
         .patch(|config| {
-            let filter = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
+            let filter = &mut filters(config)[0]["typed_config"]["config"];
             filter["name"] = json!("shop.sluicegate-istio-translated-wasmplugin");
             let tag =
                 |tag: &str| json!({ "tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)") });
@@ -215,9 +177,9 @@ async fn rule_and_limit_are_labels_under_istio_too() {
         .start(folder.path())
         .await;
     for _ in 0..3 {
-        client().get(envoy.url("/")).send().await.unwrap();
+        envoy.get("/", &[]).await;
     }
-    assert_eq!(envoy.counted("denied").await, 1);
+    envoy.counts(&[("denied", 1)]).await;
     let url = format!("http://127.0.0.1:{}/stats/prometheus", envoy.admin_port);
     let (_, text) = get(&url).await;
     for line in [
@@ -233,15 +195,14 @@ async fn rule_and_limit_are_labels_under_istio_too() {
 async fn a_module_that_cannot_be_fetched_is_in_envoys_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(folder.path()).await;
-    let upstream = upstream::start().await;
-    let envoy = Envoy::asking(sidecar.port).upstream(upstream).patch(|config| {
+    let envoy = Envoy::asking(sidecar.port).patch(|config| {
         let mut code = config["static_resources"]["clusters"][0].clone();
         code["name"] = json!("code");
         let endpoint = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";
         *at(&mut code, endpoint) = json!(free_port());
         let clusters = config["static_resources"]["clusters"].as_array_mut();
         clusters.unwrap().push(code);
-        let filter = &mut at(config, MANAGER)["http_filters"][0]["typed_config"]["config"];
+        let filter = &mut filters(config)[0]["typed_config"]["config"];
         filter["vm_config"]["code"] = json!({ "remote": {
             "http_uri": { "uri": "http://code/sluicegate.wasm", "cluster": "code", "timeout": "1s" },
             "sha256": "0".repeat(64), "retry_policy": { "num_retries": 0 } } });
@@ -251,10 +212,7 @@ async fn a_module_that_cannot_be_fetched_is_in_envoys_statistics() {
     let failures = "wasm.remote_load_fetch_failures";
     eventually("it has given up", async || envoy.stat(failures).await == 1).await;
     assert_eq!(envoy.stat("wasm.remote_load_fetch_successes").await, 0);
-    assert_eq!(
-        client().get(envoy.url("/")).send().await.unwrap().status(),
-        503
-    );
+    assert_eq!(envoy.status("/", "k").await, 503);
     let log = envoy.log();
     for says in [
         "Retry limit exceeded for fetching data from remote data source",

@@ -4,24 +4,27 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
-use sluicegate_tests::client::post;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{Chain, number, per_key, plugin, policy};
+use super::support::{Chain, Policy, decided, number, per_key, plugin, policy, take};
 
 #[tokio::test]
 async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {
-    let chain = Chain::start(
-        |url| policy(url, "sliding_log", 5, "3s"),
-        plugin(per_key("deny")),
-    )
-    .await;
-    for n in 0..5 {
-        assert_eq!(chain.status("/", "alice").await, 200, "request {n}");
-    }
-    let denied = chain.get("/", "alice").await;
-    assert_eq!(denied.status(), 429);
+    let chain = Chain::of("sliding_log", 5, "3s").await;
+    let denied = loop {
+        // On a machine that stalls, the window has moved on meanwhile.
+        let mut answers = Vec::new();
+        for _ in 0..6 {
+            answers.push(chain.get("/", "alice").await);
+        }
+        let denied = answers.pop().unwrap();
+        assert!(answers.iter().all(|answer| answer.status() == 200));
+        if denied.status() == 429 {
+            break denied;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    };
     assert_eq!(number(&denied, "x-ratelimit-limit"), 5);
     assert_eq!(number(&denied, "x-ratelimit-remaining"), 0);
     let (retry_s, retry_ms) = (
@@ -45,13 +48,8 @@ async fn exactly_the_limit_is_admitted_and_the_promised_retry_succeeds() {
     tokio::time::sleep(Duration::from_secs(retry_s)).await;
     assert_eq!(chain.status("/", "alice").await, 200);
 
-    let counted = |verdict: &str| {
-        format!(
-            "sluicegate_decisions_total{{limit=\"per-key\",source=\"store\",verdict=\"{verdict}\"}}"
-        )
-    };
-    assert_eq!(chain.sidecar.metric(&counted("admitted")).await, 7.0);
-    assert_eq!(chain.sidecar.metric(&counted("denied")).await, 1.0);
+    let counted = async |verdict| decided(&chain.sidecar, "per-key", "store", verdict).await;
+    assert!(counted("admitted").await >= 7 && counted("denied").await >= 1);
 }
 
 #[tokio::test]
@@ -63,8 +61,8 @@ async fn all_rules_that_match_are_asked_together_and_a_denial_takes_nothing() {
           "checks": [{ "limit": "everyone", "key": [{ "constant": "everyone" }] }], "when_unavailable": "deny" },
     ]);
     let policy = |url: &str| {
-        policy(url, "sliding_log", 5, "1h")
-            + "  everyone:\n    algorithm: fixed_window\n    windows: [{ quota: 4, per: 24h }]\n"
+        let policy = Policy::on(url).window("per-key", "sliding_log", 5, "1h");
+        policy.window("everyone", "sliding_log", 4, "24h").text()
     };
     let chain = Chain::start(policy, plugin(rules)).await;
     assert_eq!(chain.status("/search", "alice").await, 200);
@@ -80,11 +78,7 @@ async fn all_rules_that_match_are_asked_together_and_a_denial_takes_nothing() {
 
 #[tokio::test]
 async fn a_secret_leaves_envoy_only_as_a_hash() {
-    let chain = Chain::start(
-        |url| policy(url, "sliding_log", 1, "1h"),
-        plugin(per_key("deny")),
-    )
-    .await;
+    let chain = Chain::of("sliding_log", 1, "1h").await;
     assert_eq!(chain.status("/", "hunter2").await, 200);
     assert_eq!(chain.status("/", "hunter2").await, 429);
     let keys = chain.redis.keys().await;
@@ -99,33 +93,6 @@ async fn a_secret_leaves_envoy_only_as_a_hash() {
     ] {
         assert!(!text.contains("hunter2"), "{text}");
     }
-}
-
-#[tokio::test]
-async fn an_answer_for_a_request_with_a_body_keeps_the_body() {
-    let chain = Chain::start(
-        |url| policy(url, "sliding_log", 1, "1h"),
-        plugin(per_key("deny")),
-    )
-    .await;
-    let post = || {
-        let client = sluicegate_tests::client::client();
-        client
-            .post(chain.envoy.url("/"))
-            .header("x-api-key", "alice")
-            .body("x".repeat(100_000))
-            .send()
-    };
-    let admitted = post().await.unwrap();
-    assert_eq!(admitted.status(), 200);
-    assert!(
-        admitted
-            .text()
-            .await
-            .unwrap()
-            .contains("content-length: 100000")
-    );
-    assert_eq!(post().await.unwrap().status(), 429);
 }
 
 fn now_us() -> u64 {
@@ -183,21 +150,13 @@ async fn an_unlimited_or_blocked_key_is_told_the_current_calendar_window() {
     for (unit, name) in [(CalendarUnit::Day, "day"), (CalendarUnit::Month, "month")] {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
-        let policy = policy(
-            &redis.url(),
-            "fixed_window",
-            9,
-            &format!("{name}, time_zone: America/New_York"),
-        ) + "    overrides: [{ key: u, unlimited: true }, { key: b, blocked: true }]\n";
+        let fields = format!(
+            "algorithm: fixed_window, windows: [{{ quota: 9, per: {name}, time_zone: America/New_York }}], \
+             overrides: [{{ key: u, unlimited: true }}, {{ key: b, blocked: true }}]"
+        );
+        let policy = Policy::on(redis.url()).limit("per-key", &fields).text();
         let sidecar = Sidecar::start(&policy, folder.path()).await;
-        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-        let ask = async |key: &str| {
-            let question =
-                json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
-            let (_, answer) = post(&url, question.to_string()).await;
-            let answer: Value = serde_json::from_str(&answer).unwrap();
-            answer["verdicts"][0].clone()
-        };
+        let ask = async |key: &str| take(&sidecar, "per-key", key).await;
         let window_ms = || {
             let (start_us, end_us) = window(unit, "America/New_York");
             (end_us - start_us) / 1_000

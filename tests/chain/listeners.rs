@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate_tests::client::{get, post};
 use sluicegate_tests::process::{self, eventually};
 use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use super::support::{generous, question, sent};
+use super::support::{asked, generous, question, sent};
 
 /// Several times the limit on open files.
 const STRANGERS: usize = 4_000;
@@ -57,7 +57,7 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s11_half_sent_requests_do_not_block_decisions() {
+async fn half_sent_requests_do_not_block_decisions() {
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::with(&generous())
@@ -104,7 +104,7 @@ async fn s11_half_sent_requests_do_not_block_decisions() {
 /// With tokio's own backlog of 128, the 130th waited for a second, and Envoy's connections with it: the system drops what does
 /// not fit, and the client asks again after a second.
 #[tokio::test(flavor = "multi_thread")]
-async fn s11_a_thousand_clients_can_wait_to_be_accepted() {
+async fn a_thousand_clients_can_wait_to_be_accepted() {
     const WAITING: usize = 1_000;
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +136,7 @@ async fn s11_a_thousand_clients_can_wait_to_be_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s11_a_stalled_request_times_out() {
+async fn a_stalled_request_times_out() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&generous(), folder.path()).await;
     let mut head = sent(sidecar.port, "POST /v1/de").await;
@@ -165,22 +165,20 @@ fn peak(sidecar: &Sidecar) -> u64 {
 }
 
 #[tokio::test]
-async fn s18_a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
+async fn a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&generous(), folder.path()).await;
-    let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
     // The memory that one request takes anyway.
-    let (status, _) = post(&at(sidecar.port, "/v1/decide"), " ".repeat(1 << 20)).await;
+    let (status, _) = asked(sidecar.port, "/v1/decide", " ".repeat(1 << 20)).await;
     assert_eq!(status, 400);
     let before = peak(&sidecar);
     let zeros = vec!["0"; (1 << 19) - 20].join(",");
-    for (url, field) in [
-        (at(sidecar.port, "/v1/decide"), "decisions"),
-        (at(sidecar.port, "/v1/give-back"), "give_backs"),
-        (at(sidecar.admin_port, "/v1/reset"), "resets"),
+    for (port, path, field) in [
+        (sidecar.port, "/v1/decide", "decisions"),
+        (sidecar.port, "/v1/give-back", "give_backs"),
+        (sidecar.admin_port, "/v1/reset", "resets"),
     ] {
-        let (status, answer) = post(&url, format!("{{\"{field}\":[{zeros}]}}")).await;
-        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let (status, answer) = asked(port, path, format!("{{\"{field}\":[{zeros}]}}")).await;
         assert_eq!((status, &answer["code"]), (400, &json!("too_many_entries")));
     }
     let grown = peak(&sidecar) - before;
@@ -189,7 +187,7 @@ async fn s18_a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
 
 /// Each of them may send a megabyte, and takes ten seconds for it. (They took as many megabytes as they were.)
 #[tokio::test(flavor = "multi_thread")]
-async fn s18_bodies_that_arrive_slowly_take_bounded_memory() {
+async fn bodies_that_arrive_slowly_take_bounded_memory() {
     const SLOW: usize = 300;
     /// What large bodies may take together, on both ports.
     const MOST: u64 = 2 * (32 << 20);
@@ -222,12 +220,10 @@ async fn s18_bodies_that_arrive_slowly_take_bounded_memory() {
         }
     }
     assert!(envoy.asks().await, "{}", sidecar.log());
-    let (status, answer) = post(
-        &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
-        format!("{half}{}", question()),
-    )
-    .await;
-    assert!(status == 200 && answer.contains("admitted"), "{answer}");
+    let body = format!("{half}{}", question());
+    let (status, answer) = asked(sidecar.port, "/v1/decide", body).await;
+    let outcome = &answer["verdicts"][0]["outcome"];
+    assert_eq!((status, outcome), (200, &json!("admitted")));
     let grown = peak(&sidecar) - before;
     assert!(grown < 2 * MOST, "{grown} bytes");
     eventually("both ports say so", async || {
@@ -239,8 +235,8 @@ async fn s18_bodies_that_arrive_slowly_take_bounded_memory() {
 
 /// An answer has 190 KB. The system keeps half a megabyte for each client.
 #[tokio::test(flavor = "multi_thread")]
-async fn s18_answers_that_nobody_reads_take_bounded_memory() {
-    const CLIENTS: usize = 900;
+async fn answers_that_nobody_reads_take_bounded_memory() {
+    const CLIENTS: usize = 500;
     const MOST: u64 = 32 << 20;
     process::limit_files(std::process::id(), FILES_OF_THIS);
     let folder = tempfile::tempdir().unwrap();
@@ -275,5 +271,6 @@ async fn s18_answers_that_nobody_reads_take_bounded_memory() {
     .await;
     assert!(envoy.asks().await, "{}", sidecar.log());
     let grown = peak(&sidecar) - before;
-    assert!(grown < 3 * MOST, "{grown} bytes");
+    println!("grown by {grown}");
+    assert!(grown < 2 * MOST, "{grown} bytes");
 }

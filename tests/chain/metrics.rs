@@ -5,41 +5,33 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
+use sluicegate_tests::client::client;
 use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use tempfile::TempDir;
 
-use super::support::policy;
-
-async fn decide(sidecar: &Sidecar, body: Value) -> Value {
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let (status, answer) = post(&url, body.to_string()).await;
-    assert_eq!(status, 200, "{answer}");
-    serde_json::from_str(&answer).unwrap()
-}
+use super::support::{Policy, ask, check, decide, decided, policy, take};
 
 fn decision(limit: &str, key: &str) -> Value {
-    json!({ "checks": [{ "limit": limit, "key": key }] })
+    json!({ "checks": [check(limit, key)] })
 }
 
 fn shadow(limit: &str, key: &str) -> Value {
-    json!({ "checks": [{ "limit": limit, "key": key }], "shadow": "trial" })
+    json!({ "checks": [check(limit, key)], "shadow": "trial" })
 }
 
 /// A sidecar to which every kind of event has happened, and the parts that it needs.
 async fn experienced() -> (Sidecar, Redis, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
-    let text = policy(&redis.url(), "sliding_log", 2, "1h").replace("2s", "500ms");
-    // Only a token bucket has a burst.
-    let bucket = "  bucket: { algorithm: token_bucket, windows: [{ quota: 5, per: 1m }] }\n";
-    // Only limits with leases have series of leases.
-    let pooled =
-        "  pooled: { algorithm: fixed_window, windows: [{ quota: 5000, per: 1h }], lease: {} }\n";
-    let text = text + bucket + pooled;
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    // Only a token bucket has a burst, and only limits with leases have series of leases.
+    let pooled = "algorithm: fixed_window, windows: [{ quota: 5000, per: 1h }], lease: {}";
+    let policy = Policy::on(redis.url())
+        .window("per-key", "sliding_log", 2, "1h")
+        .window("bucket", "token_bucket", 5, "1m")
+        .limit("pooled", pooled);
+    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
     live_through_everything(&sidecar, &mut redis).await;
     (sidecar, redis, folder)
 }
@@ -47,8 +39,8 @@ async fn experienced() -> (Sidecar, Redis, TempDir) {
 /// Causes every kind of event that a metric counts.
 async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     for _ in 0..3 {
-        decide(sidecar, json!({ "decisions": [decision("per-key", "a")] })).await;
-        decide(sidecar, json!({ "decisions": [shadow("per-key", "b")] })).await;
+        decide(sidecar, decision("per-key", "a")).await;
+        decide(sidecar, shadow("per-key", "b")).await;
     }
     let denied = json!([
         { "limit": "per-key", "key": "a", "count": 4 },
@@ -56,16 +48,15 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
         { "limit": "gone", "count": 1 },
     ]);
     let cannot = [decision("nope", "a"), shadow("nope", "a")];
-    decide(sidecar, json!({ "decisions": cannot, "denied": denied })).await;
-    let admin = format!("http://127.0.0.1:{}", sidecar.admin_port);
-    let reset = json!({ "resets": [{ "limit": "per-key", "key": "a" }] });
-    post(&format!("{admin}/v1/reset"), reset.to_string()).await;
-    let receipt = json!({ "checks": [{ "limit": "per-key", "key": "c" }], "receipt": true });
-    let answer = decide(sidecar, json!({ "decisions": [receipt] })).await;
-    let taken = &answer["verdicts"][0]["receipt"][0];
+    let report = json!({ "decisions": cannot, "denied": denied });
+    ask(sidecar.port, "/v1/decide", report).await;
+    let reset = json!({ "resets": [check("per-key", "a")] });
+    ask(sidecar.admin_port, "/v1/reset", reset).await;
+    let receipt = json!({ "checks": [check("per-key", "c")], "receipt": true });
+    let taken = decide(sidecar, receipt).await["receipt"][0].take();
     let give = json!({ "give_backs": [{ "limit": "per-key", "key": "c", "receipt": taken }] });
-    let url = format!("http://127.0.0.1:{}/v1/give-back", sidecar.port);
-    assert!(post(&url, give.to_string()).await.1.contains("\"units\":1"));
+    let answer = ask(sidecar.port, "/v1/give-back", give).await;
+    assert_eq!(answer["outcomes"][0]["units"], 1, "{answer}");
     // A filter announces itself.
     let announcement = "0.1.0 configuration=2d0f3b8e61a4";
     let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
@@ -81,16 +72,14 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     .await;
     std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 0")).unwrap();
     eventually("the policy is refused", async || {
-        sidecar
-            .metric("sluicegate_policy_last_reload_successful")
-            .await
-            == 0.0
+        let reloaded = "sluicegate_policy_last_reload_successful";
+        sidecar.metric(reloaded).await == 0.0
     })
     .await;
     assert_eq!(sidecar.metric("sluicegate_store_up").await, 1.0);
     redis.kill();
-    let answer = decide(sidecar, json!({ "decisions": [decision("per-key", "d")] })).await;
-    assert_eq!(answer["verdicts"][0]["outcome"], "unavailable");
+    let verdict = take(sidecar, "per-key", "d").await;
+    assert_eq!(verdict["outcome"], "unavailable");
     // A moment after the answer: a background task keeps the store's health.
     eventually("the metrics say that the store is down", async || {
         sidecar.metric("sluicegate_store_up").await == 0.0
@@ -161,7 +150,7 @@ fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
 }
 
 #[tokio::test]
-async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
+async fn the_documented_metrics_are_those_that_a_sidecar_serves_and_promtool_accepts_them() {
     let (sidecar, _redis, _folder) = experienced().await;
     let text = sidecar.metrics().await;
     let (served, values) = served(&text);
@@ -189,28 +178,44 @@ async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
             assert_eq!(meanings, values[&label], "values of `{label}`");
         }
     }
+    for (limit, verdict, count) in [
+        ("per-key", "denied", 4),
+        ("per-key", "shadow_denied", 2),
+        ("", "denied", 1),
+    ] {
+        let told = decided(&sidecar, limit, "filter", verdict).await;
+        assert_eq!(told, count, "{limit} {verdict}\n{text}");
+    }
     for (name, value) in [
         (
-            r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="denied"}"#,
-            4.0,
-        ),
-        (
-            r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="shadow_denied"}"#,
-            2.0,
-        ),
-        (
-            r#"sluicegate_decisions_total{limit="",source="filter",verdict="denied"}"#,
-            1.0,
-        ),
-        (
-            r#"sluicegate_shadow_decisions_total{limit="per-key",rule="trial",verdict="denied"}"#,
+            r#"shadow_decisions_total{limit="per-key",rule="trial",verdict="denied"}"#,
             3.0,
         ),
-        (r#"sluicegate_limit_nearest_ratio{limit="per-key"}"#, 1.0),
-        (r#"sluicegate_top_denied_ratio{limit="per-key"}"#, 1.0),
+        (r#"limit_nearest_ratio{limit="per-key"}"#, 1.0),
+        (r#"top_denied_ratio{limit="per-key"}"#, 1.0),
     ] {
-        assert_eq!(sidecar.metric(name).await, value, "{name}\n{text}");
+        let metric = sidecar.metric(&format!("sluicegate_{name}")).await;
+        assert_eq!(metric, value, "{name}\n{text}");
     }
+    promtool_finds_nothing_wrong(&text);
+}
+
+fn promtool_finds_nothing_wrong(text: &str) {
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("cannot start promtool: {error}; install it: apt-get install prometheus")
+        });
+    let mut input = promtool.stdin.take().unwrap();
+    input.write_all(text.as_bytes()).unwrap();
+    drop(input);
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
 #[tokio::test]
@@ -219,13 +224,12 @@ async fn a_limits_series_exist_before_its_first_decision_and_its_counters_outliv
     let first = policy("memory", "sliding_log", 1, "1h");
     let sidecar = Sidecar::start(&first, folder.path()).await;
     let denied = |limit: &str, value: u64| {
-        format!(
-            "sluicegate_decisions_total{{limit=\"{limit}\",source=\"store\",verdict=\"denied\"}} {value}\n"
-        )
+        let labels = format!("limit=\"{limit}\",source=\"store\",verdict=\"denied\"");
+        format!("sluicegate_decisions_total{{{labels}}} {value}\n")
     };
     assert!(sidecar.metrics().await.contains(&denied("per-key", 0)));
     for _ in 0..2 {
-        decide(&sidecar, json!({ "decisions": [decision("per-key", "a")] })).await;
+        take(&sidecar, "per-key", "a").await;
     }
     std::fs::write(&sidecar.policy, first.replace("per-key:", "renamed:")).unwrap();
     let has = async |what: &str| sidecar.metrics().await.contains(what);
@@ -264,15 +268,17 @@ async fn an_idle_sidecar_knows_whether_its_store_is_up() {
 #[tokio::test]
 async fn use_of_a_limit_is_measured_where_a_tighter_one_always_decides() {
     let folder = tempfile::tempdir().unwrap();
-    let text = policy("memory", "sliding_log", 2, "1h")
-        + "  everyone:\n    algorithm: sliding_log\n    windows: [{ quota: 20, per: 1h }]\n";
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let policy = Policy::on("memory")
+        .window("per-key", "sliding_log", 2, "1h")
+        .window("everyone", "sliding_log", 20, "1h");
+    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
     for key in 0..16 {
-        let key = format!("k{key}");
-        let checks =
-            json!([{ "limit": "per-key", "key": key }, { "limit": "everyone", "key": "all" }]);
-        let answer = decide(&sidecar, json!({ "decisions": [{ "checks": checks }] })).await;
-        assert_eq!(answer["verdicts"][0]["limit"], "per-key");
+        let checks = json!([
+            check("per-key", &format!("k{key}")),
+            check("everyone", "all")
+        ]);
+        let verdict = decide(&sidecar, json!({ "checks": checks })).await;
+        assert_eq!(verdict["limit"], "per-key");
     }
     let nearest = async |limit: &str| {
         let name = format!("sluicegate_limit_nearest_ratio{{limit=\"{limit}\"}}");
@@ -282,39 +288,10 @@ async fn use_of_a_limit_is_measured_where_a_tighter_one_always_decides() {
     // Another decision, since the limit is sampled within a second of a decision, which may have been an earlier one.
     eventually("it is looked at", async || {
         let checks = json!([{ "limit": "per-key", "key": "k0" }, { "limit": "everyone", "key": "all", "cost": 0 }]);
-        decide(&sidecar, json!({ "decisions": [{ "checks": checks, "peek": true }] })).await;
+        decide(&sidecar, json!({ "checks": checks, "peek": true })).await;
         nearest("everyone").await == 0.8
     })
     .await;
-    let looks =
-        "sluicegate_decisions_total{limit=\"everyone\",source=\"store\",verdict=\"admitted\"}";
-    assert_eq!(sidecar.metric(looks).await, 0.0, "a look is no decision");
-}
-
-#[tokio::test]
-async fn promtool_finds_nothing_wrong() {
-    let (sidecar, _redis, _folder) = experienced().await;
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| {
-            panic!("cannot start promtool: {error}; install it: apt-get install prometheus")
-        });
-    let text = sidecar.metrics().await;
-    promtool
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-    let output = promtool.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && said.is_empty(),
-        "{}: {said}",
-        output.status
-    );
+    let looks = decided(&sidecar, "everyone", "store", "admitted").await;
+    assert_eq!(looks, 0, "a look is no decision");
 }

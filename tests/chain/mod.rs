@@ -22,7 +22,7 @@
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `edge` | requests around a window's boundary, by algorithm |
 //! | `outages` | behaviour while a part is down, and when it is back |
-//! | `store_down` | three sidecars whose Redis fails in every way, under load |
+//! | `store_down` | what shares admitted without a store is counted, by every algorithm |
 //! | `hostile` | bytes that no client should send, answers that no sidecar should give |
 //! | `withheld` | Envoys that withhold calls from the filter |
 //! | `in_force` | what shows which configuration is in force, and why one is not |

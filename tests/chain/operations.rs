@@ -1,87 +1,53 @@
 //! Peek, give-back and reset over HTTP, with the same meaning on every store.
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::post;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-const ALGORITHMS: [&str; 4] = [
-    "sliding_log",
-    "sliding_window",
-    "fixed_window",
-    "token_bucket",
-];
+use super::support::{self, ALGORITHMS, Policy, ask, check};
 
 /// A limit for each algorithm, named after it: 5 units in two windows.
 fn policy(store: &str) -> String {
-    let limits = ALGORITHMS.map(|algorithm| {
-        format!(
-            "  {algorithm}:\n    algorithm: {algorithm}\n    windows: [{{ quota: 5, per: 1h }}, {{ quota: 5, per: 24h }}]\n"
-        )
-    });
-    format!(
-        "store: {store}\nstore_timeout: 2s\nlimits:\n{}",
-        limits.concat()
-    )
-}
-
-async fn ask(port: u16, path: &str, body: Value) -> Value {
-    let (status, answer) = post(&format!("http://127.0.0.1:{port}{path}"), body.to_string()).await;
-    assert_eq!(status, 200, "{answer}");
-    serde_json::from_str(&answer).unwrap()
+    let windows = "windows: [{ quota: 5, per: 1h }, { quota: 5, per: 366d }]";
+    let of = |policy: Policy, algorithm: &str| {
+        policy.limit(algorithm, &format!("algorithm: {algorithm}, {windows}"))
+    };
+    ALGORITHMS.into_iter().fold(Policy::on(store), of).text()
 }
 
 async fn decide(sidecar: &Sidecar, limit: &str, cost: u64, more: Value) -> Value {
     let mut decision = json!({ "checks": [{ "limit": limit, "key": "k", "cost": cost }] });
-    decision
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    ask(
-        sidecar.port,
-        "/v1/decide",
-        json!({ "decisions": [decision] }),
-    )
-    .await["verdicts"][0]
-        .clone()
+    let fields = decision.as_object_mut().unwrap();
+    fields.extend(more.as_object().unwrap().clone());
+    support::decide(sidecar, decision).await
+}
+
+/// Takes so many units, or is denied.
+async fn takes(sidecar: &Sidecar, limit: &str, cost: u64, outcome: &str) {
+    let verdict = decide(sidecar, limit, cost, json!({})).await;
+    assert_eq!(verdict["outcome"], outcome, "{limit}: {verdict}");
+}
+
+fn has_left(verdict: &Value, remaining: u64) {
+    let told = (&verdict["outcome"], &verdict["remaining"]);
+    assert_eq!(told, (&json!("admitted"), &json!(remaining)), "{verdict}");
 }
 
 async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
     for limit in ALGORITHMS {
         let taken = decide(sidecar, limit, 3, json!({ "receipt": true })).await;
-        assert_eq!(
-            (&taken["outcome"], &taken["remaining"]),
-            (&json!("admitted"), &json!(2)),
-            "{taken}"
-        );
+        has_left(&taken, 2);
         // A peek answers as a take would, but takes nothing, however often.
         for _ in 0..3 {
             let peek = decide(sidecar, limit, 2, json!({ "peek": true })).await;
-            assert_eq!(
-                (&peek["outcome"], &peek["remaining"]),
-                (&json!("admitted"), &json!(2)),
-                "{limit}: {peek}"
-            );
+            has_left(&peek, 2);
             let peek = decide(sidecar, limit, 3, json!({ "peek": true })).await;
             assert_eq!(peek["outcome"], "denied", "{limit}: {peek}");
             assert!(peek["retry_after_ms"].as_u64().unwrap() > 0);
-            let look = decide(sidecar, limit, 0, json!({})).await;
-            assert_eq!(
-                (&look["outcome"], &look["remaining"]),
-                (&json!("admitted"), &json!(2)),
-                "{limit}: {look}"
-            );
+            has_left(&decide(sidecar, limit, 0, json!({})).await, 2);
         }
-        assert_eq!(
-            decide(sidecar, limit, 2, json!({})).await["outcome"],
-            "admitted",
-            "{limit}"
-        );
-        assert_eq!(
-            decide(sidecar, limit, 1, json!({})).await["outcome"],
-            "denied",
-            "{limit}"
-        );
+        takes(sidecar, limit, 2, "admitted").await;
+        takes(sidecar, limit, 1, "denied").await;
         // A receipt returns exactly what was taken with it.
         let entry = json!({ "limit": limit, "key": "k", "receipt": taken["receipt"][0] });
         // A receipt that is used again returns nothing.
@@ -91,43 +57,24 @@ async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
             let expected = json!({ "outcome": "given_back", "units": units });
             assert_eq!(back["outcomes"][0], expected, "{limit}");
         }
-        assert_eq!(
-            decide(sidecar, limit, 4, json!({})).await["outcome"],
-            "denied",
-            "{limit}"
-        );
-        assert_eq!(
-            decide(sidecar, limit, 3, json!({})).await["outcome"],
-            "admitted",
-            "{limit}"
-        );
+        takes(sidecar, limit, 4, "denied").await;
+        takes(sidecar, limit, 3, "admitted").await;
         // A reset clears the limit's counts.
-        let entry = json!({ "limit": limit, "key": "k" });
-        let body = json!({ "resets": [entry, { "limit": "nope", "key": "k" }] });
+        let body = json!({ "resets": [check(limit, "k"), check("nope", "k")] });
         let reset = ask(sidecar.admin_port, "/v1/reset", body).await;
-        assert_eq!(
-            reset["outcomes"][0],
-            json!({ "outcome": "reset", "held": true }),
-            "{limit}"
-        );
+        let expected = json!({ "outcome": "reset", "held": true });
+        assert_eq!(reset["outcomes"][0], expected, "{limit}");
         assert_eq!(reset["outcomes"][1]["code"], "unknown_limit");
-        assert_eq!(
-            decide(sidecar, limit, 5, json!({})).await["outcome"],
-            "admitted",
-            "{limit}"
-        );
+        takes(sidecar, limit, 5, "admitted").await;
     }
 }
 
 #[tokio::test]
-async fn peek_give_back_and_reset_mean_the_same_on_the_embedded_store() {
-    let folder = tempfile::tempdir().unwrap();
-    peeks_gives_back_and_resets(&Sidecar::start(&policy("memory"), folder.path()).await).await;
-}
-
-#[tokio::test]
-async fn peek_give_back_and_reset_mean_the_same_on_redis() {
+async fn peek_give_back_and_reset_mean_the_same_on_every_store() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    peeks_gives_back_and_resets(&Sidecar::start(&policy(&redis.url()), folder.path()).await).await;
+    for store in ["memory", &redis.url()] {
+        let sidecar = Sidecar::start(&policy(store), folder.path()).await;
+        peeks_gives_back_and_resets(&sidecar).await;
+    }
 }

@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
-use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::client::get;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::upstream;
 
-use super::support::{number, plugin, policy};
+use super::support::{Chain, Policy, ask, decide, decided, number, take};
 
 mod fleet;
 mod operator;
@@ -41,28 +39,10 @@ async fn remove(sidecar: &Sidecar, limit: &str, key: &str) -> Value {
 
 async fn list(sidecar: &Sidecar) -> Vec<Value> {
     let url = format!("http://127.0.0.1:{}/v1/overrides", sidecar.admin_port);
-    let (status, answer) = sluicegate_tests::client::get(&url).await;
+    let (status, answer) = get(&url).await;
     assert_eq!(status, 200, "{answer}");
     let answer: Value = serde_json::from_str(&answer).unwrap();
     answer["overrides"].as_array().unwrap().clone()
-}
-
-/// The verdict of a decision of these fields.
-async fn decide(sidecar: &Sidecar, decision: Value) -> Value {
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let body = json!({ "decisions": [decision] });
-    let (status, answer) = post(&url, body.to_string()).await;
-    assert_eq!(status, 200, "{answer}");
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    answer["verdicts"][0].clone()
-}
-
-async fn take(sidecar: &Sidecar, limit: &str, key: &str) -> Value {
-    decide(
-        sidecar,
-        json!({ "checks": [{ "limit": limit, "key": key }] }),
-    )
-    .await
 }
 
 /// How many of so many are admitted.
@@ -83,9 +63,9 @@ fn rfc3339_in(seconds: u64) -> String {
 async fn overrides_hold_while_the_store_is_away() {
     let mut redis = Redis::start().await;
     let folder = tempfile::tempdir().unwrap();
-    let text = policy(&redis.url(), "sliding_log", 5, "1h")
-        .replace("store_timeout: 2s", "store_timeout: 50ms");
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let policy = Policy::on(redis.url()).timeout("50ms");
+    let policy = policy.window("per-key", "sliding_log", 5, "1h").text();
+    let sidecar = Sidecar::start(&policy, folder.path()).await;
     set(&sidecar, "per-key", "u", json!({ "unlimited": true })).await;
     set(&sidecar, "per-key", "b", json!({ "blocked": true })).await;
     set(&sidecar, "per-key", "q", json!({ "quota": 7 })).await;
@@ -129,12 +109,9 @@ async fn an_override_decides_for_its_check_and_the_others_decide_still() {
     assert_eq!(decide(sidecar, both).await["outcome"], "denied");
     for (index, (limit, units)) in [("per-key", 0), ("rate", 3)].into_iter().enumerate() {
         let entry = json!({ "limit": limit, "key": "u", "receipt": receipts[index] });
-        let url = format!("http://127.0.0.1:{}/v1/give-back", sidecar.port);
-        let (_, answer) = post(&url, json!({ "give_backs": [entry] }).to_string()).await;
-        assert!(
-            answer.contains(&format!("\"units\":{units}")),
-            "{limit}: {answer}"
-        );
+        let body = json!({ "give_backs": [entry] });
+        let answer = ask(sidecar.port, "/v1/give-back", body).await;
+        assert_eq!(answer["outcomes"][0]["units"], units, "{limit}: {answer}");
     }
     // A denial takes nothing from the others.
     set(sidecar, "per-key", "b", json!({ "blocked": true })).await;
@@ -149,59 +126,44 @@ async fn an_override_decides_for_its_check_and_the_others_decide_still() {
         );
     }
     assert_eq!(admitted(sidecar, "rate", "b", 6).await, 5);
-    let by_override = |verdict: &str| {
-        format!(
-            "sluicegate_decisions_total{{limit=\"per-key\",source=\"override\",verdict=\"{verdict}\"}}"
-        )
-    };
-    assert_eq!(sidecar.metric(&by_override("denied")).await, 3.0);
+    let by_override = async |verdict| decided(sidecar, "per-key", "override", verdict).await;
+    assert_eq!(by_override("denied").await, 3);
     let alone = json!({ "checks": [{ "limit": "per-key", "key": "u" }], "receipt": true });
     let verdict = decide(sidecar, alone).await;
     assert_eq!(verdict["receipt"].as_array().unwrap().len(), 1);
-    assert_eq!(sidecar.metric(&by_override("admitted")).await, 1.0);
+    assert_eq!(by_override("admitted").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_of_envoy_feel_overrides() {
-    let redis = Redis::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let text = policy(&redis.url(), "sliding_log", 5, "1h");
-    let sidecar = Sidecar::start(&text, folder.path()).await;
     // Plain, so that the test can spell the key.
     let rules = json!([{
         "name": "per-key",
         "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key", "plain": true }] }],
         "when_unavailable": "deny",
     }]);
-    let upstream = upstream::start().await;
-    let envoy = Envoy::asking(sidecar.port)
-        .upstream(upstream)
-        .plugin(plugin(rules))
-        .start(folder.path())
-        .await;
-    let get = async |key: &str| {
-        let request = client().get(envoy.url("/")).header("x-api-key", key);
-        request.send().await.unwrap()
-    };
+    let chain = Chain::hourly(5, rules).await;
+    let sidecar = &chain.sidecar;
+    let get = async |key: &str| chain.get("/", key).await;
     let key = |name: &str| format!("x-api-key={name}");
     for _ in 0..5 {
         assert_eq!(get("t").await.status(), 200);
     }
     assert_eq!(get("t").await.status(), 429);
-    set(&sidecar, "per-key", &key("t"), json!({ "quota": 7 })).await;
+    set(sidecar, "per-key", &key("t"), json!({ "quota": 7 })).await;
     // The filter's own certificate ends within denial_ttl.
     eventually("the client feels the raised quota", async || {
         get("t").await.status() == 200
     })
     .await;
-    set(&sidecar, "per-key", &key("u"), json!({ "unlimited": true })).await;
+    set(sidecar, "per-key", &key("u"), json!({ "unlimited": true })).await;
     for _ in 0..20 {
         assert_eq!(get("u").await.status(), 200);
     }
     let until = rfc3339_in(3_600);
     let reason = "said to nobody";
     set(
-        &sidecar,
+        sidecar,
         "per-key",
         &key("b"),
         json!({ "blocked": true, "until": until, "reason": reason }),
@@ -214,7 +176,7 @@ async fn clients_of_envoy_feel_overrides() {
         "{denied:?}"
     );
     assert!(!denied.text().await.unwrap().contains(reason));
-    remove(&sidecar, "per-key", &key("b")).await;
+    remove(sidecar, "per-key", &key("b")).await;
     eventually("the client is let in again", async || {
         get("b").await.status() == 200
     })

@@ -3,26 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
-use sluicegate_tests::client::post;
+use serde_json::{Value, json};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::policy;
+use super::support::{ALGORITHMS, Policy, check, decide_all, policy, take};
 
-async fn outcome(sidecar: &Sidecar) -> String {
-    let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": "k" }] }] });
-    let (_, answer) = post(
-        &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
-        body.to_string(),
-    )
-    .await;
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    answer["verdicts"][0]["outcome"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+async fn outcome(sidecar: &Sidecar) -> Value {
+    take(sidecar, "per-key", "k").await["outcome"].take()
 }
 
 #[tokio::test]
@@ -34,11 +23,7 @@ async fn a_script_that_redis_has_lost_is_sent_again_unnoticed_by_the_caller() {
     let mut outcomes = Vec::new();
     for _ in 0..4 {
         outcomes.push(outcome(&sidecar).await);
-        let _: () = redis::cmd("SCRIPT")
-            .arg("FLUSH")
-            .query_async(&mut redis.connection().await)
-            .await
-            .unwrap();
+        let () = redis.command("SCRIPT FLUSH").await;
     }
     assert_eq!(outcomes, ["admitted", "admitted", "admitted", "denied"]);
     let metrics = sidecar.metrics().await;
@@ -56,15 +41,10 @@ async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
     let redis = Redis::start().await;
     for algorithm in ["sliding_log", "fixed_window"] {
         let sidecar =
-            Sidecar::start(&policy(&redis.url(), algorithm, 3, "1s"), folder.path()).await;
+            Sidecar::start(&policy(&redis.url(), algorithm, 3, "2s"), folder.path()).await;
         assert_eq!(outcome(&sidecar).await, "admitted");
-        let mut connection = redis.connection().await;
         for key in redis.all_keys().await {
-            let ttl: i64 = redis::cmd("PTTL")
-                .arg(&key)
-                .query_async(&mut connection)
-                .await
-                .unwrap();
+            let ttl: i64 = redis.command(&format!("PTTL {key}")).await;
             assert!(ttl > 0, "{key}: {ttl}");
         }
         eventually("Redis is empty", async || redis.keys().await.is_empty()).await;
@@ -76,21 +56,11 @@ async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
     .await;
 }
 
-/// How many scripts a Redis has run.
-async fn script_calls(connection: &mut redis::aio::MultiplexedConnection) -> u64 {
-    let mut info = redis::cmd("INFO");
-    let info: String = info
-        .arg("commandstats")
-        .query_async(connection)
-        .await
-        .unwrap();
-    let of = |command: &str| {
-        let line = info.split_once(&format!("cmdstat_{command}:calls="));
-        line.map_or(0, |(_, rest)| {
-            rest[..rest.find(',').unwrap()].parse::<u64>().unwrap()
-        })
-    };
-    of("evalsha") + of("eval")
+/// A policy whose limit has this `when_store_is_down`.
+fn policy_when_down(redis: &Redis, answer: &str, quota: u64) -> String {
+    let window = format!("algorithm: sliding_log, windows: [{{ quota: {quota}, per: 1h }}]");
+    let fields = format!("{window}, when_store_is_down: {answer}");
+    Policy::on(redis.url()).limit("per-key", &fields).text()
 }
 
 /// How many decisions had each outcome.
@@ -102,29 +72,20 @@ async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     // Otherwise a share of the limit would decide when no connection lasts.
-    let policy = policy(&redis.url(), "sliding_log", LIMIT, "1h")
-        .replace("algorithm:", "when_store_is_down: deny\n    algorithm:");
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let batch =
-        json!({ "decisions": vec![json!({ "checks": [{ "limit": "per-key", "key": "k" }] }); 16] })
-            .to_string();
+    let text = policy_when_down(&redis, "deny", LIMIT);
+    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let sidecar = Arc::new(sidecar);
+    let batch = vec![json!({ "checks": [check("per-key", "k")] }); 16];
     let counts = Outcomes::default();
     let (enough, is_enough) = tokio::sync::watch::channel(false);
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        let (url, batch, counts, is_enough) = (
-            url.clone(),
-            batch.clone(),
-            Arc::clone(&counts),
-            is_enough.clone(),
-        );
+        let (sidecar, counts) = (Arc::clone(&sidecar), Arc::clone(&counts));
+        let (batch, is_enough) = (batch.clone(), is_enough.clone());
         tasks.push(tokio::spawn(async move {
             while !*is_enough.borrow() {
-                let (_, answer) = post(&url, batch.clone()).await;
-                let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-                let verdicts = answer["verdicts"].as_array().unwrap();
-                assert_eq!(verdicts.len(), 16, "{answer}");
+                let verdicts = decide_all(&sidecar, batch.clone()).await;
+                assert_eq!(verdicts.len(), 16, "{verdicts:?}");
                 for verdict in verdicts {
                     let outcome = verdict["outcome"].as_str().unwrap().to_owned();
                     *counts.lock().unwrap().entry(outcome).or_default() += 1;
@@ -133,24 +94,17 @@ async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
         }));
     }
     let of = |outcome: &str| counts.lock().unwrap().get(outcome).copied().unwrap_or(0);
-    let mut killer = redis.connection().await;
     let mut cuts = 0;
     // Until the limit is used up: then every unit was admitted or lost in a call that was cut.
     while cuts < 10 || of("denied") == 0 || of("unavailable") == 0 {
         // A few calls between two cuts, however slow the machine: then the next one is probably under way.
-        let before = script_calls(&mut killer).await;
+        let before = redis.script_calls().await;
         eventually("the sidecar calls Redis", async || {
-            script_calls(&mut killer.clone()).await >= before + 2
+            redis.script_calls().await >= before + 2
         })
         .await;
-        let mut kill = redis::cmd("CLIENT");
-        kill.arg("KILL").arg("TYPE").arg("normal");
-        let _: i64 = kill
-            .arg("SKIPME")
-            .arg("yes")
-            .query_async(&mut killer)
-            .await
-            .unwrap();
+        let kill = "CLIENT KILL TYPE normal SKIPME yes";
+        let _: i64 = redis.command(kill).await;
         cuts += 1;
     }
     enough.send(true).unwrap();
@@ -180,36 +134,18 @@ fn column(text: &str, name: &str, column: usize) -> f64 {
 async fn the_calculator_predicts_what_redis_uses() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    for (algorithm, quota) in [
-        ("sliding_log", 500),
-        ("sliding_window", 500),
-        ("fixed_window", 500),
-        ("token_bucket", 500),
-    ] {
-        let _: () = redis::cmd("FLUSHALL")
-            .query_async(&mut redis.connection().await)
-            .await
-            .unwrap();
-        let sidecar =
-            Sidecar::start(&policy(&redis.url(), algorithm, quota, "1h"), folder.path()).await;
-        let key = "k".repeat(43);
-        for _ in 0..quota {
-            let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
-            post(
-                &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
-                body.to_string(),
-            )
-            .await;
+    for algorithm in ALGORITHMS {
+        let () = redis.command("FLUSHALL").await;
+        let text = policy(&redis.url(), algorithm, 500, "1h");
+        let sidecar = Sidecar::start(&text, folder.path()).await;
+        // Of requests that came one after the other.
+        for _ in 0..500 {
+            take(&sidecar, "per-key", &"k".repeat(43)).await;
         }
         let mut used = 0.0;
         for key in redis.keys().await {
-            let mut usage = redis::cmd("MEMORY");
-            usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
-            let bytes: f64 = usage
-                .query_async(&mut redis.connection().await)
-                .await
-                .unwrap();
-            used += bytes;
+            let usage = format!("MEMORY USAGE {key} SAMPLES 0");
+            used += redis.command::<f64>(&usage).await;
         }
         let mut estimate = std::process::Command::new(sluicegate_tests::sidecar::binary());
         // A sliding window holds one entry for each of its steps; all 500 requests fall into one or two.
@@ -232,22 +168,15 @@ async fn the_calculator_predicts_what_redis_uses() {
     }
 }
 
-/// The verdicts of decisions for these keys of `per-key`, in one request.
-async fn verdicts(sidecar: &Sidecar, keys: &[&str]) -> Vec<serde_json::Value> {
-    let decision = |key: &&str| json!({ "checks": [{ "limit": "per-key", "key": key }] });
-    let decisions: Vec<_> = keys.iter().map(decision).collect();
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let (_, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    answer["verdicts"].as_array().unwrap().clone()
-}
-
-/// Their outcomes.
-async fn together(sidecar: &Sidecar, keys: &[&str]) -> Vec<String> {
-    let verdicts = verdicts(sidecar, keys).await;
-    let outcomes = verdicts.iter().map(|verdict| verdict["outcome"].as_str());
-    outcomes
-        .map(|outcome| outcome.unwrap().to_owned())
+/// The outcomes of decisions for these keys, in one request.
+async fn together(sidecar: &Sidecar, keys: &[&str]) -> Vec<Value> {
+    let decisions = keys
+        .iter()
+        .map(|key| json!({ "checks": [check("per-key", key)] }));
+    let verdicts = decide_all(sidecar, decisions.collect::<Vec<_>>()).await;
+    verdicts
+        .iter()
+        .map(|verdict| verdict["outcome"].clone())
         .collect()
 }
 
@@ -263,7 +192,7 @@ async fn break_the_key(redis: &Redis) {
 }
 
 #[tokio::test]
-async fn s16_a_key_that_something_else_wrote_makes_only_its_own_decisions_unavailable() {
+async fn a_key_that_something_else_wrote_makes_only_its_own_decisions_unavailable() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar =
@@ -280,22 +209,22 @@ async fn s16_a_key_that_something_else_wrote_makes_only_its_own_decisions_unavai
 /// `when_store_is_down` decided although the store was up: with `allow`, whoever had such a key was not limited any more,
 /// even under a rule with `when_unavailable: deny`.
 #[tokio::test]
-async fn s16_a_key_that_something_else_wrote_is_left_to_the_rule_while_redis_is_up() {
+async fn a_key_that_something_else_wrote_is_left_to_the_rule_while_redis_is_up() {
     for answer in ["allow", "deny"] {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
-        let down = format!("when_store_is_down: {answer}\n    algorithm:");
-        let policy = policy(&redis.url(), "sliding_log", 9, "1h").replace("algorithm:", &down);
-        let sidecar = Sidecar::start(&policy, folder.path()).await;
+        let text = policy_when_down(&redis, answer, 9);
+        let sidecar = Sidecar::start(&text, folder.path()).await;
         assert_eq!(together(&sidecar, &["bad"]).await, ["admitted"]);
         break_the_key(&redis).await;
-        let expected = json!([{ "outcome": "unavailable" }]);
-        assert_eq!(json!(verdicts(&sidecar, &["bad"]).await), expected);
+        // It is not the limit that answers.
+        let expected = json!({ "outcome": "unavailable" });
+        assert_eq!(take(&sidecar, "per-key", "bad").await, expected);
     }
 }
 
 #[tokio::test]
-async fn s22_the_largest_request_is_split_into_many_calls() {
+async fn the_largest_request_is_split_into_many_calls() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let sidecar = Sidecar::start(
@@ -303,38 +232,21 @@ async fn s22_the_largest_request_is_split_into_many_calls() {
         folder.path(),
     )
     .await;
-    let mut connection = redis.connection().await;
-    let () = redis::cmd("CONFIG")
-        .arg(&[
-            "SET",
-            "slowlog-log-slower-than",
-            "0",
-            "slowlog-max-len",
-            "1000",
-        ])
-        .query_async(&mut connection)
-        .await
-        .unwrap();
-    let check = |key: String| json!({ "limit": "per-key", "key": key });
+    let slowlog = "CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 1000";
+    let () = redis.command(slowlog).await;
     let decision = |n: usize| {
-        let checks: Vec<_> = (0..32).map(|key| check(format!("{n}-{key}"))).collect();
-        json!({ "checks": checks })
+        let checks = (0..32).map(|key| check("per-key", &format!("{n}-{key}")));
+        json!({ "checks": checks.collect::<Vec<_>>() })
     };
     let decisions: Vec<_> = (0..256).map(decision).collect();
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let (status, answer) = post(&url, json!({ "decisions": decisions }).to_string()).await;
-    assert_eq!(status, 200);
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let verdicts = decide_all(&sidecar, decisions).await;
     // 8,192 visits were asked for, of which 4,096 may be.
-    let codes = answer["verdicts"].as_array().unwrap().iter();
-    let refused = codes.filter(|verdict| verdict["code"] == "request_too_large");
+    let refused = verdicts
+        .iter()
+        .filter(|verdict| verdict["code"] == "request_too_large");
     assert_eq!(refused.count(), 128);
     type Entry = (u64, u64, u64, Vec<Vec<u8>>, String, String);
-    let log: Vec<Entry> = redis::cmd("SLOWLOG")
-        .arg(&["GET", "-1"])
-        .query_async(&mut connection)
-        .await
-        .unwrap();
+    let log: Vec<Entry> = redis.command("SLOWLOG GET -1").await;
     let calls = log.iter().map(|entry| &entry.3);
     let calls = calls.filter(|command| command[0].starts_with(b"EVAL"));
     let number = |command: &Vec<Vec<u8>>| str::from_utf8(&command[2]).unwrap().parse().unwrap();

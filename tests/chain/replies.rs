@@ -4,46 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::client;
-use sluicegate_tests::envoy::{Envoy, MANAGER, at};
-use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::upstream;
-use tempfile::TempDir;
+use sluicegate_tests::envoy::{MANAGER, at};
+use sluicegate_tests::process::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::support::{number, plugin, policy};
-
-/// An Envoy whose sidecar uses the embedded store.
-pub struct Chain {
-    pub envoy: Envoy,
-    pub sidecar: Sidecar,
-    _folder: TempDir,
-}
-
-impl Chain {
-    /// With a limit `per-key` of this quota per hour.
-    pub async fn start(
-        quota: u64,
-        rules: Value,
-        upstream: u16,
-        patch: impl FnOnce(&mut Value),
-    ) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let policy = policy("memory", "sliding_log", quota, "1h");
-        let sidecar = Sidecar::start(&policy, folder.path()).await;
-        let envoy = Envoy::asking(sidecar.port)
-            .upstream(upstream)
-            .plugin(plugin(rules))
-            .patch(patch)
-            .start(folder.path())
-            .await;
-        Self {
-            envoy,
-            sidecar,
-            _folder: folder,
-        }
-    }
-}
+use super::support::{Chain, number, plugin, policy};
 
 /// One rule for all requests, counted under one key.
 pub fn everyone(more: &Value) -> Value {
@@ -68,9 +34,9 @@ fn ours(answer: &reqwest::Response) -> BTreeMap<String, String> {
 #[tokio::test]
 async fn responses_to_admitted_and_denied_clients_state_what_is_left() {
     let rules = everyone(&json!({ "reply": { "on_admitted": true } }));
-    let chain = Chain::start(2, rules, upstream::start().await, |_| {}).await;
+    let chain = Chain::hourly(2, rules).await;
     for remaining in [1, 0] {
-        let admitted = client().get(chain.envoy.url("/")).send().await.unwrap();
+        let admitted = chain.get("/", "").await;
         assert_eq!(admitted.status(), 200);
         assert_eq!(number(&admitted, "x-ratelimit-remaining"), remaining);
         assert_eq!(number(&admitted, "x-ratelimit-limit"), 2);
@@ -82,7 +48,7 @@ async fn responses_to_admitted_and_denied_clients_state_what_is_left() {
         );
         assert!(!fields.contains_key("retry-after"));
     }
-    let denied = client().get(chain.envoy.url("/")).send().await.unwrap();
+    let denied = chain.get("/", "").await;
     assert_eq!(denied.status(), 429);
     let fields = ours(&denied);
     assert_eq!(fields.len(), 7, "{fields:?}");
@@ -92,13 +58,13 @@ async fn responses_to_admitted_and_denied_clients_state_what_is_left() {
         number(&denied, "retry-after"),
         number(&denied, "retry-after-ms").div_ceil(1_000)
     );
-    let names = [
-        "decisions",
-        "admitted",
-        "denied",
-        "rule=.=r;.;limit=.=per-key;.;rule_limit_denied",
+    let counts = [
+        ("decisions", 3),
+        ("admitted", 2),
+        ("denied", 1),
+        ("rule=.=r;.;limit=.=per-key;.;rule_limit_denied", 1),
     ];
-    assert_eq!(chain.envoy.counts(names).await, [3, 2, 1, 1], "{names:?}");
+    chain.envoy.counts(&counts).await;
 }
 
 #[tokio::test]
@@ -113,19 +79,18 @@ async fn an_upstreams_own_statement_stands_where_ours_is_not_made_and_gives_way_
         )
     });
     tokio::spawn(async move { axum::serve(listener, router).await });
-    for (on_admitted, remaining, count) in [(false, 77, 2), (true, 0, 5)] {
-        let rules = everyone(&json!({ "reply": { "on_admitted": on_admitted } }));
-        let chain = Chain::start(1, rules, port, |_| {}).await;
-        let admitted = client().get(chain.envoy.url("/")).send().await.unwrap();
+    let mut rules = everyone(&json!({ "match": { "path": "/silent" } }));
+    let stated = json!({ "match": { "path": "/stated" }, "name": "stated", "reply": { "on_admitted": true } });
+    rules
+        .as_array_mut()
+        .unwrap()
+        .push(everyone(&stated)[0].clone());
+    let hourly = |url: &str| policy(url, "sliding_log", 2, "1h");
+    let chain = Chain::with(hourly, |envoy| envoy.plugin(plugin(rules)).upstream(port)).await;
+    for (path, remaining, count) in [("/silent", 77, 2), ("/stated", 0, 5)] {
+        let admitted = chain.get(path, "").await;
         assert_eq!(number(&admitted, "x-ratelimit-remaining"), remaining);
-        assert_eq!(
-            admitted
-                .headers()
-                .iter()
-                .filter(|(n, _)| n.as_str().contains("ratelimit"))
-                .count(),
-            count
-        );
+        assert_eq!(ours(&admitted).len(), count);
     }
 }
 
@@ -134,17 +99,9 @@ async fn a_rule_has_its_own_body_and_a_head_request_none() {
     let rules = everyone(
         &json!({ "reply": { "headers": "draft", "body": "<h1>Slow down</h1>", "content_type": "text/html" } }),
     );
-    let chain = Chain::start(1, rules, upstream::start().await, |_| {}).await;
-    assert_eq!(
-        client()
-            .get(chain.envoy.url("/"))
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        200
-    );
-    let denied = client().get(chain.envoy.url("/")).send().await.unwrap();
+    let chain = Chain::hourly(1, rules).await;
+    assert_eq!(chain.status("/", "").await, 200);
+    let denied = chain.get("/", "").await;
     assert_eq!(denied.headers()["content-type"], "text/html");
     assert_eq!(ours(&denied).len(), 4, "{denied:?}");
     assert_eq!(denied.text().await.unwrap(), "<h1>Slow down</h1>");
@@ -159,13 +116,13 @@ async fn a_cost_above_the_quota_is_answered_with_422() {
     let rules = everyone(
         &json!({ "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }], "cost": 3 }] }),
     );
-    let chain = Chain::start(2, rules, upstream::start().await, |_| {}).await;
-    let refused = client().get(chain.envoy.url("/")).send().await.unwrap();
+    let chain = Chain::hourly(2, rules).await;
+    let refused = chain.get("/", "").await;
     assert_eq!(refused.status(), 422);
     assert!(ours(&refused).is_empty());
     let body: Value = serde_json::from_str(&refused.text().await.unwrap()).unwrap();
     assert_eq!(body["status"], 422);
-    assert_eq!(chain.envoy.counted("refused_cost_over_limit").await, 1);
+    chain.envoy.counts(&[("refused_cost_over_limit", 1)]).await;
 }
 
 /// Status, headers and trailers of a request over HTTP/2.
@@ -205,74 +162,51 @@ async fn http2(
     (status, headers)
 }
 
-#[tokio::test]
-async fn grpc_clients_get_resource_exhausted_in_trailers_only() {
-    let rules = everyone(&json!({ "reply": { "body": "not for gRPC" } }));
-    let chain = Chain::start(1, rules, upstream::start().await, |_| {}).await;
-    let call = || {
-        http2(
-            chain.envoy.port,
-            "application/grpc",
-            Some(b"\0\0\0\0\0"),
-            false,
-        )
-    };
-    let (status, headers) = call().await;
-    assert_eq!(
-        (status, headers.get("grpc-status")),
-        (200, None),
-        "{headers:?}"
-    );
-    let (status, headers) = call().await;
-    assert_eq!(
-        (status, headers["grpc-status"].as_str()),
-        (200, "8"),
-        "{headers:?}"
-    );
-    assert_eq!(headers["content-type"], "application/grpc");
-    assert!(headers["grpc-message"].contains("per-key"), "{headers:?}");
-    // F20: to the millisecond.
-    let pushback = &headers["grpc-retry-pushback-ms"];
-    assert_eq!(pushback, &headers["retry-after-ms"], "{headers:?}");
+/// A call of gRPC, and what its client reads.
+async fn grpc(chain: &Chain) -> BTreeMap<String, String> {
+    let body = Some(&b"\0\0\0\0\0"[..]);
+    let (status, headers) = http2(chain.envoy.port, "application/grpc+proto", body, false).await;
+    assert_eq!(status, 200, "{headers:?}");
+    headers
 }
 
 #[tokio::test]
-async fn a_grpc_client_without_a_verdict_gets_unavailable() {
-    let mut chain = Chain::start(1, everyone(&json!({})), upstream::start().await, |_| {}).await;
+async fn grpc_clients_get_resource_exhausted_in_trailers_only_and_unavailable_without_a_verdict() {
+    let rules = everyone(&json!({ "reply": { "body": "not for gRPC" } }));
+    let mut chain = Chain::hourly(1, rules).await;
+    let admitted = grpc(&chain).await;
+    assert_eq!(admitted.get("grpc-status"), None, "{admitted:?}");
+    let denied = grpc(&chain).await;
+    assert_eq!(denied["grpc-status"], "8", "{denied:?}");
+    assert!(denied["content-type"].starts_with("application/grpc"));
+    assert!(denied["grpc-message"].contains("per-key"), "{denied:?}");
+    // F20: to the millisecond.
+    let pushback = &denied["grpc-retry-pushback-ms"];
+    assert_eq!(pushback, &denied["retry-after-ms"], "{denied:?}");
     chain.sidecar.kill();
-    let (status, headers) = http2(
-        chain.envoy.port,
-        "application/grpc+proto",
-        Some(b"\0\0\0\0\0"),
-        false,
-    )
+    // The filter's cached denial ends within `denial_ttl`.
+    eventually("there is no verdict", async || {
+        grpc(&chain).await["grpc-status"] != "8"
+    })
     .await;
-    assert_eq!(
-        (status, headers["grpc-status"].as_str()),
-        (200, "14"),
-        "{headers:?}"
-    );
-    assert!(!headers.contains_key("grpc-retry-pushback-ms"));
+    let unavailable = grpc(&chain).await;
+    assert_eq!(unavailable["grpc-status"], "14", "{unavailable:?}");
+    assert!(!unavailable.contains_key("grpc-retry-pushback-ms"));
 }
 
 #[tokio::test]
 async fn requests_with_trailers_and_without_a_body_wait_for_their_verdict_like_others() {
-    let chain = Chain::start(2, everyone(&json!({})), upstream::start().await, |_| {}).await;
-    let mut statuses = Vec::new();
-    for (body, trailers) in [
-        (None, true),
-        (Some(&b"x"[..]), true),
-        (None, true),
-        (Some(b"x"), false),
-        (None, false),
+    let chain = Chain::hourly(2, everyone(&json!({}))).await;
+    for (body, trailers, status) in [
+        (None, true, 200),
+        (Some(&b"x"[..]), true, 200),
+        (None, true, 429),
+        (Some(b"x"), false, 429),
+        (None, false, 429),
     ] {
-        statuses.push(
-            http2(chain.envoy.port, "text/plain", body, trailers)
-                .await
-                .0,
-        );
+        let answer = http2(chain.envoy.port, "text/plain", body, trailers).await;
+        assert_eq!(answer.0, status, "{body:?}, {trailers}");
     }
-    assert_eq!(statuses, [200, 200, 429, 429, 429]);
 }
 
 /// An upstream that accepts any upgrade or tunnel, and then echoes.
@@ -335,6 +269,16 @@ async fn websockets_and_tunnels_are_admitted_and_denied_like_requests() {
             "upgrade_configs": [{ "upgrade_type": "CONNECT" }] } }),
         );
     };
+    // Two units for each.
+    let checks = json!([{ "limit": "per-key", "key": [{ "method": true }] }]);
+    let rules = everyone(&json!({ "match": { "path_prefix": "/" }, "checks": checks }));
+    let hourly = |url: &str| policy(url, "sliding_log", 2, "1h");
+    let upstream = tunnel().await;
+    let chain = Chain::with(hourly, |envoy| {
+        let envoy = envoy.plugin(plugin(rules)).upstream(upstream);
+        envoy.patch(patch)
+    })
+    .await;
     for (head, status) in [
         (
             "GET /chat HTTP/1.1\r\nhost: h\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n\r\n",
@@ -342,19 +286,9 @@ async fn websockets_and_tunnels_are_admitted_and_denied_like_requests() {
         ),
         ("CONNECT h:443 HTTP/1.1\r\nhost: h:443\r\n\r\n", "200"),
     ] {
-        let rules = everyone(&json!({ "match": { "path_prefix": "/" } }));
-        let chain = Chain::start(2, rules, tunnel().await, patch).await;
-        for _ in 0..2 {
-            assert_eq!(
-                talk(chain.envoy.port, head).await,
-                (status.to_owned(), true),
-                "{head}"
-            );
+        for expected in [(status, true), (status, true), ("429", false)] {
+            let answer = talk(chain.envoy.port, head).await;
+            assert_eq!((answer.0.as_str(), answer.1), expected, "{head}");
         }
-        assert_eq!(
-            talk(chain.envoy.port, head).await,
-            ("429".to_owned(), false),
-            "{head}"
-        );
     }
 }

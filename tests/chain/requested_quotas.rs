@@ -1,102 +1,64 @@
 //! Quotas that a trusted source grants: by whom, up to what, and that nobody else can.
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
-use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::token::{jwt_authn, token};
-use sluicegate_tests::upstream;
-use tempfile::TempDir;
 
-use super::support::{number, plugin};
+use super::support::{Chain, Policy, decide_all, filters, number, plugin};
 
 /// One unit an hour, and up to five for whoever is granted more.
 fn policy(store: &str) -> String {
-    format!(
-        "store: {store}\nstore_timeout: 2s\nlimits:\n  tenant:\n    algorithm: sliding_window\n    \
-         windows: [{{ quota: 1, per: 1h }}]\n    quota_from_request: {{ max: 5 }}\n"
-    )
+    let window = "algorithm: sliding_window, windows: [{ quota: 1, per: 1h }]";
+    let granted = format!("{window}, quota_from_request: {{ max: 5 }}");
+    Policy::on(store).limit("tenant", &granted).text()
 }
 
-struct Chain {
-    envoy: Envoy,
-    sidecar: Sidecar,
-    _redis: Redis,
-    _folder: TempDir,
+/// With a quota from this source, and this filter before ours.
+async fn chain(quota: Value, filter: Value) -> Chain {
+    let rules = json!([{
+        "name": "tenants", "when_unavailable": "deny", "reply": { "on_admitted": true },
+        "checks": [{ "limit": "tenant", "key": [{ "header": "x-tenant" }], "quota": quota }],
+    }]);
+    let before = |config: &mut Value| filters(config).insert(0, filter);
+    Chain::with(policy, |envoy| envoy.plugin(plugin(rules)).patch(before)).await
 }
 
-impl Chain {
-    /// With a quota from this source, and these filters before ours.
-    async fn start(quota: Value, filters: Vec<Value>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let redis = Redis::start().await;
-        let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
-        let rules = json!([{
-            "name": "tenants", "when_unavailable": "deny", "reply": { "on_admitted": true },
-            "checks": [{ "limit": "tenant", "key": [{ "header": "x-tenant" }], "quota": quota }],
-        }]);
-        let before = |config: &mut Value| {
-            let chain = at(config, MANAGER)["http_filters"].as_array_mut().unwrap();
-            for filter in filters.into_iter().rev() {
-                chain.insert(0, filter);
-            }
-        };
-        let upstream = upstream::start().await;
-        let plugin = Some(plugin(rules));
-        let envoy = Envoy::asking(sidecar.port)
-            .upstream(upstream)
-            .plugin(plugin)
-            .patch(before)
-            .start(folder.path())
-            .await;
-        Self {
-            envoy,
-            sidecar,
-            _redis: redis,
-            _folder: folder,
-        }
-    }
-
-    /// The status, and the quota that counted.
-    async fn ask(&self, tenant: &str, more: &[(&str, &str)]) -> (u16, u64) {
-        let mut request = client().get(self.envoy.url("/")).header("x-tenant", tenant);
-        for (name, value) in more {
-            request = request.header(*name, *value);
-        }
-        let answer = request.send().await.unwrap();
-        match answer.status().as_u16() {
-            status @ (200 | 429) => (status, number(&answer, "x-ratelimit-limit")),
-            status => (status, 0),
-        }
+/// The status, and the quota that counted.
+async fn ask(chain: &Chain, tenant: &str, more: &[(&str, &str)]) -> (u16, u64) {
+    let fields = [&[("x-tenant", tenant)], more].concat();
+    let answer = chain.envoy.get("/", &fields).await;
+    match answer.status().as_u16() {
+        status @ (200 | 429) => (status, number(&answer, "x-ratelimit-limit")),
+        status => (status, 0),
     }
 }
 
 #[tokio::test]
 async fn a_verified_claim_grants_a_quota_up_to_the_policys_maximum() {
     let quota = json!({ "jwt": { "payload": "payload", "claim": ["plan", "quota"] } });
-    let chain = Chain::start(quota, vec![jwt_authn()]).await;
+    let chain = chain(quota, jwt_authn()).await;
     let bearer = |quota: Value| {
         let claims = json!({ "iss": "issuer", "plan": { "quota": quota } });
         format!("Bearer {}", token(&claims))
     };
     let three = bearer(json!(3));
     for remaining in [2, 1, 0] {
-        let answer = chain.ask("gold", &[("authorization", &three)]).await;
+        let answer = ask(&chain, "gold", &[("authorization", &three)]).await;
         assert_eq!(answer, (200, 3), "{remaining} left");
     }
     assert_eq!(
-        chain.ask("gold", &[("authorization", &three)]).await,
+        ask(&chain, "gold", &[("authorization", &three)]).await,
         (429, 3)
     );
     // A cached denial under one quota says nothing about another.
     let five = bearer(json!(5));
     assert_eq!(
-        chain.ask("gold", &[("authorization", &five)]).await,
+        ask(&chain, "gold", &[("authorization", &five)]).await,
         (200, 5)
     );
     assert_eq!(
-        chain.ask("gold", &[("authorization", &three)]).await,
+        ask(&chain, "gold", &[("authorization", &three)]).await,
         (429, 3)
     );
 
@@ -114,14 +76,14 @@ async fn a_verified_claim_grants_a_quota_up_to_the_policys_maximum() {
     .enumerate()
     {
         let (tenant, bearer) = (format!("tenant-{index}"), bearer(quota.clone()));
-        let answer = chain.ask(&tenant, &[("authorization", &bearer)]).await;
+        let answer = ask(&chain, &tenant, &[("authorization", &bearer)]).await;
         assert_eq!(answer, (200, 1), "{quota}");
         assert_eq!(
-            chain.ask(&tenant, &[("authorization", &bearer)]).await,
+            ask(&chain, &tenant, &[("authorization", &bearer)]).await,
             (429, 1)
         );
     }
-    assert_eq!(chain.ask("none", &[]).await, (200, 1));
+    assert_eq!(ask(&chain, "none", &[]).await, (200, 1));
     // Of those only 6 came as far as the sidecar, once by each question that reached the store.
     let refused = r#"sluicegate_quota_requests_refused_total{limit="tenant"}"#;
     assert!((1.0..=2.0).contains(&chain.sidecar.metric(refused).await));
@@ -133,11 +95,11 @@ async fn a_verified_claim_grants_a_quota_up_to_the_policys_maximum() {
         ("x-ratelimit-limit", "5"),
         ("plan", "{\"quota\":5}"),
     ];
-    assert_eq!(chain.ask("forger", &forged).await, (200, 1));
-    assert_eq!(chain.ask("forger", &forged).await, (429, 1));
+    assert_eq!(ask(&chain, "forger", &forged).await, (200, 1));
+    assert_eq!(ask(&chain, "forger", &forged).await, (429, 1));
     let (head, _) = five.rsplit_once('.').unwrap();
     let unsigned = format!("{head}.AAAA");
-    let answer = chain.ask("unsigned", &[("authorization", &unsigned)]).await;
+    let answer = ask(&chain, "unsigned", &[("authorization", &unsigned)]).await;
     assert_eq!(answer.0, 401);
 }
 
@@ -151,9 +113,9 @@ async fn metadata_of_an_earlier_filter_grants_a_quota() {
         },
     });
     let quota = json!({ "metadata": { "namespace": "tenants", "name": ["grants", "quota"] } });
-    let chain = Chain::start(quota, vec![set]).await;
+    let chain = chain(quota, set).await;
     for status in [200, 200, 429] {
-        assert_eq!(chain.ask("a", &[]).await, (status, 2));
+        assert_eq!(ask(&chain, "a", &[]).await, (status, 2));
     }
 }
 
@@ -164,13 +126,8 @@ async fn one_question_may_ask_for_one_key_with_several_quotas_and_takes_a_call_f
     let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
     let check = |quota: u64| json!({ "limit": "tenant", "key": "k", "quota": quota });
     let decisions = [2, 4, 2, 4, 4, 4, 9].map(|quota| json!({ "checks": [check(quota)] }));
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let body = json!({ "decisions": decisions }).to_string();
-    let (status, answer) = post(&url, body).await;
-    assert_eq!(status, 200, "{answer}");
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    let verdicts = answer["verdicts"].as_array().unwrap().iter();
-    let answer = verdicts.map(|verdict| {
+    let verdicts = decide_all(&sidecar, decisions.to_vec()).await;
+    let answer = verdicts.iter().map(|verdict| {
         (
             verdict["outcome"].as_str().unwrap(),
             verdict["quota"].as_u64().unwrap(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluicegate_tests::client::post;
-use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::envoy::{Envoy, PLUGIN, at};
 use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
 use super::access_log::access_log;
-use super::support::{per_key, plugin, policy};
+use super::support::{envoy, filters, generous, per_key, plugin};
 
 /// Concurrently waiting requests: close to the capacity of the filter's queue.
 const WAITING: usize = 4_000;
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_millis(700);
 /// How late the filter itself may be: its timer fires every 25 ms.
 const LATE: Duration = Duration::from_millis(50);
 /// Allowance for a machine with two busy cores to read and answer thousands of requests. Requests that hang take longer.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(25);
 
 /// A fake sidecar that accepts connections and never answers.
 async fn silent() -> u16 {
@@ -56,26 +56,20 @@ async fn behind_a_silent_sidecar(
 ) -> (Envoy, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (sidecar, upstream) = (silent().await, wire::upstream().await);
-    let plugin = Some(patient(when_unavailable));
-    let envoy = Envoy::asking(sidecar)
-        .upstream(upstream)
-        .plugin(plugin)
-        .patch(patch)
-        .start(folder.path())
-        .await;
-    (envoy, folder)
+    let planned = Envoy::asking(sidecar).upstream(upstream).patch(patch);
+    let planned = planned.plugin(patient(when_unavailable));
+    (planned.start(folder.path()).await, folder)
 }
 
-/// Sends this many requests at the same time, each on its own connection, and calls `meanwhile` when they wait. Returns
+/// Sends [`WAITING`] requests at the same time, each on its own connection, and calls `meanwhile` when they wait. Returns
 /// each one's answer, and when it came.
 async fn all_at_once(
     envoy: &Envoy,
-    requests: usize,
     meanwhile: impl AsyncFnOnce(),
 ) -> Vec<(Option<Exchange>, Duration)> {
-    let barrier = Arc::new(Barrier::new(requests));
+    let barrier = Arc::new(Barrier::new(WAITING));
     let mut clients = Vec::new();
-    for n in 0..requests {
+    for n in 0..WAITING {
         let (barrier, port) = (Arc::clone(&barrier), envoy.port);
         clients.push(tokio::spawn(async move {
             let mut wire = Wire::new(port);
@@ -88,7 +82,7 @@ async fn all_at_once(
         }));
     }
     eventually("they wait", async || {
-        envoy.stat("http.ingress.downstream_rq_active").await >= requests as u64 / 2
+        envoy.active().await >= WAITING as u64 / 2
     })
     .await;
     meanwhile().await;
@@ -127,63 +121,44 @@ async fn each_got(
         assert!(answer.body.contains(body), "{}", answer.body);
     }
     assert!(slowest < TIMEOUT + LATE + STALL, "{slowest:?}");
-    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
-    assert_eq!(envoy.stat("http.ingress.downstream_rq_active").await, 0);
+    envoy.is_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_thousands_of_requests_waiting_for_a_silent_sidecar_are_denied_in_time() {
+async fn thousands_of_requests_waiting_for_a_silent_sidecar_are_denied_in_time() {
     let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
-    let answers = all_at_once(&envoy, WAITING, async || {}).await;
+    let answers = all_at_once(&envoy, async || {}).await;
     each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn f1_thousands_that_are_let_through_to_no_upstream_at_all_are_told_so() {
-    let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
-        *at(config, UPSTREAMS) = json!([]);
-    })
-    .await;
-    let answers = all_at_once(&envoy, WAITING, async || {}).await;
-    each_got(&envoy, &answers, 503, "no healthy upstream").await;
 }
 
 /// Each filter of a chain adds to the stack depth at which Envoy continues a request.
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_three_filters_in_a_chain_do_not_exhaust_the_stack_together() {
-    let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
-        *at(config, UPSTREAMS) = json!([]);
-        let filters = at(config, &format!("{MANAGER}/http_filters"));
-        let filters = filters.as_array_mut().unwrap();
-        for name in ["second", "third"] {
-            let mut filter = filters[0].clone();
-            filter["name"] = json!(name);
-            *at(&mut filter, "/typed_config/config/name") = json!(name);
-            filters.insert(1, filter);
-        }
-    })
-    .await;
-    let answers = all_at_once(&envoy, WAITING, async || {}).await;
-    for (answer, _) in &answers {
-        let answer = answer.as_ref().expect("no connection is broken");
-        assert_eq!(answer.status, 503);
-        assert!(
-            answer.body.contains("no healthy upstream"),
-            "{}",
-            answer.body
-        );
+async fn thousands_that_one_filter_or_three_let_through_to_no_upstream_at_all_are_told_so() {
+    for more in [&[][..], &["second", "third"]] {
+        let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
+            *at(config, UPSTREAMS) = json!([]);
+            for name in more {
+                let filters = filters(config);
+                let mut filter = filters[0].clone();
+                filter["name"] = json!(name);
+                filter["typed_config"]["config"]["name"] = json!(name);
+                filters.insert(1, filter);
+            }
+        })
+        .await;
+        let answers = all_at_once(&envoy, async || {}).await;
+        each_got(&envoy, &answers, 503, "no healthy upstream").await;
     }
-    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_a_draining_envoy_answers_thousands_of_waiting_requests() {
+async fn a_draining_envoy_answers_thousands_of_waiting_requests() {
     let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
     let drain = format!(
         "http://127.0.0.1:{}/drain_listeners?graceful",
         envoy.admin_port
     );
-    let answers = all_at_once(&envoy, WAITING, async || {
+    let answers = all_at_once(&envoy, async || {
         assert_eq!(post(&drain, "").await.0, 200);
     })
     .await;
@@ -191,7 +166,7 @@ async fn f1_a_draining_envoy_answers_thousands_of_waiting_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_thousands_of_waiting_requests_are_answered_although_their_configuration_is_replaced() {
+async fn thousands_of_waiting_requests_are_answered_although_their_configuration_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let mut listener = Value::Null;
     let envoy = Envoy::asking(silent().await)
@@ -202,9 +177,8 @@ async fn f1_thousands_of_waiting_requests_are_answered_although_their_configurat
         .await;
     envoy.listens().await;
     // Envoy closes the old listener's connections after some seconds: see `--drain-time-s` in `envoy.rs`.
-    let answers = all_at_once(&envoy, WAITING, async || {
-        *at(&mut listener, "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value") =
-            patient("allow");
+    let answers = all_at_once(&envoy, async || {
+        *at(&mut listener, PLUGIN) = patient("allow");
         write_listener(folder.path(), &listener);
     })
     .await;
@@ -213,7 +187,7 @@ async fn f1_thousands_of_waiting_requests_are_answered_although_their_configurat
 
 /// F9: the first callout is lost and no further request arrives: the request behind it still gets its verdict.
 #[tokio::test]
-async fn f9_a_request_behind_a_lost_callout_gets_its_verdict() {
+async fn a_request_behind_a_lost_callout_gets_its_verdict() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -235,12 +209,7 @@ async fn f9_a_request_behind_a_lost_callout_gets_its_verdict() {
         drop(lost);
     });
     let folder = tempfile::tempdir().unwrap();
-    let upstream = wire::upstream().await;
-    let envoy = Envoy::asking(port)
-        .upstream(upstream)
-        .plugin(patient("deny"))
-        .start(folder.path())
-        .await;
+    let envoy = envoy(port, patient("deny"), &folder).await;
     let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\n\r\n";
     let ask = |mut wire: Wire| async move { wire.once(request).await.unwrap().status };
     let first = tokio::spawn(ask(Wire::new(envoy.port)));
@@ -254,19 +223,14 @@ async fn f9_a_request_behind_a_lost_callout_gets_its_verdict() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_hundreds_of_keep_alive_clients_get_through_ten_stalls_of_the_sidecar() {
+async fn hundreds_of_keep_alive_clients_get_through_stalls_of_the_sidecar() {
     const CLIENTS: usize = 700;
     let folder = tempfile::tempdir().unwrap();
-    let policy = policy("memory", "fixed_window", 2_000_000_000, "1h");
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let sidecar = Sidecar::start(&generous(), folder.path()).await;
     // With the default timeout.
     let plugin = json!({ "sidecar": { "cluster": "sluicegate" }, "rules": per_key("deny") });
-    let upstream = wire::upstream().await;
-    let envoy = Envoy::asking(sidecar.port)
-        .upstream(upstream)
-        .plugin(plugin)
-        .start(folder.path())
-        .await;
+    let planned = Envoy::asking(sidecar.port).upstream(wire::upstream().await);
+    let envoy = planned.plugin(plugin).start(folder.path()).await;
     let stop = Arc::new(AtomicBool::new(false));
     let (admitted, unavailable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut clients = Vec::new();
@@ -293,7 +257,7 @@ async fn f1_hundreds_of_keep_alive_clients_get_through_ten_stalls_of_the_sidecar
             slowest
         }));
     }
-    for _ in 0..10 {
+    for _ in 0..4 {
         let before = admitted.load(Ordering::Relaxed);
         eventually("verdicts come", async || {
             admitted.load(Ordering::Relaxed) > before + 700
@@ -319,6 +283,5 @@ async fn f1_hundreds_of_keep_alive_clients_get_through_ten_stalls_of_the_sidecar
     );
     assert!(unavailable > 0, "no stall was felt");
     assert!(slowest < LATE + STALL, "{slowest:?}");
-    assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
-    assert_eq!(envoy.stat("http.ingress.downstream_rq_active").await, 0);
+    envoy.is_well().await;
 }

@@ -3,17 +3,17 @@
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, post, status_for};
+use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
-use super::support::{Chain, per_key, plugin, policy};
+use super::support::{Chain, Policy, decide_all, per_key, plugin};
 
 const SECRET: &str = "mallory";
 /// Requests of the abusive client.
-const ABUSE: u64 = 900;
+const ABUSE: u64 = 300;
 /// Other clients, with two requests each: more than the sketch has entries, so that its error is not 0 by luck.
-const OTHERS: u64 = 480;
+const OTHERS: u64 = 200;
 
 async fn top(sidecar: &Sidecar) -> Value {
     let url = format!("http://127.0.0.1:{}/v1/top", sidecar.admin_port);
@@ -38,15 +38,8 @@ fn subject_of(key: &str) -> String {
     std::fs::write(&file, configuration.to_string()).unwrap();
     let header = format!("x-api-key: {key}");
     let file = file.to_str().unwrap();
-    let (_, said) = run(&[
-        "explain",
-        "--envoy",
-        file,
-        "--request",
-        "GET /",
-        "-H",
-        &header,
-    ]);
+    let request = ["--request", "GET /", "-H", &header];
+    let (_, said) = run(&[&["explain", "--envoy", file], &request[..]].concat());
     let subject = said
         .split("subject ")
         .nth(1)
@@ -66,11 +59,7 @@ async fn denials(url: String, key: String, requests: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn top_lists_the_most_denied_key_by_the_hash_that_explain_prints() {
-    let chain = Chain::start(
-        |url| policy(url, "sliding_log", 1, "1h"),
-        plugin(per_key("deny")),
-    )
-    .await;
+    let chain = Chain::of("sliding_log", 1, "1h").await;
     let abuser = tokio::spawn(denials(chain.envoy.url("/"), SECRET.to_owned(), ABUSE));
     let url = chain.envoy.url("/");
     let crowd = tokio::spawn(async move {
@@ -116,14 +105,14 @@ async fn top_lists_the_most_denied_key_by_the_hash_that_explain_prints() {
 #[tokio::test]
 async fn the_command_prints_a_table_or_json_and_never_a_key() {
     let folder = tempfile::tempdir().unwrap();
-    let text = policy("memory", "sliding_log", 4, "1h")
-        + "  idle:\n    algorithm: sliding_log\n    windows: [{ quota: 1, per: 1s }]\n";
-    let sidecar = Sidecar::start(&text, folder.path()).await;
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let policy = Policy::on("memory")
+        .window("per-key", "sliding_log", 4, "1h")
+        .window("idle", "sliding_log", 1, "1s");
+    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
     let check = |key: &str, cost: u64| json!({ "checks": [{ "limit": "per-key", "key": key, "cost": cost }] });
     let mut decisions = vec![check(SECRET, 4), check("near", 3), check("far", 1)];
     decisions.extend(vec![check(SECRET, 1); 3]);
-    post(&url, json!({ "decisions": decisions }).to_string()).await;
+    decide_all(&sidecar, decisions).await;
 
     let admin = format!("http://127.0.0.1:{}", sidecar.admin_port);
     let (output, page) = run(&["top", "--admin", &admin]);

@@ -1,29 +1,17 @@
 //! `POST /v1/decide`, metrics and probes, as seen with curl.
 
-use serde_json::{Value, json};
-use sluicegate_tests::client::{get, post};
-use sluicegate_tests::process::eventually;
+use serde_json::json;
+use sluicegate_tests::client::get;
+use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::policy;
-
-async fn decide(sidecar: &Sidecar, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    let (status, body) = post(
-        &format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
-        body,
-    )
-    .await;
-    (
-        status,
-        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")),
-    )
-}
+use super::support::{Policy, ask, asked, check, decide_all, decided, policy};
 
 #[tokio::test]
 async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
-    let check = json!({ "limit": "per-key", "key": "k" });
+    let check = check("per-key", "k");
     let body = json!({ "decisions": [
         { "checks": [check] },
         { "checks": [{ "limit": "per-kee", "key": "k" }] },
@@ -35,8 +23,8 @@ async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
         { "checks": [check] },
         { "checks": [check] },
     ]});
-    let (status, answer) = decide(&sidecar, body.to_string()).await;
-    assert_eq!((status, &answer["epoch"]), (200, &json!(1)));
+    let answer = ask(sidecar.port, "/v1/decide", body).await;
+    assert_eq!(answer["epoch"], 1);
     let outcomes: Vec<_> = answer["verdicts"]
         .as_array()
         .unwrap()
@@ -92,13 +80,14 @@ async fn an_invalid_body_gets_an_error_that_names_its_fault() {
         ),
         (" ".repeat((1 << 20) + 1), 413, "body_too_large"),
     ] {
-        let (given, answer) = decide(&sidecar, body).await;
-        assert_eq!(
-            (given, answer["code"].as_str()),
-            (status, Some(code)),
-            "{answer}"
-        );
+        let (given, answer) = asked(sidecar.port, "/v1/decide", body).await;
+        assert_eq!((given, &answer["code"]), (status, &json!(code)));
     }
+}
+
+fn policy_of_a_redis_that_is_away() -> String {
+    let policy = Policy::on(format!("redis://127.0.0.1:{}", free_port())).timeout("200ms");
+    policy.window("per-key", "sliding_log", 2, "1h").text()
 }
 
 #[tokio::test]
@@ -114,11 +103,7 @@ async fn probes_report_liveness_and_whether_the_store_answers() {
         "metrics are on the admin port only"
     );
 
-    let nowhere = format!(
-        "redis://127.0.0.1:{}",
-        sluicegate_tests::process::free_port()
-    );
-    let policy = policy(&nowhere, "sliding_log", 2, "1h").replace("2s", "200ms");
+    let policy = policy_of_a_redis_that_is_away();
     let sidecar = Sidecar::start(&policy, folder.path()).await;
     assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
     eventually("it reports that the store is away", async || {
@@ -138,34 +123,21 @@ async fn probes_report_liveness_and_whether_the_store_answers() {
 #[tokio::test]
 async fn a_shadow_decision_without_a_verdict_is_not_counted_as_a_client_without_one() {
     let folder = tempfile::tempdir().unwrap();
-    let nowhere = format!(
-        "redis://127.0.0.1:{}",
-        sluicegate_tests::process::free_port()
-    );
-    let policy = policy(&nowhere, "sliding_log", 2, "1h").replace("2s", "200ms");
+    let policy = policy_of_a_redis_that_is_away();
     let sidecar = Sidecar::start(&policy, folder.path()).await;
-    let [known, unknown] =
-        ["per-key", "per-kee"].map(|limit| json!([{ "limit": limit, "key": "k" }]));
-    let body = json!({ "decisions": [
-        { "checks": known, "shadow": "trial" },
-        { "checks": unknown, "shadow": "trial" },
-    ]});
-    let (status, answer) = decide(&sidecar, body.to_string()).await;
-    assert_eq!(status, 200, "{answer}");
-    let outcome = |index: usize| answer["verdicts"][index]["outcome"].as_str();
-    assert_eq!(
-        (outcome(0), outcome(1)),
-        (Some("unavailable"), Some("error"))
-    );
+    let trial = |limit| json!({ "checks": [check(limit, "k")], "shadow": "trial" });
+    let decisions = vec![trial("per-key"), trial("per-kee")];
+    let verdicts = decide_all(&sidecar, decisions).await;
+    assert_eq!(verdicts[0]["outcome"], "unavailable");
+    assert_eq!(verdicts[1]["outcome"], "error");
     for (limit, source, verdict, count) in [
-        ("per-key", "store", "unavailable", 0.0),
-        ("per-key", "store", "shadow_unavailable", 1.0),
-        ("", "request", "error", 0.0),
-        ("", "request", "shadow_error", 1.0),
+        ("per-key", "store", "unavailable", 0),
+        ("per-key", "store", "shadow_unavailable", 1),
+        ("", "request", "error", 0),
+        ("", "request", "shadow_error", 1),
     ] {
-        let labels = format!("limit=\"{limit}\",source=\"{source}\",verdict=\"{verdict}\"");
-        let name = format!("sluicegate_decisions_total{{{labels}}}");
-        assert_eq!(sidecar.metric(&name).await, count, "{name}");
+        let counted = decided(&sidecar, limit, source, verdict).await;
+        assert_eq!(counted, count, "{limit} {verdict}");
     }
     for (limit, verdict) in [("per-key", "unavailable"), ("", "error")] {
         let labels = format!("limit=\"{limit}\",rule=\"trial\",verdict=\"{verdict}\"");
@@ -188,7 +160,7 @@ fn an_invalid_policy_ends_the_command_before_a_port_is_bound() {
     let said = String::from_utf8_lossy(&output.stderr);
     for name in [
         "policy.yaml",
-        "line 6",
+        "line 4",
         "`per-key`",
         "window 1",
         "`quota` is 0",

@@ -4,11 +4,10 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use sluicegate_tests::envoy::{Envoy, MANAGER, at};
+use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::sidecar::Sidecar;
-use sluicegate_tests::{client, upstream};
 
-use super::support::{per_key, plugin, policy};
+use super::support::{decided, filters, per_key, plugin, policy};
 
 /// What the filter calls, and what Envoy calls in it.
 const ALL: [&str; 30] = [
@@ -51,17 +50,11 @@ async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar, folder: &
         .map(|name| ((*name).to_owned(), json!({})))
         .collect();
     let restrict = |config: &mut Value| {
-        let filter = format!("{MANAGER}/http_filters/0/typed_config/config");
-        at(config, &filter)["capability_restriction_config"] =
+        filters(config)[0]["typed_config"]["config"]["capability_restriction_config"] =
             json!({ "allowed_capabilities": allowed });
     };
-    let (plugin, upstream) = (Some(plugin(rules.clone())), upstream::start().await);
-    Envoy::asking(sidecar.port)
-        .upstream(upstream)
-        .plugin(plugin)
-        .patch(restrict)
-        .start(folder)
-        .await
+    let planned = Envoy::asking(sidecar.port).plugin(plugin(rules.clone()));
+    planned.patch(restrict).start(folder).await
 }
 
 #[tokio::test]
@@ -102,8 +95,8 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
     ] {
         let envoy = withholding(withheld, &rules, &sidecar, folder.path()).await;
         for status in statuses {
-            let answer = client::status_for(&client::client(), &envoy.url("/"), key).await;
-            assert_eq!(answer, Some(status), "{key}: {}", envoy.log());
+            let answer = envoy.status("/", key).await;
+            assert_eq!(answer, status, "{key}: {}", envoy.log());
         }
         assert_eq!(envoy.vm_deaths().await, 0, "{key}: {}", envoy.log());
     }
@@ -113,16 +106,16 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
 #[tokio::test]
 async fn without_a_clock_each_request_asks_the_sidecar() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 1, "1h"), folder.path()).await;
+    let text = policy("memory", "sliding_log", 1, "1h") + "denial_ttl: 60s\n";
+    let sidecar = Sidecar::start(&text, folder.path()).await;
     let calls = ["clock_time_get"];
     let envoy = withholding(&calls, &per_key("deny"), &sidecar, folder.path()).await;
     for status in [200, 429, 429, 429] {
-        let answer = client::status_for(&client::client(), &envoy.url("/"), "key").await;
-        assert_eq!(answer, Some(status), "{}", envoy.log());
+        let answer = envoy.status("/", "key").await;
+        assert_eq!(answer, status, "{}", envoy.log());
     }
-    let name =
-        r#"sluicegate_decisions_total{limit="per-key",source="certificate",verdict="denied"}"#;
-    assert_eq!(sidecar.metric(name).await, 2.0);
+    let cached = decided(&sidecar, "per-key", "certificate", "denied").await;
+    assert_eq!(cached, 2);
     assert_eq!(envoy.vm_deaths().await, 0, "{}", envoy.log());
 }
 
@@ -136,8 +129,8 @@ async fn without_properties_a_request_has_no_address() {
     for (withheld, statuses) in [(&[][..], [200, 429]), (&["proxy_get_property"], [200, 200])] {
         let envoy = withholding(withheld, &rules, &sidecar, folder.path()).await;
         for status in statuses {
-            let answer = client::status_for(&client::client(), &envoy.url("/"), "key").await;
-            assert_eq!(answer, Some(status), "{}", envoy.log());
+            let answer = envoy.status("/", "key").await;
+            assert_eq!(answer, status, "{}", envoy.log());
         }
     }
 }

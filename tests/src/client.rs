@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest wait for any answer: anything slower counts as hanging.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for any answer: anything slower counts as hanging. A machine may stand still for seconds.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A client with its own connections.
 ///
@@ -32,16 +32,25 @@ static SHARED: LazyLock<reqwest::Client> = LazyLock::new(|| {
         .expect("a client")
 });
 
+/// The answer to a GET with these header fields.
+///
+/// # Panics
+/// Nothing answers.
+pub async fn get_with(url: &str, fields: &[(&str, &str)]) -> reqwest::Response {
+    let mut request = SHARED.get(url);
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let answer = request.send().await;
+    answer.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
 /// Status and body of a GET.
 ///
 /// # Panics
 /// Nothing answers.
 pub async fn get(url: &str) -> (u16, String) {
-    let answer = SHARED
-        .get(url)
-        .send()
-        .await
-        .unwrap_or_else(|error| panic!("{url}: {error}"));
+    let answer = get_with(url, &[]).await;
     (
         answer.status().as_u16(),
         answer.text().await.expect("a text body"),

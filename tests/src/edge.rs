@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::client::client;
 use crate::envoy::Envoy;
+use crate::policy::{Policy, plugin};
 use crate::redis::Redis;
 use crate::sidecar::Sidecar;
 
@@ -55,47 +56,55 @@ impl Run {
 pub async fn bursts_around_an_edge() -> Run {
     let folder = tempfile::tempdir().expect("a folder");
     let redis = Redis::start().await;
-    let limits = ALGORITHMS.map(|algorithm| {
-        format!("  {algorithm}:\n    algorithm: {algorithm}\n    windows: [{{ quota: {QUOTA}, per: {PER_SECONDS}s }}]\n")
-    });
-    let policy = format!(
-        "store: {}\nstore_timeout: 2s\nlimits:\n{}",
-        redis.url(),
-        limits.concat()
-    );
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let per = format!("{PER_SECONDS}s");
+    let policy = ALGORITHMS
+        .into_iter()
+        .fold(Policy::on(redis.url()), |policy, algorithm| {
+            policy.window(algorithm, algorithm, QUOTA, &per)
+        });
+    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
     let rules = ALGORITHMS.map(|algorithm| {
         json!({
             "name": algorithm, "match": { "path_prefix": format!("/{algorithm}") },
-            "checks": [{ "limit": algorithm, "key": [{ "constant": "everyone" }] }], "when_unavailable": "deny",
+            "checks": [{ "limit": algorithm, "key": [{ "header": "x-attempt" }] }], "when_unavailable": "deny",
         })
     });
-    let plugin = json!({ "sidecar": { "cluster": "sluicegate", "timeout": "3s" }, "rules": rules });
-    let envoy = Envoy::asking(sidecar.port)
-        .plugin(plugin)
-        .start(folder.path())
-        .await;
+    let planned = Envoy::asking(sidecar.port).plugin(plugin(json!(rules)));
+    let envoy = planned.start(folder.path()).await;
 
-    let now = || {
-        SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .expect("a clock after 1970")
-            .as_secs_f64()
-    };
+    let client = client();
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let run = burst_twice(&client, &envoy, &attempt.to_string()).await;
+        // On a machine that stalls, the first burst may not end before the boundary, or the second one late.
+        let before = |request: &&Request| request.seconds < 0.0;
+        let in_time = run.0.iter().filter(before).count() as u64 == QUOTA * 2;
+        if in_time && run.seconds() < PER_SECONDS as f64 {
+            return run;
+        }
+        assert!(attempt < 5, "too slow for two bursts in a window: {run:?}");
+    }
+}
+
+fn now() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.expect("a clock after 1970").as_secs_f64()
+}
+
+/// Two bursts under a key of their own.
+async fn burst_twice(client: &reqwest::Client, envoy: &Envoy, attempt: &str) -> Run {
     // The next boundary that leaves time to prepare; Redis runs on this machine, so its clock is ours.
     let per = PER_SECONDS as f64;
     let edge = ((now() + 2.5) / per).ceil() * per;
-    let client = client();
     let mut run = Vec::new();
     for start in [edge - 1.5, edge + 0.2] {
         tokio::time::sleep(Duration::from_secs_f64((start - now()).max(0.0))).await;
         for _ in 0..QUOTA {
             for algorithm in ALGORITHMS {
-                let answer = client
-                    .get(envoy.url(&format!("/{algorithm}")))
-                    .send()
-                    .await
-                    .expect("an answer");
+                let url = envoy.url(&format!("/{algorithm}"));
+                let request = client.get(url).header("x-attempt", attempt);
+                let answer = request.send().await.expect("an answer");
                 let admitted = match answer.status().as_u16() {
                     200 => true,
                     429 => false,

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::process::{Process, eventually, free_port, repository};
+use crate::process::{POLL, Process, eventually, free_port, repository};
 
 /// A running Envoy.
 #[derive(Debug)]
@@ -160,20 +160,60 @@ impl Envoy {
         self.process.log()
     }
 
-    /// A counter of the filter, by its name in `docs/filter.md`.
-    pub async fn counted(&self, name: &str) -> u64 {
-        self.counts([name]).await[0]
+    /// Requests a path with these header fields.
+    ///
+    /// # Panics
+    /// Nothing answers.
+    pub async fn get(&self, path: &str, fields: &[(&str, &str)]) -> reqwest::Response {
+        crate::client::get_with(&self.url(path), fields).await
     }
 
-    /// Likewise, for several.
-    pub async fn counts<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
-        // The filter updates Envoy's counters once a second, and nothing shows that it has.
-        tokio::time::sleep(Duration::from_millis(1_200)).await;
-        let mut counts = [0; N];
-        for (count, name) in counts.iter_mut().zip(names) {
-            *count = self.stat(&format!("wasmcustom.sluicegate.{name}")).await;
+    /// The status of a GET with this API key.
+    ///
+    /// # Panics
+    /// Nothing answers.
+    pub async fn status(&self, path: &str, key: &str) -> u16 {
+        let answer = self.get(path, &[("x-api-key", key)]).await;
+        answer.status().as_u16()
+    }
+
+    /// A counter of the filter as Envoy has it now, by its name in `docs/filter.md`.
+    pub async fn counted(&self, name: &str) -> u64 {
+        self.stat(&format!("wasmcustom.sluicegate.{name}")).await
+    }
+
+    /// Waits until these counters of the filter have these values. The filter tells Envoy of all of them together, once a
+    /// second: so a zero holds, where another one of them has to rise.
+    ///
+    /// # Panics
+    /// They do not get them.
+    pub async fn counts(&self, expected: &[(&str, u64)]) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let mut found = Vec::new();
+            for (name, _) in expected {
+                found.push((*name, self.counted(name).await));
+            }
+            if found == expected {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{found:?}, not {expected:?}");
+            tokio::time::sleep(POLL).await;
         }
-        counts
+    }
+
+    /// Requests that are in it now.
+    pub async fn active(&self) -> u64 {
+        self.stat("http.ingress.downstream_rq_active").await
+    }
+
+    /// Asserts that no VM has died, and waits until no request is left in it.
+    ///
+    /// # Panics
+    /// One has died, or a request stays.
+    pub async fn is_well(&self) {
+        eventually("no request is active", async || self.active().await == 0).await;
+        assert_eq!(self.vm_deaths().await, 0, "{}", self.log());
     }
 
     /// How often it restarted the filter's VM, or a request found the VM dead.
@@ -233,6 +273,8 @@ impl Envoy {
 pub const LISTENER: &str = "/static_resources/listeners/0";
 /// Its HTTP connection manager.
 pub const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+/// The plugin's configuration, as a JSON pointer into the listener.
+pub const PLUGIN: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
 /// The sidecar's address.
 pub const SIDECAR: &str =
     "/static_resources/clusters/1/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";

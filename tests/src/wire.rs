@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longest wait for an answer: anything slower counts as hanging.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,65 +4,39 @@ use reqwest::Method;
 use serde_json::json;
 use sluicegate_tests::sidecar::{self, Sidecar};
 
-use super::super::support::policy;
+use super::super::support::{Policy, policy};
 use super::{admitted, change, list, remove, set};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
-    let text = policy("memory", "sliding_log", 5, "1h")
-        + "    overrides: [{ key: file, quota: 6 }]\n"
-        + "  many:\n    algorithm: fixed_window\n    windows: [{ quota: 5, per: 1h }, { quota: 50, per: 24h }]\n";
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let of_file = "windows: [{ quota: 5, per: 1h }], overrides: [{ key: file, quota: 6 }]";
+    let many = "windows: [{ quota: 5, per: 1h }, { quota: 50, per: 24h }]";
+    let policy = Policy::on("memory")
+        .limit("per-key", &format!("algorithm: sliding_log, {of_file}"))
+        .limit("many", &format!("algorithm: fixed_window, {many}"));
+    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
     let past = "2020-01-01T00:00:00Z";
-    for (body, code, named) in [
-        (
-            json!({ "limit": "per-kee", "key": "k", "quota": 5 }),
-            "unknown_limit",
-            "`per-key`",
-        ),
-        (
-            json!({ "limit": "per-key", "key": "k" }),
-            "malformed_entry",
-            "exactly one",
-        ),
-        (
-            json!({ "limit": "per-key", "key": "k", "qouta": 5 }),
-            "malformed_entry",
-            "qouta",
-        ),
-        (
-            json!({ "limit": "per-key", "key": "k", "quota": 0 }),
-            "malformed_entry",
-            "`quota` is 0",
-        ),
-        (
-            json!({ "limit": "per-key", "key": "k", "quota": 5, "burst": 5 }),
-            "malformed_entry",
-            "token_bucket",
-        ),
-        (
-            json!({ "limit": "many", "key": "k", "quota": 5 }),
-            "malformed_entry",
-            "`1h`, `1day`",
-        ),
-        (
-            json!({ "limit": "per-key", "key": "k", "blocked": true, "until": past }),
-            "malformed_entry",
-            "has passed",
-        ),
-        (
-            json!({ "limit": "per-key", "key": "", "blocked": true }),
-            "empty_key",
-            "`key`",
-        ),
+    for (terms, named) in [
+        (json!({}), "exactly one"),
+        (json!({ "qouta": 5 }), "qouta"),
+        (json!({ "quota": 0 }), "`quota` is 0"),
+        (json!({ "quota": 5, "burst": 5 }), "token_bucket"),
+        (json!({ "blocked": true, "until": past }), "has passed"),
+        (json!({ "limit": "many", "quota": 5 }), "`1h`, `1day`"),
+        (json!({ "limit": "per-kee", "quota": 5 }), "`per-key`"),
+        (json!({ "key": "", "blocked": true }), "`key`"),
     ] {
+        let mut body = json!({ "limit": "per-key", "key": "k" });
+        let fields = body.as_object_mut().unwrap();
+        fields.extend(terms.as_object().unwrap().clone());
+        let code = match (&body["limit"], &body["key"]) {
+            (limit, _) if limit == "per-kee" => "unknown_limit",
+            (_, key) if key == "" => "empty_key",
+            _ => "malformed_entry",
+        };
         let (status, answer) = change(&sidecar, Method::PUT, &body).await;
-        assert_eq!(
-            (status, answer["code"].as_str()),
-            (400, Some(code)),
-            "{body}: {answer}"
-        );
+        assert_eq!((status, &answer["code"]), (400, &json!(code)), "{answer}");
         assert!(answer.to_string().contains(named), "{body}: {answer}");
     }
     assert_eq!(
