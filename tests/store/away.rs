@@ -47,12 +47,24 @@ async fn a_resumed_redis_is_used_at_once() {
 /// Redis carries it out, its answer comes too late, and meanwhile Redis counts as down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_that_redis_may_have_made_is_not_made_again_by_a_share() {
+    // The order of three moments of one second is the test, so a machine that stalls there begins again.
+    for _ in 0..10 {
+        if is_not_made_again().await {
+            return;
+        }
+    }
+    panic!("the machine stands still all the time");
+}
+
+/// Whether the moments were in that order.
+async fn is_not_made_again() -> bool {
     /// Each way: a call arrives in time, and its answer does not.
-    const SLOW: Duration = Duration::from_millis(1_800);
+    const SLOW: Duration = Duration::from_millis(600);
+    const TIMEOUT: Duration = Duration::from_secs(1);
     let redis = Redis::start().await;
     let proxy = Proxy::start(redis.port()).await;
     let store = format!("{{ url: '{}', connections: 1 }}", proxy.url());
-    let sidecar = Sidecar::alone(&policy(store, "3s", 10).replace("deny", "share")).await;
+    let sidecar = Sidecar::alone(&policy(store, "1s", 10).replace("deny", "share")).await;
     sidecar.knows_of(1).await;
     let check = json!({ "limit": "per-key", "key": "other" });
     let taken = sidecar.answer(json!([{ "checks": [check], "receipt": true }]));
@@ -61,33 +73,41 @@ async fn a_decision_that_redis_may_have_made_is_not_made_again_by_a_share() {
     let give_back = json!({ "give_backs": [entry] }).to_string();
     let (url, body) = (sidecar.url("/v1/give-back"), || give_back.clone());
     proxy.set(Mode::Slow(SLOW));
-    // Two calls without an answer, after three seconds: Redis counts as down 100 ms later, and the decision's call ends after
-    // that, a second and a half later.
-    let (_, _, outcome) = tokio::join!(post(&url, body()), post(&url, body()), async {
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
-        decide(&sidecar, "k").await
+    let since = Instant::now();
+    // Two calls without an answer, after a second: Redis counts as down 100 ms later, and the decision's call ends after that.
+    let (_, _, (asked, outcome)) = tokio::join!(post(&url, body()), post(&url, body()), async {
+        tokio::time::sleep(TIMEOUT / 2).await;
+        (since.elapsed(), decide(&sidecar, "k").await)
     });
+    if asked > TIMEOUT * 3 / 4 || since.elapsed() > 2 * TIMEOUT {
+        return false;
+    }
     assert_eq!(outcome, "unavailable", "{}", sidecar.log());
-    assert_eq!(decide(&sidecar, "later").await, "admitted", "by its share");
+    eventually("its share decides", async || {
+        decide(&sidecar, "later").await == "admitted"
+    })
+    .await;
     proxy.set(Mode::Pass);
     wait_until_back(&sidecar, "k").await;
     sidecar.written_back().await;
     let left = verdict(&sidecar, "k").await["remaining"].as_u64().unwrap();
     assert_eq!(left, 10 - 3, "Redis made it, and the two after it");
+    true
 }
 
 /// Redis does not carry out calls when it resumes that were sent before the sidecar knew that it had stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_answered_unavailable_takes_nothing_when_redis_resumes() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
     let redis = Redis::start().await;
-    let sidecar = sidecar(redis.url(), PATIENT, PLENTY).await;
+    let sidecar = sidecar(redis.url(), &format!("{TIMEOUT:?}"), PLENTY).await;
     for _ in 0..2 {
         wait_until_back(&sidecar, "warm").await;
         redis.pause();
         let outcomes = join_all((0..20).map(|_| decide(&sidecar, "k"))).await;
         assert_eq!(outcomes, ["unavailable"; 20]);
-        // The sidecar knows Redis's clock to within some milliseconds.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // The deadline of what was sent before the sidecar knew.
+        tokio::time::sleep(TIMEOUT).await;
         redis.resume();
     }
     wait_until_back(&sidecar, "warm").await;
