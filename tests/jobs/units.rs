@@ -58,7 +58,7 @@ async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
         (&10.into(), &Value::Null, &0.into()),
         "{whole}"
     );
-    // One unit, and two later ones: the next to come free is the first.
+    // One unit, and two that are taken later, for which time has to pass: the next to come free is the first.
     let take = |cost: u64| format!("decide --limit hourly --key k --cost {cost}");
     assert_eq!(shell.sluicegate(&take(1)).await.code(), 0);
     tokio::time::sleep(Duration::from_millis(1_500)).await;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::process::{Process, free_port};
+use crate::process::{Process, eventually, free_port, run};
 use crate::redis::{connect, launch, launch_in};
 
 /// Offset of a node's cluster bus from its port; fixed by Redis.
@@ -49,15 +49,8 @@ impl Cluster {
         let mut create = Command::new("redis-cli");
         create.args(["--cluster", "create"]);
         create.args(nodes.iter().map(|(_, port)| format!("127.0.0.1:{port}")));
-        let output = create
-            .args(["--cluster-replicas", "0", "--cluster-yes"])
-            .output()
-            .expect("redis-cli");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stdout)
-        );
+        create.args(["--cluster-replicas", "0", "--cluster-yes"]);
+        run(&mut create, "install it: apt-get install redis-tools");
         let cluster = Self {
             nodes,
             arguments: each,
@@ -71,7 +64,7 @@ impl Cluster {
     async fn formed(&self) {
         let all = format!("cluster_known_nodes:{}", self.nodes.len());
         for port in self.ports() {
-            crate::process::eventually("the cluster is up", async || {
+            eventually("the cluster is up", async || {
                 // A machine that stalls may exceed the client's own time limits.
                 let info: redis::RedisResult<String> = ask(port, "CLUSTER INFO").await;
                 info.is_ok_and(|info| info.contains("cluster_state:ok") && info.contains(&all))
@@ -152,7 +145,7 @@ impl Cluster {
         let _: String = ask(port, &format!("CLUSTER MEET 127.0.0.1 {primary}"))
             .await
             .expect("it meets the others");
-        crate::process::eventually("it knows the node", async || {
+        eventually("it knows the node", async || {
             let known: redis::RedisResult<String> = ask(port, "CLUSTER NODES").await;
             known.is_ok_and(|nodes| nodes.contains(&id))
                 && ask::<String>(port, &format!("CLUSTER REPLICATE {id}"))
@@ -160,7 +153,7 @@ impl Cluster {
                     .is_ok()
         })
         .await;
-        crate::process::eventually("it follows the node", async || {
+        eventually("it follows the node", async || {
             let info: redis::RedisResult<String> = ask(port, "INFO replication").await;
             info.is_ok_and(|info| info.contains("master_link_status:up"))
         })
@@ -181,7 +174,7 @@ impl Cluster {
     /// Waits until a node is a primary.
     pub async fn promoted(&self, node: usize) {
         let port = self.nodes[node].1;
-        crate::process::eventually("it is a primary", async || {
+        eventually("it is a primary", async || {
             let info: redis::RedisResult<String> = ask(port, "INFO replication").await;
             info.is_ok_and(|info| info.contains("role:master"))
         })

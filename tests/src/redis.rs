@@ -164,7 +164,7 @@ impl Redis {
     /// Waits until it has loaded its snapshot.
     ///
     /// # Panics
-    /// It has not within half a minute.
+    /// It has not within a minute.
     pub async fn loaded(&self) {
         crate::process::eventually("the snapshot is loaded", async || {
             let Ok(mut connection) = connect(self.port).await else {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use sluicegate_tests::namespaces::OWN_ROOT;
-use sluicegate_tests::process::{POLL, repository};
+use sluicegate_tests::process::{POLL, repository, run};
 
 /// Archives of `tests/full/compose/images`, unpacked one over the other.
 const IMAGES: [&str; 2] = [".tools/images/debian.tar", ".tools/images/systemd.tar"];
@@ -25,7 +25,7 @@ const VARIABLES: [&str; 4] = [
     "PIP_CERT",
     "REQUESTS_CA_BUNDLE",
 ];
-const BOOTED_WITHIN: Duration = Duration::from_secs(60);
+const BOOTED_WITHIN: Duration = Duration::from_secs(180);
 
 /// A running machine; everything in it ends when it is dropped.
 pub struct Machine {
@@ -252,10 +252,5 @@ fn group_name(id: &str) -> String {
 
 /// Runs a command that must succeed.
 pub fn done(command: &mut Command) {
-    let output = command.output().expect("a program of every Debian");
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    run(command, "it is part of every Debian");
 }

@@ -87,15 +87,15 @@ async fn call(language: Language, calls: u32, policy: &str) -> (Output, Duration
     run(client).await
 }
 
-/// Two calls in two seconds: five take four seconds at least, and the client has to wait twice at least.
+/// Two calls in five seconds: five take ten seconds at least. A machine that stalls makes the client wait less often.
 async fn waits(language: Language) {
-    let (output, took) = call(language, 5, &policy(2, "2s")).await;
+    let (output, took) = call(language, 5, &policy(2, "5s")).await;
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert_eq!(text(&output.stdout).lines().count(), 5);
-    assert!(took >= Duration::from_secs(4), "{took:?}: {errors}");
+    assert!(took >= Duration::from_secs(10), "{took:?}: {errors}");
     let waits = errors.matches("denied: waiting").count();
-    assert!((2..=4).contains(&waits), "{errors}");
+    assert!((1..=4).contains(&waits), "{errors}");
 }
 
 /// There is room again in an hour, and the client does not sleep until then.
@@ -131,7 +131,7 @@ async fn the_go_client_gives_up_where_waiting_takes_too_long() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_asks_the_sidecar_before_it_calls() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy(2, "2s"), folder.path()).await;
+    let sidecar = Sidecar::start(&policy(2, "5s"), folder.path()).await;
     let mut client = Language::Python.client(folder.path()).await;
     let url = format!("http://127.0.0.1:{}/", upstream::start().await);
     let asked = format!("http://127.0.0.1:{}", sidecar.port);
@@ -139,6 +139,6 @@ async fn the_python_client_asks_the_sidecar_before_it_calls() {
     let (output, took) = run(client).await;
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    assert!(took >= Duration::from_secs(2), "{took:?}");
+    assert!(took >= Duration::from_secs(5), "{took:?}");
     assert_eq!(errors.matches("denied: waiting").count(), 1, "{errors}");
 }

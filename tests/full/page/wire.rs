@@ -1,6 +1,6 @@
 //! The page's files and its stream over HTTP, without a browser.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::Response;
 use serde_json::{Value, json};
@@ -66,9 +66,9 @@ async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
     .await;
 }
 
-/// S26: Redis answers PING throughout, and an outage of some seconds used to be shown as one outage per second.
+/// Redis answers PING throughout, and an outage of some seconds used to be shown as one outage per second.
 #[tokio::test]
-async fn s26_an_outage_in_which_redis_answers_pings_is_shown_as_one() {
+async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let policy = format!("store: {}\nstore_timeout: 2s\n{POLICY}", redis.url())
@@ -94,13 +94,10 @@ async fn s26_an_outage_in_which_redis_answers_pings_is_shown_as_one() {
     // Like a failed disk or lost replicas: Redis answers reads and refuses writes.
     set("min-replicas-to-write", "1").await;
     let outage = async {
-        let began = Instant::now();
-        for key in 1.. {
+        // For six seconds at least.
+        for key in 1..=120 {
             assert!(decide(key).await.contains("unavailable"));
             tokio::time::sleep(Duration::from_millis(50)).await;
-            if began.elapsed() > Duration::from_secs(6) {
-                return;
-            }
         }
     };
     let watched = async {

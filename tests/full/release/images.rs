@@ -107,7 +107,7 @@ async fn the_sidecars_image_is_small_and_runs_as_nobody_in_particular() {
         let program = root.join("usr/local/bin/sluicegate");
         assert_eq!(
             emulated(machine, &program, "--version"),
-            format!("sluicegate {VERSION}\n")
+            format!("sluicegate {VERSION}")
         );
     }
 }

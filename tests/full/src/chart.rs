@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use sluicegate_tests::process::repository;
 
+/// What installs the tools of these tests.
+pub const INSTALL: &str = "install it: tests/setup test";
+
 /// The release's name, and so the name of most of what the chart makes.
 pub const RELEASE: &str = "sluicegate";
 
@@ -74,8 +77,5 @@ pub fn helm() -> Command {
 /// It is not installed.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output();
-    output.unwrap_or_else(|error| {
-        let program = command.get_program().display();
-        panic!("cannot start {program}: {error}; install it: tests/setup test")
-    })
+    output.unwrap_or_else(|error| panic!("{command:?}: {error}; {INSTALL}"))
 }
