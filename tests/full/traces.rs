@@ -24,7 +24,7 @@ fn traceparent(trace: u8, sampled: bool) -> (String, Vec<u8>, Vec<u8>) {
 
 /// Asks for decisions, with this header.
 async fn ask(sidecar: &Sidecar, traceparent: Option<&str>, decisions: Value) -> Value {
-    let mut request = client().post(format!("http://127.0.0.1:{}/v1/decide", sidecar.port));
+    let mut request = client().post(sidecar.url("/v1/decide"));
     if let Some(traceparent) = traceparent {
         request = request.header("traceparent", traceparent);
     }
@@ -133,7 +133,7 @@ async fn callers_that_share_a_store_call_are_linked_to_it() {
     let mut waiting = tokio::task::JoinSet::new();
     for trace in 1..=8 {
         let (header, _, _) = traceparent(trace, true);
-        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        let url = sidecar.url("/v1/decide");
         waiting.spawn(async move {
             let body = json!({ "decisions": [decision()] }).to_string();
             let request = client().post(url).header("traceparent", header);

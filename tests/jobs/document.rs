@@ -79,7 +79,7 @@ impl Page {
     async fn leave(&self, limit: &str, key: &str, quota: u64, left: u64) {
         let cost = quota - left;
         let take = format!("decide --limit {limit} --key {key} --cost {cost}");
-        assert_eq!(self.shell.sluicegate(&take).await.code(), 0);
+        self.shell.must(&take).await;
     }
 }
 

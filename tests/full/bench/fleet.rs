@@ -52,7 +52,7 @@ async fn measured(lease: &str, length: Duration) -> (f64, f64, f64) {
     }
     let until = Instant::now() + WARM_UP + length;
     let loads = sidecars.iter().map(|sidecar| {
-        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        let url = sidecar.url("/v1/decide");
         tokio::spawn(load(url, until))
     });
     let loads: Vec<_> = loads.collect();

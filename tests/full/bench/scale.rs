@@ -197,7 +197,7 @@ async fn after_a_million_keys() -> f64 {
     )
     .await;
     let sidecar = variant.sidecar.as_ref().expect("it is metered");
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let url = sidecar.url("/v1/decide");
     for from in (0..MILLION).step_by(TOGETHER as usize) {
         let mut body = "{\"decisions\":[".to_owned();
         for n in from..from + TOGETHER {

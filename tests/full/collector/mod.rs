@@ -71,7 +71,7 @@ async fn a_real_collector_reads_the_spans() {
         "checks": [{ "limit": "per-key", "key": KEY }],
         "traceparent": format!("00-{}-{PARENT}-01", "07".repeat(16)),
     });
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let url = sidecar.url("/v1/decide");
     let body = json!({ "decisions": [decision] }).to_string();
     let (status, answer) = post(&url, body).await;
     assert_eq!(status, 200, "{answer}");

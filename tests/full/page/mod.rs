@@ -52,7 +52,7 @@ fn plugin() -> Value {
 
 /// Asks the sidecar for two units of a limit, without an Envoy.
 async fn decide(sidecar: &Sidecar, limit: &str) -> Value {
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let url = sidecar.url("/v1/decide");
     let check = json!({ "checks": [{ "limit": limit, "key": "k" }] });
     let (_, answer) = post(&url, json!({ "decisions": [check, check] }).to_string()).await;
     serde_json::from_str(&answer).unwrap()
@@ -60,7 +60,7 @@ async fn decide(sidecar: &Sidecar, limit: &str) -> Value {
 
 /// All viewers that the sidecar allows beside the page. Others may still be leaving.
 async fn crowd(sidecar: &Sidecar) -> Vec<Response> {
-    let url = format!("http://127.0.0.1:{}/page/stream", sidecar.admin_port);
+    let url = sidecar.admin("/page/stream");
     let mut viewers = Vec::new();
     while viewers.len() < wire::MAX_VIEWERS - 1 {
         let viewer = client().get(&url).send().await.unwrap();
@@ -102,7 +102,7 @@ async fn the_page_shows_an_engineer_what_happens() {
 
     let mut browser = Command::new(repository(".tools/browser/bin/python"))
         .arg(repository("tests/full/page/run.py"))
-        .arg(format!("http://127.0.0.1:{}/", sidecar.admin_port))
+        .arg(sidecar.admin("/"))
         .arg(repository("target/page"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -20,8 +20,7 @@ async fn ask(sidecar: &Sidecar, path: &str) -> Response {
 
 #[tokio::test]
 async fn every_file_has_a_content_security_policy_that_allows_only_the_page() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(POLICY, folder.path()).await;
+    let sidecar = Sidecar::alone(POLICY).await;
     for (path, kind) in [
         ("/", "text/html"),
         ("/page/page.css", "text/css"),
@@ -43,8 +42,7 @@ async fn every_file_has_a_content_security_policy_that_allows_only_the_page() {
 
 #[tokio::test]
 async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(POLICY, folder.path()).await;
+    let sidecar = Sidecar::alone(POLICY).await;
     let mut viewers = Vec::new();
     for _ in 0..MAX_VIEWERS {
         viewers.push(ask(&sidecar, "/page/stream").await);
@@ -69,12 +67,11 @@ async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
 /// Redis answers PING throughout, and an outage of some seconds used to be shown as one outage per second.
 #[tokio::test]
 async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let policy = format!("store: {}\nstore_timeout: 2s\n{POLICY}", redis.url())
         // Otherwise the sidecar would decide by its share of the limit.
         .replace("algorithm:", "when_store_is_down: deny, algorithm:");
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let sidecar = Sidecar::alone(&policy).await;
     let mut viewer = ask(&sidecar, "/page/stream").await;
     let set = async |name: &str, value: &str| {
         let mut command = redis::cmd("CONFIG");
@@ -83,7 +80,7 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
         let done: String = command.query_async(&mut connection).await.unwrap();
         assert_eq!(done, "OK");
     };
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let url = sidecar.url("/v1/decide");
     let decide = async |key: u64| {
         let decision = format!(r#"{{"checks":[{{"limit":"a","key":"{key}"}}]}}"#);
         post(&url, format!(r#"{{"decisions":[{decision}]}}"#))
@@ -130,10 +127,9 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
 
 #[tokio::test]
 async fn an_outage_before_the_first_viewer_is_among_the_events() {
-    let folder = tempfile::tempdir().unwrap();
     // Nothing listens on this port.
     let away = format!("store: redis://127.0.0.1:1\n{POLICY}");
-    let sidecar = Sidecar::start(&away, folder.path()).await;
+    let sidecar = Sidecar::alone(&away).await;
     eventually("two calls to the store have failed", async || {
         sidecar.metric("sluicegate_store_up").await == 0.0
             && ask(&sidecar, "/readyz")
@@ -191,16 +187,15 @@ async fn snapshot_in_which(
 /// Histories are kept of 128 limits, but whether a limit denies is known of every one.
 #[tokio::test]
 async fn each_of_many_limits_is_told_to_deny() {
-    let folder = tempfile::tempdir().unwrap();
     let limit = |n: usize| {
         format!(
             "  limit-{n:03}: {{ algorithm: sliding_log, windows: [{{ quota: 1, per: 1h }}] }}\n"
         )
     };
     let policy: String = (0..200).map(limit).collect();
-    let sidecar = Sidecar::start(&format!("limits:\n{policy}"), folder.path()).await;
+    let sidecar = Sidecar::alone(&format!("limits:\n{policy}")).await;
     let mut viewer = ask(&sidecar, "/page/stream").await;
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let url = sidecar.url("/v1/decide");
     let decide = async |limit: usize| {
         let check = json!({ "checks": [{ "limit": format!("limit-{limit:03}"), "key": "k" }] });
         let (_, answer) = post(&url, json!({ "decisions": [check] }).to_string()).await;
@@ -238,11 +233,10 @@ async fn each_of_many_limits_is_told_to_deny() {
 
 #[tokio::test]
 async fn the_stream_tells_what_leases_hold_only_where_a_limit_has_some() {
-    let folder = tempfile::tempdir().unwrap();
     let leased = POLICY.replace("sliding_log", "fixed_window");
     let leased = leased.replace("quota: 1, per: 1s }]", "quota: 500, per: 1m }], lease: {}");
     for (policy, told) in [(POLICY, false), (leased.as_str(), true)] {
-        let sidecar = Sidecar::start(policy, folder.path()).await;
+        let sidecar = Sidecar::alone(policy).await;
         let mut viewer = ask(&sidecar, "/page/stream").await;
         let heard = snapshot(&mut viewer).await;
         let leases = told.then(|| json!({ "held": 0, "spent": 0 }));

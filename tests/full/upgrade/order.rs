@@ -76,7 +76,7 @@ async fn a_field_that_the_sidecar_does_not_know_refuses_its_decision_alone() {
         let mut later = check.clone();
         later["of_a_later_version"] = json!(1);
         let body = json!({ "decisions": [{ "checks": [later] }, { "checks": [check] }] });
-        let url = format!("http://127.0.0.1:{}/v1/decide", fleet.sidecar.port);
+        let url = fleet.sidecar.url("/v1/decide");
         let (status, answer) = post(&url, body.to_string()).await;
         assert_eq!(status, 200, "{answer}");
         let answer: Value = serde_json::from_str(&answer).unwrap();
