@@ -75,6 +75,12 @@ impl Campaign {
         self.outcomes.push(outcome);
     }
 
+    /// Runs a fault that ends by itself.
+    pub async fn run_once(&mut self, fault: Fault, breaks: impl AsyncFnOnce(&mut Chain, &Load)) {
+        let fault = fault.lasts(Duration::ZERO);
+        self.run(fault, breaks, async |_, _| {}).await;
+    }
+
     /// Prints the table.
     ///
     /// # Panics

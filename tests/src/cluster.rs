@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::process::{Process, eventually, free_port, run};
-use crate::redis::{connect, launch, launch_in};
+use crate::redis::{ask, launch, launch_in};
 
 /// Offset of a node's cluster bus from its port; fixed by Redis.
 const BUS: u16 = 10_000;
@@ -199,13 +199,8 @@ impl Cluster {
     /// # Panics
     /// A node does not answer.
     pub async fn slot(&self, tag: &str) -> u16 {
-        let mut node = connect(self.nodes[0].1).await.expect("a node that answers");
-        redis::cmd("CLUSTER")
-            .arg("KEYSLOT")
-            .arg(tag)
-            .query_async(&mut node)
-            .await
-            .expect("a slot")
+        let slot = ask(self.nodes[0].1, &format!("CLUSTER KEYSLOT {tag}")).await;
+        slot.expect("a slot")
     }
 
     /// The index of the node that owns the slot of a hash tag.
@@ -258,70 +253,30 @@ impl Cluster {
     /// # Panics
     /// A node refuses.
     pub async fn migrate(&self, slot: u16, to: usize, pause: Duration) {
-        let from = self.owner(slot).await;
-        let mut ends = Vec::new();
-        for number in [from, to] {
-            let mut node = connect(self.nodes[number].1)
-                .await
-                .expect("a node that answers");
-            let id: String = redis::cmd("CLUSTER")
-                .arg("MYID")
-                .query_async(&mut node)
-                .await
-                .expect("its name");
-            ends.push((node, id));
-        }
-        let [(source, source_id), (target, target_id)] = &mut ends[..] else {
-            unreachable!()
+        let ports = [self.owner(slot).await, to].map(|node| self.nodes[node].1);
+        let [source, target] = ports;
+        let set = async |port, state: String| {
+            let done: redis::RedisResult<()> =
+                ask(port, &format!("CLUSTER SETSLOT {slot} {state}")).await;
+            done.expect("the slot's new state");
         };
-        let set = |state: &str, id: &str| {
-            let mut command = redis::cmd("CLUSTER");
-            command.arg("SETSLOT").arg(slot).arg(state).arg(id);
-            command
-        };
-        let _: () = set("IMPORTING", source_id)
-            .query_async(target)
-            .await
-            .expect("importing");
-        let _: () = set("MIGRATING", target_id)
-            .query_async(source)
-            .await
-            .expect("migrating");
+        let id = async |port| ask::<String>(port, "CLUSTER MYID").await.expect("its name");
+        let (source_id, target_id) = (id(source).await, id(target).await);
+        set(target, format!("IMPORTING {source_id}")).await;
+        set(source, format!("MIGRATING {target_id}")).await;
         tokio::time::sleep(pause).await;
         loop {
-            let mut list = redis::cmd("CLUSTER");
-            let keys: Vec<String> = list
-                .arg("GETKEYSINSLOT")
-                .arg(slot)
-                .arg(1)
-                .query_async(source)
-                .await
-                .expect("its keys");
+            let list = format!("CLUSTER GETKEYSINSLOT {slot} 1");
+            let keys: Vec<String> = ask(source, &list).await.expect("its keys");
             let Some(key) = keys.first() else { break };
-            let mut migrate = redis::cmd("MIGRATE");
-            migrate
-                .arg("127.0.0.1")
-                .arg(self.nodes[to].1)
-                .arg(key)
-                .arg(0)
-                .arg(5_000);
-            let _: String = migrate.query_async(source).await.expect("a key moves");
+            let migrate = format!("MIGRATE 127.0.0.1 {target} {key} 0 5000");
+            let _: String = ask(source, &migrate).await.expect("a key moves");
             tokio::time::sleep(pause).await;
         }
-        for node in [target, source] {
-            let _: () = set("NODE", target_id)
-                .query_async(node)
-                .await
-                .expect("the slot's new owner");
+        for port in [target, source] {
+            set(port, format!("NODE {target_id}")).await;
         }
     }
-}
-
-/// Sends a node a command, its words separated by spaces.
-async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
-    let mut command = redis::Cmd::new();
-    command.arg(words.split(' ').collect::<Vec<_>>());
-    command.query_async(&mut connect(port).await?).await
 }
 
 fn borrowed(words: &[String]) -> Vec<&str> {
