@@ -133,7 +133,8 @@ async fn time_us(chain: &mut Chain) -> i64 {
 async fn strangers(campaign: &mut Campaign) {
     let fault = Fault::new("a stranger's script blocks Redis for more than three seconds (BUSY)")
         .once_more();
-    campaign.run(
+    campaign
+        .run(
             fault.lasts(Duration::from_millis(3_500)),
             async |chain, _| {
                 send(chain, "CONFIG SET busy-reply-threshold 200").await;
@@ -145,8 +146,8 @@ async fn strangers(campaign: &mut Campaign) {
                     eval.arg(script).arg(0).query_async(&mut connection).await;
                 assert!(late.is_err(), "it blocks");
             },
- async |_, _| {},
-)
+            async |_, _| {},
+        )
         .await;
     let fault = Fault::new("a stranger's script that never ends (BUSY), until SCRIPT KILL");
     campaign

@@ -59,21 +59,11 @@ pub fn run(suites: &Suites, wanted: &[String]) -> Table {
 }
 
 fn row(suites: &Suites, version: &str, program: &Path) -> Row {
-    let validate = [
-        "--mode",
-        "validate",
-        "--disable-hot-restart",
-        "-l",
-        "warning",
-        "-c",
-        "envoy/envoy.yaml",
-    ];
-    let (_, text) = output(program, &validate);
+    let validate = "--mode validate --disable-hot-restart -l warning -c envoy/envoy.yaml";
+    let (_, text) = output(program, &validate.split(' ').collect::<Vec<_>>());
     if text.contains(WITHOUT_V8) {
-        return Row::skipped(
-            version,
-            "this build has no V8 and refuses every configuration with a wasm filter",
-        );
+        let why = "this build has no V8 and refuses every configuration with a wasm filter";
+        return Row::skipped(version, why);
     }
     Row::run(version, "", &COLUMNS, |column| {
         suites.run(column, "SLUICEGATE_ENVOY", program)
