@@ -138,10 +138,7 @@ async fn the_envoy_of_the_page_on_kubernetes_answers_as_the_page_says() {
     let folder = tempfile::tempdir().unwrap();
     let rendered = run("kubernetes.md", folder.path());
     let manifests = chart::manifests(rendered.last().expect("the page's second release"));
-    let file = |name: &str, file: &str| -> Value {
-        let text = chart::manifest(&manifests, "ConfigMap", name)["data"][file].clone();
-        serde_saphyr::from_str(text.as_str().unwrap()).unwrap()
-    };
+    let file = |name, file| chart::file(&manifests, name, file);
     let values = json!({
         "policy": file("sluicegate-policy", "policy.yaml"),
         "filter": { "config": file("sluicegate-check", "filter.yaml") },

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use reqwest::Response;
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
+use sluicegate_tests::client::client;
+use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -73,23 +74,20 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
         .replace("algorithm:", "when_store_is_down: deny, algorithm:");
     let sidecar = Sidecar::alone(&policy).await;
     let mut viewer = ask(&sidecar, "/page/stream").await;
-    let set = async |name: &str, value: &str| {
-        let mut command = redis::cmd("CONFIG");
-        command.arg("SET").arg(name).arg(value);
-        let mut connection = redis.connection().await;
-        let done: String = command.query_async(&mut connection).await.unwrap();
-        assert_eq!(done, "OK");
+    let demand_replicas = async |number: u32| {
+        let words = format!("CONFIG SET min-replicas-to-write {number}");
+        let _: () = redis.command(&words).await;
     };
-    let url = sidecar.url("/v1/decide");
     let decide = async |key: u64| {
-        let decision = format!(r#"{{"checks":[{{"limit":"a","key":"{key}"}}]}}"#);
-        post(&url, format!(r#"{{"decisions":[{decision}]}}"#))
+        let check = json!({ "limit": "a", "key": key.to_string() });
+        sidecar
+            .answer(json!([{ "checks": [check] }]))
             .await
-            .1
+            .to_string()
     };
     assert!(decide(0).await.contains("admitted"));
     // Like a failed disk or lost replicas: Redis answers reads and refuses writes.
-    set("min-replicas-to-write", "1").await;
+    demand_replicas(1).await;
     let outage = async {
         // For six seconds at least.
         for key in 1..=120 {
@@ -110,7 +108,7 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
     };
     let over = async {
         outage.await;
-        set("min-replicas-to-write", "0").await;
+        demand_replicas(0).await;
         eventually("decisions are made again", async || {
             decide(0).await.contains("mitted")
         })
@@ -187,19 +185,18 @@ async fn snapshot_in_which(
 /// Histories are kept of 128 limits, but whether a limit denies is known of every one.
 #[tokio::test]
 async fn each_of_many_limits_is_told_to_deny() {
-    let limit = |n: usize| {
-        format!(
-            "  limit-{n:03}: {{ algorithm: sliding_log, windows: [{{ quota: 1, per: 1h }}] }}\n"
-        )
-    };
-    let policy: String = (0..200).map(limit).collect();
-    let sidecar = Sidecar::alone(&format!("limits:\n{policy}")).await;
+    let name = |n: usize| format!("limit-{n:03}");
+    let policy = (0..200).fold(Policy::on("memory"), |policy, n| {
+        policy.window(&name(n), "sliding_log", 1, "1h")
+    });
+    let sidecar = Sidecar::alone(&policy.text()).await;
     let mut viewer = ask(&sidecar, "/page/stream").await;
-    let url = sidecar.url("/v1/decide");
     let decide = async |limit: usize| {
-        let check = json!({ "checks": [{ "limit": format!("limit-{limit:03}"), "key": "k" }] });
-        let (_, answer) = post(&url, json!({ "decisions": [check] }).to_string()).await;
-        answer
+        let check = json!({ "limit": name(limit), "key": "k" });
+        sidecar
+            .answer(json!([{ "checks": [check] }]))
+            .await
+            .to_string()
     };
     for n in 0..200 {
         assert!(decide(n).await.contains("admitted"));

@@ -66,6 +66,16 @@ pub fn manifest<'a>(manifests: &'a [Value], kind: &str, name: &str) -> &'a Value
     found.unwrap_or_else(|| panic!("the chart makes no {kind} {name}"))
 }
 
+/// A YAML file in a ConfigMap.
+///
+/// # Panics
+/// There is none.
+pub fn file(manifests: &[Value], name: &str, file: &str) -> Value {
+    let text = manifest(manifests, "ConfigMap", name)["data"][file].as_str();
+    let text = text.unwrap_or_else(|| panic!("no {file} in {name}"));
+    serde_saphyr::from_str(text).expect("YAML")
+}
+
 /// A command of the Helm in .tools.
 pub fn helm() -> Command {
     Command::new(repository(".tools/helm"))
