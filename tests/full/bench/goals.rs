@@ -3,7 +3,7 @@
 use sluicegate_tests::process::repository;
 use sluicegate_tests_full::report::Report;
 
-use crate::load::{Sample, median};
+use crate::load::{Pick, Sample, median};
 use crate::{MANY, Samples, variant};
 
 /// Median, minimum, maximum.
@@ -81,7 +81,7 @@ pub fn judge(report: &mut Report, samples: &Samples) {
         let name = format!("added latency over {name}, 1 connection");
         report.at_most(&name, value, goal);
     }
-    let counts: [(_, _, fn(&Sample) -> f64, _); 4] = [
+    let counts: [(_, _, Pick, _); 4] = [
         (
             "callouts per 1,000 from leases",
             LEASED,
@@ -116,11 +116,11 @@ fn named(name: &str, (value, least, most): Spread) -> (f64, String) {
 }
 
 /// Round by round, so that both were measured under the same load of the machine.
-fn ratio(a: &[Sample], b: &[Sample], pick: fn(&Sample) -> f64) -> Spread {
+fn ratio(a: &[Sample], b: &[Sample], pick: Pick) -> Spread {
     of(a.iter().zip(b).map(|(a, b)| pick(a) / pick(b)).collect())
 }
 
-fn spread(samples: &[Sample], pick: fn(&Sample) -> f64) -> Spread {
+fn spread(samples: &[Sample], pick: Pick) -> Spread {
     of(samples.iter().map(pick).collect())
 }
 

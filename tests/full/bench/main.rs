@@ -23,7 +23,7 @@ mod variant;
 
 use std::collections::BTreeMap;
 
-use load::{Sample, median};
+use load::{Pick, Sample, median};
 use sluicegate_tests_full::report::Report;
 use variant::Variant;
 
@@ -96,7 +96,7 @@ fn figures(report: &mut Report, variant: &Variant, connections: u32, samples: &[
     let name = format!("{}, {connections} connections", variant.name);
     let (sidecar, redis) = (variant.sidecar.is_some(), variant.redis.is_some());
     let cpu = "CPU us per request";
-    let all: [(_, _, _, fn(&Sample) -> f64); 10] = [
+    let all: [(_, _, _, Pick); 10] = [
         (true, "requests", "/s", |s| s.per_second),
         (true, "median latency", "us", |s| s.median_us),
         (true, "Envoy", cpu, |s| s.envoy.cpu_us),

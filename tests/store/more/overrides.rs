@@ -26,7 +26,7 @@ async fn too_many_overrides_are_not_read_again_and_again() {
     let mut all = redis::pipe();
     for number in 0..=10_000 {
         let field = format!("per-key:{number}");
-        all.hset(OVERRIDES, field, &unlimited()).ignore();
+        all.hset(OVERRIDES, field, unlimited()).ignore();
     }
     let () = all.query_async(&mut connection).await.unwrap();
     let sidecar = sidecar(redis.url(), PATIENT, 10).await;
@@ -59,7 +59,7 @@ async fn overrides_of_four_megabytes_are_read_again_and_again() {
     let mut all = redis::pipe();
     for number in 0..4_000 {
         let field = format!("per-key:{number}{key}");
-        all.hset(OVERRIDES, field, &unlimited()).ignore();
+        all.hset(OVERRIDES, field, unlimited()).ignore();
     }
     let () = all.query_async(&mut connection).await.unwrap();
     for version in 1_u8..=8 {
@@ -68,7 +68,7 @@ async fn overrides_of_four_megabytes_are_read_again_and_again() {
         command.arg(OVERRIDES).arg(":").arg(&head[..]);
         // Another one each time, so that the version shows.
         let field = format!("per-key:new{version}");
-        command.arg(field).arg(&unlimited());
+        command.arg(field).arg(unlimited());
         let () = command.query_async(&mut connection).await.unwrap();
         eventually("they are read", async || {
             overrides(&sidecar).await == 4_000.0 + f64::from(version)
