@@ -16,9 +16,12 @@ use super::table;
 /// Before a fault, so that a window is full; and after it, so that the last judged window has nothing of it.
 const BEFORE: Duration = Duration::from_micros(WINDOW_US + 500_000);
 const AFTER: Duration = Duration::from_micros(2 * WINDOW_US);
+
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
+    /// The first fault of the short form, in a quarter of a minute.
+    One,
     /// Some faults, in a minute or two.
     Short,
     /// All.
@@ -51,11 +54,13 @@ impl Campaign {
         breaks: impl AsyncFnOnce(&mut Chain, &Load),
         mends: impl AsyncFnOnce(&mut Chain, &Load),
     ) {
-        let wanted = self
-            .only
-            .as_ref()
-            .is_none_or(|words| fault.name.contains(words));
-        if !wanted || self.form == Form::Short && !fault.short {
+        let mut only = self.only.iter();
+        let is_of_form = match self.form {
+            Form::One => fault.short && self.outcomes.is_empty(),
+            Form::Short => fault.short,
+            Form::Whole => true,
+        };
+        if !is_of_form || !only.all(|words| fault.name.contains(words)) {
             return;
         }
         let outcome = run(&fault, breaks, mends).await;
@@ -68,6 +73,12 @@ impl Campaign {
             outcome.excused,
         );
         self.outcomes.push(outcome);
+    }
+
+    /// Runs a fault that ends by itself.
+    pub async fn run_once(&mut self, fault: Fault, breaks: impl AsyncFnOnce(&mut Chain, &Load)) {
+        let fault = fault.lasts(Duration::ZERO);
+        self.run(fault, breaks, async |_, _| {}).await;
     }
 
     /// Prints the table.

@@ -239,7 +239,7 @@ impl Chain {
     }
 
     async fn look_once(&self, decision: &Value) -> Option<u64> {
-        let url = format!("http://127.0.0.1:{}/v1/decide", self.sidecar.port);
+        let url = self.sidecar.url("/v1/decide");
         let (_, body) = post(&url, json!({ "decisions": [decision] }).to_string()).await;
         let answer: Value = serde_json::from_str(&body).ok()?;
         answer["verdicts"][0]["remaining"].as_u64()
@@ -248,7 +248,7 @@ impl Chain {
     /// Has the sidecar decide over as many windows as one call may have, more than a script of 100,000 instructions can; none
     /// of them is a window of the clients.
     pub async fn decide_huge(&self, call: u32) {
-        let url = format!("http://127.0.0.1:{}/v1/decide", self.sidecar.port);
+        let url = self.sidecar.url("/v1/decide");
         let decision = |decision: u32| {
             let check = |check: u32| json!({ "limit": "huge", "key": format!("{}", (call * 60 + decision) * 8 + check) });
             json!({ "checks": (0..8).map(check).collect::<Vec<_>>() })

@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::load::{Answer, CLIENTS_OF_A_RULE, Seen, UNDER_WAY};
 use super::noticed;
 use super::outcome::{Counts, Outcome};
-use super::rules::{self, FILTER_TIMEOUT_MS, MOST, SHUT};
+use super::rules::{self, FILTER_TIMEOUT_MS, MOST, QUOTA, SHUT, WINDOW_US};
 
 /// How long a request that was given up may still be on its way to the store.
 const ON_ITS_WAY_US: u64 = FILTER_TIMEOUT_MS * 1_000;
@@ -24,11 +24,9 @@ const ROUNDED_UP_US: u64 = 3_000;
 /// waits for one answer at most, and is answered when all is given back.
 const TAKEN_AND_GIVEN_BACK: u64 = (CLIENTS_OF_A_RULE - 1) * MOST;
 
-/// Verdicts come from the store again within this time: the documented second, and two for a machine that stalls.
-const BACK_WITHIN: Duration = Duration::from_secs(3);
-
-/// An answer that takes so long is late because the machine stood still: the filter answers within its own deadline.
-const STANDS_STILL: Duration = Duration::from_millis(FILTER_TIMEOUT_MS + 500);
+/// Verdicts come from the store again within this time: the documented second, which the table shows, and the rest for a
+/// machine whose processors others keep busy.
+const BACK_WITHIN: Duration = Duration::from_secs(15);
 
 /// When it broke and when it was mended.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +108,6 @@ pub fn judge(fault: &Fault, run: &Run) -> Outcome {
     });
     let back = back.map(|one| one.answered_us).min();
     let back_after = Duration::from_micros(back.map_or(u64::MAX, |at| at - times.mended_us));
-    let slowest_answer = Duration::from_micros(slowest(seen));
     let (excused, mut failures) = noticed::judge(fault, run);
     let mut require = |holds: bool, what: String| {
         if !holds {
@@ -129,14 +126,13 @@ pub fn judge(fault: &Fault, run: &Run) -> Outcome {
         let most = cuts * UNDER_WAY;
         require(lost <= most, format!("{lost} units lost, of {most}"));
     }
-    // A machine that stands still makes nobody's answer earlier.
     require(
-        back_after <= BACK_WITHIN + slowest_answer,
+        back_after <= BACK_WITHIN,
         format!("back after {back_after:?}"),
     );
-    // More than a thousand, unless the machine stands still most of the time: then there is less traffic than quota.
+    // More than a thousand, where the machine is fast enough for more traffic than quota.
     require(
-        report.denials > 10 || slowest_answer > STANDS_STILL,
+        report.denials > 10 || !asks_for_more_than_the_quota(seen),
         format!("{} denials checked", report.denials),
     );
     if !fault.lies {
@@ -158,7 +154,7 @@ pub fn judge(fault: &Fault, run: &Run) -> Outcome {
     Outcome {
         name: fault.name,
         counts,
-        slowest: slowest_answer,
+        slowest: Duration::from_micros(slowest(seen)),
         excused,
         vm_deaths: run.vm_deaths,
         fullest,
@@ -166,6 +162,20 @@ pub fn judge(fault: &Fault, run: &Run) -> Outcome {
         back_after,
         failures,
     }
+}
+
+/// Whether a client got so many verdicts that many of them must be denials: more units than its quota in each window, and in
+/// one at each end, and once more while shares decide.
+fn asks_for_more_than_the_quota(seen: &[Seen]) -> bool {
+    let first = seen.iter().map(|one| one.sent_us).min();
+    let last = seen.iter().map(|one| one.answered_us).max();
+    let length = last.unwrap_or_default() - first.unwrap_or_default();
+    let most = QUOTA * (length / WINDOW_US + 3);
+    let of_first = seen
+        .iter()
+        .filter(|one| one.rule == SHUT && one.client == 1);
+    let asked = of_first.filter(|one| one.answer.is_verdict());
+    asked.map(|one| one.cost).sum::<u64>() > most + 100
 }
 
 /// The longest time until an answer, in microseconds.

@@ -136,6 +136,19 @@ fn nobody_is_without_a_verdict_where_nobody_may_notice() {
             (excused, 1 - excused)
         );
     }
+    // So is one whose verdicts take as long as the store may.
+    let slow = |ms| Seen {
+        answered_us: refused.sent_us + ms * MS,
+        ..without(SHUT, Answer::Denied(WINDOW_US))
+    };
+    assert_eq!(
+        failures(NOBODY_NOTICES.unchecked(), with([refused, slow(90)])).len(),
+        1
+    );
+    assert_eq!(
+        failures(NOBODY_NOTICES.unchecked(), with([refused, slow(110)])),
+        [""; 0]
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Clients record every decision as they see it, and `tests/history` checks the whole history against the promises: so each
 //! fault is judged by the same questions. `make chaos` runs all faults and, with `SLUICEGATE_WRITE=1`, writes the table of
-//! docs/reliability.md; `make test` runs some of them. `SLUICEGATE_CHAOS=words` runs those whose names contain the words.
+//! docs/reliability.md; `make test-full` runs some of them, and `make test` one. `SLUICEGATE_CHAOS=words` runs those whose names contain the words.
 //!
 //! | module | for |
 //! |---|---|
@@ -35,6 +35,12 @@ mod stalls;
 mod table;
 
 use campaign::{Campaign, Form};
+
+/// A Redis that is killed, and empty when it returns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_fault_keeps_the_promises() {
+    run(Form::One).await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_faults_of_the_short_form_keep_the_promises() {

@@ -86,14 +86,18 @@ pub fn by_rule(seen: &[Seen]) -> Vec<String> {
     failures
 }
 
-/// Whether the machine stood still while a request waited, or so shortly before that the store still counted as down.
+/// Whether the machine stood still while a request waited, or so shortly before that the store still counted as down; or
+/// was so slow that somebody waited as long for a verdict, and got it: others keep its processors busy.
 fn stood_still(run: &Run, one: &Seen) -> bool {
-    let from = one.sent_us.saturating_sub(RECOVERS_WITHIN_US);
+    let begins = one.sent_us.saturating_sub(RECOVERS_WITHIN_US);
+    let excuses = |from: u64, to: u64| {
+        let long = Duration::from_micros(to - from) >= STOOD_STILL;
+        long && from <= one.answered_us && to >= begins
+    };
+    let mut verdicts = run.seen.iter().filter(|other| other.answer.is_verdict());
     let mut stalls = run.stalls.iter();
-    stalls.any(|stall| {
-        let long = Duration::from_micros(stall.to - stall.from) >= STOOD_STILL;
-        long && stall.from <= one.answered_us && stall.to >= from
-    })
+    stalls.any(|stall| excuses(stall.from, stall.to))
+        || verdicts.any(|other| excuses(other.sent_us, other.answered_us))
 }
 
 /// Whether it stood still for most of the time that a request waited: then that says nothing about the fault.

@@ -26,7 +26,8 @@ pub const FILTER_TIMEOUT_MS: u64 = 1_000;
 pub const WINDOW_US: u64 = 2_000_000;
 
 const PRECISION_US: u64 = 100_000;
-const QUOTA: u64 = 40;
+/// What a client may have of its own in a window.
+pub const QUOTA: u64 = 40;
 const TOGETHER: u64 = 50;
 const NEVER: u64 = 1_000_000;
 /// The subject of limits for all clients together.

@@ -1,6 +1,8 @@
 //! The spans that a sidecar sends, read by an OTLP receiver of the test. `tests/full/collector` has a real collector.
 
+use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
+use sluicegate_tests::ask::logs;
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{eventually, free_port};
@@ -24,7 +26,7 @@ fn traceparent(trace: u8, sampled: bool) -> (String, Vec<u8>, Vec<u8>) {
 
 /// Asks for decisions, with this header.
 async fn ask(sidecar: &Sidecar, traceparent: Option<&str>, decisions: Value) -> Value {
-    let mut request = client().post(format!("http://127.0.0.1:{}/v1/decide", sidecar.port));
+    let mut request = client().post(sidecar.url("/v1/decide"));
     if let Some(traceparent) = traceparent {
         request = request.header("traceparent", traceparent);
     }
@@ -33,28 +35,39 @@ async fn ask(sidecar: &Sidecar, traceparent: Option<&str>, decisions: Value) -> 
     serde_json::from_str(&answer.unwrap()).unwrap()
 }
 
+/// A span's trace and its parent in it.
+fn is_in(span: &Span, trace: &[u8], parent: &[u8]) {
+    assert_eq!(
+        (&span.trace_id[..], &span.parent_span_id[..]),
+        (trace, parent)
+    );
+}
+
 fn decision() -> Value {
     json!({ "checks": [{ "limit": "per-key", "key": KEY }] })
 }
 
-/// Environment variables that export spans to an endpoint, soon.
-fn environment(endpoint: &str) -> Vec<(&'static str, String)> {
-    vec![
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.to_owned()),
+/// A sidecar that exports spans to an endpoint, soon.
+pub async fn traced(policy: &str, endpoint: String) -> Sidecar {
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
         ("OTEL_BSP_SCHEDULE_DELAY", "100".to_owned()),
-    ]
+    ];
+    let planned = Sidecar::with(policy).environment(&environment);
+    planned.alone().await
+}
+
+/// A Redis, a receiver, and a sidecar that uses both; a key has this quota.
+async fn scene(quota: u64) -> (Redis, Collector, Sidecar) {
+    let (redis, collector) = (Redis::start().await, Collector::start().await);
+    let policy = policy(&redis.url(), "sliding_log", quota, "1h");
+    let sidecar = traced(&policy, collector.endpoint()).await;
+    (redis, collector, sidecar)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_queue_and_store_spans_of_a_decision_are_in_the_callers_trace() {
-    let (folder, redis) = (tempfile::tempdir().unwrap(), Redis::start().await);
-    let collector = Collector::start().await;
-    let policy = policy(&redis.url(), "sliding_log", 2, "1h");
-    let environment = environment(&collector.endpoint());
-    let sidecar = Sidecar::with(&policy)
-        .environment(&environment)
-        .start(folder.path())
-        .await;
+    let (_redis, collector, sidecar) = scene(2).await;
     let (header, trace, parent) = traceparent(7, true);
     let three = json!([decision(), decision(), decision()]);
     let answer = ask(&sidecar, Some(&header), three).await;
@@ -65,10 +78,7 @@ async fn the_queue_and_store_spans_of_a_decision_are_in_the_callers_trace() {
     .await;
 
     let [decide] = collector.spans("decide").try_into().unwrap();
-    assert_eq!(
-        (&decide.trace_id, &decide.parent_span_id),
-        (&trace, &parent)
-    );
+    is_in(&decide, &trace, &parent);
     for (name, value) in [
         ("decisions", "3"),
         ("admitted", "2"),
@@ -76,19 +86,13 @@ async fn the_queue_and_store_spans_of_a_decision_are_in_the_callers_trace() {
         ("unavailable", "0"),
         ("errors", "0"),
     ] {
-        assert_eq!(
-            attribute(&decide, &format!("sluicegate.{name}")),
-            value,
-            "{name}"
-        );
+        let found = attribute(&decide, &format!("sluicegate.{name}"));
+        assert_eq!(found, value, "{name}");
     }
     let [queue] = collector.spans("queue").try_into().unwrap();
     let [store] = collector.spans("store").try_into().unwrap();
     for child in [&queue, &store] {
-        assert_eq!(
-            (&child.trace_id, &child.parent_span_id),
-            (&trace, &decide.span_id)
-        );
+        is_in(child, &trace, &decide.span_id);
         assert!(child.start_time_unix_nano <= child.end_time_unix_nano);
         assert!(child.end_time_unix_nano <= decide.end_time_unix_nano);
     }
@@ -117,14 +121,7 @@ async fn the_queue_and_store_spans_of_a_decision_are_in_the_callers_trace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_that_share_a_store_call_are_linked_to_it() {
-    let (folder, redis) = (tempfile::tempdir().unwrap(), Redis::start().await);
-    let collector = Collector::start().await;
-    let policy = policy(&redis.url(), "sliding_log", 1_000, "1h");
-    let environment = environment(&collector.endpoint());
-    let sidecar = Sidecar::with(&policy)
-        .environment(&environment)
-        .start(folder.path())
-        .await;
+    let (redis, collector, sidecar) = scene(1_000).await;
     let files = async || sidecar.metric("process_open_fds").await;
     let files_before = files().await;
     ask(&sidecar, None, json!([decision()])).await;
@@ -133,7 +130,7 @@ async fn callers_that_share_a_store_call_are_linked_to_it() {
     let mut waiting = tokio::task::JoinSet::new();
     for trace in 1..=8 {
         let (header, _, _) = traceparent(trace, true);
-        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        let url = sidecar.url("/v1/decide");
         waiting.spawn(async move {
             let body = json!({ "decisions": [decision()] }).to_string();
             let request = client().post(url).header("traceparent", header);
@@ -175,14 +172,8 @@ async fn callers_that_share_a_store_call_are_linked_to_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_through_envoy_finds_its_decision_in_its_own_trace() {
-    let (folder, redis) = (tempfile::tempdir().unwrap(), Redis::start().await);
-    let collector = Collector::start().await;
-    let environment = environment(&collector.endpoint());
-    let text = policy(&redis.url(), "sliding_log", 1, "1h");
-    let sidecar = Sidecar::with(&text)
-        .environment(&environment)
-        .start(folder.path())
-        .await;
+    let folder = tempfile::tempdir().unwrap();
+    let (_redis, collector, sidecar) = scene(1).await;
     let mut plugin = plugin(per_key("deny"));
     plugin["sidecar"]["traces"] = true.into();
     let upstream = upstream::start().await;
@@ -205,10 +196,7 @@ async fn a_request_through_envoy_finds_its_decision_in_its_own_trace() {
     })
     .await;
     let [decision] = collector.spans("decision").try_into().unwrap();
-    assert_eq!(
-        (&decision.trace_id, &decision.parent_span_id),
-        (&trace, &parent)
-    );
+    is_in(&decision, &trace, &parent);
     for (name, value) in [
         ("limit", "per-key"),
         ("verdict", "admitted"),
@@ -230,24 +218,14 @@ async fn a_request_through_envoy_finds_its_decision_in_its_own_trace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_collector_is_logged_once_and_delays_nothing() {
-    let folder = tempfile::tempdir().unwrap();
     // Nobody listens there; the password in the URL must not be logged.
     let endpoint = format!("http://user:{KEY}@127.0.0.1:{}", free_port());
-    let environment = environment(&endpoint);
     let text = policy("memory", "sliding_log", 1, "1h");
-    let mut sidecar = Sidecar::with(&text)
-        .environment(&environment)
-        .start(folder.path())
-        .await;
-    for _ in 0..2_000 {
+    let mut sidecar = traced(&text, endpoint).await;
+    for _ in 0..500 {
         ask(&sidecar, None, json!([decision()])).await;
     }
-    eventually("it is reported", async || {
-        sidecar
-            .log()
-            .contains("the collector does not accept spans")
-    })
-    .await;
+    logs(&sidecar, "the collector does not accept spans").await;
     let lines = sidecar.log().matches("does not accept spans").count();
     assert!(lines <= 3, "{}", sidecar.log());
     sidecar.signal("TERM");

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::Envoy;
-use sluicegate_tests::process::{repository, write_program};
+use sluicegate_tests::process::{repository, run, write_program};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
@@ -79,7 +79,7 @@ impl Page {
     async fn leave(&self, limit: &str, key: &str, quota: u64, left: u64) {
         let cost = quota - left;
         let take = format!("decide --limit {limit} --key {key} --cost {cost}");
-        assert_eq!(self.shell.sluicegate(&take).await.code(), 0);
+        self.shell.must(&take).await;
     }
 }
 
@@ -227,20 +227,8 @@ async fn an_envoy_on_the_way_out_answers_for_an_api_whose_quota_is_used_up() {
 
 #[test]
 fn the_committed_example_is_one_that_envoy_takes() {
-    let output = std::process::Command::new(repository(".tools/envoy"))
-        .args([
-            "--mode",
-            "validate",
-            "--disable-hot-restart",
-            "-c",
-            "envoy/egress.yaml",
-        ])
-        .current_dir(repository(""))
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let mut envoy = std::process::Command::new(repository(".tools/envoy"));
+    envoy.args(["--mode", "validate", "--disable-hot-restart"]);
+    envoy.args(["-c", "envoy/egress.yaml"]);
+    run(envoy.current_dir(repository("")), "install it: tests/setup");
 }

@@ -134,6 +134,18 @@ impl Shell {
         self.run("sluicegate", arguments.split_whitespace()).await
     }
 
+    /// Runs `sluicegate`, which has to succeed.
+    pub async fn must(&self, arguments: &str) -> Ran {
+        self.ends(0, arguments).await
+    }
+
+    /// Runs `sluicegate`, which has to end with this status.
+    pub async fn ends(&self, code: i32, arguments: &str) -> Ran {
+        let ran = self.sluicegate(arguments).await;
+        assert_eq!(ran.code(), code, "{arguments}: {ran:?}");
+        ran
+    }
+
     /// Runs a text as a shell's.
     pub async fn sh(&self, text: &str) -> Ran {
         self.run("sh", ["-eu", "-c", text]).await
@@ -166,8 +178,6 @@ impl Shell {
     /// What is left of a limit for the key `k`, by `peek` with these arguments.
     pub async fn left(&self, limit: &str, more: &str) -> u64 {
         let look = format!("peek --limit {limit} --key k --output json {more}");
-        let ran = self.sluicegate(&look).await;
-        assert_eq!(ran.code(), 0, "{ran:?}");
-        ran.json()["remaining"].as_u64().unwrap()
+        self.must(&look).await.json()["remaining"].as_u64().unwrap()
     }
 }

@@ -106,18 +106,12 @@ async fn an_override_in_the_store_holds_without_a_sidecar() {
     let sidecar = Sidecar::start(&policy, shell.folder.path()).await;
     shell.ask(&sidecar);
     let set = "override set --limit hourly --key k --blocked --for 2h --reason test";
-    let ran = shell.sluicegate(set).await;
-    assert_eq!(ran.code(), 0, "{ran:?}");
+    shell.must(set).await;
     let direct = "decide --limit hourly --policy policy.yaml --key";
-    let ran = shell.sluicegate(&format!("{direct} k")).await;
-    assert_eq!(ran.code(), 75, "{ran:?}");
-    assert_eq!(shell.sluicegate(&format!("{direct} other")).await.code(), 0);
-    let ran = shell
-        .sluicegate("override remove --limit hourly --key k")
-        .await;
-    assert_eq!(ran.code(), 0, "{ran:?}");
-    let ran = shell.sluicegate(&format!("{direct} k")).await;
-    assert_eq!(ran.code(), 0, "{ran:?}");
+    shell.ends(75, &format!("{direct} k")).await;
+    shell.must(&format!("{direct} other")).await;
+    shell.must("override remove --limit hourly --key k").await;
+    shell.must(&format!("{direct} k")).await;
 }
 
 #[tokio::test]
@@ -161,8 +155,7 @@ async fn a_part_that_is_away_is_69_and_a_mistake_in_naming_it_64() {
     );
 
     let direct = "decide --key k --policy policy.yaml";
-    let ran = shell.sluicegate(&format!("{direct} --limit hourly")).await;
-    assert_eq!(ran.code(), 64, "{ran:?}");
+    let ran = shell.ends(64, &format!("{direct} --limit hourly")).await;
     for part in ["policy.yaml", "`memory`", "--store", "--sidecar"] {
         assert!(ran.err.contains(part), "no {part}: {ran:?}");
     }
@@ -170,8 +163,7 @@ async fn a_part_that_is_away_is_69_and_a_mistake_in_naming_it_64() {
         "SLUICEGATE_STORE",
         format!("redis://:hunter2@127.0.0.1:{}", free_port()),
     );
-    let ran = shell.sluicegate(&format!("{direct} --limit hourly")).await;
-    assert_eq!(ran.code(), 69, "{ran:?}");
+    let ran = shell.ends(69, &format!("{direct} --limit hourly")).await;
     assert!(
         ran.err.contains("Redis") && !ran.err.contains("hunter2"),
         "{ran:?}"
@@ -180,13 +172,11 @@ async fn a_part_that_is_away_is_69_and_a_mistake_in_naming_it_64() {
     assert_eq!(ran.code(), 0, "the policy says `allow`: {ran:?}");
     assert!(ran.out.contains("when_store_is_down: allow"), "{ran:?}");
     shell.set("SLUICEGATE_STORE", "rediss//:hunter2@h");
-    let ran = shell.sluicegate(&format!("{direct} --limit hourly")).await;
-    assert_eq!(ran.code(), 64, "{ran:?}");
+    let ran = shell.ends(64, &format!("{direct} --limit hourly")).await;
     assert!(!ran.err.contains("hunter2"), "{ran:?}");
 
     shell.set("SLUICEGATE_SIDECAR", "https://elsewhere");
-    let ran = shell.sluicegate("decide --limit hourly --key k").await;
-    assert_eq!(ran.code(), 64, "{ran:?}");
+    shell.ends(64, "decide --limit hourly --key k").await;
     for mistake in [
         "--sidecar elsewhere",
         "--sidecar http://h --policy policy.yaml",

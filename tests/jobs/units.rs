@@ -8,10 +8,7 @@ use sluicegate_tests::sidecar::Sidecar;
 use super::shell::{POLICY, Shell};
 
 async fn peek(shell: &Shell, arguments: &str) -> Value {
-    let ran = shell
-        .sluicegate(&format!("peek --output json {arguments}"))
-        .await;
-    assert_eq!(ran.code(), 0, "{ran:?}");
+    let ran = shell.must(&format!("peek --output json {arguments}")).await;
     ran.json()
 }
 
@@ -19,13 +16,7 @@ async fn peek(shell: &Shell, arguments: &str) -> Value {
 #[tokio::test]
 async fn peeks_are_not_counted() {
     let (shell, sidecar) = Shell::with_sidecar().await;
-    assert_eq!(
-        shell
-            .sluicegate("decide --limit hourly --key k")
-            .await
-            .code(),
-        0
-    );
+    shell.must("decide --limit hourly --key k").await;
     let counted = async || {
         let page = sidecar.metrics().await;
         let is_counted = |line: &&str| {
@@ -58,11 +49,11 @@ async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
         (&10.into(), &Value::Null, &0.into()),
         "{whole}"
     );
-    // One unit, and two later ones: the next to come free is the first.
+    // One unit, and two that are taken later, for which time has to pass: the next to come free is the first.
     let take = |cost: u64| format!("decide --limit hourly --key k --cost {cost}");
-    assert_eq!(shell.sluicegate(&take(1)).await.code(), 0);
+    shell.must(&take(1)).await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(shell.sluicegate(&take(2)).await.code(), 0);
+    shell.must(&take(2)).await;
     let left = peek(&shell, "--limit hourly --key k --cost 9").await;
     let number = |name: &str| left[name].as_u64().unwrap();
     assert_eq!(
@@ -100,13 +91,7 @@ async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
 #[tokio::test]
 async fn the_next_unit_is_there_when_peek_said_and_not_before() {
     let (shell, _sidecar) = Shell::with_sidecar().await;
-    assert_eq!(
-        shell
-            .sluicegate("decide --limit brief --key k --cost 2")
-            .await
-            .code(),
-        0
-    );
+    shell.must("decide --limit brief --key k --cost 2").await;
     let left = peek(&shell, "--limit brief --key k").await;
     assert_eq!(left["remaining"], 0);
     assert_eq!(left["next_unit_ms"], left["retry_after_ms"]);
@@ -124,11 +109,10 @@ async fn a_receipt_gives_units_back_once() {
     let receipt = ran.json()["receipt"][0].as_str().unwrap().to_owned();
     let back = async |more: &str| {
         let ran = shell
-            .sluicegate(&format!(
+            .must(&format!(
                 "give-back --limit hourly --key k --receipt {receipt} {more}"
             ))
             .await;
-        assert_eq!(ran.code(), 0, "{ran:?}");
         ran.out
     };
     assert_eq!(back("--units 1").await, "1 unit returned\n");
@@ -140,9 +124,8 @@ async fn a_receipt_gives_units_back_once() {
     assert_eq!(object["units"], 0);
     assert_eq!(shell.left("hourly", "").await, 10);
     let ran = shell
-        .sluicegate("give-back --limit hourly --key k --receipt 12")
+        .ends(64, "give-back --limit hourly --key k --receipt 12")
         .await;
-    assert_eq!(ran.code(), 64, "{ran:?}");
     assert!(ran.err.contains("`--receipt`"), "{ran:?}");
 }
 
@@ -156,17 +139,10 @@ async fn a_reset_needs_the_token_that_the_sidecar_has() {
         .start(shell.folder.path())
         .await;
     shell.ask(&sidecar);
-    assert_eq!(
-        shell
-            .sluicegate("decide --limit other --key k --cost 5")
-            .await
-            .code(),
-        0
-    );
+    shell.must("decide --limit other --key k --cost 5").await;
     let reset = "reset --limit other --key k";
     for wrong in ["", "--admin-token letmeout"] {
-        let ran = shell.sluicegate(&format!("{reset} {wrong}")).await;
-        assert_eq!(ran.code(), 77, "{ran:?}");
+        let ran = shell.ends(77, &format!("{reset} {wrong}")).await;
         assert!(!ran.err.contains("letme"), "{ran:?}");
     }
     assert_eq!(shell.left("other", "").await, 0);
@@ -184,16 +160,14 @@ async fn a_reset_needs_the_token_that_the_sidecar_has() {
     let serve = "serve --policy policy.yaml --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0";
     for (token, named) in [("two\nlines", "SLUICEGATE_ADMIN_TOKEN"), (" \n", "empty")] {
         shell.set("SLUICEGATE_ADMIN_TOKEN", token);
-        let ran = shell.sluicegate(serve).await;
-        assert_eq!(ran.code(), 64, "{ran:?}");
+        let ran = shell.ends(64, serve).await;
         assert!(
             ran.err.contains(named) && !ran.err.contains("two"),
             "{ran:?}"
         );
     }
     shell.set("SLUICEGATE_ADMIN_TOKEN", "letmein\n");
-    let ran = shell.sluicegate("reset --limit another --key k").await;
-    assert_eq!(ran.code(), 64, "{ran:?}");
+    let ran = shell.ends(64, "reset --limit another --key k").await;
     assert!(ran.err.contains("`--limit`"), "{ran:?}");
 }
 
@@ -202,7 +176,7 @@ async fn a_store_is_reset_without_a_sidecar() {
     let (shell, _redis) = Shell::with_redis().await;
     let direct = "--policy policy.yaml";
     let take = format!("decide --limit other --key k --cost 5 {direct}");
-    assert_eq!(shell.sluicegate(&take).await.code(), 0);
+    shell.must(&take).await;
     let ran = shell
         .sluicegate(&format!(
             "reset --limit other --key k {direct} --output json"
@@ -214,10 +188,10 @@ async fn a_store_is_reset_without_a_sidecar() {
         "{ran:?}"
     );
     assert_eq!(shell.left("other", direct).await, 5);
-    let both = shell
-        .sluicegate(&format!(
-            "reset --limit other --key k {direct} --admin http://h"
-        ))
+    shell
+        .ends(
+            64,
+            &format!("reset --limit other --key k {direct} --admin http://h"),
+        )
         .await;
-    assert_eq!(both.code(), 64, "{both:?}");
 }

@@ -1,76 +1,84 @@
 //! Decisions and outages seen from a caller of the sidecar, with the limit `per-key` that is *unavailable* without its store.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use crate::client::post;
-use crate::sidecar::Sidecar;
 use serde_json::{Value, json};
 
-/// The sidecar uses a store again within this time after it is back: the promised second, and one for a machine that
-/// stalls.
-pub const BACK_WITHIN: Duration = Duration::from_secs(2);
+use crate::policy::Policy;
+use crate::process::{POLL, eventually};
+use crate::sidecar::Sidecar;
+
+/// The sidecar uses a store again within this time after it is back. It promises about a second, which the tests print;
+/// the rest is for a machine whose processors others keep busy.
+const BACK_WITHIN: Duration = Duration::from_secs(15);
+
+/// A quota that no loop uses up, however fast the machine is.
+pub const PLENTY: u64 = 1_000_000_000;
+
+/// How long a call may take where a test is not about it: longer than a machine stalls, and short enough to wait for.
+pub const PATIENT: &str = "2s";
 
 /// A policy with this `store` (YAML: a string or a mapping) and a limit `per-key`, which is *unavailable* without the store.
-pub fn policy(store: &str, timeout: &str, quota: u64) -> String {
-    format!(
-        "store: {store}\nstore_timeout: {timeout}\nlimits:\n  per-key: {{ algorithm: sliding_log, when_store_is_down: deny, windows: [{{ quota: {quota}, per: 1h }}] }}\n"
-    )
+pub fn policy(store: impl Display, timeout: &str, quota: u64) -> String {
+    let windows = format!("windows: [{{ quota: {quota}, per: 1h }}]");
+    let limit = format!("algorithm: sliding_log, when_store_is_down: deny, {windows}");
+    let policy = Policy::on(store).timeout(timeout);
+    policy.limit("per-key", &limit).text()
+}
+
+/// A sidecar with that policy, in a folder of its own.
+pub async fn sidecar(store: impl Display, timeout: &str, quota: u64) -> Sidecar {
+    Sidecar::alone(&policy(store, timeout, quota)).await
 }
 
 /// One decision; its outcome.
 pub async fn decide(sidecar: &Sidecar, key: &str) -> String {
-    verdict(sidecar, key).await["outcome"]
-        .as_str()
-        .expect("an outcome")
-        .to_owned()
+    let verdict = verdict(sidecar, key).await;
+    verdict["outcome"].as_str().expect("an outcome").to_owned()
 }
 
 /// One decision; its verdict.
 pub async fn verdict(sidecar: &Sidecar, key: &str) -> Value {
-    let body = json!({ "decisions": [{ "checks": [{ "limit": "per-key", "key": key }] }] });
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let (_, answer) = post(&url, body.to_string()).await;
-    let mut answer: Value = serde_json::from_str(&answer).expect("JSON");
-    answer["verdicts"][0].take()
+    let decision = json!({ "checks": [{ "limit": "per-key", "key": key }] });
+    sidecar.answer(json!([decision])).await["verdicts"][0].take()
 }
 
 /// Asks until there is a verdict; returns how long that took.
 pub async fn wait_until_back(sidecar: &Sidecar, key: &str) -> Duration {
     let since = Instant::now();
     while decide(sidecar, key).await == "unavailable" {
-        assert!(
-            since.elapsed() < Duration::from_secs(30),
-            "never back: {}",
-            sidecar.log()
-        );
+        let log = || sidecar.log();
+        assert!(since.elapsed().as_secs() < 30, "never back: {}", log());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     since.elapsed()
 }
 
-/// Asks repeatedly for this time; returns the outcomes in order.
-pub async fn decide_for(sidecar: &Sidecar, key: &str, time: Duration) -> Vec<String> {
-    let since = Instant::now();
-    let mut outcomes = Vec::new();
-    while since.elapsed() < time {
-        outcomes.push(decide(sidecar, key).await);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    outcomes
+/// Asks until there is a verdict, which comes soon after the store is back; prints the time for the documents.
+pub async fn is_soon_back(sidecar: &Sidecar, key: &str, what: &str) {
+    let time = wait_until_back(sidecar, key).await;
+    println!("measured: {what}: back after {time:?}");
+    assert!(time < BACK_WITHIN, "{what}: {time:?}: {}", sidecar.log());
 }
 
-/// When a test gives up that waits for an admission.
-pub const LOCKED_AT_MOST: Duration = Duration::from_secs(30);
+/// Asks a hundred times, over two seconds or more; there is never a verdict.
+pub async fn stays_unavailable(sidecar: &Sidecar, key: &str) {
+    for _ in 0..100 {
+        assert_eq!(decide(sidecar, key).await, "unavailable");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Waits for a log line or anything else that a sidecar's log contains.
+pub async fn logs(sidecar: &Sidecar, words: &str) {
+    eventually(words, async || sidecar.log().contains(words)).await;
+}
 
 /// Failed calls of a kind.
 pub async fn failures(sidecar: &Sidecar, kind: &str) -> f64 {
     let name = format!("sluicegate_store_errors_total{{kind=\"{kind}\"}}");
     sidecar.metric(&name).await
-}
-
-/// Prints a measured time, for the documents.
-pub fn print_measured(what: &str, time: Duration) {
-    println!("measured: {what}: back after {time:?}");
 }
 
 /// The ACL command in docs/redis.md.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::process::{Process, free_port};
-use crate::redis::{connect, launch, launch_in};
+use crate::process::{Process, eventually, free_port, run};
+use crate::redis::{ask, launch, launch_in};
 
 /// Offset of a node's cluster bus from its port; fixed by Redis.
 const BUS: u16 = 10_000;
@@ -49,15 +49,8 @@ impl Cluster {
         let mut create = Command::new("redis-cli");
         create.args(["--cluster", "create"]);
         create.args(nodes.iter().map(|(_, port)| format!("127.0.0.1:{port}")));
-        let output = create
-            .args(["--cluster-replicas", "0", "--cluster-yes"])
-            .output()
-            .expect("redis-cli");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stdout)
-        );
+        create.args(["--cluster-replicas", "0", "--cluster-yes"]);
+        run(&mut create, "install it: apt-get install redis-tools");
         let cluster = Self {
             nodes,
             arguments: each,
@@ -71,7 +64,7 @@ impl Cluster {
     async fn formed(&self) {
         let all = format!("cluster_known_nodes:{}", self.nodes.len());
         for port in self.ports() {
-            crate::process::eventually("the cluster is up", async || {
+            eventually("the cluster is up", async || {
                 // A machine that stalls may exceed the client's own time limits.
                 let info: redis::RedisResult<String> = ask(port, "CLUSTER INFO").await;
                 info.is_ok_and(|info| info.contains("cluster_state:ok") && info.contains(&all))
@@ -152,7 +145,7 @@ impl Cluster {
         let _: String = ask(port, &format!("CLUSTER MEET 127.0.0.1 {primary}"))
             .await
             .expect("it meets the others");
-        crate::process::eventually("it knows the node", async || {
+        eventually("it knows the node", async || {
             let known: redis::RedisResult<String> = ask(port, "CLUSTER NODES").await;
             known.is_ok_and(|nodes| nodes.contains(&id))
                 && ask::<String>(port, &format!("CLUSTER REPLICATE {id}"))
@@ -160,7 +153,7 @@ impl Cluster {
                     .is_ok()
         })
         .await;
-        crate::process::eventually("it follows the node", async || {
+        eventually("it follows the node", async || {
             let info: redis::RedisResult<String> = ask(port, "INFO replication").await;
             info.is_ok_and(|info| info.contains("master_link_status:up"))
         })
@@ -181,7 +174,7 @@ impl Cluster {
     /// Waits until a node is a primary.
     pub async fn promoted(&self, node: usize) {
         let port = self.nodes[node].1;
-        crate::process::eventually("it is a primary", async || {
+        eventually("it is a primary", async || {
             let info: redis::RedisResult<String> = ask(port, "INFO replication").await;
             info.is_ok_and(|info| info.contains("role:master"))
         })
@@ -206,13 +199,8 @@ impl Cluster {
     /// # Panics
     /// A node does not answer.
     pub async fn slot(&self, tag: &str) -> u16 {
-        let mut node = connect(self.nodes[0].1).await.expect("a node that answers");
-        redis::cmd("CLUSTER")
-            .arg("KEYSLOT")
-            .arg(tag)
-            .query_async(&mut node)
-            .await
-            .expect("a slot")
+        let slot = ask(self.nodes[0].1, &format!("CLUSTER KEYSLOT {tag}")).await;
+        slot.expect("a slot")
     }
 
     /// The index of the node that owns the slot of a hash tag.
@@ -265,70 +253,30 @@ impl Cluster {
     /// # Panics
     /// A node refuses.
     pub async fn migrate(&self, slot: u16, to: usize, pause: Duration) {
-        let from = self.owner(slot).await;
-        let mut ends = Vec::new();
-        for number in [from, to] {
-            let mut node = connect(self.nodes[number].1)
-                .await
-                .expect("a node that answers");
-            let id: String = redis::cmd("CLUSTER")
-                .arg("MYID")
-                .query_async(&mut node)
-                .await
-                .expect("its name");
-            ends.push((node, id));
-        }
-        let [(source, source_id), (target, target_id)] = &mut ends[..] else {
-            unreachable!()
+        let ports = [self.owner(slot).await, to].map(|node| self.nodes[node].1);
+        let [source, target] = ports;
+        let set = async |port, state: String| {
+            let done: redis::RedisResult<()> =
+                ask(port, &format!("CLUSTER SETSLOT {slot} {state}")).await;
+            done.expect("the slot's new state");
         };
-        let set = |state: &str, id: &str| {
-            let mut command = redis::cmd("CLUSTER");
-            command.arg("SETSLOT").arg(slot).arg(state).arg(id);
-            command
-        };
-        let _: () = set("IMPORTING", source_id)
-            .query_async(target)
-            .await
-            .expect("importing");
-        let _: () = set("MIGRATING", target_id)
-            .query_async(source)
-            .await
-            .expect("migrating");
+        let id = async |port| ask::<String>(port, "CLUSTER MYID").await.expect("its name");
+        let (source_id, target_id) = (id(source).await, id(target).await);
+        set(target, format!("IMPORTING {source_id}")).await;
+        set(source, format!("MIGRATING {target_id}")).await;
         tokio::time::sleep(pause).await;
         loop {
-            let mut list = redis::cmd("CLUSTER");
-            let keys: Vec<String> = list
-                .arg("GETKEYSINSLOT")
-                .arg(slot)
-                .arg(1)
-                .query_async(source)
-                .await
-                .expect("its keys");
+            let list = format!("CLUSTER GETKEYSINSLOT {slot} 1");
+            let keys: Vec<String> = ask(source, &list).await.expect("its keys");
             let Some(key) = keys.first() else { break };
-            let mut migrate = redis::cmd("MIGRATE");
-            migrate
-                .arg("127.0.0.1")
-                .arg(self.nodes[to].1)
-                .arg(key)
-                .arg(0)
-                .arg(5_000);
-            let _: String = migrate.query_async(source).await.expect("a key moves");
+            let migrate = format!("MIGRATE 127.0.0.1 {target} {key} 0 5000");
+            let _: String = ask(source, &migrate).await.expect("a key moves");
             tokio::time::sleep(pause).await;
         }
-        for node in [target, source] {
-            let _: () = set("NODE", target_id)
-                .query_async(node)
-                .await
-                .expect("the slot's new owner");
+        for port in [target, source] {
+            set(port, format!("NODE {target_id}")).await;
         }
     }
-}
-
-/// Sends a node a command, its words separated by spaces.
-async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
-    let mut command = redis::Cmd::new();
-    command.arg(words.split(' ').collect::<Vec<_>>());
-    command.query_async(&mut connect(port).await?).await
 }
 
 fn borrowed(words: &[String]) -> Vec<&str> {

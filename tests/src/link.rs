@@ -3,8 +3,10 @@
 //!
 //! Needs root, `ip`, `tc` and `iptables`.
 
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::process;
 
 /// What happens to packets, both ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,19 +106,18 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         // Its end of the pair of devices goes with it, and so does the other. A panic here would hide the test's own.
-        let _ = output(&format!("ip netns del {}", self.namespace));
+        let _ = command(&format!("ip netns del {}", self.namespace)).output();
     }
 }
 
-fn output(command: &str) -> std::io::Result<Output> {
-    let mut words = command.split(' ');
-    let program = words.next().unwrap_or_default();
-    Command::new(program).args(words).output()
+fn command(words: &str) -> Command {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    command
 }
 
-fn run(command: &str) {
-    let output = output(command)
-        .unwrap_or_else(|error| panic!("{command}: {error}; install it: run tests/setup chaos"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command} (as root): {said}");
+fn run(words: &str) {
+    let install = "needs root; install it: tests/setup chaos";
+    process::run(&mut command(words), install);
 }

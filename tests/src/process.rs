@@ -1,15 +1,16 @@
 //! A process that a test owns: its output goes to a file, the test waits for its readiness, and dropping it kills it.
 
+use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a process to be ready; generous, because test machines may stall.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Writes a script that can be run as a program.
 ///
@@ -18,6 +19,40 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 pub fn write_program(path: &Path, script: &str) {
     std::fs::write(path, script).expect("a file");
     std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a file of one's own");
+}
+
+/// What a command prints, without white space at its ends; `Err` says how it failed, with all that it printed.
+///
+/// # Panics
+/// The program is not installed; `install` is the command that installs it.
+pub fn attempt(command: &mut Command, install: &str) -> Result<String, String> {
+    let output = command.output().unwrap_or_else(|error| {
+        let program = command.get_program().display();
+        panic!("cannot start {program}: {error}; {install}")
+    });
+    printed(command, &output)
+}
+
+/// Likewise, of a command that has ended.
+pub fn printed(command: &Command, output: &Output) -> Result<String, String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() {
+        return Ok(text.trim().to_owned());
+    }
+    // Without its environment.
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let (words, status) = (words.join(" "), output.status);
+    Err(format!("{words}: {status}\n{text}{errors}"))
+}
+
+/// What a command prints that has to succeed.
+///
+/// # Panics
+/// It fails; with its output.
+pub fn run(command: &mut Command, install: &str) -> String {
+    attempt(command, install).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// A running process, killed when dropped.
@@ -192,7 +227,7 @@ pub fn free_port() -> u16 {
 /// Waits until a condition holds.
 ///
 /// # Panics
-/// It does not within half a minute.
+/// It does not within a minute.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
     eventually_within(READY_WITHIN, what, holds).await;
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use redis::aio::MultiplexedConnection;
 use tokio::net::TcpStream;
 
-use crate::process::{Process, free_port};
+use crate::process::{Process, eventually, free_port};
 
 /// A running redis-server.
 #[derive(Debug)]
@@ -59,10 +59,7 @@ impl Redis {
     /// # Panics
     /// It answers with an error, or does not answer.
     pub async fn command<T: redis::FromRedisValue>(&self, words: &str) -> T {
-        from_words(words)
-            .query_async(&mut self.connection().await)
-            .await
-            .expect("an answer")
+        ask(self.port, words).await.expect("an answer")
     }
 
     /// Its URL.
@@ -125,11 +122,7 @@ impl Redis {
     /// # Panics
     /// It does not answer.
     pub async fn all_keys(&self) -> Vec<String> {
-        redis::cmd("KEYS")
-            .arg("*")
-            .query_async(&mut self.connection().await)
-            .await
-            .expect("a Redis that answers")
+        self.command("KEYS *").await
     }
 
     /// Kills it, as a crash would; its state is lost.
@@ -164,15 +157,10 @@ impl Redis {
     /// Waits until it has loaded its snapshot.
     ///
     /// # Panics
-    /// It has not within half a minute.
+    /// It has not within a minute.
     pub async fn loaded(&self) {
-        crate::process::eventually("the snapshot is loaded", async || {
-            let Ok(mut connection) = connect(self.port).await else {
-                return false;
-            };
-            let answer: redis::RedisResult<i64> =
-                redis::cmd("DBSIZE").query_async(&mut connection).await;
-            answer.is_ok()
+        eventually("the snapshot is loaded", async || {
+            ask::<i64>(self.port, "DBSIZE").await.is_ok()
         })
         .await;
     }
@@ -195,13 +183,17 @@ pub(crate) async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnecti
         .await
 }
 
+/// Sends a command by a connection of its own to the Redis on a port.
+pub(crate) async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
+    from_words(words)
+        .query_async(&mut connect(port).await?)
+        .await
+}
+
 /// A command, from its words.
 pub fn from_words(words: &str) -> redis::Cmd {
-    let mut words = words.split(' ');
-    let mut command = redis::cmd(words.next().unwrap_or_default());
-    words.for_each(|word| {
-        command.arg(word);
-    });
+    let mut command = redis::Cmd::new();
+    command.arg(words.split(' ').collect::<Vec<_>>());
     command
 }
 

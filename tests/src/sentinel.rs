@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use redis::{FromRedisValue, RedisResult, Value};
+use redis::{RedisResult, Value};
 
 use crate::process::{Process, eventually, free_port};
-use crate::redis::{Redis, connect, program};
+use crate::redis::{Redis, ask, program};
 
 const SENTINELS: usize = 3;
 
@@ -148,14 +148,4 @@ impl Sentinels {
 async fn is(redis: &Redis, role: &[u8]) -> bool {
     let answer: RedisResult<Vec<Value>> = ask(redis.port(), "ROLE").await;
     answer.is_ok_and(|answer| matches!(&answer[0], Value::BulkString(is) if is == role))
-}
-
-async fn ask<T: FromRedisValue>(port: u16, words: &str) -> RedisResult<T> {
-    let mut connection = connect(port).await?;
-    let mut words = words.split(' ');
-    let mut command = redis::cmd(words.next().unwrap_or_default());
-    for word in words {
-        command.arg(word);
-    }
-    command.query_async(&mut connection).await
 }

@@ -5,7 +5,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 
+use crate::client::{get, post};
 use crate::process::{Process, eventually, free_port, repository};
 
 /// A running `sluicegate serve`.
@@ -20,6 +23,8 @@ pub struct Sidecar {
     pub port: u16,
     /// Port for metrics and probes.
     pub admin_port: u16,
+    /// Its files, unless the test gave it a folder.
+    folder: Option<TempDir>,
 }
 
 /// A sidecar that has not started yet: what differs from the usual one.
@@ -114,7 +119,19 @@ impl Planned {
             policy,
             port,
             admin_port,
+            folder: None,
         }
+    }
+
+    /// Starts it, with a folder of its own.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn alone(self) -> Sidecar {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut sidecar = self.start(folder.path()).await;
+        sidecar.folder = Some(folder);
+        sidecar
     }
 
     fn command(&self) -> Command {
@@ -146,6 +163,14 @@ impl Sidecar {
     /// It does not become ready.
     pub async fn start(policy: &str, folder: &Path) -> Self {
         Self::with(policy).start(folder).await
+    }
+
+    /// Starts one with this policy (YAML) and a folder of its own.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn alone(policy: &str) -> Self {
+        Self::with(policy).alone().await
     }
 
     /// One with this policy, to be started.
@@ -184,15 +209,47 @@ impl Sidecar {
         let policy = std::fs::read_to_string(&self.policy).expect("a policy file");
         let folder = self.log.parent().expect("a folder").to_owned();
         let next = Self::with(&policy).program(program).port(self.port);
+        let own = self.folder.take();
         *self = next.start(&folder).await;
+        self.folder = own;
         ended.elapsed()
+    }
+
+    /// The address of a path on its port for decisions.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// The address of a path on its port for metrics and probes.
+    pub fn admin(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.admin_port)
+    }
+
+    /// Its answer to these decisions.
+    ///
+    /// # Panics
+    /// It refuses them.
+    pub async fn answer(&self, decisions: Value) -> Value {
+        let body = json!({ "decisions": decisions }).to_string();
+        let (status, answer) = post(&self.url("/v1/decide"), body).await;
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str(&answer).expect("JSON")
+    }
+
+    /// Resets this limit for this key; its answer.
+    pub async fn reset(&self, limit: &str, key: &str) -> String {
+        let body = json!({ "resets": [{ "limit": limit, "key": key }] }).to_string();
+        post(&self.admin("/v1/reset"), body).await.1
+    }
+
+    /// What `/readyz` says.
+    pub async fn readyz(&self) -> String {
+        get(&self.admin("/readyz")).await.1
     }
 
     /// Its metrics as text.
     pub async fn metrics(&self) -> String {
-        crate::client::get(&format!("http://127.0.0.1:{}/metrics", self.admin_port))
-            .await
-            .1
+        get(&self.admin("/metrics")).await.1
     }
 
     /// Status and body of a PUT or DELETE of this override.
@@ -200,7 +257,7 @@ impl Sidecar {
     /// # Panics
     /// Nothing answers.
     pub async fn change_override(&self, method: Method, body: String) -> (u16, String) {
-        let url = format!("http://127.0.0.1:{}/v1/overrides", self.admin_port);
+        let url = self.admin("/v1/overrides");
         let request = crate::client::client().request(method, url);
         let request = request.header("content-type", "application/json");
         let answer = request.body(body).send().await.expect("an answer");
@@ -216,6 +273,17 @@ impl Sidecar {
     /// As [`metric_in`].
     pub async fn metric(&self, name: &str) -> f64 {
         metric_in(&self.metrics().await, name)
+    }
+
+    /// Waits until the store has everything that was admitted without it.
+    ///
+    /// # Panics
+    /// It does not get it.
+    pub async fn written_back(&self) {
+        eventually("everything is written back", async || {
+            self.metric("sluicegate_unwritten_buckets").await == 0.0
+        })
+        .await;
     }
 
     /// Waits until its store has told it that so many sidecars share the limits: then it knows its share.

@@ -1,13 +1,11 @@
 //! A Redis that answers what no Redis answers: it stops no sidecar, and the cause is reported.
 
-use std::time::Duration;
-
+use sluicegate_tests::ask::{PATIENT, decide, failures, policy, sidecar};
 use sluicegate_tests::client::get;
 use sluicegate_tests::process::{eventually, free_port, status};
 use sluicegate_tests::sidecar::Sidecar;
 
 use super::fake::{Answer, Fake};
-use sluicegate_tests::ask::{decide, failures, policy};
 
 /// One thread of the runtime, as on a machine with one processor: what blocks it blocks everything.
 const ONE_WORKER: (&str, &str) = ("TOKIO_WORKER_THREADS", "1");
@@ -15,24 +13,12 @@ const ONE_WORKER: (&str, &str) = ("TOKIO_WORKER_THREADS", "1");
 /// A sidecar with a Cluster of one node has about a hundred.
 const MOST_TASKS: f64 = 300.0;
 
-async fn on_one_worker(text: &str) -> (Sidecar, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let environment = [(ONE_WORKER.0, ONE_WORKER.1.to_owned())];
-    let sidecar = Sidecar::with(text)
-        .environment(&environment)
-        .start(folder.path())
-        .await;
-    (sidecar, folder)
-}
-
 /// Waits until the cause is reported, and asks for the sidecar's health meanwhile, as an orchestrator does.
 async fn assert_reported(sidecar: &Sidecar, words: &str) {
-    let url = |path: &str| format!("http://127.0.0.1:{}/{path}", sidecar.admin_port);
+    // A client waits for ten seconds: what blocked the sidecar did so for minutes.
     eventually("the cause is reported", async || {
-        let health = tokio::time::timeout(Duration::from_secs(3), get(&url("healthz"))).await;
-        assert_eq!(health.expect("no answer for 3 s").0, 200);
-        let (_, ready) = get(&url("readyz")).await;
-        ready.contains(words)
+        assert_eq!(get(&sidecar.admin("/healthz")).await.0, 200);
+        sidecar.readyz().await.contains(words)
     })
     .await;
 }
@@ -65,7 +51,9 @@ fn address(number: usize) -> String {
 async fn assert_survives(port: u16, rows: &[String], words: &str, kind: &str) {
     let _node = node(port, rows).await;
     let store = format!("redis+cluster://127.0.0.1:{port}");
-    let (sidecar, _folder) = on_one_worker(&policy(&store, "500ms", 10)).await;
+    let environment = [(ONE_WORKER.0, ONE_WORKER.1.to_owned())];
+    let planned = Sidecar::with(&policy(store, PATIENT, 10)).environment(&environment);
+    let sidecar = planned.alone().await;
     assert_reported(&sidecar, words).await;
     assert_eq!(decide(&sidecar, "k").await, "unavailable");
     assert!(failures(&sidecar, kind).await >= 1.0);
@@ -107,8 +95,7 @@ fn greeting(command: &str) -> Option<Answer> {
 async fn assert_bounded(fake: &Fake, words: &str) {
     const MOST_KB: u64 = 64 << 10;
     let store = format!("redis://127.0.0.1:{}", fake.port);
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy(&store, "500ms", 10), folder.path()).await;
+    let sidecar = sidecar(store, PATIENT, 10).await;
     assert_reported(&sidecar, words).await;
     assert_eq!(decide(&sidecar, "k").await, "unavailable");
     assert!(failures(&sidecar, "connection").await >= 1.0);
@@ -158,71 +145,4 @@ async fn millions_of_values_are_not_read() {
         .await;
         assert_bounded(&fake, words).await;
     }
-}
-
-/// Each reading takes all of them over the connection, and Redis's only thread writes them.
-#[tokio::test(flavor = "multi_thread")]
-async fn too_many_overrides_are_not_read_again_and_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = sluicegate_tests::redis::Redis::start().await;
-    let text = [&[0; 7][..], br#"{"unlimited":true}"#].concat();
-    let mut connection = redis.connection().await;
-    let mut all = redis::pipe();
-    for number in 0..=10_000 {
-        let field = format!("per-key:{number}");
-        all.hset("sg:{overrides}", field, &text).ignore();
-    }
-    let () = all.query_async(&mut connection).await.unwrap();
-    let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
-    eventually("it is said", async || {
-        sidecar.log().contains("cannot use the store's overrides")
-    })
-    .await;
-    let before = redis.calls("hgetall").await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let read = redis.calls("hgetall").await - before;
-    assert!(read <= 1, "{read} times in two seconds");
-    let () = redis::cmd("HDEL")
-        .arg("sg:{overrides}")
-        .arg("per-key:0")
-        .query_async(&mut connection)
-        .await
-        .unwrap();
-    eventually("the others apply", async || {
-        let name = "sluicegate_overrides{allowance=\"unlimited\"}";
-        sidecar.metric(name).await == 10_000.0
-    })
-    .await;
-}
-
-/// An answer is measured, not a connection: what is as large as overrides may be is read as often as it comes.
-#[tokio::test(flavor = "multi_thread")]
-async fn overrides_of_four_megabytes_are_read_again_and_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = sluicegate_tests::redis::Redis::start().await;
-    let sidecar = Sidecar::start(&policy(&redis.url(), "500ms", 10), folder.path()).await;
-    let key = "k".repeat(1_000);
-    let text = [&[0; 7][..], br#"{"unlimited":true}"#].concat();
-    let mut connection = redis.connection().await;
-    let mut all = redis::pipe();
-    for number in 0..4_000 {
-        let field = format!("per-key:{number}{key}");
-        all.hset("sg:{overrides}", field, &text).ignore();
-    }
-    let () = all.query_async(&mut connection).await.unwrap();
-    for version in 1_u8..=8 {
-        let head = [0, 0, 0, 0, 0, 0, version];
-        let mut command = redis::cmd("HSET");
-        command.arg("sg:{overrides}").arg(":").arg(&head[..]);
-        // Another one each time, so that the version shows.
-        let field = format!("per-key:new{version}");
-        command.arg(field).arg(&text);
-        let () = command.query_async(&mut connection).await.unwrap();
-        eventually("they are read", async || {
-            let name = "sluicegate_overrides{allowance=\"unlimited\"}";
-            sidecar.metric(name).await == 4_000.0 + f64::from(version)
-        })
-        .await;
-    }
-    assert_eq!(failures(&sidecar, "connection").await, 0.0);
 }

@@ -10,7 +10,8 @@
 //! | `sentinel` | finding the primary, and following a failover |
 //! | `stopping` | a sidecar that stops |
 //! | `lies` | a Redis that answers what no Redis answers |
-//! | `cluster` | slow links, cut links, failovers of a Cluster |
+//! | `cluster` | slots that move, calls that are cut |
+//! | `more` | what only `make test-full` runs |
 
 mod away;
 mod causes;
@@ -18,6 +19,7 @@ mod cluster;
 mod fake;
 mod leases;
 mod lies;
+mod more;
 mod options;
 mod sentinel;
 mod stopping;

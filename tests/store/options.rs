@@ -1,21 +1,16 @@
 //! Every option of the policy's `store`.
 
+use sluicegate_tests::ask::{PATIENT, PLENTY, decide, policy, sidecar, wait_until_back};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-
-use sluicegate_tests::ask::{decide, policy, wait_until_back};
 
 /// Keys of limits in a database, without those of connection probes and of the list of sidecars.
 async fn keys(redis: &Redis, database: u32) -> Vec<String> {
     let mut connection = redis.connection().await;
     let mut commands = redis::pipe();
-    commands
-        .cmd("SELECT")
-        .arg(database)
-        .ignore()
-        .cmd("KEYS")
-        .arg("*");
+    commands.cmd("SELECT").arg(database).ignore();
+    commands.cmd("KEYS").arg("*");
     let (keys,): (Vec<String>,) = commands.query_async(&mut connection).await.unwrap();
     keys.into_iter()
         .filter(|key| !key.ends_with(":probe") && !key.contains("{sidecars}"))
@@ -24,10 +19,9 @@ async fn keys(redis: &Redis, database: u32) -> Vec<String> {
 
 #[tokio::test]
 async fn the_database_number_and_the_prefix_apply_to_every_key() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let store = format!("{{ url: '{}/3', key_prefix: 'team-a/' }}", redis.url());
-    let sidecar = Sidecar::start(&policy(&store, "500ms", 1), folder.path()).await;
+    let sidecar = sidecar(&store, PATIENT, 1).await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
     assert_eq!(decide(&sidecar, "k").await, "denied");
     assert!(keys(&redis, 0).await.is_empty());
@@ -37,9 +31,7 @@ async fn the_database_number_and_the_prefix_apply_to_every_key() {
         "{held:?}"
     );
     // A reset uses the same prefix and database.
-    let url = format!("http://127.0.0.1:{}/v1/reset", sidecar.admin_port);
-    let body = r#"{ "resets": [{ "limit": "per-key", "key": "k" }] }"#;
-    let (_, answer) = sluicegate_tests::client::post(&url, body).await;
+    let answer = sidecar.reset("per-key", "k").await;
     assert!(answer.contains("\"held\":true"), "{answer}");
     assert!(keys(&redis, 3).await.is_empty());
 }
@@ -53,17 +45,16 @@ async fn a_unix_socket() {
     let redis = Redis::start_with(&arguments[..2]).await;
     let _: () = redis.command("CONFIG SET requirepass p:w").await;
     let store = format!("redis+unix://{socket}?db=2&pass=p%3Aw");
-    let sidecar = Sidecar::start(&policy(&store, "500ms", 1), folder.path()).await;
+    let sidecar = sidecar(&store, PATIENT, 1).await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
     assert_eq!(decide(&sidecar, "k").await, "denied");
 }
 
 #[tokio::test]
 async fn a_broken_connection_of_several_fails_no_decision() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let store = format!("{{ url: '{}', connections: 3 }}", redis.url());
-    let sidecar = Sidecar::start(&policy(&store, "500ms", 1_000), folder.path()).await;
+    let sidecar = sidecar(&store, PATIENT, PLENTY).await;
     wait_until_back(&sidecar, "k").await;
     let ours = async || -> Vec<String> {
         let list: String = redis.command("CLIENT LIST").await;
@@ -80,8 +71,9 @@ async fn a_broken_connection_of_several_fails_no_decision() {
     for round in 0..5 {
         let victim = ours().await.swap_remove(round % 2);
         let _: i64 = redis.command(&format!("CLIENT KILL ID {victim}")).await;
-        // The sidecar learns of the closed connection from the kernel, after an unknown short time.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        eventually("it is closed", async || !ours().await.contains(&victim)).await;
+        // An answer shows that the sidecar has been running since then.
+        wait_until_back(&sidecar, "k").await;
         for _ in 0..4 {
             assert_eq!(decide(&sidecar, "k").await, "admitted");
         }
@@ -94,14 +86,11 @@ async fn a_broken_connection_of_several_fails_no_decision() {
 
 #[tokio::test]
 async fn the_environment_variable_overrides_the_url_and_keeps_the_options() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let store = "{ url: 'redis://nowhere.invalid', key_prefix: 'p/' }";
     let url = redis.url();
-    let sidecar = Sidecar::with(&policy(store, "500ms", 1))
-        .store(Some(&url))
-        .start(folder.path())
-        .await;
+    let planned = Sidecar::with(&policy(store, PATIENT, 1)).store(Some(&url));
+    let sidecar = planned.alone().await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
     assert!(keys(&redis, 0).await[0].starts_with("p/sg"));
 }

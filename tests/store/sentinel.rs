@@ -1,19 +1,11 @@
 //! Finding the primary through sentinels, and following a failover.
 
-use std::time::Duration;
-
+use sluicegate_tests::ask::{PATIENT, PLENTY, decide, is_soon_back, sidecar, wait_until_back};
 use sluicegate_tests::process::eventually;
-use sluicegate_tests::proxy::{Mode, Proxy};
-use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sentinel::Sentinels;
-use sluicegate_tests::sidecar::Sidecar;
-
-use sluicegate_tests::ask::{
-    BACK_WITHIN, decide, decide_for, policy, print_measured, wait_until_back,
-};
 
 /// The store in database 1.
-fn store(sentinels: &Sentinels, options: &str) -> String {
+pub fn store(sentinels: &Sentinels, options: &str) -> String {
     format!("{{ url: '{}/1'{options} }}", sentinels.url())
 }
 
@@ -23,11 +15,7 @@ async fn the_primary_is_found_and_followed_when_it_dies() {
     let mut sentinels = Sentinels::start(folder.path()).await;
     // One of the configured sentinels is down.
     sentinels.kill_one();
-    let sidecar = Sidecar::start(
-        &policy(&store(&sentinels, ""), "500ms", 1_000),
-        folder.path(),
-    )
-    .await;
+    let sidecar = sidecar(store(&sentinels, ""), "500ms", PLENTY).await;
     wait_until_back(&sidecar, "k").await;
     let size: i64 = {
         let mut connection = sentinels.first.connection().await;
@@ -39,56 +27,8 @@ async fn the_primary_is_found_and_followed_when_it_dies() {
     assert!(size >= 1, "it is not in database 1 of the primary");
     sentinels.first.kill();
     sentinels.promoted().await;
-    let time = wait_until_back(&sidecar, "k").await;
-    print_measured(
-        "Sentinel: primary killed, after its replica was promoted",
-        time,
-    );
-    assert!(time < BACK_WITHIN, "{time:?}");
-}
-
-#[tokio::test]
-async fn s1_a_failover_on_command_is_followed_with_the_old_primary_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let sentinels = Sentinels::start(folder.path()).await;
-    let sidecar = Sidecar::start(
-        &policy(&store(&sentinels, ""), "500ms", 1_000),
-        folder.path(),
-    )
-    .await;
-    wait_until_back(&sidecar, "k").await;
-    sentinels.fail_over().await;
-    sentinels.promoted().await;
-    sentinels.demoted().await;
-    let time = wait_until_back(&sidecar, "k").await;
-    print_measured("Sentinel: failover on command", time);
-    assert!(time < BACK_WITHIN, "{time:?}");
-    let after = decide_for(&sidecar, "k", Duration::from_secs(2)).await;
-    assert!(
-        after.iter().all(|outcome| outcome == "admitted"),
-        "{after:?}"
-    );
-}
-
-/// It was missed, and the sidecar stayed with the old primary for as long as that answered.
-#[tokio::test]
-async fn a_primary_that_changes_while_a_connection_is_made_is_followed() {
-    /// Each way: the connection takes several answers.
-    const SLOW: Duration = Duration::from_millis(400);
-    let folder = tempfile::tempdir().unwrap();
-    let sentinels = Sentinels::start_with(folder.path(), "").await;
-    let proxy = Proxy::start(sentinels.first.port()).await;
-    proxy.set(Mode::Slow(SLOW));
-    sentinels.monitor(proxy.port).await;
-    let text = policy(&sentinels.url(), "3s", 1_000);
-    let sidecar = Sidecar::start(&text, folder.path()).await;
-    let other = Redis::start().await;
-    sentinels.monitor(other.port()).await;
-    eventually("the new primary decides", async || {
-        decide(&sidecar, "k").await;
-        !other.keys().await.is_empty()
-    })
-    .await;
+    let what = "Sentinel: primary killed, after its replica was promoted";
+    is_soon_back(&sidecar, "k", what).await;
 }
 
 #[tokio::test]
@@ -99,11 +39,11 @@ async fn sentinels_with_a_password_of_their_own() {
     std::fs::write(&file, "wrong").unwrap();
     let options = format!(", sentinel: {{ password_file: {} }}", file.display());
     let store = store(&sentinels, &options);
-    let sidecar = Sidecar::start(&policy(&store, "500ms", 10), folder.path()).await;
+    let sidecar = sidecar(store, PATIENT, PLENTY).await;
     eventually("the sentinels refuse it", async || {
         decide(&sidecar, "k").await == "unavailable" && sidecar.log().contains("refused the user")
     })
     .await;
     std::fs::write(&file, "guard").unwrap();
-    assert!(wait_until_back(&sidecar, "k").await < BACK_WITHIN);
+    is_soon_back(&sidecar, "k", "Sentinel: password corrected").await;
 }

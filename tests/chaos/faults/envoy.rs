@@ -16,10 +16,9 @@ const REPLACEMENTS: u64 = 5;
 
 pub async fn all(campaign: &mut Campaign) {
     let fault = Fault::new("Envoy's filter configuration replaced five times").unnoticed();
-    campaign
-        .run(
+    campaign.run_once(
             // A listener that is replaced closes its connections; a request that is sent at that moment finds it closed.
-            fault.lasts(Duration::ZERO).breaks_connections().cuts(REPLACEMENTS),
+            fault.breaks_connections().cuts(REPLACEMENTS),
             async |chain, _| {
                 for generation in 0..REPLACEMENTS {
                     at(&mut chain.listener, FIRST_RULE)["reply"] =
@@ -27,30 +26,24 @@ pub async fn all(campaign: &mut Campaign) {
                     chain.listener_replaced().await;
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
-            },
-            async |_, _| {},
-        )
+            },)
         .await;
     let fault = Fault::new("Envoy drained, and replaced by another").unnoticed();
     campaign
-        .run(
-            fault.lasts(Duration::ZERO).breaks_connections().cuts(1),
-            async |chain, load| {
-                let old = chain.replace_envoy().await;
-                load.lead_to(chain.envoy.port);
-                let drain = format!(
-                    "http://127.0.0.1:{}/drain_listeners?graceful",
-                    old.admin_port
-                );
-                assert_eq!(post(&drain, "").await.0, 200);
-                // Nobody is waiting in it when it ends.
-                sluicegate_tests::process::eventually("it has drained", async || {
-                    old.stat("http.ingress.downstream_rq_active").await == 0
-                })
-                .await;
-                assert_eq!(old.vm_deaths().await, 0);
-            },
-            async |_, _| {},
-        )
+        .run_once(fault.breaks_connections().cuts(1), async |chain, load| {
+            let old = chain.replace_envoy().await;
+            load.lead_to(chain.envoy.port);
+            let drain = format!(
+                "http://127.0.0.1:{}/drain_listeners?graceful",
+                old.admin_port
+            );
+            assert_eq!(post(&drain, "").await.0, 200);
+            // Nobody is waiting in it when it ends.
+            sluicegate_tests::process::eventually("it has drained", async || {
+                old.stat("http.ingress.downstream_rq_active").await == 0
+            })
+            .await;
+            assert_eq!(old.vm_deaths().await, 0);
+        })
         .await;
 }

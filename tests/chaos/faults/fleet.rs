@@ -37,18 +37,14 @@ pub async fn all(campaign: &mut Campaign) {
 async fn cluster(campaign: &mut Campaign) {
     let fault = Fault::new("Cluster: a slot under load moves twice").at(Place::Cluster);
     campaign
-        .run(
-            fault.unnoticed().lasts(Duration::ZERO),
-            async |chain, _| {
-                let cluster = chain.cluster();
-                let slot = cluster.slot(rules::everyone()).await;
-                let from = cluster.owner(slot).await;
-                for to in [(from + 1) % 3, from] {
-                    cluster.migrate(slot, to, Duration::from_millis(50)).await;
-                }
-            },
-            async |_, _| {},
-        )
+        .run_once(fault.unnoticed(), async |chain, _| {
+            let cluster = chain.cluster();
+            let slot = cluster.slot(rules::everyone()).await;
+            let from = cluster.owner(slot).await;
+            for to in [(from + 1) % 3, from] {
+                cluster.migrate(slot, to, Duration::from_millis(50)).await;
+            }
+        })
         .await;
     let fault = Fault::new("Cluster: the node of every decision stopped").at(Place::Cluster);
     campaign

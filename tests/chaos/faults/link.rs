@@ -58,18 +58,14 @@ pub async fn all(campaign: &mut Campaign) {
     }
     let fault = Fault::new("connection cut five times a second").once_more();
     campaign
-        .run(
-            fault.lasts(Duration::ZERO).cuts(CUTS),
-            async |chain, _| {
-                for _ in 0..CUTS {
-                    chain.proxy().set(Mode::Refuse);
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    chain.proxy().set(Mode::Pass);
-                    tokio::time::sleep(Duration::from_millis(180)).await;
-                }
-            },
-            async |_, _| {},
-        )
+        .run_once(fault.cuts(CUTS), async |chain, _| {
+            for _ in 0..CUTS {
+                chain.proxy().set(Mode::Refuse);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                chain.proxy().set(Mode::Pass);
+                tokio::time::sleep(Duration::from_millis(180)).await;
+            }
+        })
         .await;
     for (fault, packets) in [
         (

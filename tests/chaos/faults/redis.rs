@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use super::super::campaign::Campaign;
 use super::super::chain::{Chain, Place};
 use super::super::fault::{Fault, Noticed};
+use super::super::load::Load;
 use super::super::rules::WINDOW_US;
 
 /// A minute: many windows.
@@ -26,6 +27,13 @@ const KEY_DELAY_US: u32 = 125;
 /// Sends a command whose answer does not matter.
 async fn send(chain: &mut Chain, words: &str) {
     let _: redis::Value = chain.redis().command(words).await;
+}
+
+/// A fault that a command causes, and another ends.
+async fn by_commands(campaign: &mut Campaign, fault: Fault, [breaks, mends]: [&str; 2]) {
+    let breaks = async |chain: &mut Chain, _: &Load| send(chain, breaks).await;
+    let mends = async |chain: &mut Chain, _: &Load| send(chain, mends).await;
+    campaign.run(fault, breaks, mends).await;
 }
 
 /// What Redis evicts from now on: each event's payload is a key.
@@ -82,13 +90,15 @@ pub async fn all(campaign: &mut Campaign) {
         )
         .await;
     let fault = Fault::new("Redis read-only (no replica that it demands)").once_more();
-    campaign
-        .run(
-            fault.away().cuts(0),
-            async |chain, _| send(chain, "CONFIG SET min-replicas-to-write 1").await,
-            async |chain, _| send(chain, "CONFIG SET min-replicas-to-write 0").await,
-        )
-        .await;
+    by_commands(
+        campaign,
+        fault.away().cuts(0),
+        [
+            "CONFIG SET min-replicas-to-write 1",
+            "CONFIG SET min-replicas-to-write 0",
+        ],
+    )
+    .await;
     let fault = Fault::new("Redis restarted, loading its snapshot for two seconds").forgets();
     campaign
         .run(
@@ -187,13 +197,12 @@ async fn send_by(connection: &mut MultiplexedConnection, words: &str) {
 
 async fn memory(campaign: &mut Campaign) {
     let fault = Fault::new("Redis out of memory (noeviction)").once_more();
-    campaign
-        .run(
-            fault.in_short_form().away().cuts(0),
-            async |chain, _| send(chain, "CONFIG SET maxmemory 1").await,
-            async |chain, _| send(chain, "CONFIG SET maxmemory 0").await,
-        )
-        .await;
+    by_commands(
+        campaign,
+        fault.in_short_form().away().cuts(0),
+        ["CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"],
+    )
+    .await;
     let fault = Fault::new("Redis evicts half of its keys (allkeys-random)").forgets();
     campaign
         .run(
@@ -230,21 +239,13 @@ async fn memory(campaign: &mut Campaign) {
 async fn forgets(campaign: &mut Campaign) {
     let fault = Fault::new("SCRIPT FLUSH").unnoticed().lasts(Duration::ZERO);
     campaign
-        .run(
-            fault,
-            async |chain, _| send(chain, "SCRIPT FLUSH").await,
-            async |_, _| {},
-        )
+        .run_once(fault, async |chain, _| send(chain, "SCRIPT FLUSH").await)
         .await;
     let fault = Fault::new("SCRIPT KILL while calls of 480 windows run (UNKILLABLE)");
     campaign
-        .run(
+        .run_once(
             // A threshold of a millisecond also makes Redis refuse other calls meanwhile, and then it counts as down.
-            fault
-                .noticed(Noticed::Perhaps)
-                .cuts(0)
-                .once_more()
-                .lasts(Duration::ZERO),
+            fault.noticed(Noticed::Perhaps).cuts(0).once_more(),
             async |chain, _| {
                 send(chain, "CONFIG SET busy-reply-threshold 1").await;
                 let found = killing(chain).await;
@@ -252,16 +253,11 @@ async fn forgets(campaign: &mut Campaign) {
                 assert!(found > 0, "no SCRIPT KILL found a script of ours");
                 send(chain, "CONFIG SET busy-reply-threshold 5000").await;
             },
-            async |_, _| {},
         )
         .await;
     let fault = Fault::new("FLUSHALL").forgets().unnoticed();
     campaign
-        .run(
-            fault.lasts(Duration::ZERO),
-            async |chain, _| send(chain, "FLUSHALL").await,
-            async |_, _| {},
-        )
+        .run_once(fault, async |chain, _| send(chain, "FLUSHALL").await)
         .await;
 }
 

@@ -34,28 +34,20 @@ pub async fn all(campaign: &mut Campaign) {
         }
         let pause = Duration::from_millis(pause_ms);
         campaign
-            .run(
-                fault,
-                async |chain, _| chain.pause_sidecar(pause).await,
-                async |_, _| {},
-            )
+            .run_once(fault, async |chain, _| chain.pause_sidecar(pause).await)
             .await;
     }
     let fault = Fault::new("sidecar restarted five times in a row (SIGKILL)");
     campaign
-        .run(
-            fault.lasts(Duration::ZERO).cuts(KILLS),
-            async |chain, _| {
-                for _ in 0..KILLS {
-                    chain.sidecar.kill();
-                    // Longer than the time between two requests, or nobody would feel it.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    chain.sidecar.restart().await;
-                    tokio::time::sleep(Duration::from_millis(300)).await;
-                }
-            },
-            async |_, _| {},
-        )
+        .run_once(fault.cuts(KILLS), async |chain, _| {
+            for _ in 0..KILLS {
+                chain.sidecar.kill();
+                // Longer than the time between two requests, or nobody would feel it.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                chain.sidecar.restart().await;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        })
         .await;
     let fault = Fault::new("sidecar told to stop (SIGTERM), and started again");
     campaign

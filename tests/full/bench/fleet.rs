@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluicegate_tests::client::client;
+use sluicegate_tests::policy::Policy;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests_full::report::Report;
@@ -24,8 +25,8 @@ const WARM_UP: Duration = Duration::from_secs(2);
 pub async fn run(report: &mut Report, seconds: u32) {
     for (name, lease) in [
         ("without leases", ""),
-        ("with leases", "lease: {}"),
-        ("with leases of 250 ms", "lease: { longest: 250ms }"),
+        ("with leases", ", lease: {}"),
+        ("with leases of 250 ms", ", lease: { longest: 250ms }"),
     ] {
         let (calls, cpu_us, admitted) = measured(lease, Duration::from_secs(seconds.into())).await;
         let name =
@@ -40,19 +41,18 @@ pub async fn run(report: &mut Report, seconds: u32) {
 
 /// Calls of Redis for each sidecar and second, their cost, and the share of what was asked that was admitted.
 async fn measured(lease: &str, length: Duration) -> (f64, f64, f64) {
-    let folder = tempfile::tempdir().expect("a folder");
     let redis = Redis::start().await;
-    let policy = format!(
-        "store: {}\nstore_timeout: 1s\nlimits:\n  l:\n    algorithm: sliding_window\n    windows: [{{ quota: 1000000000, per: 1m }}]\n    {lease}\n",
-        redis.url()
-    );
+    let limit =
+        format!("algorithm: sliding_window, windows: [{{ quota: 1000000000, per: 1m }}]{lease}");
+    let policy = Policy::on(redis.url()).timeout("1s").limit("l", &limit);
+    let policy = policy.text();
     let mut sidecars = Vec::new();
     for _ in 0..SIDECARS {
-        sidecars.push(Sidecar::start(&policy, folder.path()).await);
+        sidecars.push(Sidecar::alone(&policy).await);
     }
     let until = Instant::now() + WARM_UP + length;
     let loads = sidecars.iter().map(|sidecar| {
-        let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+        let url = sidecar.url("/v1/decide");
         tokio::spawn(load(url, until))
     });
     let loads: Vec<_> = loads.collect();

@@ -3,7 +3,7 @@
 use sluicegate_tests::process::repository;
 use sluicegate_tests_full::report::Report;
 
-use crate::load::{Sample, median};
+use crate::load::{Pick, Sample, median};
 use crate::{MANY, Samples, variant};
 
 /// Median, minimum, maximum.
@@ -11,102 +11,104 @@ type Spread = (f64, f64, f64);
 
 /// Adds all goals to a report.
 pub fn judge(report: &mut Report, samples: &Samples) {
-    let speed: fn(&Sample) -> f64 = |s| s.per_second;
-    let over = |a, b| ratio(&samples[&(a, MANY)], &samples[&(b, MANY)], speed);
-    let (value, name) = named(
-        "admitting over no filter",
-        over(variant::ADMITTING, variant::NONE),
-    );
-    report.at_least(&name, value, 0.75);
-    let (value, name) = named(
-        "admitting over a callout each",
-        over(variant::ADMITTING, variant::EACH),
-    );
-    report.at_least(&name, value, 1.7);
-    let (value, name) = named(
-        "denying over local_ratelimit",
-        over(variant::DENYING, variant::LOCAL),
-    );
-    report.at_least(&name, value, 0.70);
-    let (value, name) = named(
-        "denying over a wasm filter that always denies",
-        over(variant::DENYING, variant::FLOOR),
-    );
-    report.figure(&name, value, "");
+    use variant::*;
+    let of = |name| &samples[&(name, MANY)];
+    let over = |a, b| ratio(of(a), of(b), |s| s.per_second);
     let alone = |name| median(samples[&(name, 1)].iter().map(|s| s.median_us));
-    let added = |name| alone(name) - alone(variant::NONE);
-    let value = added(variant::ADMITTING) / added(variant::EACH);
-    report.at_most(
-        "added latency over a callout each, 1 connection",
-        value,
-        1.3,
-    );
-    for (name, other, least) in [
-        ("from leases over no filter", variant::NONE, 0.85),
+    let added = |name| alone(name) - alone(NONE);
+    let mut at_least = vec![
+        ("admitting over no filter", ADMITTING, NONE, 0.75),
+        ("admitting over a callout each", ADMITTING, EACH, 1.7),
+        ("denying over local_ratelimit", DENYING, LOCAL, 0.70),
+        ("from leases over no filter", LEASED, NONE, 0.85),
         (
             "from leases over a wasm filter that does nothing",
-            variant::NOTHING,
+            LEASED,
+            NOTHING,
             0.93,
         ),
-    ] {
-        let (value, name) = named(name, over(variant::LEASED, other));
-        report.at_least(&name, value, least);
+    ];
+    let mut at_most = vec![
+        ("a callout each", added(ADMITTING) / added(EACH), 1.3),
+        (
+            "a callout each, from leases",
+            added(LEASED) / added(EACH),
+            1.0 / 3.0,
+        ),
+    ];
+    if before().is_some() {
+        at_least.extend([
+            (
+                "admitting over the filter before",
+                ADMITTING,
+                ADMITTING_BEFORE,
+                0.97,
+            ),
+            (
+                "denying over the filter before",
+                DENYING,
+                DENYING_BEFORE,
+                0.93,
+            ),
+        ]);
+        let value = added(ADMITTING) / added(ADMITTING_BEFORE);
+        at_most.push(("the filter before", value, 1.05));
     }
-    let value = added(variant::LEASED) / added(variant::EACH);
-    report.at_most(
-        "added latency from leases over a callout each, 1 connection",
-        value,
-        1.0 / 3.0,
-    );
-    let leased = &samples[&(variant::LEASED, MANY)];
-    let (value, name) = named(
-        "callouts per 1,000 from leases",
-        spread(leased, |s| s.callouts),
-    );
-    report.at_most(&name, value, 5.0);
-    let calls = spread(leased, |s| s.redis_calls);
-    let (value, name) = named("Redis calls per 1,000 from leases", calls);
-    report.at_most(&name, value, 5.0);
-    if variant::before().is_some() {
-        let (value, name) = named(
-            "admitting over the filter before",
-            over(variant::ADMITTING, variant::ADMITTING_BEFORE),
-        );
-        report.at_least(&name, value, 0.97);
-        let (value, name) = named(
-            "denying over the filter before",
-            over(variant::DENYING, variant::DENYING_BEFORE),
-        );
-        report.at_least(&name, value, 0.93);
-        report.at_most(
-            "added latency over the filter before, 1 connection",
-            added(variant::ADMITTING) / added(variant::ADMITTING_BEFORE),
-            1.05,
-        );
+    if sidecar_before().is_some() {
+        at_least.extend([
+            (
+                "on Redis: over the sidecar before",
+                ADMITTING,
+                SIDECAR_BEFORE,
+                0.97,
+            ),
+            (
+                "on the embedded store: over the sidecar before",
+                EMBEDDED,
+                EMBEDDED_BEFORE,
+                0.97,
+            ),
+        ]);
     }
-    if variant::sidecar_before().is_some() {
-        for (now, before) in [
-            (variant::ADMITTING, variant::SIDECAR_BEFORE),
-            (variant::EMBEDDED, variant::EMBEDDED_BEFORE),
-        ] {
-            let (value, name) = named(
-                &format!("{now}: over the sidecar before"),
-                over(now, before),
-            );
-            report.at_least(&name, value, 0.97);
-        }
+    for (name, a, b, goal) in at_least {
+        let (value, name) = named(name, over(a, b));
+        report.at_least(&name, value, goal);
     }
-    let (value, name) = named(
-        "callouts per 1,000 denials",
-        spread(&samples[&(variant::DENYING, MANY)], |s| s.callouts),
-    );
-    report.at_most(&name, value, 1.0);
-    let calls = spread(&samples[&(variant::ADMITTING, MANY)], |s| s.redis_calls);
-    let (value, name) = named("Redis calls per 1,000 admitted", calls);
-    report.at_most(&name, value, 150.0);
-    let wasm = std::fs::metadata(repository("target/filter/sluicegate.wasm"))
-        .expect("the filter is built");
-    report.at_most("the filter's wasm, KB", wasm.len() as f64 / 1_000.0, 400.0);
+    let name = "denying over a wasm filter that always denies";
+    let (value, name) = named(name, over(DENYING, FLOOR));
+    report.figure(&name, value, "");
+    for (name, value, goal) in at_most {
+        let name = format!("added latency over {name}, 1 connection");
+        report.at_most(&name, value, goal);
+    }
+    let counts: [(_, _, Pick, _); 4] = [
+        (
+            "callouts per 1,000 from leases",
+            LEASED,
+            |s| s.callouts,
+            5.0,
+        ),
+        (
+            "Redis calls per 1,000 from leases",
+            LEASED,
+            |s| s.redis_calls,
+            5.0,
+        ),
+        ("callouts per 1,000 denials", DENYING, |s| s.callouts, 1.0),
+        (
+            "Redis calls per 1,000 admitted",
+            ADMITTING,
+            |s| s.redis_calls,
+            150.0,
+        ),
+    ];
+    for (name, variant, pick, goal) in counts {
+        let (value, name) = named(name, spread(of(variant), pick));
+        report.at_most(&name, value, goal);
+    }
+    let wasm = std::fs::metadata(repository("target/filter/sluicegate.wasm"));
+    let bytes = wasm.expect("the filter is built").len();
+    report.at_most("the filter's wasm, KB", bytes as f64 / 1_000.0, 400.0);
 }
 
 fn named(name: &str, (value, least, most): Spread) -> (f64, String) {
@@ -114,11 +116,11 @@ fn named(name: &str, (value, least, most): Spread) -> (f64, String) {
 }
 
 /// Round by round, so that both were measured under the same load of the machine.
-fn ratio(a: &[Sample], b: &[Sample], pick: fn(&Sample) -> f64) -> Spread {
+fn ratio(a: &[Sample], b: &[Sample], pick: Pick) -> Spread {
     of(a.iter().zip(b).map(|(a, b)| pick(a) / pick(b)).collect())
 }
 
-fn spread(samples: &[Sample], pick: fn(&Sample) -> f64) -> Spread {
+fn spread(samples: &[Sample], pick: Pick) -> Spread {
     of(samples.iter().map(pick).collect())
 }
 

@@ -20,6 +20,9 @@ pub struct Sample {
     pub redis_calls: f64,
 }
 
+/// A figure of a run.
+pub type Pick = fn(&Sample) -> f64;
+
 /// What a process used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {

@@ -23,7 +23,7 @@ mod variant;
 
 use std::collections::BTreeMap;
 
-use load::{Sample, median};
+use load::{Pick, Sample, median};
 use sluicegate_tests_full::report::Report;
 use variant::Variant;
 
@@ -94,55 +94,22 @@ async fn main() {
 
 fn figures(report: &mut Report, variant: &Variant, connections: u32, samples: &[Sample]) {
     let name = format!("{}, {connections} connections", variant.name);
-    let of = |pick: fn(&Sample) -> f64| median(samples.iter().map(pick));
-    report.figure(&format!("{name}: requests"), of(|s| s.per_second), "/s");
-    report.figure(
-        &format!("{name}: median latency"),
-        of(|s| s.median_us),
-        "us",
-    );
-    report.figure(
-        &format!("{name}: Envoy"),
-        of(|s| s.envoy.cpu_us),
-        "CPU us per request",
-    );
-    report.figure(
-        &format!("{name}: Envoy, peak"),
-        of(|s| s.envoy.peak_mb),
-        "MB",
-    );
-    if variant.sidecar.is_some() {
-        report.figure(
-            &format!("{name}: sidecar"),
-            of(|s| s.sidecar.cpu_us),
-            "CPU us per request",
-        );
-        report.figure(
-            &format!("{name}: sidecar, peak"),
-            of(|s| s.sidecar.peak_mb),
-            "MB",
-        );
-        report.figure(
-            &format!("{name}: callouts"),
-            of(|s| s.callouts),
-            "per 1,000",
-        );
-    }
-    if variant.redis.is_some() {
-        report.figure(
-            &format!("{name}: Redis"),
-            of(|s| s.redis.cpu_us),
-            "CPU us per request",
-        );
-        report.figure(
-            &format!("{name}: Redis, peak"),
-            of(|s| s.redis.peak_mb),
-            "MB",
-        );
-        report.figure(
-            &format!("{name}: calls of Redis"),
-            of(|s| s.redis_calls),
-            "per 1,000",
-        );
+    let (sidecar, redis) = (variant.sidecar.is_some(), variant.redis.is_some());
+    let cpu = "CPU us per request";
+    let all: [(_, _, _, Pick); 10] = [
+        (true, "requests", "/s", |s| s.per_second),
+        (true, "median latency", "us", |s| s.median_us),
+        (true, "Envoy", cpu, |s| s.envoy.cpu_us),
+        (true, "Envoy, peak", "MB", |s| s.envoy.peak_mb),
+        (sidecar, "sidecar", cpu, |s| s.sidecar.cpu_us),
+        (sidecar, "sidecar, peak", "MB", |s| s.sidecar.peak_mb),
+        (sidecar, "callouts", "per 1,000", |s| s.callouts),
+        (redis, "Redis", cpu, |s| s.redis.cpu_us),
+        (redis, "Redis, peak", "MB", |s| s.redis.peak_mb),
+        (redis, "calls of Redis", "per 1,000", |s| s.redis_calls),
+    ];
+    for (_, what, unit, pick) in all.into_iter().filter(|(is_there, ..)| *is_there) {
+        let value = median(samples.iter().map(pick));
+        report.figure(&format!("{name}: {what}"), value, unit);
     }
 }

@@ -1,9 +1,7 @@
 //! `make bench-scale`: how cost and batches change with connections, Envoy's workers and the number of keys; and the
 //! sidecar's memory after a million keys.
 
-use std::fmt::Write;
-
-use sluicegate_tests::client;
+use serde_json::json;
 use sluicegate_tests_full::report::Report;
 
 use crate::chart::{self, Line};
@@ -40,16 +38,10 @@ impl Point {
 
     fn tell(&self, report: &mut Report, name: &str) {
         report.figure(&format!("{name}: requests"), self.per_second, "/s");
-        report.figure(
-            &format!("{name}: decisions a call of Redis"),
-            self.batch,
-            "",
-        );
-        report.figure(
-            &format!("{name}: all three"),
-            self.cpu_us,
-            "CPU us per request",
-        );
+        let decisions = format!("{name}: decisions a call of Redis");
+        report.figure(&decisions, self.batch, "");
+        let all = format!("{name}: all three");
+        report.figure(&all, self.cpu_us, "CPU us per request");
     }
 }
 
@@ -58,14 +50,8 @@ pub async fn run(quick: bool) {
     let mut report = Report::default();
     let (mut batches, mut costs) = (Vec::new(), Vec::new());
     for workers in WORKERS {
-        let variant = variant::scale(
-            variant::ADMITTING,
-            Scale {
-                workers,
-                keys: Keys::Uniform(1_000),
-            },
-        )
-        .await;
+        let keys = Keys::Uniform(1_000);
+        let variant = variant::scale(variant::ADMITTING, Scale { workers, keys }).await;
         let mut points = Vec::new();
         for connections in CONNECTIONS {
             let point = Point::of(&measured(&variant, connections, rounds, seconds).await);
@@ -93,11 +79,9 @@ pub async fn run(quick: bool) {
             report.at_least(&name, last.batch / first.batch, 10.0);
         }
     }
-    for keys in KEYS
-        .iter()
-        .flat_map(|n| [Keys::Uniform(*n), Keys::Zipf(*n)])
-    {
-        let variant = variant::scale(variant::ADMITTING, Scale { workers: 1, keys }).await;
+    let mixes = KEYS.map(|n| [Keys::Uniform(n), Keys::Zipf(n)]);
+    for keys in mixes.into_iter().flatten() {
+        let variant = variant::scale(variant::ADMITTING, Scale::of(keys)).await;
         let point = Point::of(&measured(&variant, MANY, rounds, seconds).await);
         point.tell(&mut report, &keys.to_string());
     }
@@ -143,10 +127,7 @@ async fn zipf(report: &mut Report, rounds: usize, seconds: u32) -> Vec<Line> {
         points: Vec::new(),
     });
     for keys in KEYS {
-        let of_keys = Scale {
-            workers: 1,
-            keys: Keys::Zipf(keys),
-        };
+        let of_keys = Scale::of(Keys::Zipf(keys));
         let mut samples = names.map(|_| Vec::new());
         let mut variants = Vec::new();
         for name in names {
@@ -188,34 +169,15 @@ async fn measured(variant: &Variant, connections: u32, rounds: usize, seconds: u
 /// Asks for each of a million keys once; returns the sidecar's largest resident size, in MB.
 async fn after_a_million_keys() -> f64 {
     const TOGETHER: u32 = 250;
-    let variant = variant::scale(
-        variant::ADMITTING,
-        Scale {
-            workers: 1,
-            keys: Keys::Uniform(1),
-        },
-    )
-    .await;
+    let scale = Scale::of(Keys::Uniform(1));
+    let variant = variant::scale(variant::ADMITTING, scale).await;
     let sidecar = variant.sidecar.as_ref().expect("it is metered");
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     for from in (0..MILLION).step_by(TOGETHER as usize) {
-        let mut body = "{\"decisions\":[".to_owned();
-        for n in from..from + TOGETHER {
-            let comma = if n == from { "" } else { "," };
-            // Writing to a string cannot fail.
-            let _ = write!(
-                body,
-                r#"{comma}{{"checks":[{{"limit":"per-key","key":"key-{n}"}}]}}"#
-            );
-        }
-        body.push_str("]}");
-        let (status, answer) = client::post(&url, body).await;
-        assert_eq!(status, 200, "{answer}");
-        assert_eq!(
-            answer.matches("\"admitted\"").count(),
-            TOGETHER as usize,
-            "{answer}"
-        );
+        let check = |n| json!({ "limit": "per-key", "key": format!("key-{n}") });
+        let decisions = (from..from + TOGETHER).map(|n| json!({ "checks": [check(n)] }));
+        let answer = sidecar.answer(decisions.collect()).await.to_string();
+        let admitted = answer.matches("\"admitted\"").count();
+        assert_eq!(admitted, TOGETHER as usize, "{answer}");
     }
     peak_mb(Some(sidecar.id()))
 }

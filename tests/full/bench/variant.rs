@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use sluicegate_tests::envoy::{Envoy, MANAGER, SIDECAR, at};
+use sluicegate_tests::policy::Policy;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
@@ -43,13 +44,7 @@ pub fn before() -> Option<PathBuf> {
 
 /// Whether a variant has an earlier build.
 pub fn is_before(name: &str) -> bool {
-    [
-        ADMITTING_BEFORE,
-        DENYING_BEFORE,
-        SIDECAR_BEFORE,
-        EMBEDDED_BEFORE,
-    ]
-    .contains(&name)
+    name.ends_with(" before")
 }
 
 /// One thing to be measured.
@@ -107,11 +102,8 @@ pub async fn started(wanted: &[String]) -> Vec<Variant> {
     }
     for name in names {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part)) {
-            let scale = if name == LEASED {
-                Scale::TEN_KEYS
-            } else {
-                Scale::DEFAULT
-            };
+            let keys = if name == LEASED { 10 } else { 1_000 };
+            let scale = Scale::of(Keys::Uniform(keys));
             variants.push(start(name, upstream, scale).await);
         }
     }
@@ -145,14 +137,10 @@ pub struct Scale {
 }
 
 impl Scale {
-    const DEFAULT: Self = Self {
-        workers: 1,
-        keys: Keys::Uniform(1_000),
-    };
-    const TEN_KEYS: Self = Self {
-        workers: 1,
-        keys: Keys::Uniform(10),
-    };
+    /// One worker.
+    pub const fn of(keys: Keys) -> Self {
+        Self { workers: 1, keys }
+    }
 }
 
 /// One of the admitting chains on Redis, of another size.
@@ -173,32 +161,24 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
     let quota = if denying { 1 } else { 1_000_000_000 };
     let sidecar = if metered {
         let store = redis.as_ref().map_or("memory".to_owned(), Redis::url);
-        let limit = match name {
+        let (algorithm, per, lease) = match name {
             // With steps of a second.
-            LEASED | UNLEASED => {
-                let lease = if name == LEASED { "lease: {}" } else { "" };
-                format!(
-                    "algorithm: sliding_window\n    windows: [{{ quota: {quota}, per: 60s }}]\n    {lease}\n"
-                )
-            }
-            _ => format!("algorithm: sliding_log\n    windows: [{{ quota: {quota}, per: 10s }}]\n"),
+            LEASED => ("sliding_window", "60s", ", lease: {}"),
+            UNLEASED => ("sliding_window", "60s", ""),
+            _ => ("sliding_log", "10s", ""),
         };
-        let limits = format!("limits:\n  per-key:\n    {limit}");
-        let policy = format!("store: {store}\nstore_timeout: 1s\n{limits}");
-        Some(if name == SOCKET {
-            Sidecar::with(&policy)
-                .socket(&socket)
-                .start(folder.path())
-                .await
+        let windows = format!("windows: [{{ quota: {quota}, per: {per} }}]");
+        let limit = format!("algorithm: {algorithm}, {windows}{lease}");
+        let policy = Policy::on(store).timeout("1s").limit("per-key", &limit);
+        let policy = policy.text();
+        let mut sidecar = Sidecar::with(&policy);
+        if name == SOCKET {
+            sidecar = sidecar.socket(&socket);
         } else if [SIDECAR_BEFORE, EMBEDDED_BEFORE].contains(&name) {
             let before = sidecar_before().expect("it is named, or this would not run");
-            Sidecar::with(&policy)
-                .program(&before)
-                .start(folder.path())
-                .await
-        } else {
-            Sidecar::start(&policy, folder.path()).await
-        })
+            sidecar = sidecar.program(&before);
+        }
+        Some(sidecar.start(folder.path()).await)
     } else {
         None
     };

@@ -1,18 +1,14 @@
-//! A real OpenTelemetry Collector reads the sidecar's spans: `make collector`. A target of its own, because the
-//! collector has to be built with Go (`tests/setup collector`) and `make test` does not need it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test is meant to panic when it fails"
-)]
+//! A real OpenTelemetry Collector reads the sidecar's spans: its program has to be built
+//! with Go (`tests/setup collector`).
 
 use std::process::Command;
 
 use serde_json::json;
-use sluicegate_tests::client::post;
+use sluicegate_tests::policy::policy;
 use sluicegate_tests::process::{Process, eventually, free_port, repository};
 use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::Sidecar;
+
+use super::traces::traced;
 
 /// A key that no span may contain.
 const KEY: &str = "a-key-that-is-a-secret";
@@ -52,29 +48,13 @@ async fn a_real_collector_reads_the_spans() {
     let port = free_port();
     let collector = start_collector(folder.path(), port).await;
     let redis = Redis::start().await;
-    let policy = format!(
-        "store: {}\nstore_timeout: 3s\nlimits:\n  per-key: {{ algorithm: sliding_log, windows: [{{ quota: 1, per: 1h }}] }}\n",
-        redis.url()
-    );
-    let environment = [
-        (
-            "OTEL_EXPORTER_OTLP_ENDPOINT",
-            format!("http://127.0.0.1:{port}"),
-        ),
-        ("OTEL_BSP_SCHEDULE_DELAY", "100".to_owned()),
-    ];
-    let sidecar = Sidecar::with(&policy)
-        .environment(&environment)
-        .start(folder.path())
-        .await;
+    let policy = policy(&redis.url(), "sliding_log", 1, "1h");
+    let sidecar = traced(&policy, format!("http://127.0.0.1:{port}")).await;
     let decision = json!({
         "checks": [{ "limit": "per-key", "key": KEY }],
         "traceparent": format!("00-{}-{PARENT}-01", "07".repeat(16)),
     });
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let body = json!({ "decisions": [decision] }).to_string();
-    let (status, answer) = post(&url, body).await;
-    assert_eq!(status, 200, "{answer}");
+    sidecar.answer(json!([decision])).await;
     eventually("the collector has read all spans", async || {
         let log = collector.log();
         ["decision", "decide", "queue", "store"].iter().all(|name| {

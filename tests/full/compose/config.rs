@@ -1,7 +1,7 @@
 //! envoy/envoy.yaml and envoy/policy.yaml with three changes.
 //!
-//! The timeouts are longer, so that a stall of the machine does not change exact counts; the filter's is more than twice
-//! the store's, so that the sidecar's answer arrives in time. A second rule denies requests without a verdict: the
+//! The timeouts and the shorter window are longer, so that a stall of the machine does not change exact counts; the filter's
+//! timeout is more than twice the store's, so that the sidecar's answer arrives in time. A second rule denies requests without a verdict: the
 //! example's only rule allows them.
 
 use std::path::{Path, PathBuf};
@@ -50,14 +50,15 @@ fn envoy(given: &str) -> String {
 }
 
 fn policy(given: &str) -> String {
-    format!("store_timeout: 500ms\n{given}")
+    let patient = replaced(given, "per: 2s", "per: 50s");
+    format!("store_timeout: 500ms\n{patient}")
 }
 
 fn replaced(text: &str, from: &str, to: &str) -> String {
     assert_eq!(
         text.matches(from).count(),
         1,
-        "`{from}` in envoy/envoy.yaml"
+        "`{from}` in a file of envoy/"
     );
     text.replace(from, to)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sluicegate_tests::process::{Process, repository};
+use sluicegate_tests::process::{self, Process, repository};
 
 /// Under /run, which is private in these namespaces.
 const SOCKET: &str = "unix:///run/docker.sock";
@@ -82,11 +82,8 @@ impl Engine {
     /// # Panics
     /// The command fails; with its output.
     pub fn compose(&self, arguments: &[&str]) -> String {
-        run(&mut prepared_command(
-            &self.settings,
-            "docker-compose",
-            arguments,
-        ))
+        let compose = "docker-compose";
+        run(&mut prepared_command(&self.settings, compose, arguments))
     }
 
     /// The container of a service.
@@ -139,25 +136,7 @@ fn prepared_command(settings: &[(&str, String)], program: &str, arguments: &[&st
 /// # Panics
 /// The command fails; with its output.
 pub fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| {
-        let program = command.get_program().display();
-        panic!("cannot start {program}: {error}; {INSTALL}")
-    });
-    // Only the arguments: the environment is always the same.
-    let arguments: Vec<_> = command
-        .get_args()
-        .map(|part| part.to_string_lossy())
-        .collect();
-    assert!(
-        output.status.success(),
-        "{} {}: {}\n{}{}",
-        command.get_program().display(),
-        arguments.join(" "),
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    process::run(command, INSTALL)
 }
 
 /// The storage driver, found by trying: an overlay cannot be mounted on another, such as a container's root. `vfs`

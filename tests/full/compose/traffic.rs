@@ -1,9 +1,10 @@
 //! Clients at the published port, and exact counts of their answers.
 
 use std::ops::Add;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use sluicegate_tests::client::client;
+use futures_util::future::join_all;
+use sluicegate_tests::client::{client, status_for};
 use sluicegate_tests::process::POLL;
 
 use crate::config::{CLOSED, OPEN};
@@ -11,21 +12,14 @@ use crate::config::{CLOSED, OPEN};
 /// Where docker-compose.yml publishes Envoy.
 const INGRESS: &str = "http://127.0.0.1:10000";
 
-/// The shorter of the policy's windows.
+/// Of the shorter of the policy's windows, in which a burst ends on any machine.
 const QUOTA: u64 = 5;
-const PER: Duration = Duration::from_secs(2);
+
+/// Envoy resolves a container's new address every 5 s.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Requests of a burst.
 const BURST: u64 = 12;
-
-/// How many bursts may be slower than the window before the test gives up.
-const ATTEMPTS: usize = 10;
-
-/// The filter's timeout, with room for stalls of the machine.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
-
-/// Envoy resolves a container's new address every 5 s.
-const BACK_WITHIN: Duration = Duration::from_secs(30);
 
 /// Counts of answers, by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,32 +77,22 @@ impl Clients {
 
     /// Checks that the limit holds for fresh keys: exactly the quota of each burst is admitted.
     pub async fn check_that_limits_hold(&mut self, keys: usize) {
-        let (mut in_time, mut attempts) = (0, 0);
-        while in_time < keys {
+        for _ in 0..keys {
             let key = self.new_key();
-            let started = Instant::now();
+            let exact = Counts {
+                ok: QUOTA,
+                denied: BURST - QUOTA,
+                unavailable: 0,
+            };
             let burst = self.burst(OPEN, &key).await;
-            if started.elapsed() < PER {
-                let exact = Counts {
-                    ok: QUOTA,
-                    denied: BURST - QUOTA,
-                    unavailable: 0,
-                };
-                assert_eq!(burst, exact, "a burst of {BURST} with one key");
-                in_time += 1;
-            }
-            attempts += 1;
-            assert!(
-                attempts < keys + ATTEMPTS,
-                "no burst is faster than {PER:?} on this machine"
-            );
+            assert_eq!(burst, exact, "a burst of {BURST} with one key");
         }
         // The filter reports its cached denials with its next callout, so this makes one.
         let key = self.new_key();
         assert_eq!(self.ask(OPEN, &key).await, 200);
     }
 
-    /// Checks that without verdicts each rule gives its own answer, in time.
+    /// Checks that without verdicts each rule gives its own answer, in the time for which a client waits.
     pub async fn check_answers_without_verdicts(&mut self) {
         let key = self.new_key();
         let allowed = Counts {
@@ -122,35 +106,29 @@ impl Clients {
         // Twice: the first answers must not change the next.
         for _ in 0..2 {
             for (path, expected) in [(OPEN, allowed), (CLOSED, refused)] {
-                let started = Instant::now();
                 assert_eq!(self.burst(path, &key).await, expected, "{path}");
-                let took = started.elapsed();
-                assert!(took < ANSWERED_WITHIN, "{path} took {took:?}");
             }
         }
     }
 
     /// Waits for a verdict, on the path where its absence is a 503.
     pub async fn wait_for_a_verdict(&mut self) {
-        let deadline = Instant::now() + BACK_WITHIN;
-        loop {
-            let key = self.new_key();
-            if self.ask(CLOSED, &key).await != 503 {
-                return;
+        let within = tokio::time::timeout(BACK_WITHIN, async {
+            loop {
+                let key = self.new_key();
+                if self.ask(CLOSED, &key).await != 503 {
+                    return;
+                }
+                tokio::time::sleep(POLL).await;
             }
-            assert!(Instant::now() < deadline, "no verdict again in time");
-            tokio::time::sleep(POLL).await;
-        }
+        });
+        within.await.expect("a verdict again in time");
     }
 
     async fn burst(&mut self, path: &'static str, key: &str) -> Counts {
-        let mut requests = tokio::task::JoinSet::new();
-        for _ in 0..BURST {
-            let (client, key) = (self.client.clone(), key.to_owned());
-            requests.spawn(async move { ask(&client, path, &key).await });
-        }
+        let asked = (0..BURST).map(|_| ask(&self.client, path, key));
         let mut burst = Counts::default();
-        for status in requests.join_all().await {
+        for status in join_all(asked).await {
             burst.count(status);
             self.counts.count(status);
         }
@@ -170,9 +148,6 @@ impl Clients {
 }
 
 async fn ask(client: &reqwest::Client, path: &str, key: &str) -> u16 {
-    let request = client
-        .get(format!("{INGRESS}{path}"))
-        .header("x-api-key", key);
-    let answer = request.send().await.expect("an answer of Envoy's");
-    answer.status().as_u16()
+    let status = status_for(client, &format!("{INGRESS}{path}"), key).await;
+    status.expect("an answer of Envoy's")
 }

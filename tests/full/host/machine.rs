@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use sluicegate_tests::namespaces::OWN_ROOT;
-use sluicegate_tests::process::{POLL, repository};
+use sluicegate_tests::process::{POLL, repository, run};
 
 /// Archives of `tests/full/compose/images`, unpacked one over the other.
 const IMAGES: [&str; 2] = [".tools/images/debian.tar", ".tools/images/systemd.tar"];
@@ -25,7 +25,15 @@ const VARIABLES: [&str; 4] = [
     "PIP_CERT",
     "REQUESTS_CA_BUNDLE",
 ];
-const BOOTED_WITHIN: Duration = Duration::from_secs(60);
+/// The environment of scripts.
+const ENVIRONMENT: [&str; 5] = [
+    "HOME=/root",
+    "LANG=C.UTF-8",
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PIP_CACHE_DIR=/var/cache/pip",
+    "PIP_ROOT_USER_ACTION=ignore",
+];
+const BOOTED_WITHIN: Duration = Duration::from_secs(180);
 
 /// A running machine; everything in it ends when it is dropped.
 pub struct Machine {
@@ -62,13 +70,9 @@ impl Machine {
         for image in IMAGES {
             assert!(repository(image).exists(), "no {image}: tests/setup test");
             let unpack = ["--extract", "--numeric-owner", "--directory"];
-            done(
-                Command::new("tar")
-                    .args(unpack)
-                    .arg(&folder)
-                    .arg("--file")
-                    .arg(repository(image)),
-            );
+            let mut tar = Command::new("tar");
+            tar.args(unpack).arg(&folder).arg("--file");
+            done(tar.arg(repository(image)));
         }
         for path in NETWORK {
             let from = Path::new("/").join(path);
@@ -83,26 +87,15 @@ impl Machine {
         let cache = repository(".tools/pip");
         fs::create_dir_all(&cache).expect("a folder in .tools");
         let group = group_name(&id.to_string());
+        let boot = repository("tests/full/host/boot");
         // setpriv: if this process is killed, so is everything in the namespaces. It asks for the end of the thread that
         // calls this, which is the test.
         let child = Command::new("setpriv")
-            .args([
-                "--pdeathsig",
-                "KILL",
-                "unshare",
-                "--mount",
-                "--pid",
-                "--net",
-                "--uts",
-                "--ipc",
-            ])
+            .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid"])
+            .args(["--net", "--uts", "--ipc"])
             .args(["--fork", "--kill-child", "--mount-proc"])
             .args(OWN_ROOT)
-            .arg(
-                repository("tests/full/host/boot")
-                    .canonicalize()
-                    .expect("the script"),
-            )
+            .arg(boot.canonicalize().expect("the script"))
             .arg(&folder)
             .arg(&group)
             .arg(cache.canonicalize().expect("a folder"))
@@ -174,22 +167,11 @@ impl Machine {
             panic!("the machine has ended");
         };
         let mut command = Command::new("nsenter");
-        command.args([
-            "--target", &first, "--root", "--mount", "--pid", "--uts", "--ipc", "--cgroup",
-        ]);
-        command
-            .args(more)
-            .args(["--", "env", "-i", "HOME=/root", "LANG=C.UTF-8"]);
-        command.args([
-            "PIP_CACHE_DIR=/var/cache/pip",
-            "PIP_ROOT_USER_ACTION=ignore",
-        ]);
-        command.args(
-            VARIABLES
-                .iter()
-                .filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?))),
-        );
-        command.arg("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command.args(["--target", &first, "--root", "--mount", "--pid"]);
+        command.args(["--uts", "--ipc", "--cgroup"]).args(more);
+        command.args(["--", "env", "-i"]).args(ENVIRONMENT);
+        let set = |name: &&str| Some(format!("{name}={}", std::env::var(name).ok()?));
+        command.args(VARIABLES.iter().filter_map(set));
         command.args(["bash", "-euo", "pipefail", "-c", script]);
         let output = command.output().expect("nsenter");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -252,10 +234,5 @@ fn group_name(id: &str) -> String {
 
 /// Runs a command that must succeed.
 pub fn done(command: &mut Command) {
-    let output = command.output().expect("a program of every Debian");
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    run(command, "it is part of every Debian");
 }

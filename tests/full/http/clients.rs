@@ -5,6 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::policy::policy;
 use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::upstream;
@@ -67,10 +68,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn policy(quota: u64, per: &str) -> String {
-    format!(
-        "store: memory\nlimits:\n  per-key: {{ algorithm: sliding_log, windows: [{{ quota: {quota}, per: {per} }}] }}\n"
-    )
+fn allows(quota: u64, per: &str) -> String {
+    policy("memory", "sliding_log", quota, per)
 }
 
 /// So many calls through Envoy, under the policy; what the client prints, its exit status and the time it took.
@@ -87,20 +86,20 @@ async fn call(language: Language, calls: u32, policy: &str) -> (Output, Duration
     run(client).await
 }
 
-/// Two calls in two seconds: five take four seconds at least, and the client has to wait twice at least.
+/// Two calls in five seconds: five take ten seconds at least. A machine that stalls makes the client wait less often.
 async fn waits(language: Language) {
-    let (output, took) = call(language, 5, &policy(2, "2s")).await;
+    let (output, took) = call(language, 5, &allows(2, "5s")).await;
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert_eq!(text(&output.stdout).lines().count(), 5);
-    assert!(took >= Duration::from_secs(4), "{took:?}: {errors}");
+    assert!(took >= Duration::from_secs(10), "{took:?}: {errors}");
     let waits = errors.matches("denied: waiting").count();
-    assert!((2..=4).contains(&waits), "{errors}");
+    assert!((1..=4).contains(&waits), "{errors}");
 }
 
 /// There is room again in an hour, and the client does not sleep until then.
 async fn gives_up(language: Language) {
-    let (output, _) = call(language, 2, &policy(1, "1h")).await;
+    let (output, _) = call(language, 2, &allows(1, "1h")).await;
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stdout).lines().count(), 1);
     let errors = text(&output.stderr);
@@ -131,7 +130,7 @@ async fn the_go_client_gives_up_where_waiting_takes_too_long() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_asks_the_sidecar_before_it_calls() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy(2, "2s"), folder.path()).await;
+    let sidecar = Sidecar::alone(&allows(2, "5s")).await;
     let mut client = Language::Python.client(folder.path()).await;
     let url = format!("http://127.0.0.1:{}/", upstream::start().await);
     let asked = format!("http://127.0.0.1:{}", sidecar.port);
@@ -139,6 +138,6 @@ async fn the_python_client_asks_the_sidecar_before_it_calls() {
     let (output, took) = run(client).await;
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    assert!(took >= Duration::from_secs(2), "{took:?}");
+    assert!(took >= Duration::from_secs(5), "{took:?}");
     assert_eq!(errors.matches("denied: waiting").count(), 1, "{errors}");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use sluicegate_tests::process::{repository, write_program};
+use sluicegate_tests::process::{self, repository, write_program};
 use sluicegate_tests_full::chart;
 
 use super::envoy::Chain;
@@ -58,17 +58,11 @@ fn run(page: &str, folder: &Path) -> Vec<String> {
         let mut shell = Command::new("sh");
         shell.args(["-euc", block]).current_dir(folder);
         shell.env("PATH", format!("{}:{path}", folder.display()));
-        shell.env(
-            "REAL_HELM",
-            repository(".tools/helm")
-                .canonicalize()
-                .expect("run: tests/setup test"),
-        );
+        let helm = repository(".tools/helm").canonicalize();
+        shell.env("REAL_HELM", helm.expect(chart::INSTALL));
         shell.env("CHART", repository("deploy/helm/sluicegate"));
         shell.env("FILTER", released_filter());
-        let output = chart::run(&mut shell);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{page}: {said}\n{block}");
+        process::run(&mut shell, "sh");
         istiod_values(folder);
     }
     let rendered = (0..).map(|n| std::fs::read_to_string(folder.join(format!("rendered-{n}"))));
@@ -144,10 +138,7 @@ async fn the_envoy_of_the_page_on_kubernetes_answers_as_the_page_says() {
     let folder = tempfile::tempdir().unwrap();
     let rendered = run("kubernetes.md", folder.path());
     let manifests = chart::manifests(rendered.last().expect("the page's second release"));
-    let file = |name: &str, file: &str| -> Value {
-        let text = chart::manifest(&manifests, "ConfigMap", name)["data"][file].clone();
-        serde_saphyr::from_str(text.as_str().unwrap()).unwrap()
-    };
+    let file = |name, file| chart::file(&manifests, name, file);
     let values = json!({
         "policy": file("sluicegate-policy", "policy.yaml"),
         "filter": { "config": file("sluicegate-check", "filter.yaml") },

@@ -38,8 +38,7 @@ async fn istios_translations_limit() {
 async fn the_charts_own_envoy_limits() {
     let values = scenes::values("kubernetes-deployment.yaml");
     let manifests = scenes::rendered("kubernetes-deployment.yaml");
-    let file = &chart::manifest(&manifests, "ConfigMap", "sluicegate-envoy")["data"]["envoy.yaml"];
-    let config = serde_saphyr::from_str(file.as_str().expect("a file")).expect("YAML");
+    let config = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
     let chain = Chain::of(config, &values).await;
     chain.limits().await;
     chain.strips_forged_fields().await;

@@ -275,9 +275,7 @@ fn the_charts_envoy_waits_for_an_answer_as_long_as_it_is_told() {
             values["kubernetes"]["deployment"]["upstream"]["timeout"] = json!(given);
         }
         let manifests = chart::render(NAMESPACE, &values).unwrap();
-        let file = chart::manifest(&manifests, "ConfigMap", "sluicegate-envoy");
-        let text = file["data"]["envoy.yaml"].as_str().expect("a file");
-        let envoy: Value = serde_saphyr::from_str(text).unwrap();
+        let envoy = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
         let manager =
             "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config";
         let route = &envoy.pointer(manager).unwrap()["virtual_hosts"][0]["routes"][0]["route"];

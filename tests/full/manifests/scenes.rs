@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{repository, run};
 use sluicegate_tests_full::chart;
 
 /// The namespace of the release in these tests.
@@ -45,8 +45,8 @@ pub fn notes(values: &Value) -> String {
     let copy = folder.path().join("chart");
     let mut cp = Command::new("cp");
     cp.args(["--recursive", "--dereference"]);
-    let output = chart::run(cp.arg(repository("deploy/helm/sluicegate")).arg(&copy));
-    assert!(output.status.success(), "{output:?}");
+    cp.arg(repository("deploy/helm/sluicegate")).arg(&copy);
+    run(&mut cp, chart::INSTALL);
     let manifest = "kind: Notes\ntext: {{ include \"sluicegate.notes\" . | toJson }}\n";
     std::fs::write(copy.join("templates/notes.yaml"), manifest).unwrap();
     let file = folder.path().join("values.json");

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::get;
+use sluicegate_tests::client::{answers, get};
 use sluicegate_tests::process::{Process, eventually, free_port, repository};
 use sluicegate_tests_full::chart;
 
@@ -69,11 +69,8 @@ fn every_kind_has_the_same_container() {
     assert_eq!(container(&deployment), container(&envoy_gateway));
     // Under Istio a startup probe would wait for the proxy, which waits for it.
     let mut without = container(&envoy_gateway);
-    without
-        .as_object_mut()
-        .unwrap()
-        .remove("startupProbe")
-        .expect("a startup probe");
+    let removed = without.as_object_mut().unwrap().remove("startupProbe");
+    assert!(removed.is_some(), "no startup probe");
     assert_eq!(without, container(&istio));
     assert_eq!(envoy_gateway["volumes"], istio["volumes"]);
     assert_eq!(envoy_gateway["volumes"][0], deployment["volumes"][0]);
@@ -85,12 +82,8 @@ fn the_document_has_the_container_that_the_chart_makes() {
     let block = page
         .split("```yaml\n")
         .find(|block| block.starts_with("initContainers:"));
-    let block = block
-        .expect("a container to paste")
-        .split("```")
-        .next()
-        .unwrap();
-    let pasted: Value = serde_saphyr::from_str(block).expect("YAML");
+    let block = block.expect("a container to paste").split("```").next();
+    let pasted: Value = serde_saphyr::from_str(block.unwrap()).expect("YAML");
     let mut values = scenes::values("kubernetes.yaml");
     values["filter"]["config"] = scenes::values("envoy-gateway.yaml")["filter"]["config"].clone();
     values["kubernetes"] =
@@ -156,41 +149,27 @@ async fn the_probes_do_not_evict_pods_while_redis_is_away() {
         });
     let mut command = Command::new(repository("target/debug/sluicegate"));
     command.args(arguments);
-    command.env(
-        "SLUICEGATE_STORE",
-        format!("redis://127.0.0.1:{}", free_port()),
-    );
+    let away = format!("redis://127.0.0.1:{}", free_port());
+    command.env("SLUICEGATE_STORE", away);
     let log = folder.path().join("log");
     let sidecar = Process::start(&mut command, &log, "build it: make debug");
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
         let request = &container[probe]["httpGet"];
         assert_eq!(request["port"], 9181);
-        let url = format!(
-            "http://127.0.0.1:{admin_port}{}",
-            request["path"].as_str().unwrap()
-        );
-        eventually(probe, async || {
-            sluicegate_tests::client::answers(&url).await
-        })
-        .await;
+        let path = request["path"].as_str().unwrap();
+        let url = format!("http://127.0.0.1:{admin_port}{path}");
+        eventually(probe, async || answers(&url).await).await;
         assert_eq!(get(&url).await.0, 200, "{probe}: {}", sidecar.log());
     }
     // It does know that its Redis is away.
     let metrics = format!("http://127.0.0.1:{admin_port}/metrics");
     eventually("the store is down", async || {
-        get(&metrics)
-            .await
-            .1
-            .lines()
-            .any(|line| line == "sluicegate_store_up 0")
+        let (_, metrics) = get(&metrics).await;
+        metrics.contains("\nsluicegate_store_up 0\n")
     })
     .await;
-    assert_eq!(
-        get(&format!("http://127.0.0.1:{admin_port}/readyz"))
-            .await
-            .0,
-        200
-    );
+    let ready = format!("http://127.0.0.1:{admin_port}/readyz");
+    assert_eq!(get(&ready).await.0, 200);
 }
 
 #[test]
@@ -277,9 +256,7 @@ fn the_ports_of_a_pod_listen_on_the_address_that_is_set() {
             if file != "kubernetes-deployment.yaml" {
                 continue;
             }
-            let envoy = chart::manifest(&manifests, "ConfigMap", "sluicegate-envoy");
-            let text = envoy["data"]["envoy.yaml"].as_str().unwrap();
-            let envoy: Value = serde_saphyr::from_str(text).unwrap();
+            let envoy = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
             let mut metrics = socket.clone();
             metrics["port_value"] = json!(9902);
             for (listener, socket) in [(0, &socket), (1, &metrics)] {

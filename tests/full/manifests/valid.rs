@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
-use sluicegate_tests::process::repository;
-use sluicegate_tests_full::chart;
+use sluicegate_tests::process::{attempt, repository, run};
+use sluicegate_tests_full::chart::{self, INSTALL};
 
 use super::scenes::{self, NAMESPACE};
 
@@ -14,27 +14,16 @@ pub fn conforms(text: &str) -> Result<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("manifests.yaml");
     std::fs::write(&file, text).unwrap();
-    let schemas = repository(".tools/schemas")
-        .canonicalize()
-        .expect("run: tests/setup test");
-    let schemas = schemas.display();
+    let schemas = repository(".tools/schemas").canonicalize().expect(INSTALL);
     let mut command = Command::new(repository(".tools/kubeconform"));
     command.args(["-strict", "-summary", "-verbose"]);
-    command.args([
-        "-schema-location",
-        &format!("{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"),
-    ]);
-    command.args([
-        "-schema-location",
-        &format!("{schemas}/{{{{.Group}}}}_{{{{.ResourceKind}}}}_{{{{.ResourceAPIVersion}}}}.json"),
-    ]);
-    let output = chart::run(command.arg(file));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        Ok(said)
-    } else {
-        Err(said)
+    for name in [
+        "{{.ResourceKind}}{{.KindSuffix}}.json",
+        "{{.Group}}_{{.ResourceKind}}_{{.ResourceAPIVersion}}.json",
+    ] {
+        command.arg("-schema-location").arg(schemas.join(name));
     }
+    attempt(command.arg(file), INSTALL)
 }
 
 fn template(chart: &Path, values: &Path) -> String {
@@ -48,14 +37,9 @@ fn every_rendering_fits_the_schemas() {
     for file in scenes::files() {
         let text = template(&chart, &file);
         let said = conforms(&text).unwrap_or_else(|said| panic!("{}: {said}", file.display()));
-        let count = text
-            .lines()
-            .filter(|line| line.starts_with("kind:"))
-            .count();
-        assert!(
-            said.contains(&format!("{count} resources found")),
-            "{count}: {said}"
-        );
+        let kinds = text.lines().filter(|line| line.starts_with("kind:"));
+        let all = format!("{} resources found", kinds.count());
+        assert!(said.contains(&all), "{all}: {said}");
         assert!(said.contains("Skipped: 0"), "{said}");
     }
 }
@@ -99,9 +83,8 @@ fn helm_finds_nothing_to_complain_about() {
     for file in scenes::files() {
         let mut helm = chart::helm();
         helm.args(["lint", "--strict", "--kube-version", "1.36.0", "--values"]);
-        let output = chart::run(helm.arg(&file).arg(repository("deploy/helm/sluicegate")));
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}: {said}", file.display());
+        helm.arg(&file).arg(repository("deploy/helm/sluicegate"));
+        let said = run(&mut helm, INSTALL);
         assert!(said.contains("0 chart(s) failed"), "{said}");
     }
 }
@@ -111,20 +94,10 @@ fn helm_finds_nothing_to_complain_about() {
 fn a_package_renders_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = chart::helm();
-    helm.arg("package")
-        .arg(repository("deploy/helm/sluicegate"));
-    let output = chart::run(helm.arg("--destination").arg(folder.path()));
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let package = std::fs::read_dir(folder.path())
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
+    helm.args(["package", "--destination"]).arg(folder.path());
+    run(helm.arg(repository("deploy/helm/sluicegate")), INSTALL);
+    let mut packages = std::fs::read_dir(folder.path()).unwrap();
+    let package = packages.next().unwrap().unwrap().path();
     for file in scenes::files() {
         let here = template(&repository("deploy/helm/sluicegate"), &file);
         assert!(template(&package, &file) == here, "{}", file.display());

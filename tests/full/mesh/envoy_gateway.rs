@@ -60,9 +60,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
     page.check(tools, folder);
 
     let release = Release::of(folder, VALUES);
-    release
-        .apply(tools, "upgrade", NAMESPACE)
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    release.must_apply(tools, "upgrade", NAMESPACE);
     replace_pods(tools, SYSTEM, PROXIES, &deployment);
     Mesh {
         name: "Envoy Gateway",

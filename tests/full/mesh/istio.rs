@@ -42,9 +42,7 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
     tools.kubectl(&["label", "namespace", SHOP, "istio-injection=enabled"]);
     prepare(tools, SHOP);
     let release = Release::of(folder, "values-istio-workload.yaml");
-    release
-        .apply(tools, "install", SHOP)
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    release.must_apply(tools, "install", SHOP);
     // The chart's injection template, for istiod.
     let injection = folder.join("values-injection.yaml").display().to_string();
     let name = format!("{RELEASE}-istiod-values");
@@ -94,9 +92,7 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
     page.check(tools, folder);
 
     let release = Release::of(folder, "values-istio-ingress.yaml");
-    release
-        .apply(tools, "upgrade", INGRESS)
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    release.must_apply(tools, "upgrade", INGRESS);
     let deployment = format!("deployment/{INGRESS}");
     replace_pods(tools, INGRESS, PROXIES, &deployment);
     Mesh {

@@ -30,9 +30,7 @@ pub fn install(tools: &Tools, folder: &Path) -> Mesh {
     page.check(tools, folder);
 
     let release = Release::of(folder, VALUES);
-    release
-        .apply(tools, "upgrade", NAMESPACE)
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    release.must_apply(tools, "upgrade", NAMESPACE);
     let deployment = format!("deployment/{RELEASE}");
     wait_for(tools, NAMESPACE, &deployment);
     replace_pods(tools, NAMESPACE, PROXIES, &deployment);

@@ -64,6 +64,15 @@ impl Mesh {
         Ok(output)
     }
 
+    /// Likewise.
+    ///
+    /// # Panics
+    /// Helm refuses the value.
+    pub fn must_upgrade(&mut self, setting: &str) {
+        self.upgrade(setting)
+            .unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
     /// What the filter's object says, without what the API server adds.
     pub fn filter_object(&self) -> String {
         let object = self
@@ -96,6 +105,15 @@ impl Release {
     }
 
     /// Installs or upgrades it.
+    ///
+    /// # Panics
+    /// Helm refuses it.
+    pub fn must_apply(&self, tools: &Tools, verb: &str, namespace: &str) {
+        self.apply(tools, verb, namespace)
+            .unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
+    /// Likewise, without a panic.
     pub fn apply(&self, tools: &Tools, verb: &str, namespace: &str) -> Result<String, String> {
         let chart = repository(CHART).display().to_string();
         let mut arguments = vec![verb, RELEASE, &chart, "--namespace", namespace, TIMEOUT];

@@ -1,12 +1,11 @@
 //! Commands that the test runs, and the cache in which tests/full/mesh/build puts them.
 
-use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{self, repository};
 
 /// What installs everything that is missing.
 pub const INSTALL: &str = "install it: tests/setup mesh";
@@ -31,16 +30,12 @@ pub fn program(name: &str) -> Command {
 /// # Panics
 /// The command fails; with its output.
 pub fn run(command: &mut Command) -> String {
-    attempt(command).unwrap_or_else(|failure| panic!("{failure}"))
+    process::run(command.stdin(Stdio::null()), INSTALL)
 }
 
 /// What a command prints, or what it says when it fails.
 pub fn attempt(command: &mut Command) -> Result<String, String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|error| cannot_start(command, &error));
-    told(command, &output)
+    process::attempt(command.stdin(Stdio::null()), INSTALL)
 }
 
 /// Likewise, with `input` as its standard input.
@@ -50,7 +45,7 @@ pub fn attempt_with(command: &mut Command, input: &str) -> Result<String, String
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| cannot_start(command, &error));
+        .unwrap_or_else(|error| panic!("{command:?}: {error}; {INSTALL}"));
     // A command that fails before it has read everything says why on its own.
     let _ = child
         .stdin
@@ -58,27 +53,7 @@ pub fn attempt_with(command: &mut Command, input: &str) -> Result<String, String
         .expect("a pipe")
         .write_all(input.as_bytes());
     let output = child.wait_with_output().expect("a child can be waited for");
-    told(command, &output)
-}
-
-fn cannot_start(command: &Command, error: &std::io::Error) -> ! {
-    let program = command.get_program().display();
-    panic!("cannot start {program}: {error}; {INSTALL}")
-}
-
-fn told(command: &Command, output: &std::process::Output) -> Result<String, String> {
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
-    Err(format!(
-        "{} {}: {}\n{}{}",
-        command.get_program().display(),
-        arguments.join(" "),
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    ))
+    process::printed(command, &output)
 }
 
 /// kubectl and helm, as the cluster's administrator.

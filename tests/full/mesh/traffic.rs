@@ -56,6 +56,25 @@ impl Counts {
         }
     }
 
+    /// These counts.
+    ///
+    /// # Panics
+    /// One of them is not a 200.
+    pub fn all_ok(self, when: &str) -> Self {
+        assert_eq!(self.ok, self.requests(), "{when}: {self:?}");
+        self
+    }
+
+    /// These counts.
+    ///
+    /// # Panics
+    /// One of them is neither a 200 nor a 503.
+    pub fn ok_or_unavailable(self, when: &str) -> Self {
+        let expected = self.ok + self.unavailable;
+        assert_eq!(expected, self.requests(), "{when}: {self:?}");
+        self
+    }
+
     fn count(&mut self, answer: Answer) {
         match answer {
             Answer::Ok => self.ok += 1,

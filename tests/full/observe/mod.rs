@@ -11,11 +11,9 @@
 //! | `live` | alerts fire and resolve, panels have data |
 //! | `runbook` | runs every command and query of docs/runbook.md |
 //! | `panels` | the queries of a dashboard, run as Grafana runs them |
-//! | `draw`, `units` | a picture of each dashboard: target/dashboards |
 
 mod committed;
 mod description;
-mod draw;
 mod grafana;
 mod live;
 mod panels;
@@ -23,4 +21,3 @@ mod rules;
 mod runbook;
 mod scene;
 mod shorten;
-mod units;

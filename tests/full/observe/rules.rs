@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value;
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{repository, run};
 
 use super::description::Description;
 use super::grafana::files;
@@ -12,16 +12,9 @@ use super::grafana::files;
 const FILES: [&str; 2] = ["recording.yml", "alerts.yml"];
 
 fn promtool(arguments: &[&str]) {
-    let output = Command::new("promtool")
-        .args(arguments)
-        .current_dir(repository("deploy/prometheus"))
-        .output()
-        .unwrap_or_else(|error| panic!("cannot start promtool: {error}; install it: tests/setup"));
-    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "promtool {arguments:?}:\n{printed}"
-    );
+    let mut command = Command::new("promtool");
+    command.current_dir(repository("deploy/prometheus"));
+    run(command.args(arguments), "install it: tests/setup");
 }
 
 fn read(file: &str) -> Value {
@@ -47,14 +40,8 @@ fn alerts() -> Vec<Value> {
 #[test]
 fn promtool_accepts_the_configuration_and_the_rules() {
     promtool(&["check", "config", "prometheus.yml"]);
-    promtool(&[
-        "check",
-        "rules",
-        "--lint=all",
-        "--lint-fatal",
-        FILES[0],
-        FILES[1],
-    ]);
+    let lint = ["check", "rules", "--lint=all", "--lint-fatal"];
+    promtool(&[&lint[..], &FILES].concat());
 }
 
 #[test]

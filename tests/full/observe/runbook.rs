@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use sluicegate_tests::process::{repository, write_program};
+use sluicegate_tests::process::{repository, run, write_program};
 use sluicegate_tests::sidecar::binary;
 
 use super::scene::{Scene, now};
@@ -32,19 +32,14 @@ pub fn every_command_works(scene: &Scene) {
     let mut ran = 0;
     for block in blocks {
         for command in block.lines() {
-            let output = Command::new("bash")
-                .args(["-euo", "pipefail", "-c", command])
-                .envs(addresses.iter().map(|(name, value)| (name, value)))
-                .env("PATH", &path)
-                .current_dir(repository(""))
-                .output()
-                .expect("bash");
-            let printed = String::from_utf8_lossy(&output.stdout);
-            let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{command}: {printed}{errors}");
+            let mut bash = Command::new("bash");
+            bash.args(["-euo", "pipefail", "-c", command]);
+            bash.envs(addresses.iter().map(|(name, value)| (name, value)));
+            bash.env("PATH", &path).current_dir(repository(""));
+            let printed = run(&mut bash, "bash");
             // An empty slowlog is a valid answer.
             assert!(
-                !printed.trim().is_empty() || command.contains("slowlog"),
+                !printed.is_empty() || command.contains("slowlog"),
                 "{command} prints nothing"
             );
             assert!(!printed.contains("Not Found"), "{command}: {printed}");
@@ -103,16 +98,11 @@ fn in_kubernetes(instance: &str, address: &str, store: &str, is_secret: bool) ->
     std::fs::write(folder.path().join("policy"), policy).unwrap();
     let path = std::env::var("PATH").unwrap();
     let script = format!("{block}\nwait\nprintf %s \"$REDIS\" >redis\n");
-    let output = Command::new("bash")
-        .args(["-euo", "pipefail", "-c", &script])
-        .env_remove("REDIS")
-        .env("POD_IP", address)
-        .env("PATH", format!("{}:{path}", folder.path().display()))
-        .current_dir(folder.path())
-        .output()
-        .expect("bash");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
+    let mut bash = Command::new("bash");
+    bash.args(["-euo", "pipefail", "-c", &script]);
+    bash.env_remove("REDIS").env("POD_IP", address);
+    bash.env("PATH", format!("{}:{path}", folder.path().display()));
+    run(bash.current_dir(folder.path()), "bash");
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     (read("redis"), read("forwarded"))
 }

@@ -1,13 +1,6 @@
 //! The live page in a real browser on a real chain: this file starts Envoy, sidecar, Redis and traffic. `run.py` drives
 //! Chromium, checks what the page shows, and asks this file line by line to change the chain.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
-
 mod traffic;
 mod wire;
 
@@ -16,8 +9,9 @@ use std::time::Duration;
 
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, post};
+use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::repository;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -33,12 +27,17 @@ const PATIENCE: Duration = Duration::from_secs(360);
 /// The abusive client exceeds the first limit, no client the second, and only "deny strict" uses the third. `store_timeout` is short, because the page
 /// shows an outage only after it.
 fn policy(redis: &str, quota: u64) -> String {
-    format!(
-        "store: {redis}\nstore_timeout: 250ms\nlimits:\n\
-         \x20 per-client:\n    algorithm: sliding_log\n    when_store_is_down: deny\n    windows: [{{ quota: {quota}, per: 2s }}, {{ quota: 100000, per: 1h }}]\n\
-         \x20 search:\n    algorithm: token_bucket\n    when_store_is_down: deny\n    windows: [{{ quota: 1000, per: 1s, burst: 2000 }}]\n\
-         \x20 strict:\n    algorithm: sliding_log\n    when_store_is_down: deny\n    windows: [{{ quota: 1, per: 1h }}]\n"
-    )
+    let limit = |algorithm: &str, windows: &str| {
+        format!("algorithm: {algorithm}, when_store_is_down: deny, windows: [{windows}]")
+    };
+    let both = format!("{{ quota: {quota}, per: 2s }}, {{ quota: 100000, per: 1h }}");
+    let search = limit("token_bucket", "{ quota: 1000, per: 1s, burst: 2000 }");
+    Policy::on(redis)
+        .timeout("250ms")
+        .limit("per-client", &limit("sliding_log", &both))
+        .limit("search", &search)
+        .limit("strict", &limit("sliding_log", "{ quota: 1, per: 1h }"))
+        .text()
 }
 
 fn plugin() -> Value {
@@ -52,15 +51,13 @@ fn plugin() -> Value {
 
 /// Asks the sidecar for two units of a limit, without an Envoy.
 async fn decide(sidecar: &Sidecar, limit: &str) -> Value {
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
     let check = json!({ "checks": [{ "limit": limit, "key": "k" }] });
-    let (_, answer) = post(&url, json!({ "decisions": [check, check] }).to_string()).await;
-    serde_json::from_str(&answer).unwrap()
+    sidecar.answer(json!([check, check])).await
 }
 
 /// All viewers that the sidecar allows beside the page. Others may still be leaving.
 async fn crowd(sidecar: &Sidecar) -> Vec<Response> {
-    let url = format!("http://127.0.0.1:{}/page/stream", sidecar.admin_port);
+    let url = sidecar.admin("/page/stream");
     let mut viewers = Vec::new();
     while viewers.len() < wire::MAX_VIEWERS - 1 {
         let viewer = client().get(&url).send().await.unwrap();
@@ -102,7 +99,7 @@ async fn the_page_shows_an_engineer_what_happens() {
 
     let mut browser = Command::new(repository(".tools/browser/bin/python"))
         .arg(repository("tests/full/page/run.py"))
-        .arg(format!("http://127.0.0.1:{}/", sidecar.admin_port))
+        .arg(sidecar.admin("/"))
         .arg(repository("target/page"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{self, repository};
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Debian's names, and those of qemu and the kernel.
@@ -21,19 +21,9 @@ pub fn artifact(name: &str) -> PathBuf {
     path
 }
 
-/// Runs a command to its end and returns what it printed.
+/// What a command prints that has to succeed.
 pub fn run(command: &mut Command) -> String {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}; install it: tests/setup release"));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{text}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    text
+    process::run(command, "install it: tests/setup release")
 }
 
 /// A command from `.tools/bin`.

@@ -39,7 +39,7 @@ fn the_program_of_each_archive_is_static_stripped_and_of_this_version() {
         let program = folder.join("sluicegate");
         assert_eq!(
             emulated(machine, &program, "--version"),
-            format!("sluicegate {VERSION}\n")
+            format!("sluicegate {VERSION}")
         );
         let elf = run(Command::new("readelf")
             .args(["--wide", "--program-headers", "--sections", "--dynamic"])
@@ -156,7 +156,7 @@ fn cargo_installs_the_sidecar_from_a_checkout() {
     let program = root.path().join("bin/sluicegate");
     assert_eq!(
         run(Command::new(program).arg("--version")),
-        format!("sluicegate {VERSION}\n")
+        format!("sluicegate {VERSION}")
     );
 }
 

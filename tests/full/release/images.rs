@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::{Process, free_port, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests_full::identity::Identities;
@@ -107,7 +108,7 @@ async fn the_sidecars_image_is_small_and_runs_as_nobody_in_particular() {
         let program = root.join("usr/local/bin/sluicegate");
         assert_eq!(
             emulated(machine, &program, "--version"),
-            format!("sluicegate {VERSION}\n")
+            format!("sluicegate {VERSION}")
         );
     }
 }
@@ -142,25 +143,16 @@ async fn the_image_has_what_the_sidecar_needs_of_a_system() {
     let registry = Registry::with_the_release().await;
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
-    let architecture = ARCHITECTURES
-        .iter()
-        .find(|(_, machine)| *machine == std::env::consts::ARCH);
-    let platform = format!("linux/{}", architecture.unwrap().0);
+    let mut all = ARCHITECTURES.iter();
+    let own = all.find(|(_, machine)| *machine == std::env::consts::ARCH);
+    let platform = format!("linux/{}", own.unwrap().0);
     registry.export(&platform, "sluicegate", &root);
     // What a container's runtime adds.
     let name = "redis.example";
-    std::fs::write(
-        root.join("etc/hosts"),
-        format!("127.0.0.1 {name} localhost\n"),
-    )
-    .unwrap();
-    let policy =
-        "limits: { jobs: { algorithm: fixed_window, windows: [{ quota: 9, per: 1h }] } }\n";
-    std::fs::write(
-        root.join("policy.yaml"),
-        format!("store: redis://overridden\n{policy}"),
-    )
-    .unwrap();
+    let hosts = format!("127.0.0.1 {name} localhost\n");
+    std::fs::write(root.join("etc/hosts"), hosts).unwrap();
+    let policy = Policy::on("redis://overridden").window("jobs", "fixed_window", 9, "1h");
+    std::fs::write(root.join("policy.yaml"), policy.text()).unwrap();
     let decide = |store: String| {
         let mut command = Command::new("chroot");
         command
@@ -182,17 +174,10 @@ async fn the_image_has_what_the_sidecar_needs_of_a_system() {
     let identities = tempfile::tempdir().unwrap();
     Identities::new(identities.path(), "spiffe://unused", "unused", "unused");
     let file = |name: &str| identities.path().join(name).display().to_string();
-    let _server = Redis::start_with(&[
-        "--tls-port",
-        &tls,
-        "--tls-cert-file",
-        &file("server.pem"),
-        "--tls-key-file",
-        &file("server.key"),
-        "--tls-auth-clients",
-        "no",
-    ])
-    .await;
+    let (certificate, key) = (file("server.pem"), file("server.key"));
+    let port = ["--tls-port", &tls, "--tls-auth-clients", "no"];
+    let own = ["--tls-cert-file", &certificate, "--tls-key-file", &key];
+    let _server = Redis::start_with(&[port, own].concat()).await;
     let store = format!("rediss://localhost:{tls}");
     let refused = decide(store.clone());
     let text = String::from_utf8_lossy(&refused.stderr);
@@ -213,16 +198,11 @@ async fn the_image_has_what_the_sidecar_needs_of_a_system() {
 async fn the_filters_image_is_what_istio_and_envoy_gateway_pull() {
     let registry = Registry::with_the_release().await;
     let manifest = registry.json(&["manifest"], "sluicegate-filter");
-    assert_eq!(
-        manifest["mediaType"],
-        "application/vnd.oci.image.manifest.v1+json"
-    );
+    let oci = "application/vnd.oci.image";
+    assert_eq!(manifest["mediaType"], format!("{oci}.manifest.v1+json"));
     let layers = manifest["layers"].as_array().unwrap();
     assert_eq!(layers.len(), 1, "{manifest}");
-    assert_eq!(
-        layers[0]["mediaType"],
-        "application/vnd.oci.image.layer.v1.tar+gzip"
-    );
+    assert_eq!(layers[0]["mediaType"], format!("{oci}.layer.v1.tar+gzip"));
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
     registry.export("all", "sluicegate-filter", &root);

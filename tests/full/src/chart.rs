@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use sluicegate_tests::process::repository;
 
+/// What installs the tools of these tests.
+pub const INSTALL: &str = "install it: tests/setup test";
+
 /// The release's name, and so the name of most of what the chart makes.
 pub const RELEASE: &str = "sluicegate";
 
@@ -63,6 +66,16 @@ pub fn manifest<'a>(manifests: &'a [Value], kind: &str, name: &str) -> &'a Value
     found.unwrap_or_else(|| panic!("the chart makes no {kind} {name}"))
 }
 
+/// A YAML file in a ConfigMap.
+///
+/// # Panics
+/// There is none.
+pub fn file(manifests: &[Value], name: &str, file: &str) -> Value {
+    let text = manifest(manifests, "ConfigMap", name)["data"][file].as_str();
+    let text = text.unwrap_or_else(|| panic!("no {file} in {name}"));
+    serde_saphyr::from_str(text).expect("YAML")
+}
+
 /// A command of the Helm in .tools.
 pub fn helm() -> Command {
     Command::new(repository(".tools/helm"))
@@ -74,8 +87,5 @@ pub fn helm() -> Command {
 /// It is not installed.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output();
-    output.unwrap_or_else(|error| {
-        let program = command.get_program().display();
-        panic!("cannot start {program}: {error}; install it: tests/setup test")
-    })
+    output.unwrap_or_else(|error| panic!("{command:?}: {error}; {INSTALL}"))
 }

@@ -42,7 +42,7 @@ impl Fleet {
     pub async fn start(sidecar: Version, filter: Version, when_unavailable: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
-        let sidecar = Sidecar::with(&policy(&redis))
+        let sidecar = Sidecar::with(&format!("store: {}{POLICY}", redis.url()))
             .program(&sidecar.sidecar())
             .start(folder.path())
             .await;
@@ -151,19 +151,17 @@ struct Counts {
 }
 
 impl Traffic {
-    /// Ends it; how many got 200, got 503, and lost their connection.
-    pub async fn stop(self) -> (u64, u64, u64) {
-        self.counts.stop.store(true, Ordering::Relaxed);
-        self.task.await.unwrap();
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (
-            count(&self.counts.admitted),
-            count(&self.counts.unavailable),
-            count(&self.counts.closed),
-        )
+    /// How many got 200, got 503, and lost their connection so far.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let counts = &self.counts;
+        let all = [&counts.admitted, &counts.unavailable, &counts.closed];
+        all.map(|count| count.load(Ordering::Relaxed)).into()
     }
-}
 
-fn policy(redis: &Redis) -> String {
-    format!("store: {}{POLICY}", redis.url())
+    /// Ends it; the same.
+    pub async fn stop(mut self) -> (u64, u64, u64) {
+        self.counts.stop.store(true, Ordering::Relaxed);
+        (&mut self.task).await.unwrap();
+        self.counts()
+    }
 }

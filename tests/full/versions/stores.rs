@@ -31,56 +31,43 @@ const PACKAGES: [(&str, &str, &str); 5] = [
 const DEBIAN: &str = "/usr/bin/redis-server";
 
 const COLUMNS: [Column; 4] = [
-    Column {
-        title: "script: agrees with its model, deadlines, expiry, receipts, write-back, overrides",
-        tests: &[(
-            "engine",
-            &[
-                "agreement::",
-                "calls::",
-                "expiry::",
-                "receipts::",
-                "write_back::",
-                "overrides_script::",
-            ],
-        )],
-    },
-    Column {
-        title: "one server: ACL, password, database, killed and back, full",
-        tests: &[(
-            "store",
-            &[
-                "identity::the_documented_acl_suffices",
-                "identity::s2_a_password_in_a_file",
-                "options::the_database_number",
-                "away::a_redis_that_was_killed",
-                "causes::s10_a_full_redis",
-            ],
-        )],
-    },
-    Column {
-        title: "Sentinel: primary killed, failover on command",
-        tests: &[(
-            "store",
-            &["sentinel::the_primary", "sentinel::s1_a_failover"],
-        )],
-    },
-    Column {
-        title: "Cluster: ACL, slots that move, never over, given back",
-        tests: &[
-            (
-                "store",
-                &["cluster::the_documented_acl", "cluster::slots_that_move"],
-            ),
-            (
-                "chain",
-                &[
-                    "cluster::decisions_over_several",
-                    "cluster::a_denial_in_one",
-                ],
-            ),
+    Column(
+        "script: agrees with its model, deadlines, expiry, receipts, write-back, overrides",
+        &[
+            "core::engine::agreement::",
+            "core::engine::calls::",
+            "core::engine::expiry::",
+            "core::engine::receipts::",
+            "core::engine::write_back::",
+            "core::engine::overrides_script::",
         ],
-    },
+    ),
+    Column(
+        "one server: ACL, password, database, killed and back, full",
+        &[
+            "full::store_identity::the_documented_acl_suffices",
+            "full::store_identity::a_password_in_a_file",
+            "core::store::options::the_database_number",
+            "core::store::away::a_redis_that_was_killed",
+            "core::store::causes::a_full_redis",
+        ],
+    ),
+    Column(
+        "Sentinel: primary killed, failover on command",
+        &[
+            "core::store::sentinel::the_primary",
+            "core::store::sentinel::a_failover",
+        ],
+    ),
+    Column(
+        "Cluster: ACL, slots that move, never over, given back",
+        &[
+            "core::store::cluster::the_documented_acl",
+            "core::store::cluster::slots_that_move",
+            "core::chain::cluster::decisions_over_several",
+            "core::chain::cluster::a_denial_in_one",
+        ],
+    ),
 ];
 
 /// Runs them with each server, or with those that are wanted.

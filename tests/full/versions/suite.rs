@@ -1,5 +1,6 @@
 //! Parts of the other test binaries, run with another Envoy or another Redis.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,13 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 use sluicegate_tests::process::repository;
 
-/// A column of a table: tests of one or several binaries.
-pub struct Column {
-    /// The column's title.
-    pub title: &'static str,
-    /// Names of test binaries, each with the tests to run: beginnings of their names.
-    pub tests: &'static [(&'static str, &'static [&'static str])],
-}
+/// A column of a table: its title, and the tests to run: beginnings of their names, each after that of its binary.
+pub struct Column(pub &'static str, pub &'static [&'static str]);
 
 /// A cell: whether its tests passed.
 #[derive(Debug)]
@@ -24,8 +20,8 @@ pub enum Cell {
     Failed(Vec<String>),
 }
 
-/// The binary of the core's tests.
-pub struct Suites(PathBuf);
+/// The test binaries.
+pub struct Suites(BTreeMap<String, PathBuf>);
 
 impl Suites {
     /// Builds them.
@@ -35,19 +31,19 @@ impl Suites {
     pub fn build() -> Self {
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--quiet", "--locked", "--no-run"]);
-        cargo.args(["-p", "sluicegate-tests", "--message-format=json"]);
-        cargo.args(["--test", "core", "--no-default-features"]);
+        cargo.args(["-p", "sluicegate-tests", "-p", "sluicegate-tests-full"]);
+        cargo.args(["--test", "core", "--test", "full", "--message-format=json"]);
         let output = cargo.current_dir(repository("")).output().expect("cargo");
         assert!(output.status.success(), "the tests do not compile");
         let text = String::from_utf8_lossy(&output.stdout);
-        let mut messages = text
+        let messages = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
-        let found = messages.find_map(|message: Value| {
-            (message["target"]["name"] == "core")
-                .then(|| message["executable"].as_str().map(PathBuf::from))?
+        let found = messages.filter_map(|message: Value| {
+            let name = message["target"]["name"].as_str()?.to_owned();
+            Some((name, message["executable"].as_str()?.into()))
         });
-        Self(found.expect("cargo names the binary"))
+        Self(found.collect())
     }
 
     /// Runs a column's tests with a variable that names the program.
@@ -57,12 +53,15 @@ impl Suites {
     pub fn run(&self, column: &Column, variable: &str, program: &Path) -> Cell {
         let mut passed = 0;
         let mut failed = Vec::new();
-        for (suite, names) in column.tests {
+        for (suite, binary) in &self.0 {
+            let names = column.1.iter();
             let names: Vec<_> = names
-                .iter()
-                .map(|name| format!("{suite}::{name}"))
+                .filter_map(|name| name.strip_prefix(suite)?.strip_prefix("::"))
                 .collect();
-            let mut command = Command::new(&self.0);
+            if names.is_empty() {
+                continue;
+            }
+            let mut command = Command::new(binary);
             command
                 .args(&names)
                 // Cargo's folder for tests, and two at a time: some start thousands of clients.
@@ -73,15 +72,15 @@ impl Suites {
             let output = command.output().expect("a test binary");
             let text = String::from_utf8_lossy(&output.stdout);
             let ran: Vec<_> = text.lines().filter_map(result).collect();
-            for name in &names {
-                let there = ran.iter().any(|(test, _)| test.starts_with(name.as_str()));
-                assert!(there, "there is no test {name}:\n{text}");
+            for name in names {
+                let there = ran.iter().any(|(test, _)| test.starts_with(name));
+                assert!(there, "{suite} has no test {name}:\n{text}");
             }
             for (test, ok) in ran {
                 if ok {
                     passed += 1;
                 } else {
-                    failed.push(test.to_owned());
+                    failed.push(format!("{suite} {test}"));
                 }
             }
             let crashed = !output.status.success() && failed.is_empty();

@@ -35,11 +35,8 @@ impl Row {
                     failures.extend(names);
                 }
             }
-            println!(
-                "versions: {version}: {}: {}",
-                column.title,
-                cells[cells.len() - 1]
-            );
+            let last = &cells[cells.len() - 1];
+            println!("versions: {version}: {}: {last}", column.0);
         }
         Self {
             version: version.to_owned(),
@@ -74,7 +71,7 @@ impl Table {
         if name == "store" {
             head.push("from".to_owned());
         }
-        head.extend(columns.iter().map(|column| column.title.to_owned()));
+        head.extend(columns.iter().map(|column| column.0.to_owned()));
         Self {
             name,
             head,

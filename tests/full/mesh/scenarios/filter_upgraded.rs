@@ -19,8 +19,7 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
     let free = mesh.clients.stream(CLOSED, Key::Own);
     let limited = mesh.clients.stream(CLOSED, key.clone());
     let started = Instant::now();
-    mesh.upgrade(&format!(r#"filter.image.tag="{}""#, FILTER_TAGS[1]))
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    mesh.must_upgrade(&format!(r#"filter.image.tag="{}""#, FILTER_TAGS[1]));
     eventually_within(RECOVERS, "both proxies have the new filter", async || {
         let modules = modules(mesh);
         modules.len() == before.len()
@@ -36,17 +35,9 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
     let mut limited = streamed.counts;
     limited += mesh.clients.burst(CLOSED, &key, BURST).await;
 
-    let mut counts = free.counts;
-    assert_eq!(
-        counts.ok,
-        counts.requests(),
-        "each with its own key: {counts:?}"
-    );
-    assert_eq!(
-        limited,
-        Counts::exact(limited.requests(), mesh.quota),
-        "one key"
-    );
+    let mut counts = free.counts.all_ok("each with its own key");
+    let exact = Counts::exact(limited.requests(), mesh.quota);
+    assert_eq!(limited, exact, "one key");
     counts += limited;
     let note = format!(
         "one key: exactly {}; nothing lost, the longest wait was {:.1} s; seconds from `helm upgrade` until both \
@@ -54,13 +45,8 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
         mesh.quota,
         free.slowest.max(streamed.slowest).as_secs_f64()
     );
-    report.row(
-        mesh,
-        "filter upgraded by its image's tag",
-        counts,
-        took,
-        &note,
-    );
+    let scenario = "filter upgraded by its image's tag";
+    report.row(mesh, scenario, counts, took, &note);
 }
 
 /// Which module each proxy's filter has, as Envoy's configuration says.

@@ -23,10 +23,10 @@ pub async fn run(mesh: &mut Mesh, report: &mut Report) {
 
 async fn not_fetched(mesh: &mut Mesh, report: &mut Report) {
     let status = status_on_page(mesh, "the filter cannot be fetched");
-    upgrade(mesh, r#"filter.image.tag="missing""#);
+    mesh.must_upgrade(r#"filter.image.tag="missing""#);
     let started = Instant::now();
     all_get(mesh, status).await;
-    upgrade(mesh, &format!(r#"filter.image.tag="{}""#, FILTER_TAGS[1]));
+    mesh.must_upgrade(&format!(r#"filter.image.tag="{}""#, FILTER_TAGS[1]));
     let counts = recovered(mesh).await;
     let note = format!("{status} for every request, until the image is there; seconds in all");
     report.row(
@@ -41,18 +41,14 @@ async fn not_fetched(mesh: &mut Mesh, report: &mut Report) {
 async fn not_validated(mesh: &mut Mesh, report: &mut Report) {
     let status = status_on_page(mesh, "a mistake in the filter's configuration");
     let valid = mesh.release.clone();
-    upgrade(mesh, "validation.enabled=false");
+    mesh.must_upgrade("validation.enabled=false");
     // Two rules of one name: the chart's schema cannot see that, the filter refuses it.
-    upgrade(mesh, r#"filter.config.rules[1].name="open""#);
+    mesh.must_upgrade(r#"filter.config.rules[1].name="open""#);
     let started = Instant::now();
     let stream = mesh.clients.stream(CLOSED, Key::Own);
     tokio::time::sleep(WATCHED).await;
-    let mut counts = stream.stop().await.counts;
-    assert_eq!(
-        counts.ok,
-        counts.requests(),
-        "a running proxy keeps its configuration: {counts:?}"
-    );
+    let counts = stream.stop().await.counts;
+    let mut counts = counts.all_ok("a running proxy keeps its configuration");
     let (namespace, selector) = mesh.proxies;
     delete_pods(&mesh.tools, namespace, selector);
     eventually_within(RECOVERS, "the new pods are ready", async || {
@@ -62,7 +58,7 @@ async fn not_validated(mesh: &mut Mesh, report: &mut Report) {
     .await;
     all_get(mesh, status).await;
     mesh.release = valid;
-    upgrade(mesh, "validation.enabled=true");
+    mesh.must_upgrade("validation.enabled=true");
     counts += recovered(mesh).await;
     let note = format!(
         "running proxies keep the old configuration; new pods are ready and answer {status}, until it is corrected; \
@@ -88,11 +84,6 @@ fn status_on_page(mesh: &Mesh, fault: &str) -> u16 {
         .unwrap_or_else(|| panic!("{}: no status for: {fault}", mesh.page));
     let status = before.rsplit(' ').next().and_then(|word| word.parse().ok());
     status.expect("a number before `for every request`")
-}
-
-fn upgrade(mesh: &mut Mesh, setting: &str) {
-    mesh.upgrade(setting)
-        .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Waits until every request gets this status.

@@ -37,13 +37,8 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
     assert!(pods.iter().all(|pod| pod.ready), "without Redis: {pods:?}");
     assert!(all_report(mesh, UP, 0.0), "Redis is still away");
     let (open, closed) = (open.stop().await, closed.stop().await);
-    assert_eq!(open.counts.ok, open.counts.requests(), "`allow`: {open:?}");
-    let refused = closed.counts;
-    assert_eq!(
-        refused.ok + refused.unavailable,
-        refused.requests(),
-        "`deny`: {refused:?}"
-    );
+    open.counts.all_ok("`allow`");
+    let refused = closed.counts.ok_or_unavailable("`deny`");
 
     scale_redis(mesh, 1);
     wait_for(&mesh.tools, mesh.redis, "deployment/redis");
