@@ -1,28 +1,15 @@
 //! `envoy/sluicegate.schema.json`, `docs/openapi.json` and the tables of `docs/filter.md` match the types, and the schema accepts what the
-//! filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test schema` regenerates them.
-
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
+//! filter's own reader accepts. `SLUICEGATE_WRITE=1 cargo test -p sluicegate --test sidecar -- schema` regenerates them.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 
+use super::support::{read, repository};
 use serde_json::{Value, json};
 use sluicegate::lint::Surroundings;
 use sluicegate_rules::config::schema::json_schema;
 use sluicegate_rules::{
     COUNTERS_OF_RULE, FIXED_COUNTERS, counter_of_limit, counter_of_rule, parse,
 };
-
-fn repository(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(path)
-}
 
 /// Compares a file with its expected content, or writes it.
 fn is_up_to_date(path: &str, should_be: &str) {
@@ -205,7 +192,7 @@ fn between(page: &str, mark: &str, text: &str) -> String {
 
 #[test]
 fn docs_filter_lists_every_field_and_every_counter() {
-    let page = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
+    let page = read("docs/filter.md");
     let page = between(&page, "fields", &tables());
     is_up_to_date("docs/filter.md", &between(&page, "counters", &counters()));
 }
@@ -214,7 +201,7 @@ fn docs_filter_lists_every_field_and_every_counter() {
 fn examples() -> Vec<(String, Value)> {
     let mut examples = Vec::new();
     for name in ["README.md", "docs/filter.md"] {
-        let page = std::fs::read_to_string(repository(name)).unwrap();
+        let page = read(name);
         for block in page.split("```yaml\n").skip(1) {
             let (yaml, _) = block.split_once("```").unwrap();
             let value: Value =

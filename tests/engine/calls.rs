@@ -38,7 +38,7 @@ fn dump(lua: &mut Lua, key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn s6_a_call_that_runs_after_its_time_takes_nothing_and_says_when_it_ran() {
+fn a_call_that_runs_after_its_time_takes_nothing_and_says_when_it_ran() {
     let mut lua = Lua::start();
     let buckets = every_algorithm(60 * SECOND);
     let all = batch(&buckets, &[&[0, 1, 2, 3]]);
@@ -52,7 +52,7 @@ fn s6_a_call_that_runs_after_its_time_takes_nothing_and_says_when_it_ran() {
 }
 
 #[test]
-fn s6_a_give_back_that_runs_after_its_time_returns_nothing() {
+fn a_give_back_that_runs_after_its_time_returns_nothing() {
     let mut lua = Lua::start();
     for bucket in every_algorithm(60 * SECOND) {
         let taken = take(&mut lua, Some(NOW_US), &bucket);
@@ -65,7 +65,7 @@ fn s6_a_give_back_that_runs_after_its_time_returns_nothing() {
 
 /// By Redis's own clock, as in production: a call that waits in a stopped Redis takes nothing when Redis resumes.
 #[test]
-fn s6_redis_judges_by_its_own_clock() {
+fn redis_judges_by_its_own_clock() {
     let mut lua = Lua::start();
     let bucket = every_algorithm(60 * SECOND).remove(0);
     let one = batch(&[bucket], &[&[0]]);
@@ -77,7 +77,7 @@ fn s6_redis_judges_by_its_own_clock() {
 }
 
 #[test]
-fn s16_a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
+fn a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
     let mut lua = Lua::start();
     let good = every_algorithm(60 * SECOND);
     for bad in every_algorithm(60 * SECOND) {
@@ -134,7 +134,7 @@ fn log(quota: u64) -> Bucket {
 }
 
 #[test]
-fn s16_a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
+fn a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
     let mut lua = Lua::start();
     let bucket = log(100);
     let one = batch(std::slice::from_ref(&bucket), &[&[0]]);
@@ -244,7 +244,7 @@ fn a_give_back_far_back_in_a_log_touches_few_blocks_and_returns_nothing() {
 /// Three bytes for the number of blocks were enough for 302 million entries only. The state is synthetic: a log filled to
 /// this size would need 4 GB in Redis.
 #[test]
-fn s20_a_log_may_exceed_302_million_entries() {
+fn a_log_may_exceed_302_million_entries() {
     let mut lua = Lua::start();
     let bucket = log(2_000_000_000);
     let blocks = (1_u64 << 24) - 1;

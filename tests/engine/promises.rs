@@ -325,7 +325,7 @@ fn the_clock_may_step() {
 }
 
 #[test]
-fn s9_a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
+fn a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
     let lua = RefCell::new(Lua::start());
     for store in [Store::Lua(&lua), Store::Memory(RefCell::new(Memory::new()))] {
         let bucket = [Bucket {

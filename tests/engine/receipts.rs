@@ -150,7 +150,7 @@ fn for_each_algorithm(check: impl Fn(&mut Stores, &Limit, u64)) {
 }
 
 #[test]
-fn s15_the_same_receipt_twice_returns_its_units_once() {
+fn the_same_receipt_twice_returns_its_units_once() {
     for_each_algorithm(|stores, limit, now| {
         // All in one microsecond, so that the time of a taking identifies nothing.
         assert!(stores.take(now, limit, 3, 1));
@@ -167,7 +167,7 @@ fn s15_the_same_receipt_twice_returns_its_units_once() {
 }
 
 #[test]
-fn s15_a_script_that_does_not_lower_the_receipt_is_detected() {
+fn a_script_that_does_not_lower_the_receipt_is_detected() {
     let right = "receipt.level = left - units";
     assert_eq!(script::DECIDE.matches(right).count(), 1);
     let mut lua = Lua::start();
@@ -182,7 +182,7 @@ fn s15_a_script_that_does_not_lower_the_receipt_is_detected() {
 }
 
 #[test]
-fn s15_a_guessed_receipt_returns_nothing() {
+fn a_guessed_receipt_returns_nothing() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 3, 1));
         assert_eq!(stores.back(now, limit, 3, 2), 0);
@@ -192,7 +192,7 @@ fn s15_a_guessed_receipt_returns_nothing() {
 }
 
 #[test]
-fn s15_a_receipt_is_invalid_for_another_key_or_limit() {
+fn a_receipt_is_invalid_for_another_key_or_limit() {
     for_each_algorithm(|stores, limit, now| {
         let mut other_key = Limit::new("other", Algorithm::FixedWindow);
         let mut other_limit = limit.clone();
@@ -209,7 +209,7 @@ fn s15_a_receipt_is_invalid_for_another_key_or_limit() {
 }
 
 #[test]
-fn s15_a_receipt_may_be_returned_in_parts() {
+fn a_receipt_may_be_returned_in_parts() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         assert_eq!(stores.back(now, limit, 0, 1), 0);
@@ -223,7 +223,7 @@ fn s15_a_receipt_may_be_returned_in_parts() {
 }
 
 #[test]
-fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
+fn parts_returned_later_are_together_what_the_whole_would_be() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         // A token bucket has drained a part of a unit by then, which is subtracted once and not twice.
@@ -236,7 +236,7 @@ fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
 }
 
 #[test]
-fn s15_units_that_have_expired_are_not_returned_again() {
+fn units_that_have_expired_are_not_returned_again() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         let later = now + 201 * SECOND;
@@ -247,7 +247,7 @@ fn s15_units_that_have_expired_are_not_returned_again() {
 }
 
 #[test]
-fn s15_a_receipt_from_before_a_reset_takes_nothing_from_others() {
+fn a_receipt_from_before_a_reset_takes_nothing_from_others() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         for bucket in &limit.buckets {
@@ -261,7 +261,7 @@ fn s15_a_receipt_from_before_a_reset_takes_nothing_from_others() {
 }
 
 #[test]
-fn s15_denials_and_peeks_leave_no_receipt() {
+fn denials_and_peeks_leave_no_receipt() {
     for_each_algorithm(|stores, limit, now| {
         let peek = limit.batch(5, Some(1), true);
         assert!(stores.decide(now, &peek)[0].admitted);
@@ -276,7 +276,7 @@ fn s15_denials_and_peeks_leave_no_receipt() {
 }
 
 #[test]
-fn s15_receipts_have_a_time_to_live_and_no_more_than_they_need() {
+fn receipts_have_a_time_to_live_and_no_more_than_they_need() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 10, 1));
         let most = match limit.buckets[0].spec.algorithm {
@@ -292,7 +292,7 @@ fn s15_receipts_have_a_time_to_live_and_no_more_than_they_need() {
 }
 
 #[test]
-fn s15_concurrent_give_backs_use_a_receipt_exactly_once() {
+fn concurrent_give_backs_use_a_receipt_exactly_once() {
     let limit = Limit::new("race", Algorithm::SlidingLog);
     let mut lua = Lua::start();
     assert!(lua.decide(None, &limit.batch(8, Some(1), false))[0].admitted);
@@ -337,7 +337,7 @@ enum Step {
 }
 
 #[test]
-fn s15_receipts_of_random_histories_agree_on_both_stores() {
+fn receipts_of_random_histories_agree_on_both_stores() {
     let step = prop_oneof![
         (1u64..5).prop_map(|cost| Step::Take { cost }),
         (prop::collection::vec(0usize..6, 1..4), 1u64..6)

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn f15_another_instance_is_another_policy_even_with_the_same_epoch() {
+    fn another_instance_is_another_policy_even_with_the_same_epoch() {
         for epoch in [1, 3] {
             let (before, after) = (version(8, epoch), version(3, 1));
             assert_eq!(held(&[(before, 1), (after, 2_000)]), [false, true]);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn f15_a_sidecar_without_an_instance_number_is_compared_by_epoch() {
+    fn a_sidecar_without_an_instance_number_is_compared_by_epoch() {
         let (first, third) = (version(0, 1), version(0, 3));
         assert_eq!(held(&[(first, 1), (third, 1)]), [false, true]);
         assert_eq!(held(&[(third, 1), (first, 1)]), [true, false], "late");
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn f15_a_denial_counts_under_the_configured_limit_and_one_for_an_unknown_check_is_not_cached() {
+    fn a_denial_counts_under_the_configured_limit_and_one_for_an_unknown_check_is_not_cached() {
         let (rules, mut denials) = (rules(), DenialCache::default());
         let asked = question("a", false);
         let answered = |check, limit: &'static str| {

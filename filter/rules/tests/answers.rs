@@ -1,16 +1,8 @@
 //! How the sidecar's answer, or its absence, affects a waiting request.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
+use crate::support::answered::{answer, answered, reply, rule, verdict};
+use crate::support::{get, question, request, rules};
 use sluicegate_rules::{Conclusion, HeaderFields, Reply, Taken};
-use support::answered::{answer, answered, reply, rule, verdict};
-use support::{get, question, request, rules};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
 
@@ -113,7 +105,7 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
     ] {
         let request = get("/", &[("content-type", content_type.as_bytes())]);
         assert_eq!(
-            support::question(&rules, &request).grpc,
+            crate::support::question(&rules, &request).grpc,
             grpc,
             "{content_type}"
         );
@@ -276,7 +268,7 @@ fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Rep
 }
 
 #[test]
-fn f10_t_of_a_denial_equals_retry_after() {
+fn t_of_a_denial_equals_retry_after() {
     // A `sliding_log` that is full for a minute, and whose oldest entry expires in a second.
     let reply = denied(1_000, 60_000, 60_000, false);
     let header = |name| reply.headers.get(name).unwrap();
@@ -292,7 +284,7 @@ fn f10_t_of_a_denial_equals_retry_after() {
 }
 
 #[test]
-fn f10_t_of_an_admission_is_the_time_until_the_quota_is_full() {
+fn t_of_an_admission_is_the_time_until_the_quota_is_full() {
     let rules = rule(r#","when_unavailable":"allow","reply":{"on_admitted":true}"#);
     let question = question(&rules, &get("/", &[]));
     let admitted = verdict("admitted").replace("1001", "0");
@@ -305,7 +297,7 @@ fn f10_t_of_an_admission_is_the_time_until_the_quota_is_full() {
 }
 
 #[test]
-fn f20_each_window_of_a_limit_has_its_own_policy_name() {
+fn each_window_of_a_limit_has_its_own_policy_name() {
     for (window_ms, name, w) in [
         (60_000, "\"per-key/60s\"", ";w=60"),
         (3_600_000, "\"per-key/3600s\"", ";w=3600"),
@@ -319,7 +311,7 @@ fn f20_each_window_of_a_limit_has_its_own_policy_name() {
 }
 
 #[test]
-fn f20_only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
+fn only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
     let pushback = "grpc-retry-pushback-ms";
     assert_eq!(
         denied(1_001, 60_000, 60_000, true).headers.get(pushback),

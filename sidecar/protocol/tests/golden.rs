@@ -25,7 +25,7 @@ fn an_answer_is_read_and_written_again_unchanged() {
 }
 
 #[test]
-fn f15_an_older_sidecar_does_not_name_its_instance() {
+fn an_older_sidecar_does_not_name_its_instance() {
     let older = ANSWER.replace("\"instance\":5629499534213120,", "");
     assert_ne!(older, ANSWER);
     let answer: Answer<'_> = serde_json::from_str(&older).unwrap();
@@ -109,7 +109,7 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
 /// The sidecar's own reading; without the feature the field is not known.
 #[cfg(feature = "field-paths")]
 #[test]
-fn f20_a_type_error_names_the_field_and_shows_no_key() {
+fn a_type_error_names_the_field_and_shows_no_key() {
     let good = r#"{"limit":"a","key":"k"}"#;
     for (check, expected) in [
         (
@@ -231,7 +231,7 @@ fn a_code_is_spelt_the_same_in_json_and_in_labels() {
 }
 
 #[test]
-fn s20_an_implausible_count_of_cached_denials_is_ignored() {
+fn an_implausible_count_of_cached_denials_is_ignored() {
     let body = |count: u64| {
         format!(
             r#"{{"decisions":[],"denied":[{{"limit":"a","count":{count}}},{{"limit":"b","count":7}}]}}"#
@@ -248,7 +248,7 @@ fn s20_an_implausible_count_of_cached_denials_is_ignored() {
 }
 
 #[test]
-fn s15_a_give_back_names_a_receipt_and_optionally_units() {
+fn a_give_back_names_a_receipt_and_optionally_units() {
     let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r"},{"limit":"a","key":"k","receipt":"r","units":2},{"limit":"a","key":"k","taken_at_us":1}]}"#;
     let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
     assert_eq!(read[0].as_ref().unwrap().units, None);

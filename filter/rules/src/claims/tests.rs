@@ -65,7 +65,7 @@ fn a_claim_is_read_with_its_type_and_unusable_types_count_as_missing() {
 }
 
 #[test]
-fn f7_invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
+fn invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
     for bytes in [&b"\xff"[..], b"\n\x01", b"\n\x03\n\x05a", b"\x0b"] {
         let found = read(bytes.to_vec(), &["sub"]);
         assert!(matches!(found, Some(("400", _))), "{bytes:?}");
@@ -85,7 +85,7 @@ fn f7_invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
 }
 
 #[test]
-fn f15_a_number_beyond_double_precision_is_unreadable() {
+fn a_number_beyond_double_precision_is_unreadable() {
     for (number, expected) in [
         (json!(9_007_199_254_740_991_i64), ":number"),
         (json!(9_007_199_254_740_992_i64), "400"),
@@ -99,7 +99,7 @@ fn f15_a_number_beyond_double_precision_is_unreadable() {
 }
 
 #[test]
-fn f18_neither_deep_nesting_nor_client_bytes_hide_another_claim() {
+fn neither_deep_nesting_nor_client_bytes_hide_another_claim() {
     for depth in [32, 200] {
         let mut deep = json!(1);
         for _ in 0..depth {
@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn f18_claims_agree_with_another_decoder(one in json_value(), other in json_value()) {
+    fn claims_agree_with_another_decoder(one in json_value(), other in json_value()) {
         let claims = [json!({ "sub": one, "a": other }), json!({ "sub": other, "a": one }), one];
         let bytes: Vec<u8> = claims.iter().flat_map(|claims| metadata("payload", claims)).collect();
         let expected = match as_prost_reads(&bytes).and_then(|value| value.kind) {
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn f18_arbitrary_metadata_does_not_panic(
+    fn arbitrary_metadata_does_not_panic(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
         (start, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
     ) {

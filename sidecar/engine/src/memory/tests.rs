@@ -125,7 +125,7 @@ fn fill(memory: &mut Memory, now_us: u64, keys: std::ops::Range<u64>, window_us:
 }
 
 #[test]
-fn s14_invented_keys_at_a_high_rate_stay_bounded() {
+fn invented_keys_at_a_high_rate_stay_bounded() {
     let mut memory = Memory::new();
     let mut most = 0;
     // 5,000 new keys in each tenth of a second, with a window of one.
@@ -149,7 +149,7 @@ fn s14_invented_keys_at_a_high_rate_stay_bounded() {
 }
 
 #[test]
-fn s25_one_long_lived_key_does_not_keep_the_memory_of_others() {
+fn one_long_lived_key_does_not_keep_the_memory_of_others() {
     let mut memory = Memory::new();
     fill(&mut memory, 0, 0..1, 86_400 * SECOND);
     fill(&mut memory, 0, 1..200_000, SECOND);
@@ -165,7 +165,7 @@ fn s25_one_long_lived_key_does_not_keep_the_memory_of_others() {
 }
 
 #[test]
-fn s25_a_log_gives_back_the_memory_of_what_has_expired() {
+fn a_log_gives_back_the_memory_of_what_has_expired() {
     let mut memory = Memory::new();
     let log = bucket(Algorithm::SlidingLog, 1_000_000);
     for now_us in 0..100_000 {
@@ -181,7 +181,7 @@ fn s25_a_log_gives_back_the_memory_of_what_has_expired() {
 }
 
 #[test]
-fn s14_a_full_store_refuses_what_is_new_and_goes_on_with_what_it_knows() {
+fn a_full_store_refuses_what_is_new_and_goes_on_with_what_it_knows() {
     const LIMIT: usize = 1_000_000;
     let mut memory = Memory::with_limit(LIMIT);
     let admitted = fill(&mut memory, 0, 0..100_000, 10 * SECOND);
@@ -202,7 +202,7 @@ fn s14_a_full_store_refuses_what_is_new_and_goes_on_with_what_it_knows() {
 }
 
 #[test]
-fn s14_a_refused_decision_takes_nothing_from_the_buckets_that_are_known() {
+fn a_refused_decision_takes_nothing_from_the_buckets_that_are_known() {
     let mut memory = Memory::with_limit(100_000);
     let known = bucket(Algorithm::SlidingLog, 10);
     ask(&mut memory, 0, &known, 1);
@@ -227,7 +227,7 @@ fn s14_a_refused_decision_takes_nothing_from_the_buckets_that_are_known() {
 }
 
 #[test]
-fn s14_logs_of_known_keys_stay_within_the_limit_too() {
+fn logs_of_known_keys_stay_within_the_limit_too() {
     const LIMIT: usize = 1_000_000;
     let mut memory = Memory::with_limit(LIMIT);
     let log = bucket(Algorithm::SlidingLog, 1_000_000);

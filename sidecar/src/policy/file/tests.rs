@@ -22,7 +22,7 @@ fn the_smallest_policy_keeps_its_state_in_memory() {
 }
 
 #[test]
-fn s27_store_timeout_is_bounded() {
+fn store_timeout_is_bounded() {
     let with = |timeout: &str| parse(&format!("store_timeout: {timeout}\n{GOOD}"));
     for timeout in ["1y", "11s", "10001ms"] {
         let message = with(timeout).unwrap_err();
