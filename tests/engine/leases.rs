@@ -2,11 +2,12 @@
 //! denies is within the published bound, and every unit is accounted for.
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 use sluicegate_engine::lease::{Grant, LeaseTerms, Pool, burst_with_leases};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 use super::lease_world::{MS, Phase, SECOND, SIDECARS, START_US, Seen, TERMS, World, new_run, run};
+use super::made::for_all;
 use super::receipts::Stores;
 
 fn sliding(quota: u64, window_us: u64, precision_us: u64) -> BucketSpec {
@@ -98,13 +99,7 @@ fn run_all(worlds: impl Strategy<Value = World>) {
     let stores = std::cell::RefCell::new(Stores::start());
     let total = std::cell::RefCell::new(Seen::default());
     for _ in 0..8 {
-        let config = Config {
-            cases: 25,
-            failure_persistence: None,
-            max_shrink_iters: 30,
-            ..Config::default()
-        };
-        let ran = TestRunner::new(config).run(&worlds, |world| {
+        for_all(25, 30, &worlds, |world| {
             let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 run(&mut stores.borrow_mut(), &world)
             }));
@@ -112,9 +107,6 @@ fn run_all(worlds: impl Strategy<Value = World>) {
             total.borrow_mut().add(&seen);
             Ok(())
         });
-        if let Err(failure) = ran {
-            panic!("{failure}");
-        }
         if lacks(&total.borrow()).is_none() {
             break;
         }
@@ -234,18 +226,10 @@ fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
 
 fn check_last_moments(steps_back: bool) {
     let stores = std::cell::RefCell::new(Stores::start());
-    let config = Config {
-        cases: 40,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let ran = TestRunner::new(config).run(&last_moments(steps_back), |moment| {
+    for_all(40, 1_024, &last_moments(steps_back), |moment| {
         spend_in_the_last_moment(&mut stores.borrow_mut(), &moment);
         Ok(())
     });
-    if let Err(failure) = ran {
-        panic!("{failure}");
-    }
 }
 
 #[test]

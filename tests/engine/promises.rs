@@ -2,13 +2,10 @@
 //! (6 is in expiry.rs. These tests check the answers against the promise alone, without the model.)
 
 use super::lua::Lua;
+use super::made::{SECOND, START_US, batch, bucket, for_all};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
-use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Take};
+use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory, Outcome};
 use std::cell::{Cell, RefCell};
-
-pub const START_US: u64 = 1_790_000_000_000_000;
-const SECOND: u64 = 1_000_000;
 
 /// Either store, asked the same way.
 pub enum Store<'a> {
@@ -18,16 +15,9 @@ pub enum Store<'a> {
 
 impl Store<'_> {
     pub fn decide(&self, now: u64, buckets: &[Bucket], costs: &[u64], peek: bool) -> Outcome {
-        let takes = costs.iter().enumerate();
-        let takes = takes.map(|(bucket, &cost)| Take { bucket, cost }).collect();
-        let batch = Batch {
-            buckets: buckets.to_vec(),
-            decisions: vec![Decision {
-                takes,
-                peek,
-                receipts: Vec::new(),
-            }],
-        };
+        let mut batch = batch(buckets, 0, peek);
+        let takes = batch.decisions[0].takes.iter_mut().zip(costs);
+        takes.for_each(|(take, cost)| take.cost = *cost);
         match self {
             Store::Lua(lua) => lua.borrow_mut().decide(Some(now), &batch)[0],
             Store::Memory(memory) => memory.borrow_mut().decide(now, &batch)[0].unwrap(),
@@ -47,12 +37,7 @@ fn on_both<T: std::fmt::Debug>(
 ) {
     let lua = RefCell::new(Lua::start());
     let case = Cell::new(0);
-    let config = Config {
-        cases: 150,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let run = TestRunner::new(config).run(&inputs, |(specs, input)| {
+    for_all(150, 1_024, &inputs, |(specs, input)| {
         case.set(case.get() + 1);
         let bucket = |(index, spec): (usize, _)| Bucket {
             key: format!("sg:{{{}}}:{index}", case.get()),
@@ -60,16 +45,10 @@ fn on_both<T: std::fmt::Debug>(
         };
         let buckets: Vec<Bucket> = specs.into_iter().enumerate().map(bucket).collect();
         check(&Store::Lua(&lua), &buckets, &input);
-        check(
-            &Store::Memory(RefCell::new(Memory::new())),
-            &buckets,
-            &input,
-        );
+        let memory = Store::Memory(RefCell::new(Memory::new()));
+        check(&memory, &buckets, &input);
         Ok(())
     });
-    if let Err(failure) = run {
-        panic!("{failure}");
-    }
 }
 
 pub fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
@@ -328,14 +307,12 @@ fn the_clock_may_step() {
 fn a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
     let lua = RefCell::new(Lua::start());
     for store in [Store::Lua(&lua), Store::Memory(RefCell::new(Memory::new()))] {
-        let bucket = [Bucket {
-            key: "sg:{edge}:fixed".to_owned(),
-            spec: BucketSpec {
-                algorithm: Algorithm::FixedWindow,
-                quota: 100,
-                window_us: 10 * SECOND,
-            },
-        }];
+        let bucket = [bucket(
+            "sg:{edge}:fixed",
+            Algorithm::FixedWindow,
+            100,
+            10 * SECOND,
+        )];
         let edge = START_US + 10 * SECOND;
         assert_eq!(edge % (10 * SECOND), 0);
         let after = edge + 10_000;

@@ -3,16 +3,13 @@
 use std::cell::Cell;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Receipt, Return, Returns,
-    Take, receipt_key, script,
+    Algorithm, Batch, Bucket, Memory, Outcome, Receipt, Return, Returns, receipt_key, script,
 };
 
 use super::lua::Lua;
+use super::made::{self, SECOND, START_US, batch, for_all};
 
-const SECOND: u64 = 1_000_000;
-const START_US: u64 = 1_790_000_000_000_000;
 const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow {
@@ -85,13 +82,9 @@ struct Limit {
 impl Limit {
     /// 10 units in 100 s and in 200 s.
     fn new(subject: &str, algorithm: Algorithm) -> Self {
-        let bucket = |window_us: u64| Bucket {
-            key: format!("sg:{{{subject}}}:l:{algorithm:?}:{window_us}").replace(' ', ""),
-            spec: BucketSpec {
-                algorithm,
-                quota: 10,
-                window_us,
-            },
+        let bucket = |window_us: u64| {
+            let key = format!("sg:{{{subject}}}:l:{algorithm:?}:{window_us}").replace(' ', "");
+            made::bucket(&key, algorithm, 10, window_us)
         };
         Self {
             subject: subject.to_owned(),
@@ -111,15 +104,9 @@ impl Limit {
             units: cost,
             lifetime_us: self.buckets.iter().map(lifetime).max().unwrap_or(0),
         });
-        let take = |bucket| Take { bucket, cost };
-        Batch {
-            buckets: self.buckets.clone(),
-            decisions: vec![Decision {
-                takes: (0..self.buckets.len()).map(take).collect(),
-                peek,
-                receipts: receipt.into_iter().collect(),
-            }],
-        }
+        let mut batch = batch(&self.buckets, cost, peek);
+        batch.decisions[0].receipts.extend(receipt);
+        batch
     }
 
     fn returns(&self, given: &[(u128, u64)]) -> Returns {
@@ -348,14 +335,9 @@ fn receipts_of_random_histories_agree_on_both_stores() {
         algorithm,
         prop::collection::vec((step, 0u64..40 * SECOND), 1..60),
     );
-    let config = Config {
-        cases: 100,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let case = Cell::new(0);
     let stores = std::cell::RefCell::new(Stores::start());
-    let run = TestRunner::new(config).run(&history, |(algorithm, steps)| {
+    for_all(100, 1_024, &history, |(algorithm, steps)| {
         case.set(case.get() + 1);
         let mut stores = stores.borrow_mut();
         let limit = Limit::new(&format!("case-{}", case.get()), algorithm);
@@ -388,7 +370,4 @@ fn receipts_of_random_histories_agree_on_both_stores() {
         }
         Ok(())
     });
-    if let Err(failure) = run {
-        panic!("{failure}");
-    }
 }
