@@ -1,5 +1,5 @@
 //! Generated histories, each through model, Rust and Lua. `SLUICEGATE_STEPS` says how many calls an
-//! algorithm gets: 10,000 in `make test`, a million in `make engine-long`.
+//! algorithm gets: 5,000 in `make test`, a million in `make engine-long`.
 
 use super::history::{Kind, histories};
 use super::lua::Lua;
@@ -11,12 +11,12 @@ use std::cell::{Cell, RefCell};
 fn agrees(kind: Kind) {
     let wanted: u64 = match std::env::var("SLUICEGATE_STEPS") {
         Ok(steps) => steps.parse().expect("SLUICEGATE_STEPS is a number"),
-        Err(_) => 10_000,
+        Err(_) => 5_000,
     };
     let lua = RefCell::new(Lua::start());
     let calls = Cell::new(0u64);
     while calls.get() < wanted {
-        for_all(50, 20_000, &histories(kind), |history| {
+        for_all(25, 20_000, &histories(kind), |history| {
             let outcome = replay(&mut lua.borrow_mut(), &history);
             let agreed = outcome.map_err(|why| format!("keep this history in kept.rs: {why}"));
             calls.set(calls.get() + agreed.map_err(TestCaseError::fail)?);

@@ -2,7 +2,7 @@
 //! admitted and shares nothing with the engine or its model.
 
 use super::lua::Lua;
-use super::made::{SECOND, START_US, is_refuted};
+use super::made::{SECOND, START_US, is_refuted, more_cases};
 use super::mutations::with_bug;
 use super::promises::{Store, precise, spec};
 use proptest::prelude::*;
@@ -144,10 +144,11 @@ fn first_wrong(store: &Store, cases: u32) -> Option<Vec<Violation>> {
 
 #[test]
 fn histories_of_both_stores_keep_the_promises() {
+    let cases = 60 * more_cases();
     let lua = RefCell::new(Lua::start());
-    assert_eq!(first_wrong(&Store::Lua(&lua), 200), None);
+    assert_eq!(first_wrong(&Store::Lua(&lua), cases), None);
     let memory = Store::Memory(RefCell::new(Memory::new()));
-    assert_eq!(first_wrong(&memory, 200), None);
+    assert_eq!(first_wrong(&memory, cases), None);
 }
 
 /// Bugs of mutations.rs that break a promise in such histories.

@@ -93,13 +93,13 @@ fn worlds(kind: Kind, steps_back: bool) -> impl Strategy<Value = World> {
     )
 }
 
-/// Runs generated worlds, 25 at a time and at most 200, until together they have leased, asked the store, and met denials with
-/// units idle elsewhere. 25 are mostly enough: a run of buckets whose clock steps back was seen whose 25 had no idle unit.
+/// Runs generated worlds, 5 at a time or more, until together they have leased, asked the store, and met denials with units idle
+/// elsewhere. A run of buckets whose clock steps back was seen whose first 25 had no idle unit.
 fn run_all(worlds: impl Strategy<Value = World>) {
     let stores = std::cell::RefCell::new(Stores::start());
     let total = std::cell::RefCell::new(Seen::default());
-    for _ in 0..8 {
-        for_all(25, 30, &worlds, |world| {
+    for _ in 0..40 {
+        for_all(5, 30, &worlds, |world| {
             let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 run(&mut stores.borrow_mut(), &world)
             }));
@@ -226,7 +226,7 @@ fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
 
 fn check_last_moments(steps_back: bool) {
     let stores = std::cell::RefCell::new(Stores::start());
-    for_all(40, 1_024, &last_moments(steps_back), |moment| {
+    for_all(10, 1_024, &last_moments(steps_back), |moment| {
         spend_in_the_last_moment(&mut stores.borrow_mut(), &moment);
         Ok(())
     });

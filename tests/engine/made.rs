@@ -44,7 +44,15 @@ pub fn one(bucket: &Bucket, cost: u64, peek: bool) -> Batch {
     batch(std::slice::from_ref(bucket), cost, peek)
 }
 
-/// Checks that many generated inputs; panics with a small one that fails, for which so many steps look.
+/// So many times more generated cases than `make test` has: `SLUICEGATE_CASES`, which `make test-full` sets.
+pub fn more_cases() -> u32 {
+    let more = std::env::var("SLUICEGATE_CASES");
+    more.map_or(1, |more| {
+        more.parse().expect("SLUICEGATE_CASES is a number")
+    })
+}
+
+/// Checks that many generated inputs, or more; panics with a small one that fails, for which so many steps look.
 pub fn for_all<T: Debug>(
     cases: u32,
     max_shrink_iters: u32,
@@ -52,7 +60,7 @@ pub fn for_all<T: Debug>(
     check: impl Fn(T) -> Result<(), TestCaseError>,
 ) {
     let config = Config {
-        cases,
+        cases: cases * more_cases(),
         failure_persistence: None,
         max_shrink_iters,
         ..Config::default()

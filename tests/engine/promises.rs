@@ -1,5 +1,5 @@
-//! Promises 1 to 5 and 9 of DESIGN.md, on the script and on the embedded store, over generated traffic.
-//! (6 is in expiry.rs. These tests check the answers against the promise alone, without the model.)
+//! Promises 3, 4, 5 and 9 of docs/promises.md, on the script and on the embedded store, over generated traffic.
+//! (1 and 2 are in checked.rs, 6 is in expiry.rs. These tests check the answers against the promise alone, without the model.)
 
 use super::lua::Lua;
 use super::made::{SECOND, START_US, batch, bucket, for_all};
@@ -30,14 +30,14 @@ impl Store<'_> {
     }
 }
 
-/// Runs `check` on both stores for 150 generated inputs, each with new keys.
+/// Runs `check` on both stores for 40 generated inputs, or more, each with new keys.
 fn on_both<T: std::fmt::Debug>(
     inputs: impl Strategy<Value = (Vec<BucketSpec>, T)>,
     check: impl Fn(&Store, &[Bucket], &T),
 ) {
     let lua = RefCell::new(Lua::start());
     let case = Cell::new(0);
-    for_all(150, 1_024, &inputs, |(specs, input)| {
+    for_all(40, 1_024, &inputs, |(specs, input)| {
         case.set(case.get() + 1);
         let bucket = |(index, spec): (usize, _)| Bucket {
             key: format!("sg:{{{}}}:{index}", case.get()),
@@ -104,54 +104,6 @@ fn send(store: &Store, buckets: &[Bucket], traffic: &[(u64, u64)]) -> (u64, Vec<
     });
     let sent = sent.collect();
     (now, sent)
-}
-
-/// Units admitted in the trailing window that ends at `now`.
-fn used(sent: &[(u64, u64, bool)], now: u64, window_us: u64) -> u64 {
-    let counts =
-        |(at, _, admitted): &&(u64, u64, bool)| *admitted && *at <= now && at + window_us > now;
-    sent.iter().filter(counts).map(|(_, cost, _)| cost).sum()
-}
-
-#[test]
-fn never_over() {
-    let logs = prop_oneof![
-        spec(Algorithm::SlidingLog),
-        spec(precise()),
-        spec(Algorithm::FixedWindow)
-    ];
-    let inputs = (prop::collection::vec(logs, 1..2), traffic());
-    on_both(inputs, |store, buckets, traffic| {
-        let spec = buckets[0].spec;
-        let (_, sent) = send(store, buckets, traffic);
-        for &(now, ..) in &sent {
-            let units = if spec.algorithm == Algorithm::FixedWindow {
-                let aligned = |(at, _, admitted): &&(u64, u64, bool)| {
-                    *admitted && at / spec.window_us == now / spec.window_us
-                };
-                sent.iter().filter(aligned).map(|(_, cost, _)| cost).sum()
-            } else {
-                used(&sent, now, spec.window_us)
-            };
-            assert!(units <= spec.quota, "{units} of {} at {now}", spec.quota);
-        }
-    });
-}
-
-#[test]
-fn never_wrongly_denied() {
-    let inputs = (
-        prop::collection::vec(spec(Algorithm::SlidingLog), 1..2),
-        traffic(),
-    );
-    on_both(inputs, |store, buckets, traffic| {
-        let spec = buckets[0].spec;
-        let (_, sent) = send(store, buckets, traffic);
-        for (index, &(now, cost, admitted)) in sent.iter().enumerate() {
-            let used = used(&sent[..index], now, spec.window_us);
-            assert_eq!(admitted, used + cost <= spec.quota, "{used} + {cost}");
-        }
-    });
 }
 
 #[test]

@@ -337,7 +337,7 @@ fn receipts_of_random_histories_agree_on_both_stores() {
     );
     let case = Cell::new(0);
     let stores = std::cell::RefCell::new(Stores::start());
-    for_all(100, 1_024, &history, |(algorithm, steps)| {
+    for_all(30, 1_024, &history, |(algorithm, steps)| {
         case.set(case.get() + 1);
         let mut stores = stores.borrow_mut();
         let limit = Limit::new(&format!("case-{}", case.get()), algorithm);
