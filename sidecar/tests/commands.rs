@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
-use super::support::{finish, has, sluicegate};
+use super::support::{finish, has, has_all, sluicegate};
 
 fn run(arguments: &[&str]) -> Output {
     sluicegate(arguments).output().unwrap()
@@ -178,8 +178,7 @@ fn a_shell_completes_commands_arguments_and_values() {
     }
     for shell in ["zsh", "fish"] {
         let script = stdout(&["completions", shell]);
-        has(&script, "give-back");
-        has(&script, "receipt");
+        has_all(&script, "give-back, receipt");
     }
 }
 

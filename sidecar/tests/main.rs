@@ -2,7 +2,7 @@
 //!
 //! | module | for |
 //! |---|---|
-//! | `support`, `running` | the program, the repository's files; a running sidecar and all that it outputs |
+//! | `support`, `table`, `running` | the program, the repository's files; a running sidecar and all that it outputs |
 //! | `commands`, `lint` | the commands as a shell sees them; `check-config` and `explain` |
 //! | `http` | both ports over raw HTTP, with the sidecar in this process |
 //! | `log`, `notify`, `secrets` | the running program: its log, its message to systemd, and that nothing has a password |
@@ -30,5 +30,6 @@ mod running;
 mod schema;
 mod secrets;
 mod support;
+mod table;
 mod version;
 mod workflows;

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use sluicegate_protocol::{Check, Decision};
 
+pub use super::table::{has_all, rows};
+
 /// A file or folder of the repository.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)

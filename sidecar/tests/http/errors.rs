@@ -6,7 +6,7 @@ use serde_json::Value;
 use sluicegate::server::{Settings, Token};
 
 use super::{BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, start, start_with};
-use crate::support::{has, lacks};
+use crate::support::{has, lacks, rows};
 
 /// Asks, and expects a problem detail: its status, code and field. Returns the answer's head.
 #[track_caller]
@@ -32,72 +32,42 @@ fn refused(
     answer.head
 }
 
+/// The same of each row: what is expected, and what is asked. Returns statuses and heads.
+fn all_refused(port: SocketAddr, table: &str) -> Vec<(u16, String)> {
+    let one = |[status, code, field, target, headers, body]: [String; 6]| {
+        let headers = headers
+            .replace("HOST", HOST.trim_end())
+            .replace("; ", "\r\n");
+        let headers = format!("{headers}\r\n");
+        let body = body.replace("BODY", BODY);
+        let status = status.parse().unwrap();
+        let expected = (status, code.as_str(), field.as_str());
+        let head = refused(port, &target, headers.trim_start(), &body, expected);
+        (status, head)
+    };
+    rows(table).map(one).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_on_the_port_for_decisions_name_their_field() {
     let (port, _) = start().await;
-    for (target, headers, body, expected) in [
-        ("GET /nowhere", HOST, "", (404, "not_found", "path")),
-        ("GET /metrics", HOST, "", (404, "not_found", "path")),
-        (
-            "GET /v1/decide",
-            HOST,
-            "",
-            (405, "method_not_allowed", "method"),
-        ),
-        (DECIDE, "", BODY, (400, "bad_host", "header.host")),
-        (
-            DECIDE,
-            "host: a\r\norigin: http://a\r\n",
-            BODY,
-            (403, "from_web_page", "header.origin"),
-        ),
-        (
-            DECIDE,
-            "host: a\r\nsec-fetch-site: none\r\n",
-            BODY,
-            (403, "from_web_page", "header.sec-fetch-site"),
-        ),
-        (
-            DECIDE,
-            "host: a\r\ncontent-type: text/plain\r\n",
-            BODY,
-            (415, "not_json", "header.content-type"),
-        ),
-        (DECIDE, HOST, "{", (400, "malformed_json", "body")),
-        (DECIDE, HOST, "{}", (400, "malformed_json", "decisions")),
-        (
-            DECIDE,
-            HOST,
-            r#"{"decisions":[],"denied":[{"limit":"a","count":"secret"}]}"#,
-            (400, "malformed_json", "denied[0].count"),
-        ),
-        (
-            "POST /v1/give-back",
-            HOST,
-            r#"{"give_back":[]}"#,
-            (400, "malformed_json", "give_back"),
-        ),
-        (
-            "POST /v1/decide?denied=1",
-            HOST,
-            BODY,
-            (400, "bad_query", "query.denied"),
-        ),
-        (
-            "POST /v1/decide?denied=429",
-            HOST,
-            r#"{"decisions":[]}"#,
-            (400, "too_many_entries", "decisions"),
-        ),
-        (
-            "POST /v1/decide?denied=429",
-            HOST,
-            r#"{"decisions":[{"checks":[{"limit":"nope","key":"secret"}]}]}"#,
-            (400, "unknown_limit", "decisions[0].checks[0].limit"),
-        ),
-    ] {
-        refused(port, target, headers, body, expected);
-    }
+    let table = r#"
+        404 | not_found | path | GET /nowhere | HOST |
+        404 | not_found | path | GET /metrics | HOST |
+        405 | method_not_allowed | method | GET /v1/decide | HOST |
+        400 | bad_host | header.host | POST /v1/decide |  | BODY
+        403 | from_web_page | header.origin | POST /v1/decide | host: a; origin: http://a | BODY
+        403 | from_web_page | header.sec-fetch-site | POST /v1/decide | host: a; sec-fetch-site: none | BODY
+        415 | not_json | header.content-type | POST /v1/decide | host: a; content-type: text/plain | BODY
+        400 | malformed_json | body | POST /v1/decide | HOST | {
+        400 | malformed_json | decisions | POST /v1/decide | HOST | {}
+        400 | malformed_json | denied[0].count | POST /v1/decide | HOST | {"decisions":[],"denied":[{"limit":"a","count":"secret"}]}
+        400 | malformed_json | give_back | POST /v1/give-back | HOST | {"give_back":[]}
+        400 | bad_query | query.denied | POST /v1/decide?denied=1 | HOST | BODY
+        400 | too_many_entries | decisions | POST /v1/decide?denied=429 | HOST | {"decisions":[]}
+        400 | unknown_limit | decisions[0].checks[0].limit | POST /v1/decide?denied=429 | HOST | {"decisions":[{"checks":[{"limit":"nope","key":"secret"}]}]}
+    "#;
+    all_refused(port, table);
     let large = " ".repeat((1 << 20) + 1);
     let expected = (413, "body_too_large", "body");
     refused(port, DECIDE, HOST, &large, expected);
@@ -108,51 +78,21 @@ async fn errors_on_the_admin_port_name_their_field() {
     let mut access = access_to("127.0.0.1:9181", &[]);
     let local = admin_with(access.clone()).await;
     let post = format!("{HOST}{JSON}");
-    for (target, headers, body, expected) in [
-        ("GET /nowhere", HOST, "", (404, "not_found", "path")),
-        ("GET /page/x", HOST, "", (404, "not_found", "path")),
-        ("GET /page/%FF", HOST, "", (404, "not_found", "path")),
-        (
-            "GET /v1/top",
-            "host: evil.example\r\n",
-            "",
-            (421, "wrong_host", "header.host"),
-        ),
-        (
-            "GET /v1/top",
-            "host: localhost\r\norigin: http://evil.example\r\n",
-            "",
-            (403, "from_web_page", "header.origin"),
-        ),
-        (
-            "POST /v1/reset",
-            HOST,
-            "{}",
-            (415, "not_json", "header.content-type"),
-        ),
-        (
-            "POST /v1/reset",
-            &post,
-            "{}",
-            (400, "malformed_json", "resets"),
-        ),
-        // The method is wrong whatever the body is called.
-        (
-            "POST /v1/top",
-            HOST,
-            "{}",
-            (405, "method_not_allowed", "method"),
-        ),
-        (
-            "DELETE /healthz",
-            HOST,
-            "",
-            (405, "method_not_allowed", "method"),
-        ),
-    ] {
-        let head = refused(local, target, headers, body, expected);
+    let table = r#"
+        404 | not_found | path | GET /nowhere | HOST |
+        404 | not_found | path | GET /page/x | HOST |
+        404 | not_found | path | GET /page/%FF | HOST |
+        421 | wrong_host | header.host | GET /v1/top | host: evil.example |
+        403 | from_web_page | header.origin | GET /v1/top | host: localhost; origin: http://evil.example |
+        415 | not_json | header.content-type | POST /v1/reset | HOST | {}
+        400 | malformed_json | resets | POST /v1/reset | host: 127.0.0.1; content-type: application/json | {}
+        # The method is wrong whatever the body is called.
+        405 | method_not_allowed | method | POST /v1/top | HOST | {}
+        405 | method_not_allowed | method | DELETE /healthz | HOST |
+    "#;
+    for (status, head) in all_refused(local, table) {
         let allowed = head.contains("allow: GET,HEAD");
-        assert_eq!(allowed, expected.0 == 405, "{target}: {head}");
+        assert_eq!(allowed, status == 405, "{head}");
     }
 
     access.token = Token::new("t0ken".to_owned());
@@ -180,24 +120,16 @@ async fn an_entrys_error_names_its_field_in_the_body() {
         serde_json::from_str(&ask(port, target, headers, body).body).unwrap()
     };
     let good = r#"{"limit":"per-key","key":"k"}"#;
-    for (decision, field) in [
-        (
-            r#"{"checks":[GOOD,{"limit":"nope","key":"k"}]}"#,
-            ".checks[1].limit",
-        ),
-        (
-            r#"{"checks":[{"limit":"per-key","key":"k","cost":9}]}"#,
-            ".checks[0].cost",
-        ),
-        (
-            r#"{"checks":[{"limit":"per-key","key":""}]}"#,
-            ".checks[0].key",
-        ),
-        (r#"{"checks":[{"limit":"per-key"}]}"#, ".checks[0].key"),
-        (r#"{"checks":[]}"#, ".checks"),
-        (r#""x""#, ""),
-        (r#"[[]]"#, ""),
-    ] {
+    let table = r#"
+        .checks[1].limit | {"checks":[GOOD,{"limit":"nope","key":"k"}]}
+        .checks[0].cost | {"checks":[{"limit":"per-key","key":"k","cost":9}]}
+        .checks[0].key | {"checks":[{"limit":"per-key","key":""}]}
+        .checks[0].key | {"checks":[{"limit":"per-key"}]}
+        .checks | {"checks":[]}
+         | "x"
+         | [[]]
+    "#;
+    for [field, decision] in rows(table) {
         let decision = decision.replace("GOOD", good);
         let body = format!(r#"{{"decisions":[{{"checks":[{good}],"peek":true}},{decision}]}}"#);
         let answer = ask(port, DECIDE, HOST, &body);

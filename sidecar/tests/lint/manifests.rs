@@ -3,7 +3,8 @@
 use tempfile::TempDir;
 
 use super::{
-    GOOD, POLICY, check_stream, envoy, has, indented, is_without_findings, printed, sluicegate,
+    GOOD, POLICY, check_stream, envoy, has, has_all, indented, is_without_findings, printed,
+    sluicegate,
 };
 
 const SERVICE_ENTRY: &str = "kind: ServiceEntry
@@ -250,6 +251,5 @@ fn a_folder_is_searched_and_its_files_are_checked_together() {
     write("template.yaml", "name: {{ .Values.name }}\n  a: [");
     let (status, printed) = run();
     assert_eq!(status, 64);
-    has(&printed, "template.yaml is not YAML");
-    has(&printed, "helm template");
+    has_all(&printed, "template.yaml is not YAML, helm template");
 }

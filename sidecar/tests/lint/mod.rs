@@ -19,7 +19,7 @@ use std::process::Stdio;
 
 use tempfile::TempDir;
 
-use super::support::{has, lacks, printed, sluicegate};
+use super::support::{has, has_all, lacks, printed, sluicegate};
 
 const POLICY: &str = "
 limits:
