@@ -302,3 +302,22 @@ fn claims_and_attributes_of_different_names_are_different_subjects() {
     let named = r#"{"jwt":{"payload":"p","claim":"sub:number"},"plain":true}"#;
     assert_eq!(key(named, &request), "@jwt/p/sub%3Anumber=7");
 }
+
+/// `make fuzz` looks for others.
+#[test]
+fn values_that_look_like_an_encoding_have_keys_of_their_own() {
+    let values = ["k=v", "k;k=v", "%3B", ";", "#", "%", "v", "@missing/h0=v"];
+    let mut keys = std::collections::BTreeSet::new();
+    for plain in [true, false] {
+        let component = |n| format!(r#"{{"header":"h{n}","plain":{plain}}}"#);
+        for one in values {
+            let alone = get("/", &[("h0", one.as_bytes())]);
+            assert!(keys.insert(key(&component(0), &alone)), "{one}");
+            for other in values {
+                let both = get("/", &[("h0", one.as_bytes()), ("h1", other.as_bytes())]);
+                let components = [component(0), component(1)].join(",");
+                assert!(keys.insert(key(&components, &both)), "{one} {other}");
+            }
+        }
+    }
+}
