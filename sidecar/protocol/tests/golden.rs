@@ -76,7 +76,7 @@ fn rows<const CELLS: usize>(table: &str) -> impl Iterator<Item = [&str; CELLS]> 
     let rows = table.lines().filter(|row| !row.trim().is_empty());
     rows.map(|row| {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        cells.try_into().unwrap()
+        <[&str; CELLS]>::try_from(cells).unwrap_or_else(|cells| panic!("{cells:?}"))
     })
 }
 

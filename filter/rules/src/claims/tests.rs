@@ -22,10 +22,10 @@ impl Request for FakeRequest {
 fn read(metadata: Vec<u8>, path: &[&str]) -> Option<(&'static str, String)> {
     let claim = Claim {
         namespace: JWT_AUTHN.to_owned(),
-        path: ["payload"]
-            .iter()
-            .chain(path)
-            .map(|name| (*name).to_owned())
+        path: [&["payload"], path]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
             .collect(),
     };
     match claim.read(&FakeRequest(metadata, Headers::default())) {
@@ -170,21 +170,6 @@ proptest! {
         };
         prop_assert_eq!(read(bytes, &["sub"]), expected);
     }
-
-    #[test]
-    fn arbitrary_metadata_does_not_panic(
-        mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        (start, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
-    ) {
-        let mut whole = metadata("payload", &json!({ "a": { "b": [1] }, "sub": "alice" }));
-        let _ = read(bytes.clone(), &["sub"]);
-        // Overwrite some of them.
-        whole.truncate(cut.index(whole.len()) + 1);
-        bytes.truncate(3);
-        let start = start.index(whole.len());
-        whole.splice(start..whole.len().min(start + bytes.len()), bytes);
-        let _ = read(whole, &["sub"]);
-    }
 }
 
 #[test]
@@ -205,28 +190,9 @@ fn a_quota_is_a_whole_number_from_one_and_anything_else_is_none() {
     ] {
         assert_eq!(units(value), Some(expected));
     }
-    for value in [
-        json!(0),
-        json!(-5),
-        json!(0.5),
-        json!(5_000.5),
-        json!(2_147_483_648_u64),
-        json!(1e300),
-        json!(f64::MIN_POSITIVE),
-        json!(null),
-        json!(true),
-        json!(""),
-        json!("0"),
-        json!("-1"),
-        json!("+5"),
-        json!("05"),
-        json!("5 "),
-        json!("5.0"),
-        json!("5e3"),
-        json!("99999999999999999999"),
-        json!([5]),
-        json!({ "quota": 5 }),
-    ] {
+    let none = json!([0, -5, 0.5, 5_000.5, 2_147_483_648_u64, 1e300, f64::MIN_POSITIVE, null, true, "", "0", "-1", "+5",
+        "05", "5 ", "5.0", "5e3", "99999999999999999999", [5], { "quota": 5 }]);
+    for value in none.as_array().unwrap() {
         assert_eq!(units(value.clone()), None, "{value}");
     }
 }
