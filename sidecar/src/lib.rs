@@ -23,3 +23,7 @@ pub mod policy;
 pub mod server;
 pub mod store;
 pub mod telemetry;
+
+#[cfg(test)]
+#[path = "../tests/table.rs"]
+mod test_table;

@@ -1,14 +1,9 @@
 //! Whatever the documents name exists: files in backticks, links, their anchors, and tests in pages about promises.
 
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+use super::support::{read, repository};
 
 /// Endings of files that a document may name.
 const ENDINGS: [&str; 13] = [
@@ -17,10 +12,6 @@ const ENDINGS: [&str; 13] = [
 /// Beginnings of the paths of a user's machine (`/etc`), of files that users write, and of those that a build or
 /// `tests/setup` makes.
 const NOT_OURS: [&str; 5] = ["", ".tools", "envoy.yaml", "policy.yaml", "target"];
-
-fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// Every file below a folder with this ending, hidden and built ones left out.
 fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
@@ -41,7 +32,7 @@ fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
 /// The documents, without their blocks of code. CHANGELOG is history: it may name what is gone.
 fn documents() -> Vec<(PathBuf, String)> {
     let mut paths = Vec::new();
-    files(&repository(), "md", &mut paths);
+    files(&repository(""), "md", &mut paths);
     paths.retain(|path| !path.ends_with("CHANGELOG.md"));
     assert!(paths.len() > 15, "{paths:?}");
     paths
@@ -64,7 +55,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_file_that_a_document_names_exists() {
-    let top: BTreeSet<String> = std::fs::read_dir(repository())
+    let top: BTreeSet<String> = std::fs::read_dir(repository(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
@@ -89,7 +80,7 @@ fn every_file_that_a_document_names_exists() {
             seen += 1;
             // From the repository's root, or beside the document.
             let beside = document.parent().unwrap().join(name);
-            if !repository().join(name).exists() && !beside.exists() {
+            if !repository(name).exists() && !beside.exists() {
                 missing.push(format!("{}: `{name}`", document.display()));
             }
         }
@@ -137,10 +128,10 @@ fn every_link_of_a_document_leads_somewhere() {
 #[test]
 fn every_test_that_the_pages_on_reliability_and_security_name_exists() {
     let pages = ["docs/reliability.md", "docs/security.md"];
-    let page = pages.map(|page| prose(&repository().join(page))).join("\n");
+    let page = pages.map(|page| prose(&repository(page))).join("\n");
     let mut paths = Vec::new();
     for folder in ["tests", "sidecar", "filter"] {
-        files(&repository().join(folder), "rs", &mut paths);
+        files(&repository(folder), "rs", &mut paths);
     }
     let modules = paths
         .iter()
@@ -177,7 +168,7 @@ fn every_test_that_the_pages_on_reliability_and_security_name_exists() {
 
 #[test]
 fn every_dependency_has_its_reason_in_architecture() {
-    let manifest = std::fs::read_to_string(repository().join("Cargo.toml")).unwrap();
+    let manifest = read("Cargo.toml");
     let (_, list) = manifest.split_once("[workspace.dependencies]").unwrap();
     let (list, _) = list.split_once("\n[").unwrap();
     let names = list.lines().filter_map(|line| line.split_once(" = "));
@@ -185,7 +176,7 @@ fn every_dependency_has_its_reason_in_architecture() {
         .map(|(name, _)| name)
         .filter(|name| !name.starts_with("sluicegate"))
         .collect();
-    let page = prose(&repository().join("ARCHITECTURE.md"));
+    let page = prose(&repository("ARCHITECTURE.md"));
     let (_, table) = page.split_once("\n## Dependencies").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| "));

@@ -1,10 +1,4 @@
 //! Generated histories with and without cached denials: every verdict is the same.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
 use proptest::prelude::*;
 use sluicegate::decide::{Overrides, Plan};
@@ -12,7 +6,9 @@ use sluicegate::policy::Policy;
 use sluicegate::telemetry::verdict::Decided;
 use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
 use sluicegate_engine::Memory;
-use sluicegate_protocol::{Check, Decision, Verdict};
+use sluicegate_protocol::{Decision, Verdict};
+
+use super::support;
 
 const POLICY: &str = "
 denial_ttl: 800ms
@@ -57,28 +53,15 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn decision((checks, _, _): &Step) -> Decision<'static> {
-    let check = |(limit, key, cost): &(usize, u8, u64)| Check {
-        limit: LIMITS[*limit].into(),
-        key: key.to_string().into(),
-        cost: *cost,
-        quota: None,
+    let one = |(limit, key, cost): &(usize, u8, u64)| {
+        support::check(LIMITS[*limit], key.to_string(), *cost, None)
     };
-    Decision {
-        checks: checks.iter().map(check).collect(),
-        peek: false,
-        receipt: false,
-        shadow: None,
-        traceparent: None,
-    }
+    support::decision(checks.iter().map(one).collect())
 }
 
 fn print(decision: &Decision<'_>) -> String {
-    fingerprint(
-        decision
-            .checks
-            .iter()
-            .map(|c| (c.limit.as_ref(), c.key.as_ref(), c.cost, c.quota)),
-    )
+    let checks = decision.checks.iter();
+    fingerprint(checks.map(|c| (c.limit.as_ref(), c.key.as_ref(), c.cost, c.quota)))
 }
 
 /// Decides on an engine, as a sidecar does.

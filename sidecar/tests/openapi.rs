@@ -1,12 +1,5 @@
 //! The OpenAPI document's examples are what its schemas say, and what the sidecar reads.
 
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
-
 use serde_json::{Value, json};
 use sluicegate::server::openapi::document;
 

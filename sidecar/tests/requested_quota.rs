@@ -1,15 +1,11 @@
 //! Quotas that requests ask for: which counts, on the embedded store.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
 use sluicegate::decide::{OverridesNow, Plan};
 use sluicegate::policy::Policy;
 use sluicegate_engine::Memory;
 use sluicegate_protocol::{Check, Decision, Problem, Verdict};
+
+use super::support;
 
 const POLICY: &str = "
 limits:
@@ -19,22 +15,11 @@ limits:
 ";
 
 fn check(limit: &'static str, cost: u64, quota: Option<u64>) -> Check<'static> {
-    Check {
-        limit: limit.into(),
-        key: "k".into(),
-        cost,
-        quota,
-    }
+    support::check(limit, "k".to_owned(), cost, quota)
 }
 
 fn decision(checks: &[Check<'static>]) -> Decision<'static> {
-    Decision {
-        checks: checks.to_vec(),
-        peek: false,
-        receipt: false,
-        shadow: None,
-        traceparent: None,
-    }
+    support::decision(checks.to_vec())
 }
 
 /// Whether it was admitted, the quota that counted, and what remains; nothing for a decision that cannot be made.
@@ -67,17 +52,8 @@ fn decisions_of_one_request_are_each_counted_by_their_own_quota_on_one_count() {
     for limit in ["granted", "fixed"] {
         let mut engine = Memory::new();
         let one = |quota| decision(&[check(limit, 1, quota)]);
-        let quotas = [
-            Some(2),
-            Some(2),
-            Some(2),
-            None,
-            Some(5),
-            None,
-            Some(5),
-            Some(5),
-            Some(10),
-        ];
+        // 0: none.
+        let quotas = [2, 2, 2, 0, 5, 0, 5, 5, 10].map(|quota| (quota > 0).then_some(quota));
         let (verdicts, refused) = ask(&mut engine, quotas.map(one));
         assert_eq!(
             verdicts,

@@ -1,25 +1,12 @@
 //! One version: Cargo.toml has it; the chart, CHANGELOG.md and the images that documents and manifests name agree.
 
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
-
 use std::path::{Path, PathBuf};
+
+use super::support::{read, repository};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The registry's part of every image's name.
 const IMAGES: &str = "ghcr.io/sluicegate/";
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
 
 /// The version in a heading such as `## 0.1.0 - 2026-11-22`; none in `## Unreleased`.
 fn released(heading: &str) -> Option<&str> {

@@ -1,19 +1,8 @@
 //! GitHub's workflows: valid YAML, actions pinned by commit, few permissions, and commands that exist.
 
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
-
-use std::path::{Path, PathBuf};
-
 use serde_json::Value;
 
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
+use super::support::{read, repository};
 
 fn workflows() -> Vec<(String, Value)> {
     let folder = std::fs::read_dir(repository(".github/workflows")).unwrap();
@@ -76,7 +65,7 @@ fn a_workflow_may_only_read_unless_a_job_says_otherwise() {
 
 #[test]
 fn every_command_of_a_workflow_exists() {
-    let makefile = std::fs::read_to_string(repository("Makefile")).unwrap();
+    let makefile = read("Makefile");
     let mut seen = 0;
     for (name, workflow) in workflows() {
         let mut runs = Vec::new();

@@ -1,34 +1,27 @@
 //! Generated histories, each through model, Rust and Lua. `SLUICEGATE_STEPS` says how many calls an
-//! algorithm gets: 10,000 in `make test`, a million in `make engine-long`.
+//! algorithm gets: 5,000 in `make test`, a million in `make engine-long`.
 
-use super::history::{History, Kind, histories};
+use super::history::{Kind, histories};
 use super::lua::Lua;
+use super::made::for_all;
 use super::replay::replay;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 use std::cell::{Cell, RefCell};
 
 fn agrees(kind: Kind) {
     let wanted: u64 = match std::env::var("SLUICEGATE_STEPS") {
         Ok(steps) => steps.parse().expect("SLUICEGATE_STEPS is a number"),
-        Err(_) => 10_000,
+        Err(_) => 5_000,
     };
     let lua = RefCell::new(Lua::start());
     let calls = Cell::new(0u64);
     while calls.get() < wanted {
-        let config = Config {
-            cases: 50,
-            failure_persistence: None,
-            max_shrink_iters: 20_000,
-            ..Config::default()
-        };
-        let one = |history: History| {
+        for_all(25, 20_000, &histories(kind), |history| {
             let outcome = replay(&mut lua.borrow_mut(), &history);
-            calls.set(calls.get() + outcome.map_err(TestCaseError::fail)?);
+            let agreed = outcome.map_err(|why| format!("keep this history in kept.rs: {why}"));
+            calls.set(calls.get() + agreed.map_err(TestCaseError::fail)?);
             Ok(())
-        };
-        if let Err(failure) = TestRunner::new(config).run(&histories(kind), one) {
-            panic!("keep this history in kept.rs: {failure}");
-        }
+        });
     }
 }
 

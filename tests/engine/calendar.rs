@@ -2,12 +2,10 @@
 //! which Redis's clock is in another window than was expected, and states of a version with other rules for a zone.
 
 use super::lua::Lua;
+use super::made::{self, SECOND, decision, one};
 use sluicegate_engine::script::{self, Reply};
-use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Calendar, CalendarUnit, Decision, Memory, Outcome, Take,
-};
+use sluicegate_engine::{Algorithm, Bucket, Calendar, CalendarUnit, Memory, Outcome};
 
-const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3_600 * SECOND;
 
 fn at(text: &str) -> u64 {
@@ -17,26 +15,9 @@ fn at(text: &str) -> u64 {
 
 fn bucket(unit: CalendarUnit, zone: &str, quota: u64) -> Bucket {
     let calendar = Calendar::new(unit, zone).expect("a zone");
-    Bucket {
-        key: format!("sg:{{calendar}}:{}:{zone}", unit.name()),
-        spec: BucketSpec {
-            algorithm: Algorithm::CalendarWindow(calendar),
-            quota,
-            window_us: calendar.longest_us(),
-        },
-    }
-}
-
-fn takes(buckets: &[Bucket], cost: u64) -> Batch {
-    let takes = (0..buckets.len()).map(|bucket| Take { bucket, cost });
-    Batch {
-        buckets: buckets.to_vec(),
-        decisions: vec![Decision {
-            takes: takes.collect(),
-            peek: false,
-            receipts: Vec::new(),
-        }],
-    }
+    let key = format!("sg:{{calendar}}:{}:{zone}", unit.name());
+    let algorithm = Algorithm::CalendarWindow(calendar);
+    made::bucket(&key, algorithm, quota, calendar.longest_us())
 }
 
 /// The same on the script and on the embedded store.
@@ -54,7 +35,7 @@ impl Both {
     }
 
     fn take(&mut self, now: u64, bucket: &Bucket) -> Outcome {
-        let batch = takes(std::slice::from_ref(bucket), 1);
+        let batch = one(bucket, 1, false);
         let outcome = self.lua.decide(Some(now), &batch)[0];
         assert_eq!(self.memory.decide(now, &batch), [Ok(outcome)]);
         outcome
@@ -65,77 +46,43 @@ impl Both {
 fn each_window_admits_its_quota_and_promises_its_end() {
     let mut both = Both::new();
     // A window each, by its first microsecond and that of the next.
-    let windows = [
-        // A day of 23 hours, one of 25, one of 24 and a half, one that begins at 1:00.
-        (
-            CalendarUnit::Day,
-            "Europe/Berlin",
-            "2026-03-28T23:00:00Z",
-            "2026-03-29T22:00:00Z",
-        ),
-        (
-            CalendarUnit::Day,
-            "Europe/Berlin",
-            "2026-10-24T22:00:00Z",
-            "2026-10-25T23:00:00Z",
-        ),
-        (
-            CalendarUnit::Day,
-            "Australia/Lord_Howe",
-            "2026-04-04T13:00:00Z",
-            "2026-04-05T13:30:00Z",
-        ),
-        (
-            CalendarUnit::Day,
-            "Africa/Cairo",
-            "2026-04-23T22:00:00Z",
-            "2026-04-24T21:00:00Z",
-        ),
-        (
-            CalendarUnit::Week,
-            "America/New_York",
-            "2026-03-02T05:00:00Z",
-            "2026-03-09T04:00:00Z",
-        ),
-        (
-            CalendarUnit::Month,
-            "UTC",
-            "2028-02-01T00:00:00Z",
-            "2028-03-01T00:00:00Z",
-        ),
-        (
-            CalendarUnit::Month,
-            "Europe/Berlin",
-            "2027-02-28T23:00:00Z",
-            "2027-03-31T22:00:00Z",
-        ),
-    ];
-    for (index, (unit, zone, start, end)) in windows.into_iter().enumerate() {
+    // A day of 23 hours, one of 25, one of 24 and a half, one that begins at 1:00, and longer windows with such days.
+    let windows = "
+        day Europe/Berlin 2026-03-28T23:00:00Z 2026-03-29T22:00:00Z
+        day Europe/Berlin 2026-10-24T22:00:00Z 2026-10-25T23:00:00Z
+        day Australia/Lord_Howe 2026-04-04T13:00:00Z 2026-04-05T13:30:00Z
+        day Africa/Cairo 2026-04-23T22:00:00Z 2026-04-24T21:00:00Z
+        week America/New_York 2026-03-02T05:00:00Z 2026-03-09T04:00:00Z
+        month UTC 2028-02-01T00:00:00Z 2028-03-01T00:00:00Z
+        month Europe/Berlin 2027-02-28T23:00:00Z 2027-03-31T22:00:00Z";
+    for (index, line) in windows.lines().skip(1).enumerate() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [unit, zone, start, end] = words[..] else {
+            panic!("{line}")
+        };
+        let unit = CalendarUnit::ALL.into_iter().find(|one| one.name() == unit);
+        let unit = unit.expect("a unit");
         let mut bucket = bucket(unit, zone, 3);
         bucket.key.push_str(&index.to_string());
         let (start, end) = (at(start), at(end));
         // The window before is used up to its last microsecond.
         assert!(
             (0..3).all(|_| both.take(start - 1, &bucket).admitted),
-            "{zone} {unit:?}"
+            "{line}"
         );
-        assert_eq!(
-            both.take(start - 1, &bucket).retry_after_us,
-            1,
-            "{zone} {unit:?}"
-        );
+        assert_eq!(both.take(start - 1, &bucket).retry_after_us, 1, "{line}");
         let first = both.take(start, &bucket);
         assert!(
             first.admitted && first.reset_us == end - start,
-            "{zone} {unit:?} {first:?}"
+            "{line} {first:?}"
         );
         assert!(both.take(start + HOUR, &bucket).admitted);
         assert!(both.take(end - 1, &bucket).admitted);
         let denied = both.take(start + HOUR, &bucket);
         assert!(!denied.admitted);
-        assert_eq!(denied.retry_after_us, end - start - HOUR, "{zone} {unit:?}");
+        assert_eq!(denied.retry_after_us, end - start - HOUR, "{line}");
         assert!(!both.take(end - 1, &bucket).admitted);
-        assert!(both.take(end, &bucket).admitted, "{zone} {unit:?}");
+        assert!(both.take(end, &bucket).admitted, "{line}");
     }
 }
 
@@ -144,7 +91,7 @@ fn a_call_that_is_decided_on_the_other_side_of_an_edge_counts_there() {
     let mut lua = Lua::start();
     let month = bucket(CalendarUnit::Month, "Europe/Berlin", 2);
     let edge = at("2026-03-31T22:00:00Z");
-    let batch = takes(&[month], 2);
+    let batch = one(&month, 2, false);
     let mut ask = |now, not_after| match lua.reply(Some(now), Some(not_after), &batch) {
         Ok(Reply::Done { each, .. }) => each[0].expect("a state"),
         other => panic!("{other:?}"),
@@ -161,7 +108,7 @@ fn a_call_that_is_decided_on_the_other_side_of_an_edge_counts_there() {
 fn a_call_without_the_window_of_redis_is_answered_by_the_time_and_writes_nothing() {
     let mut lua = Lua::start();
     let day = bucket(CalendarUnit::Day, "Europe/Berlin", 2);
-    let batch = takes(std::slice::from_ref(&day), 1);
+    let batch = one(&day, 1, false);
     let now = at("2026-11-22T12:00:00Z");
     // Redis's clock was set back by two days, or is not known at all.
     let late = Ok(Reply::Late { now_us: now });
@@ -184,31 +131,18 @@ fn a_call_without_the_window_of_redis_is_answered_by_the_time_and_writes_nothing
 #[test]
 fn where_a_log_is_mended_in_the_same_call_only_the_calendar_window_goes_unanswered() {
     let mut lua = Lua::start();
-    let log = Bucket {
-        key: "sg:{calendar}:log".to_owned(),
-        spec: BucketSpec {
-            algorithm: Algorithm::SlidingLog,
-            quota: 60,
-            window_us: 60 * SECOND,
-        },
-    };
+    let log = Algorithm::SlidingLog;
+    let log = made::bucket("sg:{calendar}:log", log, 60, 60 * SECOND);
     let day = bucket(CalendarUnit::Day, "UTC", 5);
     let now = at("2026-11-22T12:00:00Z");
     for entry in 0..50 {
-        lua.decide(
-            Some(now + entry * 10_000),
-            &takes(std::slice::from_ref(&log), 1),
-        );
+        lua.decide(Some(now + entry * 10_000), &one(&log, 1, false));
     }
-    assert!(lua.decide(Some(now), &takes(std::slice::from_ref(&day), 1))[0].admitted);
+    assert!(lua.decide(Some(now), &one(&day, 1, false))[0].admitted);
     // Back by two days, which the caller does not know of.
     let back = now - 48 * HOUR;
-    let mut batch = takes(&[log.clone(), day.clone()], 1);
-    batch.decisions.push(Decision {
-        takes: vec![Take { bucket: 0, cost: 1 }],
-        peek: false,
-        receipts: Vec::new(),
-    });
+    let mut batch = made::batch(&[log.clone(), day.clone()], 1, false);
+    batch.decisions.push(decision(&[(0, 1)], false));
     let Ok(Reply::Done { each, .. }) = lua.reply(Some(back), Some(now), &batch) else {
         panic!("no answer");
     };
@@ -218,15 +152,15 @@ fn where_a_log_is_mended_in_the_same_call_only_the_calendar_window_goes_unanswer
         Ok((true, 9))
     );
     // What the log holds is sound, and the day is as it was.
-    assert_eq!(lua.decide(Some(back), &takes(&[log], 1))[0].remaining, 8);
-    assert_eq!(lua.decide(Some(now), &takes(&[day], 1))[0].remaining, 3);
+    assert_eq!(lua.decide(Some(back), &one(&log, 1, false))[0].remaining, 8);
+    assert_eq!(lua.decide(Some(now), &one(&day, 1, false))[0].remaining, 3);
 }
 
 #[test]
 fn a_count_of_a_version_with_other_rules_for_the_zone_stays() {
     let mut lua = Lua::start();
     let day = bucket(CalendarUnit::Day, "Europe/Berlin", 5);
-    let batch = takes(std::slice::from_ref(&day), 1);
+    let batch = one(&day, 1, false);
     // By that version the day began an hour later, at 0:00 UTC: four units since.
     let start = at("2026-11-22T00:00:00Z");
     let state = [
@@ -246,10 +180,7 @@ fn a_count_of_a_version_with_other_rules_for_the_zone_stays() {
     // To the end of the day by its own rules.
     assert_eq!((denied.admitted, denied.retry_after_us), (false, 22 * HOUR));
     // The other version still finds the window that it began.
-    let kept: Vec<u8> = redis::cmd("GET")
-        .arg(&day.key)
-        .query(&mut lua.connection)
-        .expect("a state");
+    let kept: Vec<u8> = lua.ask(&["GET", &day.key]);
     assert_eq!(
         kept[..11],
         [&start.to_be_bytes()[1..], &5_u32.to_be_bytes()].concat()
@@ -261,7 +192,7 @@ fn a_key_ends_with_its_window() {
     let mut lua = Lua::start();
     let month = bucket(CalendarUnit::Month, "UTC", 5);
     let now = at("2026-11-22T12:00:00Z");
-    lua.decide(Some(now), &takes(std::slice::from_ref(&month), 1));
+    lua.decide(Some(now), &one(&month, 1, false));
     let left_ms = i64::try_from((at("2026-12-01T00:00:00Z") - now) / 1_000).expect("fits");
     let ttl_ms = lua.ttl_ms(&month.key);
     assert!(

@@ -3,23 +3,18 @@
 
 use super::expiry::{every_algorithm, take};
 use super::lua::Lua;
+use super::made::{SECOND, bucket, decision, one};
 use redis::Commands;
 use sluicegate_engine::script::{BrokenState, Reply};
-use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
+use sluicegate_engine::{Algorithm, Batch, Bucket};
 
-const SECOND: u64 = 1_000_000;
 const NOW_US: u64 = 1_790_000_000_123_456;
 
 /// One decision for each list of buckets, a unit from each of them.
 fn batch(buckets: &[Bucket], decisions: &[&[usize]]) -> Batch {
-    let take = |bucket: &usize| Take {
-        bucket: *bucket,
-        cost: 1,
-    };
-    let decision = |buckets: &&[usize]| Decision {
-        takes: buckets.iter().map(take).collect(),
-        peek: false,
-        receipts: Vec::new(),
+    let decision = |buckets: &&[usize]| {
+        let takes: Vec<_> = buckets.iter().map(|bucket| (*bucket, 1)).collect();
+        decision(&takes, false)
     };
     Batch {
         buckets: buckets.to_vec(),
@@ -33,12 +28,11 @@ fn keys(lua: &mut Lua) -> usize {
 }
 
 fn dump(lua: &mut Lua, key: &str) -> Vec<u8> {
-    let dump = redis::cmd("DUMP").arg(key).query(&mut lua.connection);
-    dump.expect("an answer")
+    lua.ask(&["DUMP", key])
 }
 
 #[test]
-fn s6_a_call_that_runs_after_its_time_takes_nothing_and_says_when_it_ran() {
+fn a_call_that_runs_after_its_time_takes_nothing_and_says_when_it_ran() {
     let mut lua = Lua::start();
     let buckets = every_algorithm(60 * SECOND);
     let all = batch(&buckets, &[&[0, 1, 2, 3]]);
@@ -52,7 +46,7 @@ fn s6_a_call_that_runs_after_its_time_takes_nothing_and_says_when_it_ran() {
 }
 
 #[test]
-fn s6_a_give_back_that_runs_after_its_time_returns_nothing() {
+fn a_give_back_that_runs_after_its_time_returns_nothing() {
     let mut lua = Lua::start();
     for bucket in every_algorithm(60 * SECOND) {
         let taken = take(&mut lua, Some(NOW_US), &bucket);
@@ -65,10 +59,10 @@ fn s6_a_give_back_that_runs_after_its_time_returns_nothing() {
 
 /// By Redis's own clock, as in production: a call that waits in a stopped Redis takes nothing when Redis resumes.
 #[test]
-fn s6_redis_judges_by_its_own_clock() {
+fn redis_judges_by_its_own_clock() {
     let mut lua = Lua::start();
     let bucket = every_algorithm(60 * SECOND).remove(0);
-    let one = batch(&[bucket], &[&[0]]);
+    let one = one(&bucket, 1, false);
     let now_us = lua.reply(None, None, &one).expect("a reply").now_us();
     let past = lua.reply(None, Some(now_us - 1), &one).expect("a reply");
     assert!(matches!(past, Reply::Late { now_us: later } if later >= now_us));
@@ -77,7 +71,7 @@ fn s6_redis_judges_by_its_own_clock() {
 }
 
 #[test]
-fn s16_a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
+fn a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
     let mut lua = Lua::start();
     let good = every_algorithm(60 * SECOND);
     for bad in every_algorithm(60 * SECOND) {
@@ -123,35 +117,22 @@ fn s16_a_key_that_cannot_be_read_leaves_only_its_own_decisions_unanswered() {
 }
 
 fn log(quota: u64) -> Bucket {
-    Bucket {
-        key: "sg:{far}:log".to_owned(),
-        spec: BucketSpec {
-            algorithm: Algorithm::SlidingLog,
-            quota,
-            window_us: 60 * SECOND,
-        },
-    }
+    bucket("sg:{far}:log", Algorithm::SlidingLog, quota, 60 * SECOND)
 }
 
 #[test]
-fn s16_a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
+fn a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
     let mut lua = Lua::start();
     let bucket = log(100);
-    let one = batch(std::slice::from_ref(&bucket), &[&[0]]);
     let times: Vec<u64> = (0..100).map(|n| NOW_US + n).collect();
-    lua.decide_all(&times, &one);
+    lua.decide_all(&times, &one(&bucket, 1, false));
     let () = lua
         .connection
         .hdel(&bucket.key, &[1, 2])
         .expect("an answer");
-    let wants = |cost| Decision {
-        takes: vec![Take { bucket: 0, cost }],
-        peek: false,
-        receipts: Vec::new(),
-    };
     let batch = Batch {
         buckets: vec![bucket],
-        decisions: vec![wants(1), wants(30)],
+        decisions: [1, 30].map(|cost| decision(&[(0, cost)], false)).to_vec(),
     };
     let answers = lua.each(NOW_US + 100, &batch);
     // The wait for one unit follows from the oldest entry, which is intact; the wait for thirty cannot be computed.
@@ -161,10 +142,7 @@ fn s16_a_log_that_has_lost_a_block_leaves_only_its_own_decisions_unanswered() {
 
 /// A number of a section of Redis's INFO.
 fn info(lua: &mut Lua, section: &str, name: &str) -> u64 {
-    let text: String = redis::cmd("INFO")
-        .arg(section)
-        .query(&mut lua.connection)
-        .expect("an answer");
+    let text: String = lua.ask(&["INFO", section]);
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let digits = line.and_then(|rest| rest.split([',', '\r']).next());
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
@@ -183,16 +161,7 @@ fn a_denial_and_a_peek_write_nothing() {
     let mut lua = Lua::start();
     for bucket in every_algorithm(60 * SECOND) {
         let ask = |lua: &mut Lua, cost, peek| {
-            let decision = Decision {
-                takes: vec![Take { bucket: 0, cost }],
-                peek,
-                receipts: Vec::new(),
-            };
-            let batch = Batch {
-                buckets: vec![bucket.clone()],
-                decisions: vec![decision],
-            };
-            lua.decide(Some(NOW_US), &batch)[0].admitted
+            lua.decide(Some(NOW_US), &one(&bucket, cost, peek))[0].admitted
         };
         let writes = |lua: &mut Lua| info(lua, "persistence", "rdb_changes_since_last_save:");
         let empty = writes(&mut lua);
@@ -217,7 +186,7 @@ fn a_give_back_far_back_in_a_log_touches_few_blocks_and_returns_nothing() {
     // Small blocks: the reach is counted in blocks.
     lua.use_blocks_of(RECORDS as usize);
     let bucket = log(1_000_000);
-    let one = batch(std::slice::from_ref(&bucket), &[&[0]]);
+    let one = one(&bucket, 1, false);
     let count = 2 * REACH * RECORDS;
     let times: Vec<u64> = (0..count).map(|n| NOW_US + n).collect();
     lua.decide_all(&times, &one);
@@ -244,7 +213,7 @@ fn a_give_back_far_back_in_a_log_touches_few_blocks_and_returns_nothing() {
 /// Three bytes for the number of blocks were enough for 302 million entries only. The state is synthetic: a log filled to
 /// this size would need 4 GB in Redis.
 #[test]
-fn s20_a_log_may_exceed_302_million_entries() {
+fn a_log_may_exceed_302_million_entries() {
     let mut lua = Lua::start();
     let bucket = log(2_000_000_000);
     let blocks = (1_u64 << 24) - 1;
@@ -274,17 +243,8 @@ fn s20_a_log_may_exceed_302_million_entries() {
         .connection
         .hset_multiple(&bucket.key, &[("h", state), ("0", first)])
         .expect("an answer");
-    let wants = |cost| Decision {
-        takes: vec![Take { bucket: 0, cost }],
-        peek: false,
-        receipts: Vec::new(),
-    };
     let ask = |lua: &mut Lua, at_us, cost| {
-        let batch = Batch {
-            buckets: vec![bucket.clone()],
-            decisions: vec![wants(cost)],
-        };
-        lua.each(at_us, &batch)[0].expect("readable")
+        lua.each(at_us, &one(&bucket, cost, false))[0].expect("readable")
     };
     let before = entries + 18;
     for n in 1..=40 {

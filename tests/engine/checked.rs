@@ -2,17 +2,15 @@
 //! admitted and shares nothing with the engine or its model.
 
 use super::lua::Lua;
-use super::mutations::BUGS;
-use super::promises::{START_US, Store, precise, spec};
+use super::made::{SECOND, START_US, is_refuted, more_cases};
+use super::mutations::with_bug;
+use super::promises::{Store, precise, spec};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory, script};
 use sluicegate_history::{
     Check, History, Kind, Limit, Record, Span, Verdict, Violation, Window, check,
 };
 use std::cell::RefCell;
-
-const SECOND: u64 = 1_000_000;
 
 /// One decision.
 #[derive(Clone, Copy, Debug)]
@@ -125,14 +123,8 @@ fn check_of(limit: usize, cost: u64) -> Check {
 
 /// Runs generated histories on a store until one is wrong.
 fn first_wrong(store: &Store, cases: u32) -> Option<Vec<Violation>> {
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 0,
-        ..Config::default()
-    };
     let (case, wrong) = (RefCell::new(0), RefCell::new(None));
-    let _ = TestRunner::new(config).run(&inputs(), |(specs, steps)| {
+    let _ = is_refuted(cases, &inputs(), |(specs, steps)| {
         *case.borrow_mut() += 1;
         let bucket = |(index, spec): (usize, _)| Bucket {
             key: format!("sg:{{checked-{}}}:{index}", case.borrow()),
@@ -152,10 +144,11 @@ fn first_wrong(store: &Store, cases: u32) -> Option<Vec<Violation>> {
 
 #[test]
 fn histories_of_both_stores_keep_the_promises() {
+    let cases = 60 * more_cases();
     let lua = RefCell::new(Lua::start());
-    assert_eq!(first_wrong(&Store::Lua(&lua), 200), None);
+    assert_eq!(first_wrong(&Store::Lua(&lua), cases), None);
     let memory = Store::Memory(RefCell::new(Memory::new()));
-    assert_eq!(first_wrong(&memory, 200), None);
+    assert_eq!(first_wrong(&memory, cases), None);
 }
 
 /// Bugs of mutations.rs that break a promise in such histories.
@@ -179,23 +172,19 @@ const DENIALS_TAKE: [(&str, &str); 2] = [
 #[test]
 fn the_checker_finds_the_scripts_bugs_that_break_a_promise() {
     let lua = RefCell::new(Lua::start());
-    let named = FOUND.map(|name| {
-        let (_, right, wrong) = BUGS.iter().find(|(bug, ..)| *bug == name).expect(name);
-        (name, vec![(*right, *wrong)])
-    });
-    let denials_take = ("a denied decision takes", DENIALS_TAKE.to_vec());
-    for (name, changes) in named.into_iter().chain([denials_take]) {
-        let mut source = script::DECIDE.to_owned();
-        for (right, wrong) in changes {
-            assert_eq!(source.matches(right).count(), 1, "`{right}`");
-            source = source.replace(right, wrong);
-        }
+    let denials_take =
+        DENIALS_TAKE
+            .iter()
+            .fold(script::DECIDE.to_owned(), |source, (right, wrong)| {
+                assert_eq!(source.matches(right).count(), 1, "`{right}`");
+                source.replace(right, wrong)
+            });
+    let named = FOUND.map(|name| (name, with_bug(name)));
+    for (name, source) in named.into_iter().chain([("a denial takes", denials_take)]) {
         lua.borrow_mut().use_script(&source);
         // Keys of another bug's histories would still be there.
-        let flush = redis::cmd("FLUSHALL");
-        let () = flush.query(&mut lua.borrow_mut().connection).expect("done");
+        lua.borrow_mut().forget_everything();
         let found = first_wrong(&Store::Lua(&lua), 500);
-        let found = found.unwrap_or_else(|| panic!("not found: {name}"));
-        println!("{name}: {}", found[0]);
+        assert!(found.is_some(), "not found: {name}");
     }
 }

@@ -19,6 +19,18 @@ pub enum Kind {
     Mixed,
 }
 
+impl Kind {
+    pub const ALL: [Self; 7] = [
+        Self::SlidingLog,
+        Self::SlidingWindow,
+        Self::LeasedWindow,
+        Self::FixedWindow,
+        Self::CalendarWindow,
+        Self::TokenBucket,
+        Self::Mixed,
+    ];
+}
+
 fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
     let algorithm = match kind {
         Kind::SlidingLog => Just(Algorithm::SlidingLog).boxed(),

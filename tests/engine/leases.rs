@@ -2,11 +2,12 @@
 //! denies is within the published bound, and every unit is accounted for.
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 use sluicegate_engine::lease::{Grant, LeaseTerms, Pool, burst_with_leases};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 use super::lease_world::{MS, Phase, SECOND, SIDECARS, START_US, Seen, TERMS, World, new_run, run};
+use super::made::for_all;
 use super::receipts::Stores;
 
 fn sliding(quota: u64, window_us: u64, precision_us: u64) -> BucketSpec {
@@ -92,19 +93,13 @@ fn worlds(kind: Kind, steps_back: bool) -> impl Strategy<Value = World> {
     )
 }
 
-/// Runs generated worlds, 25 at a time and at most 200, until together they have leased, asked the store, and met denials with
-/// units idle elsewhere. 25 are mostly enough: a run of buckets whose clock steps back was seen whose 25 had no idle unit.
+/// Runs generated worlds, 5 at a time or more, until together they have leased, asked the store, and met denials with units idle
+/// elsewhere. A run of buckets whose clock steps back was seen whose first 25 had no idle unit.
 fn run_all(worlds: impl Strategy<Value = World>) {
     let stores = std::cell::RefCell::new(Stores::start());
     let total = std::cell::RefCell::new(Seen::default());
-    for _ in 0..8 {
-        let config = Config {
-            cases: 25,
-            failure_persistence: None,
-            max_shrink_iters: 30,
-            ..Config::default()
-        };
-        let ran = TestRunner::new(config).run(&worlds, |world| {
+    for _ in 0..40 {
+        for_all(5, 30, &worlds, |world| {
             let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 run(&mut stores.borrow_mut(), &world)
             }));
@@ -112,9 +107,6 @@ fn run_all(worlds: impl Strategy<Value = World>) {
             total.borrow_mut().add(&seen);
             Ok(())
         });
-        if let Err(failure) = ran {
-            panic!("{failure}");
-        }
         if lacks(&total.borrow()).is_none() {
             break;
         }
@@ -234,18 +226,10 @@ fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
 
 fn check_last_moments(steps_back: bool) {
     let stores = std::cell::RefCell::new(Stores::start());
-    let config = Config {
-        cases: 40,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let ran = TestRunner::new(config).run(&last_moments(steps_back), |moment| {
+    for_all(10, 1_024, &last_moments(steps_back), |moment| {
         spend_in_the_last_moment(&mut stores.borrow_mut(), &moment);
         Ok(())
     });
-    if let Err(failure) = ran {
-        panic!("{failure}");
-    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The script on a real Redis, asked synchronously and one call at a time.
 
-use redis::{Connection, RedisResult};
+use redis::{Connection, FromRedisValue, RedisResult};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply, WriteBack};
 use sluicegate_engine::{Batch, Bucket, Outcome, Record, Returns};
 use std::any::Any;
@@ -202,25 +202,37 @@ impl Lua {
             .collect()
     }
 
+    /// Another command, in words.
+    pub fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let answer = redis::cmd(words[0])
+            .arg(&words[1..])
+            .query(&mut self.connection);
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
     /// Deletes all keys of its Redis.
     pub fn forget_everything(&mut self) {
-        let flushed = redis::cmd("FLUSHDB").exec(&mut self.connection);
-        flushed.expect("an empty Redis");
+        self.ask(&["FLUSHDB"])
     }
 
     pub fn reset(&mut self, key: &str) {
-        redis::cmd("UNLINK")
-            .arg(key)
-            .exec(&mut self.connection)
-            .expect("an answer");
+        self.ask(&["UNLINK", key])
     }
 
     /// Milliseconds that a key still has; -1 if it has no end, -2 if it is not there.
     pub fn ttl_ms(&mut self, key: &str) -> i64 {
-        redis::cmd("PTTL")
-            .arg(key)
-            .query(&mut self.connection)
-            .expect("an answer")
+        self.ask(&["PTTL", key])
+    }
+
+    /// Redis's own clock, in milliseconds since 1970.
+    pub fn clock_ms(&mut self) -> u64 {
+        let (seconds, us): (u64, u64) = self.ask(&["TIME"]);
+        seconds * 1_000 + us / 1_000
+    }
+
+    /// When a key ends by that clock.
+    pub fn end_ms(&mut self, key: &str) -> Option<u64> {
+        u64::try_from(self.ask::<i64>(&["PEXPIRETIME", key])).ok()
     }
 }
 

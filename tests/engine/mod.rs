@@ -7,6 +7,7 @@
 //! | `events.rs` | what may happen |
 //! | `history.rs` | the same, generated |
 //! | `lua.rs`, `own_redis.rs` | the script on a real Redis, and one that starts with it |
+//! | `made.rs` | buckets, batches and generated cases, in a word each |
 //! | `replay.rs` | one history through all three |
 //! | `agreement.rs` | generated histories, an algorithm a test |
 //! | `kept.rs` | histories that once failed |
@@ -38,6 +39,7 @@ mod lease_run;
 mod lease_world;
 mod leases;
 mod lua;
+mod made;
 mod model;
 mod model_calendar;
 mod mutations;

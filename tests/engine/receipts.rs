@@ -3,16 +3,13 @@
 use std::cell::Cell;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, Memory, Outcome, Receipt, Return, Returns,
-    Take, receipt_key, script,
+    Algorithm, Batch, Bucket, Memory, Outcome, Receipt, Return, Returns, receipt_key, script,
 };
 
 use super::lua::Lua;
+use super::made::{self, SECOND, START_US, batch, for_all};
 
-const SECOND: u64 = 1_000_000;
-const START_US: u64 = 1_790_000_000_000_000;
 const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow {
@@ -85,13 +82,9 @@ struct Limit {
 impl Limit {
     /// 10 units in 100 s and in 200 s.
     fn new(subject: &str, algorithm: Algorithm) -> Self {
-        let bucket = |window_us: u64| Bucket {
-            key: format!("sg:{{{subject}}}:l:{algorithm:?}:{window_us}").replace(' ', ""),
-            spec: BucketSpec {
-                algorithm,
-                quota: 10,
-                window_us,
-            },
+        let bucket = |window_us: u64| {
+            let key = format!("sg:{{{subject}}}:l:{algorithm:?}:{window_us}").replace(' ', "");
+            made::bucket(&key, algorithm, 10, window_us)
         };
         Self {
             subject: subject.to_owned(),
@@ -111,15 +104,9 @@ impl Limit {
             units: cost,
             lifetime_us: self.buckets.iter().map(lifetime).max().unwrap_or(0),
         });
-        let take = |bucket| Take { bucket, cost };
-        Batch {
-            buckets: self.buckets.clone(),
-            decisions: vec![Decision {
-                takes: (0..self.buckets.len()).map(take).collect(),
-                peek,
-                receipts: receipt.into_iter().collect(),
-            }],
-        }
+        let mut batch = batch(&self.buckets, cost, peek);
+        batch.decisions[0].receipts.extend(receipt);
+        batch
     }
 
     fn returns(&self, given: &[(u128, u64)]) -> Returns {
@@ -150,7 +137,7 @@ fn for_each_algorithm(check: impl Fn(&mut Stores, &Limit, u64)) {
 }
 
 #[test]
-fn s15_the_same_receipt_twice_returns_its_units_once() {
+fn the_same_receipt_twice_returns_its_units_once() {
     for_each_algorithm(|stores, limit, now| {
         // All in one microsecond, so that the time of a taking identifies nothing.
         assert!(stores.take(now, limit, 3, 1));
@@ -167,7 +154,7 @@ fn s15_the_same_receipt_twice_returns_its_units_once() {
 }
 
 #[test]
-fn s15_a_script_that_does_not_lower_the_receipt_is_detected() {
+fn a_script_that_does_not_lower_the_receipt_is_detected() {
     let right = "receipt.level = left - units";
     assert_eq!(script::DECIDE.matches(right).count(), 1);
     let mut lua = Lua::start();
@@ -182,7 +169,7 @@ fn s15_a_script_that_does_not_lower_the_receipt_is_detected() {
 }
 
 #[test]
-fn s15_a_guessed_receipt_returns_nothing() {
+fn a_guessed_receipt_returns_nothing() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 3, 1));
         assert_eq!(stores.back(now, limit, 3, 2), 0);
@@ -192,7 +179,7 @@ fn s15_a_guessed_receipt_returns_nothing() {
 }
 
 #[test]
-fn s15_a_receipt_is_invalid_for_another_key_or_limit() {
+fn a_receipt_is_invalid_for_another_key_or_limit() {
     for_each_algorithm(|stores, limit, now| {
         let mut other_key = Limit::new("other", Algorithm::FixedWindow);
         let mut other_limit = limit.clone();
@@ -209,7 +196,7 @@ fn s15_a_receipt_is_invalid_for_another_key_or_limit() {
 }
 
 #[test]
-fn s15_a_receipt_may_be_returned_in_parts() {
+fn a_receipt_may_be_returned_in_parts() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         assert_eq!(stores.back(now, limit, 0, 1), 0);
@@ -223,7 +210,7 @@ fn s15_a_receipt_may_be_returned_in_parts() {
 }
 
 #[test]
-fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
+fn parts_returned_later_are_together_what_the_whole_would_be() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         // A token bucket has drained a part of a unit by then, which is subtracted once and not twice.
@@ -236,7 +223,7 @@ fn s15_parts_returned_later_are_together_what_the_whole_would_be() {
 }
 
 #[test]
-fn s15_units_that_have_expired_are_not_returned_again() {
+fn units_that_have_expired_are_not_returned_again() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         let later = now + 201 * SECOND;
@@ -247,7 +234,7 @@ fn s15_units_that_have_expired_are_not_returned_again() {
 }
 
 #[test]
-fn s15_a_receipt_from_before_a_reset_takes_nothing_from_others() {
+fn a_receipt_from_before_a_reset_takes_nothing_from_others() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 5, 1));
         for bucket in &limit.buckets {
@@ -261,7 +248,7 @@ fn s15_a_receipt_from_before_a_reset_takes_nothing_from_others() {
 }
 
 #[test]
-fn s15_denials_and_peeks_leave_no_receipt() {
+fn denials_and_peeks_leave_no_receipt() {
     for_each_algorithm(|stores, limit, now| {
         let peek = limit.batch(5, Some(1), true);
         assert!(stores.decide(now, &peek)[0].admitted);
@@ -276,7 +263,7 @@ fn s15_denials_and_peeks_leave_no_receipt() {
 }
 
 #[test]
-fn s15_receipts_have_a_time_to_live_and_no_more_than_they_need() {
+fn receipts_have_a_time_to_live_and_no_more_than_they_need() {
     for_each_algorithm(|stores, limit, now| {
         assert!(stores.take(now, limit, 10, 1));
         let most = match limit.buckets[0].spec.algorithm {
@@ -292,7 +279,7 @@ fn s15_receipts_have_a_time_to_live_and_no_more_than_they_need() {
 }
 
 #[test]
-fn s15_concurrent_give_backs_use_a_receipt_exactly_once() {
+fn concurrent_give_backs_use_a_receipt_exactly_once() {
     let limit = Limit::new("race", Algorithm::SlidingLog);
     let mut lua = Lua::start();
     assert!(lua.decide(None, &limit.batch(8, Some(1), false))[0].admitted);
@@ -337,7 +324,7 @@ enum Step {
 }
 
 #[test]
-fn s15_receipts_of_random_histories_agree_on_both_stores() {
+fn receipts_of_random_histories_agree_on_both_stores() {
     let step = prop_oneof![
         (1u64..5).prop_map(|cost| Step::Take { cost }),
         (prop::collection::vec(0usize..6, 1..4), 1u64..6)
@@ -348,14 +335,9 @@ fn s15_receipts_of_random_histories_agree_on_both_stores() {
         algorithm,
         prop::collection::vec((step, 0u64..40 * SECOND), 1..60),
     );
-    let config = Config {
-        cases: 100,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let case = Cell::new(0);
     let stores = std::cell::RefCell::new(Stores::start());
-    let run = TestRunner::new(config).run(&history, |(algorithm, steps)| {
+    for_all(30, 1_024, &history, |(algorithm, steps)| {
         case.set(case.get() + 1);
         let mut stores = stores.borrow_mut();
         let limit = Limit::new(&format!("case-{}", case.get()), algorithm);
@@ -388,7 +370,4 @@ fn s15_receipts_of_random_histories_agree_on_both_stores() {
         }
         Ok(())
     });
-    if let Err(failure) = run {
-        panic!("{failure}");
-    }
 }

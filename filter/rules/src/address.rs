@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn f7_every_address_format_is_parsed_and_anything_else_is_unreadable() {
+    fn every_address_format_is_parsed_and_anything_else_is_unreadable() {
         let entry = |entry| {
             client(
                 &from("", &[entry]),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn f15_ipv4_clients_behind_nat64_have_keys_of_their_own() {
+    fn ipv4_clients_behind_nat64_have_keys_of_their_own() {
         let peer = |text| client(&from(text, &[]), AddressSource::Peer, Mask::default());
         assert_eq!(
             peer("[64:ff9b::c000:201]:443").as_deref(),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn f6_every_spelling_of_a_cookie_is_one_subject() {
+    fn every_spelling_of_a_cookie_is_one_subject() {
         for spelt in [
             "session=a bc",
             "session=a%20bc",
@@ -223,7 +223,7 @@ mod tests {
 
         /// Whatever an upstream decodes has the same key as what was sent, so all spellings of it have too.
         #[test]
-        fn f6_no_upstream_decoding_gives_a_second_key(text in spelling()) {
+        fn no_upstream_decoding_gives_a_second_key(text in spelling()) {
             let stripped = match &*text {
                 [b'"', inner @ .., b'"'] => inner,
                 text => text,

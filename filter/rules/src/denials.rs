@@ -229,38 +229,30 @@ mod tests {
         answered_us: 1_000,
     };
 
+    impl DenialCache {
+        /// A question for this key, alone, is answered with these verdicts by the first policy.
+        fn learns(&mut self, key: &str, verdict: Verdict<'static>) {
+            let asked = question(key, false);
+            self.learn(&rules(), &asked, version(1, 1), &[verdict], TIMES);
+        }
+
+        fn covers(&mut self, key: &str, now_us: u64) -> bool {
+            let asked = question(key, false);
+            self.covering(&rules(), &asked, now_us).is_some()
+        }
+    }
+
     const fn version(instance: u64, epoch: u64) -> PolicyVersion {
         PolicyVersion { instance, epoch }
     }
 
     #[test]
     fn a_cached_denial_is_repeated_and_reported_once() {
-        let (rules, mut denials) = (rules(), DenialCache::default());
-        denials.learn(
-            &rules,
-            &question("a", false),
-            version(1, 1),
-            &[denied(1_000)],
-            TIMES,
-        );
-        for _ in 0..3 {
-            assert!(
-                denials
-                    .covering(&rules, &question("a", false), 500_000)
-                    .is_some()
-            );
-        }
-        assert!(
-            denials
-                .covering(&rules, &question("b", false), 500_000)
-                .is_none()
-        );
-        assert!(
-            denials
-                .covering(&rules, &question("a", false), 1_000_001)
-                .is_none(),
-            "it has ended"
-        );
+        let mut denials = DenialCache::default();
+        denials.learns("a", denied(1_000));
+        assert!((0..3).all(|_| denials.covers("a", 500_000)));
+        assert!(!denials.covers("b", 500_000));
+        assert!(!denials.covers("a", 1_000_001), "it has ended");
         let report = denials.report();
         assert_eq!(
             report,
@@ -282,28 +274,14 @@ mod tests {
         let (rules, mut denials) = (rules(), DenialCache::default());
         let mut other = question("b", true);
         other.checks.clear();
-        denials.learn(
-            &rules,
-            &question("a", false),
-            version(1, 1),
-            &[denied(1_000)],
-            TIMES,
-        );
+        denials.learns("a", denied(1_000));
         assert!(denials.covering(&rules, &other, 2_000).is_none());
         let both = question("b", true);
-        denials.learn(
-            &rules,
-            &both,
-            version(1, 1),
-            &[denied(1_000), denied(1_000)],
-            TIMES,
-        );
+        let verdicts = [denied(1_000), denied(1_000)];
+        denials.learn(&rules, &both, version(1, 1), &verdicts, TIMES);
         assert_eq!(denials.covering(&rules, &both, 2_000).unwrap().len(), 2);
-        let shadows: Vec<_> = denials
-            .report()
-            .into_iter()
-            .map(|denied| denied.shadow)
-            .collect();
+        let report = denials.report().into_iter();
+        let shadows: Vec<_> = report.map(|denied| denied.shadow).collect();
         assert_eq!(shadows, [Some("trial".into()), None]);
     }
 
@@ -366,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn f15_another_instance_is_another_policy_even_with_the_same_epoch() {
+    fn another_instance_is_another_policy_even_with_the_same_epoch() {
         for epoch in [1, 3] {
             let (before, after) = (version(8, epoch), version(3, 1));
             assert_eq!(held(&[(before, 1), (after, 2_000)]), [false, true]);
@@ -377,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn f15_a_sidecar_without_an_instance_number_is_compared_by_epoch() {
+    fn a_sidecar_without_an_instance_number_is_compared_by_epoch() {
         let (first, third) = (version(0, 1), version(0, 3));
         assert_eq!(held(&[(first, 1), (third, 1)]), [false, true]);
         assert_eq!(held(&[(third, 1), (first, 1)]), [true, false], "late");
@@ -385,9 +363,8 @@ mod tests {
     }
 
     #[test]
-    fn f15_a_denial_counts_under_the_configured_limit_and_one_for_an_unknown_check_is_not_cached() {
-        let (rules, mut denials) = (rules(), DenialCache::default());
-        let asked = question("a", false);
+    fn a_denial_counts_under_the_configured_limit_and_one_for_an_unknown_check_is_not_cached() {
+        let mut denials = DenialCache::default();
         let answered = |check, limit: &'static str| {
             let Verdict::Denied(limit_status) = denied(u64::MAX) else {
                 panic!("a denial")
@@ -399,11 +376,11 @@ mod tests {
                 ..limit_status
             })
         };
-        denials.learn(&rules, &asked, version(1, 1), &[answered(1, "l")], TIMES);
-        assert!(denials.covering(&rules, &asked, 2_000).is_none());
-        denials.learn(&rules, &asked, version(1, 1), &[answered(0, "<b>")], TIMES);
-        assert!(denials.covering(&rules, &asked, 60_000_000).is_some());
+        denials.learns("a", answered(1, "l"));
+        assert!(!denials.covers("a", 2_000));
+        denials.learns("a", answered(0, "<b>"));
+        assert!(denials.covers("a", 60_000_000));
         assert_eq!(denials.report()[0].limit, "l");
-        assert!(denials.covering(&rules, &asked, 60_000_001).is_none());
+        assert!(!denials.covers("a", 60_000_001));
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn f6_every_spelling_of_the_auth_scheme_is_one_subject() {
+    fn every_spelling_of_the_auth_scheme_is_one_subject() {
         for name in ["authorization", "proxy-authorization"] {
             for value in ["Bearer T", "bearer T", "BEARER   T", "Bearer \tT"] {
                 assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn f20_a_header_that_wsgi_treats_as_the_same_counts_as_another_value() {
+    fn a_header_that_wsgi_treats_as_the_same_counts_as_another_value() {
         for (headers, expected) in [
             (&[("x-a", "1")][..], Some("1")),
             (&[("x_a", "1")][..], Some("400")),

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn f12_200_alternating_requests_write_a_handful_of_lines() {
+    fn two_hundred_alternating_requests_write_a_handful_of_lines() {
         let mut log = OutageLog::default();
         let lines = alternating(&mut log, 200, 10_000);
         assert_eq!(lines.len(), 2, "{lines:#?}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn f12_log_lines_account_for_every_missing_verdict() {
+    fn log_lines_account_for_every_missing_verdict() {
         let mut log = OutageLog::default();
         let mut accounted = 0;
         let mut count = |line: Option<String>| {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn f12_recovery_is_logged_once_and_only_after_ten_seconds() {
+    fn recovery_is_logged_once_and_only_after_ten_seconds() {
         let mut log = OutageLog::default();
         assert!(log.note(0, None).is_none(), "there was no outage");
         assert!(log.note(SECOND, Some(&VerdictError::Full)).is_some());

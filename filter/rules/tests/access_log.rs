@@ -1,19 +1,11 @@
 //! Response code details for requests that were refused or let through unmetered: rule, limit, reason.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
+use crate::support::answered::{answer, answered, reply, rule, verdict};
+use crate::support::{get, question, rules};
 use sluicegate_rules::{Conclusion, DETAILS_PREFIX, Evaluation, VerdictError, callout_outcome};
-use support::answered::{answer, answered, reply, rule, verdict};
-use support::{get, question, rules};
 
 #[test]
-fn f15_a_denial_names_rule_and_limit_for_the_access_log() {
+fn a_denial_names_rule_and_limit_for_the_access_log() {
     let all = rules(
         r#"{"name":"first","checks":[{"limit":"a","key":[{"constant":"c"}]}],"when_unavailable":"allow"},
         {"name":"second","checks":[{"limit":"a","key":[{"constant":"c"}]},{"limit":"b.c","key":[{"constant":"c"}]}],
@@ -34,7 +26,7 @@ fn f15_a_denial_names_rule_and_limit_for_the_access_log() {
 }
 
 #[test]
-fn f15_other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() {
+fn other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() {
     let check = |limit: &str| format!(r#"{{"limit":"{limit}","key":[{{"constant":"c"}}]}}"#);
     let rule = |name: &str, checks: &[String], unavailable: &str| {
         format!(
@@ -118,7 +110,7 @@ fn a_rule_is_named_only_if_its_own_when_unavailable_decided() {
 }
 
 #[test]
-fn f15_a_missing_or_ambiguous_component_is_refused_with_rule_and_limit_in_the_details() {
+fn a_missing_or_ambiguous_component_is_refused_with_rule_and_limit_in_the_details() {
     let rules = rules(
         r#"{"name":"r","checks":[{"limit":"l","key":[{"header":"x-key"}],"when_missing":"deny"}],"when_unavailable":"allow"}"#,
     );
@@ -135,7 +127,7 @@ fn f15_a_missing_or_ambiguous_component_is_refused_with_rule_and_limit_in_the_de
 }
 
 #[test]
-fn f11_envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
+fn envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
     for (status, outcome, counter, message) in [
         (Some("200"), Ok(()), "", ""),
         (

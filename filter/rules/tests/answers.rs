@@ -1,24 +1,24 @@
 //! How the sidecar's answer, or its absence, affects a waiting request.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
+use crate::support::answered::{answer, answered, reply, rule, verdict};
+use crate::support::{get, question, request, rules};
 use sluicegate_rules::{Conclusion, HeaderFields, Reply, Taken};
-use support::answered::{answer, answered, reply, rule, verdict};
-use support::{get, question, request, rules};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
 
+/// The conclusion for a request with a rule that says this more, and the counters that it increments.
+fn outcome(more: &str, verdicts: &str) -> (Conclusion, Vec<String>) {
+    let rules = rule(more);
+    let question = question(&rules, &get("/", &[]));
+    answered(&rules, &question, &answer(&[verdicts.to_owned()]))
+}
+
+const ALLOW: &str = r#","when_unavailable":"allow""#;
+const DENY: &str = r#","when_unavailable":"deny""#;
+
 #[test]
 fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
-    let rules = rule(r#","when_unavailable":"allow""#);
-    let question = question(&rules, &get("/", &[]));
-    let (conclusion, counted) = answered(&rules, &question, &answer(&[verdict("denied")]));
+    let (conclusion, counted) = outcome(ALLOW, &verdict("denied"));
     let reply = reply(conclusion);
     assert_eq!((reply.status, reply.grpc_status), (429, 8));
     for (name, value) in [
@@ -52,11 +52,10 @@ fn a_rule_sets_the_headers_and_the_body_of_its_replies() {
         ("legacy", false, true),
         ("both", true, true),
     ] {
-        let rules = rule(&format!(
-            r#","when_unavailable":"allow","reply":{{"headers":"{style}","body":"<h1>Slow down</h1>","content_type":"text/html"}}"#
-        ));
-        let question = question(&rules, &get("/", &[]));
-        let (conclusion, _) = answered(&rules, &question, &answer(&[verdict("denied")]));
+        let more = format!(
+            r#"{ALLOW},"reply":{{"headers":"{style}","body":"<h1>Slow down</h1>","content_type":"text/html"}}"#
+        );
+        let (conclusion, _) = outcome(&more, &verdict("denied"));
         let reply = reply(conclusion);
         assert_eq!(reply.headers.get("ratelimit").is_some(), draft, "{style}");
         assert_eq!(
@@ -77,9 +76,8 @@ fn admitted_responses_have_limit_headers_if_the_rule_asks_for_them() {
         (r#"{"on_admitted":true}"#, 5),
         (r#"{"on_admitted":true,"headers":"draft"}"#, 2),
     ] {
-        let rules = rule(&format!(r#","when_unavailable":"allow","reply":{reply}"#));
-        let question = question(&rules, &get("/", &[]));
-        let (conclusion, counted) = answered(&rules, &question, &answer(&[verdict("admitted")]));
+        let more = format!(r#"{ALLOW},"reply":{reply}"#);
+        let (conclusion, counted) = outcome(&more, &verdict("admitted"));
         let Conclusion::Continue(headers) = conclusion else {
             panic!("{conclusion:?}")
         };
@@ -113,7 +111,7 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
     ] {
         let request = get("/", &[("content-type", content_type.as_bytes())]);
         assert_eq!(
-            support::question(&rules, &request).grpc,
+            crate::support::question(&rules, &request).grpc,
             grpc,
             "{content_type}"
         );
@@ -122,11 +120,8 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
 
 #[test]
 fn a_cost_over_the_limit_is_a_client_error_without_retry_after() {
-    let rules = rule(r#","when_unavailable":"allow""#);
-    let question = question(&rules, &get("/", &[]));
-    let body =
-        answer(&[r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#.to_owned()]);
-    let (conclusion, counted) = answered(&rules, &question, &body);
+    let over = r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#;
+    let (conclusion, counted) = outcome(ALLOW, over);
     let reply = reply(conclusion);
     assert_eq!(reply.status, 422);
     assert_eq!(reply.headers.get("retry-after"), None);
@@ -135,39 +130,23 @@ fn a_cost_over_the_limit_is_a_client_error_without_retry_after() {
 
 #[test]
 fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
-    let bodies = [
-        ("", "error_body"),
-        ("{", "error_body"),
-        ("null", "error_body"),
-        (r#"{"epoch":1}"#, "error_body"),
-        (r#"{"epoch":1,"verdicts":[]}"#, "error_body"),
-        (
-            r#"{"epoch":1,"verdicts":[{"outcome":"unavailable"},{"outcome":"unavailable"}]}"#,
-            "error_body",
-        ),
-        (
-            r#"{"epoch":1,"verdicts":[{"outcome":"maybe"}]}"#,
-            "error_body",
-        ),
-        (
-            r#"{"epoch":1,"verdicts":[{"outcome":"unavailable"}]}"#,
-            "error_store",
-        ),
-        (
-            r#"{"epoch":1,"verdicts":[{"outcome":"error","code":"unknown_limit","message":"m"}]}"#,
-            "error_decision",
-        ),
-        (
-            r#"{"epoch":1,"verdicts":[{"outcome":"error","code":"new","message":"m"}]}"#,
-            "error_decision",
-        ),
-    ];
+    let bodies = r#"
+        error_body | 
+        error_body | {
+        error_body | null
+        error_body | {"epoch":1}
+        error_body | {"epoch":1,"verdicts":[]}
+        error_body | {"epoch":1,"verdicts":[{"outcome":"unavailable"},{"outcome":"unavailable"}]}
+        error_body | {"epoch":1,"verdicts":[{"outcome":"maybe"}]}
+        error_store | {"epoch":1,"verdicts":[{"outcome":"unavailable"}]}
+        error_decision | {"epoch":1,"verdicts":[{"outcome":"error","code":"unknown_limit","message":"m"}]}
+        error_decision | {"epoch":1,"verdicts":[{"outcome":"error","code":"new","message":"m"}]}
+    "#;
+    let rows = bodies.lines().filter_map(|row| row.split_once('|'));
+    let rows = rows.map(|(kind, body)| (body.trim(), kind.trim()));
     let elsewhere = answer(&[verdict("denied").replace(r#""check":0"#, r#""check":7"#)]);
-    for (body, kind) in bodies
-        .into_iter()
-        .chain([(elsewhere.as_str(), "error_body")])
-    {
-        let allow = rule(r#","when_unavailable":"allow""#);
+    for (body, kind) in rows.chain([(elsewhere.as_str(), "error_body")]) {
+        let allow = rule(ALLOW);
         let (conclusion, counted) = answered(&allow, &question(&allow, &get("/", &[])), body);
         let reason = kind.strip_prefix("error_").unwrap();
         let why = format!("{{rule=r,reason={reason}}}");
@@ -175,7 +154,7 @@ fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
         assert_eq!(conclusion, unmetered, "{body}");
         let of_rule = "rule=.=r;.;rule_unavailable_allowed";
         assert_eq!(counted, [kind, "unavailable_allowed", of_rule], "{body}");
-        let deny = rule(r#","when_unavailable":"deny""#);
+        let deny = rule(DENY);
         let (conclusion, counted) = answered(&deny, &question(&deny, &get("/", &[])), body);
         let reply = reply(conclusion);
         assert_eq!(reply.status, 503, "{body}");
@@ -187,16 +166,12 @@ fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
 
 #[test]
 fn when_store_is_down_overrides_when_unavailable() {
-    let body = |then: &str| answer(&[format!(r#"{{"outcome":"unavailable","then":"{then}"}}"#)]);
-    let allow = rule(r#","when_unavailable":"allow""#);
-    let asked = question(&allow, &get("/", &[]));
-    let (conclusion, counted) = answered(&allow, &asked, &body("deny"));
+    let then = |then: &str| format!(r#"{{"outcome":"unavailable","then":"{then}"}}"#);
+    let (conclusion, counted) = outcome(ALLOW, &then("deny"));
     assert_eq!(reply(conclusion).status, 503);
     let of_rule = "rule=.=r;.;rule_unavailable_denied";
     assert_eq!(counted, ["error_store", "unavailable_denied", of_rule]);
-    let deny = rule(r#","when_unavailable":"deny""#);
-    let asked = question(&deny, &get("/", &[]));
-    let (conclusion, _) = answered(&deny, &asked, &body("allow"));
+    let (conclusion, _) = outcome(DENY, &then("allow"));
     assert!(matches!(conclusion, Conclusion::Unmetered(_)));
 }
 
@@ -265,7 +240,7 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
 
 /// The reply to a denied client.
 fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Reply {
-    let rules = rule(r#","when_unavailable":"allow""#);
+    let rules = rule(ALLOW);
     let headers: &[(&str, &[u8])] = if grpc { &[GRPC] } else { &[] };
     let question = question(&rules, &request("POST", "/a.B/C", headers));
     let verdict = verdict("denied")
@@ -276,7 +251,7 @@ fn denied(retry_after_ms: u64, reset_ms: u64, window_ms: u64, grpc: bool) -> Rep
 }
 
 #[test]
-fn f10_t_of_a_denial_equals_retry_after() {
+fn t_of_a_denial_equals_retry_after() {
     // A `sliding_log` that is full for a minute, and whose oldest entry expires in a second.
     let reply = denied(1_000, 60_000, 60_000, false);
     let header = |name| reply.headers.get(name).unwrap();
@@ -292,11 +267,9 @@ fn f10_t_of_a_denial_equals_retry_after() {
 }
 
 #[test]
-fn f10_t_of_an_admission_is_the_time_until_the_quota_is_full() {
-    let rules = rule(r#","when_unavailable":"allow","reply":{"on_admitted":true}"#);
-    let question = question(&rules, &get("/", &[]));
-    let admitted = verdict("admitted").replace("1001", "0");
-    let (conclusion, _) = answered(&rules, &question, &answer(&[admitted]));
+fn t_of_an_admission_is_the_time_until_the_quota_is_full() {
+    let more = format!(r#"{ALLOW},"reply":{{"on_admitted":true}}"#);
+    let (conclusion, _) = outcome(&more, &verdict("admitted").replace("1001", "0"));
     let Conclusion::Continue(headers) = conclusion else {
         panic!("{conclusion:?}")
     };
@@ -305,7 +278,7 @@ fn f10_t_of_an_admission_is_the_time_until_the_quota_is_full() {
 }
 
 #[test]
-fn f20_each_window_of_a_limit_has_its_own_policy_name() {
+fn each_window_of_a_limit_has_its_own_policy_name() {
     for (window_ms, name, w) in [
         (60_000, "\"per-key/60s\"", ";w=60"),
         (3_600_000, "\"per-key/3600s\"", ";w=3600"),
@@ -319,7 +292,7 @@ fn f20_each_window_of_a_limit_has_its_own_policy_name() {
 }
 
 #[test]
-fn f20_only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
+fn only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
     let pushback = "grpc-retry-pushback-ms";
     assert_eq!(
         denied(1_001, 60_000, 60_000, true).headers.get(pushback),
@@ -329,7 +302,7 @@ fn f20_only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
         denied(1_001, 60_000, 60_000, false).headers.get(pushback),
         None
     );
-    let rules = rule(r#","when_unavailable":"deny""#);
+    let rules = rule(DENY);
     let question = question(&rules, &request("POST", "/a.B/C", &[GRPC]));
     let over = r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#;
     for other in [over, r#"{"outcome":"unavailable"}"#] {

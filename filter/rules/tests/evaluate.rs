@@ -1,15 +1,7 @@
 //! From a configuration and a request to the checks of its question.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
+use crate::support::{FakeRequest, asked, get, request, rules, spelt};
 use sluicegate_rules::{Conclusion, Evaluation, WhenUnavailable};
-use support::{FakeRequest, asked, get, request, rules, spelt};
 
 const SEARCH: &str = r#"{"name":"search","match":{"path_prefix":"/search","methods":["GET"]},
     "checks":[{"limit":"per-key","key":[{"header":"X-Api-Key","plain":true},{"path":true}],"cost":5}],
@@ -136,7 +128,7 @@ fn a_shadow_rule_makes_its_own_decision_under_its_own_key_and_refuses_nobody() {
 }
 
 #[test]
-fn f5_a_request_with_too_many_checks_gets_no_verdict_and_no_callout() {
+fn a_request_with_too_many_checks_gets_no_verdict_and_no_callout() {
     // Each rule matches by a pattern that the validation cannot analyze.
     let eight: Vec<_> = (0..8)
         .map(|n| format!(r#"{{"limit":"l{n}","key":[{{"constant":"c"}}]}}"#))

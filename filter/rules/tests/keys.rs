@@ -1,17 +1,9 @@
 //! Key components, the choice of the limit, and costs.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
-use support::{asked, checking, get, request, rules};
+use crate::support::{FakeRequest, asked, checking, get, question, request, rules};
 
 /// The key of one check with these components.
-fn key(components: &str, request: &support::FakeRequest) -> String {
+fn key(components: &str, request: &FakeRequest) -> String {
     let check = format!(r#"{{"limit":"l","key":[{components}],"when_missing":"deny"}}"#);
     match asked(&checking(&check), request).as_slice() {
         [asked] => asked
@@ -165,9 +157,9 @@ fn a_tier_is_chosen_by_a_component_and_unknown_values_get_the_default() {
     assert_eq!(asked(&rules, &get("/", both)), ["400"]);
 }
 
-fn cost(cost: &str, request: &support::FakeRequest) -> u64 {
+fn cost(cost: &str, request: &FakeRequest) -> u64 {
     let check = format!(r#"{{"limit":"l","key":[{{"constant":"c"}}],"cost":{cost}}}"#);
-    support::question(&checking(&check), request).checks[0].cost
+    question(&checking(&check), request).checks[0].cost
 }
 
 #[test]
@@ -214,7 +206,7 @@ fn a_trusted_header_sets_the_cost_within_max() {
 }
 
 #[test]
-fn f20_a_header_name_that_wsgi_folds_counts_as_another_value() {
+fn a_header_name_that_wsgi_folds_counts_as_another_value() {
     let tiers =
         r#"{"limit":{"by":{"header":"x-plan"},"map":{"default":"l"}},"key":[{"constant":"c"}]}"#;
     let cost = r#"{"limit":"l","key":[{"constant":"c"}],"cost":{"header":"x-cost","max":9,"trusted":true}}"#;
@@ -240,7 +232,7 @@ fn f20_a_header_name_that_wsgi_folds_counts_as_another_value() {
 }
 
 #[test]
-fn f7_an_unreadable_component_is_refused_whatever_when_missing_says() {
+fn an_unreadable_component_is_refused_whatever_when_missing_says() {
     let lying = get("/", &[("x-forwarded-for", b"nonsense")]).with("metadata", b"\xff");
     let absent = get("/", &[]);
     for component in [
@@ -289,7 +281,7 @@ fn f7_an_unreadable_component_is_refused_whatever_when_missing_says() {
 }
 
 #[test]
-fn f15_claims_and_attributes_of_different_names_are_different_subjects() {
+fn claims_and_attributes_of_different_names_are_different_subjects() {
     let claims = serde_json::json!({ "sub": 7, "sub:number": "7" });
     let request = get("/", &[])
         .with("metadata", &sluicegate_rules::metadata("p", &claims))
@@ -309,4 +301,23 @@ fn f15_claims_and_attributes_of_different_names_are_different_subjects() {
     }
     let named = r#"{"jwt":{"payload":"p","claim":"sub:number"},"plain":true}"#;
     assert_eq!(key(named, &request), "@jwt/p/sub%3Anumber=7");
+}
+
+/// `make fuzz` looks for others.
+#[test]
+fn values_that_look_like_an_encoding_have_keys_of_their_own() {
+    let values = ["k=v", "k;k=v", "%3B", ";", "#", "%", "v", "@missing/h0=v"];
+    let mut keys = std::collections::BTreeSet::new();
+    for plain in [true, false] {
+        let component = |n| format!(r#"{{"header":"h{n}","plain":{plain}}}"#);
+        for one in values {
+            let alone = get("/", &[("h0", one.as_bytes())]);
+            assert!(keys.insert(key(&component(0), &alone)), "{one}");
+            for other in values {
+                let both = get("/", &[("h0", one.as_bytes()), ("h1", other.as_bytes())]);
+                let components = [component(0), component(1)].join(",");
+                assert!(keys.insert(key(&components, &both)), "{one} {other}");
+            }
+        }
+    }
 }

@@ -1,18 +1,10 @@
 //! Which requests a rule applies to.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
+use crate::support::{FakeRequest, asked, get, matching, request};
 use sluicegate_rules::parse;
-use support::{asked, get, matching, request};
 
 /// Whether a rule with this `match` applies to a request.
-fn is_for(matcher: &str, request: &support::FakeRequest) -> bool {
+fn is_for(matcher: &str, request: &FakeRequest) -> bool {
     !asked(&matching(matcher), request).is_empty()
 }
 
@@ -229,9 +221,9 @@ fn bytes_that_are_not_utf8_are_matched_like_others() {
         r#"{"headers":[{"name":"x","prefix":"a"}]}"#,
         &request
     ));
-    let request = support::FakeRequest {
+    let request = FakeRequest {
         headers: [(":path", &b"/a%ff/\xff"[..])].into_iter().collect(),
-        ..support::FakeRequest::default()
+        ..FakeRequest::default()
     };
     assert!(is_for(r#"{"path_template":"/{a}/{b}"}"#, &request));
 }

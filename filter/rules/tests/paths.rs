@@ -1,16 +1,8 @@
 //! Attacks through a request's target that worked once, each with the number of its finding, and ordinary paths that
 //! must keep working. `upstreams/` tests the general case.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
+use crate::support::{FakeRequest, asked, checking, get, matching, request, rules};
 use sluicegate_rules::{Evaluation, Rules, parse};
-use support::{asked, checking, get, matching, request, rules};
 
 fn of_template(template: &str, key: &str) -> Rules {
     rules(&format!(
@@ -176,7 +168,7 @@ fn a_rule_stops_another_only_where_both_match() {
     assert_eq!(asked(&list, &get("/public/x", &[])), [lenient]);
 }
 
-fn status(rules: &Rules, request: &support::FakeRequest) -> u32 {
+fn status(rules: &Rules, request: &FakeRequest) -> u32 {
     match rules.evaluate(request, &mut |_| {}) {
         Evaluation::Refuse(reply) => {
             let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();

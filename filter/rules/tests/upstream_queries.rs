@@ -1,19 +1,11 @@
 //! However an upstream parses a query, a key from one of its parameters agrees with the upstream, or the request is
 //! refused. Tested with hostile queries on small models, each after the source that it names. `upstreams/` does the
 //! same for paths.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
-mod support;
-
+use crate::support::{asked, get};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use sluicegate_rules::{Rules, parse};
-use support::{asked, get};
 
 /// A name for `upstream_paths` and the values of the parameter `a`.
 type Model = (&'static str, fn(&str) -> Vec<String>);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn f15_a_hold_is_clamped_and_neither_limit_text_nor_receipt_is_held() {
+    fn a_hold_is_clamped_and_neither_limit_text_nor_receipt_is_held() {
         const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3_600_000;
         for hold_ms in [TEN_YEARS_MS, u64::MAX] {
             let mut certificates = Certificates::new(10);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn s16_a_key_names_the_version_of_its_layout() {
+    fn a_key_names_the_version_of_its_layout() {
         let key = bucket_key("s", "l", &log(1_000));
         assert_eq!(key, "sg:{s}:l:log1:1ms");
     }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn s27_of_equal_waits_the_tightest_window_is_told_wherever_it_is_listed() {
+    fn of_equal_waits_the_tightest_window_is_told_wherever_it_is_listed() {
         let of = |quota| move |look: Look| Look { quota, ..look };
         let (wide, tight) = (of(7)(look(5, 3, 8)), of(11)(look(5, 0, 8)));
         assert_eq!(outcome(&[wide, tight], 0).decided_by, 1, "least remaining");

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn s18_a_list_that_is_too_long_is_counted_and_not_kept() {
+    fn a_list_that_is_too_long_is_counted_and_not_kept() {
         let zeros = |count| format!("[{}]", vec!["0"; count].join(","));
         for (count, whole) in [(0, true), (1_024, true), (1_025, false), (500_000, false)] {
             match read::<u8>(&zeros(count)) {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn s18_a_megabyte_of_zeros_has_one_problem_and_not_one_for_each_entry() {
+    fn a_megabyte_of_zeros_has_one_problem_and_not_one_for_each_entry() {
         let zeros = |field: &str| {
             let list = vec!["0"; MAX_BODY_BYTES / 2 - 20].join(",");
             format!("{{\"{field}\":[{list}]}}")

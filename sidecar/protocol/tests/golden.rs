@@ -25,7 +25,7 @@ fn an_answer_is_read_and_written_again_unchanged() {
 }
 
 #[test]
-fn f15_an_older_sidecar_does_not_name_its_instance() {
+fn an_older_sidecar_does_not_name_its_instance() {
     let older = ANSWER.replace("\"instance\":5629499534213120,", "");
     assert_ne!(older, ANSWER);
     let answer: Answer<'_> = serde_json::from_str(&older).unwrap();
@@ -48,137 +48,78 @@ fn a_bad_decision_has_its_own_error_and_does_not_spoil_the_others() {
     let good = r#"{"checks":[{"limit":"a","key":"k"}]}"#;
     let many = vec![r#"{"limit":"a","key":"k"}"#; 33].join(",");
     let long = "k".repeat(513);
-    let cases = [
-        (
-            r#"{"checks":[{"limit":"a","key":"k","cots":5}]}"#.to_owned(),
-            Code::MalformedEntry,
-            "cots",
-        ),
-        (
-            r#"{"checks":[{"limit":"a","key":"k","cost":-1}]}"#.to_owned(),
-            Code::MalformedEntry,
-            "-1",
-        ),
-        (
-            r#"{"checks":[{"limit":"a","key":"k","cost":1.5}]}"#.to_owned(),
-            Code::MalformedEntry,
-            "1.5",
-        ),
-        (
-            r#"{"checks":[{"limit":"a","key":"k","quota":1.5}]}"#.to_owned(),
-            Code::MalformedEntry,
-            "not an integer",
-        ),
-        (
-            r#"{"checks":[{"limit":"a"}]}"#.to_owned(),
-            Code::MalformedEntry,
-            "key",
-        ),
-        (
-            r#""nonsense""#.to_owned(),
-            Code::MalformedEntry,
-            "not an object",
-        ),
-        (r#"{"checks":[]}"#.to_owned(), Code::NoChecks, "checks"),
-        (
-            format!(r#"{{"checks":[{many}]}}"#),
-            Code::TooManyChecks,
-            "33",
-        ),
-        (
-            r#"{"checks":[{"limit":"a","key":""}]}"#.to_owned(),
-            Code::EmptyKey,
-            "checks[0].key",
-        ),
-        (
-            format!(r#"{{"checks":[{{"limit":"a","key":"{long}"}}]}}"#),
-            Code::KeyTooLong,
-            "513",
-        ),
-    ];
-    for (bad, code, named) in cases {
+    let table = r#"
+        malformed_entry | cots | {"checks":[{"limit":"a","key":"k","cots":5}]}
+        malformed_entry | -1 | {"checks":[{"limit":"a","key":"k","cost":-1}]}
+        malformed_entry | 1.5 | {"checks":[{"limit":"a","key":"k","cost":1.5}]}
+        malformed_entry | not an integer | {"checks":[{"limit":"a","key":"k","quota":1.5}]}
+        malformed_entry | key | {"checks":[{"limit":"a"}]}
+        malformed_entry | not an object | "nonsense"
+        no_checks | checks | {"checks":[]}
+        too_many_checks | 33 | {"checks":[MANY]}
+        empty_key | checks[0].key | {"checks":[{"limit":"a","key":""}]}
+        key_too_long | 513 | {"checks":[{"limit":"a","key":"LONG"}]}
+    "#;
+    for [code, named, bad] in rows(table) {
+        let bad = bad.replace("MANY", &many).replace("LONG", &long);
         let body = format!(r#"{{"decisions":[{good},{bad},{good}]}}"#);
         let read = read_decisions(body.as_bytes()).unwrap().decisions;
         assert!(read[0].is_ok() && read[2].is_ok(), "{bad}");
         let problem = read[1].as_ref().unwrap_err();
-        assert_eq!(problem.code, code, "{bad}");
+        assert_eq!(problem.code.as_str(), code, "{bad}");
         assert!(problem.message.contains(named), "{bad}: {problem}");
     }
+}
+
+/// The rows of a table: its cells, without the space around them.
+fn rows<const CELLS: usize>(table: &str) -> impl Iterator<Item = [&str; CELLS]> {
+    let rows = table.lines().filter(|row| !row.trim().is_empty());
+    rows.map(|row| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        <[&str; CELLS]>::try_from(cells).unwrap_or_else(|cells| panic!("{cells:?}"))
+    })
 }
 
 /// The sidecar's own reading; without the feature the field is not known.
 #[cfg(feature = "field-paths")]
 #[test]
-fn f20_a_type_error_names_the_field_and_shows_no_key() {
+fn a_type_error_names_the_field_and_shows_no_key() {
     let good = r#"{"limit":"a","key":"k"}"#;
-    for (check, expected) in [
-        (
-            r#"{"limit":"a","key":"k","cost":-1}"#,
-            "`decisions[1].checks[1].cost`: -1 is not an integer of at least 0",
-        ),
-        (
-            r#"{"limit":"a","key":"k","cost":1.5}"#,
-            "`decisions[1].checks[1].cost`: 1.5 is not an integer of at least 0",
-        ),
-        (
-            r#"{"limit":"a","key":"k","cost":"secret"}"#,
-            "`decisions[1].checks[1].cost`: a string is not an integer of at least 0",
-        ),
-        (
-            r#"{"limit":"a","key":4711}"#,
-            "`decisions[1].checks[1].key`: a number is not a string",
-        ),
-        (
-            r#"{"limit":null,"key":"k"}"#,
-            "`decisions[1].checks[1].limit`: null is not a string",
-        ),
-        (
-            r#"{"limit":"a"}"#,
-            "`decisions[1].checks[1]`: missing field `key`",
-        ),
-        (
-            r#""secret""#,
-            "`decisions[1].checks[1]`: a string is not an object",
-        ),
-        (
-            r#"{"limit":"a","key":"k","cots":1}"#,
-            "`decisions[1].checks[1].cots`: unknown field `cots`, expected one of `limit`, `key`, `cost`, `quota`",
-        ),
-    ] {
+    let table = r#"
+        {"limit":"a","key":"k","cost":-1} | `decisions[1].checks[1].cost`: -1 is not an integer of at least 0
+        {"limit":"a","key":"k","cost":1.5} | `decisions[1].checks[1].cost`: 1.5 is not an integer of at least 0
+        {"limit":"a","key":"k","cost":"secret"} | `decisions[1].checks[1].cost`: a string is not an integer of at least 0
+        {"limit":"a","key":4711} | `decisions[1].checks[1].key`: a number is not a string
+        {"limit":null,"key":"k"} | `decisions[1].checks[1].limit`: null is not a string
+        {"limit":"a"} | `decisions[1].checks[1]`: missing field `key`
+        "secret" | `decisions[1].checks[1]`: a string is not an object
+        {"limit":"a","key":"k","cots":1} | `decisions[1].checks[1].cots`: unknown field `cots`, expected one of `limit`, `key`, `cost`, `quota`
+    "#;
+    for [check, expected] in rows(table) {
         let body =
             format!(r#"{{"decisions":[{{"checks":[{good}]}},{{"checks":[{good},{check}]}}]}}"#);
         let read = read_decisions(body.as_bytes()).unwrap().decisions;
         let problem = read[1].as_ref().unwrap_err();
         assert_eq!(problem.message, expected, "{check}");
     }
-    for (body, expected) in [
-        (
-            r#"{"decisions":[{"checks":7}]}"#,
-            "`decisions[0].checks`: 7 is not a list",
-        ),
-        (
-            r#"{"decisions":["secret"]}"#,
-            "`decisions[0]`: a string is not an object",
-        ),
-        (
-            r#"{"decisions":[{"checks":[],"peek":"secret"}]}"#,
-            "`decisions[0].peek`: a string is not `true` or `false`",
-        ),
-    ] {
+    let table = r#"
+        {"decisions":[{"checks":7}]} | `decisions[0].checks`: 7 is not a list
+        {"decisions":["secret"]} | `decisions[0]`: a string is not an object
+        {"decisions":[{"checks":[],"peek":"secret"}]} | `decisions[0].peek`: a string is not `true` or `false`
+    "#;
+    for [body, expected] in rows(table) {
         let read = read_decisions(body.as_bytes()).unwrap().decisions;
         assert_eq!(read[0].as_ref().unwrap_err().message, expected);
     }
-    for (body, expected) in [
-        (
-            r#"{"decisions":[],"denied":[{"limit":"a","count":-1}]}"#,
-            "`denied[0].count`: -1 is not an integer of at least 0",
-        ),
-        (r#"{"decisions":7}"#, "`decisions`: 7 is not a list"),
-        (r#"[]"#, "a list is not an object"),
-        (r#""secret""#, "a string is not an object"),
-        (r#"{"decisions":[]"#, "at line 1 column 15"),
-        (r#"{"decisions":[]} x"#, "at line 1 column 18"),
-    ] {
+    let table = r#"
+        {"decisions":[],"denied":[{"limit":"a","count":-1}]} | `denied[0].count`: -1 is not an integer of at least 0
+        {"decisions":7} | `decisions`: 7 is not a list
+        [] | a list is not an object
+        "secret" | a string is not an object
+        {"decisions":[] | at line 1 column 15
+        {"decisions":[]} x | at line 1 column 18
+    "#;
+    for [body, expected] in rows(table) {
         let problem = read_decisions(body.as_bytes()).unwrap_err();
         assert!(problem.message.ends_with(expected), "{body}: {problem}");
     }
@@ -231,7 +172,7 @@ fn a_code_is_spelt_the_same_in_json_and_in_labels() {
 }
 
 #[test]
-fn s20_an_implausible_count_of_cached_denials_is_ignored() {
+fn an_implausible_count_of_cached_denials_is_ignored() {
     let body = |count: u64| {
         format!(
             r#"{{"decisions":[],"denied":[{{"limit":"a","count":{count}}},{{"limit":"b","count":7}}]}}"#
@@ -248,7 +189,7 @@ fn s20_an_implausible_count_of_cached_denials_is_ignored() {
 }
 
 #[test]
-fn s15_a_give_back_names_a_receipt_and_optionally_units() {
+fn a_give_back_names_a_receipt_and_optionally_units() {
     let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r"},{"limit":"a","key":"k","receipt":"r","units":2},{"limit":"a","key":"k","taken_at_us":1}]}"#;
     let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
     assert_eq!(read[0].as_ref().unwrap().units, None);

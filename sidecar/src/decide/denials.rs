@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn s20_a_give_back_leaves_the_certificates_of_others() {
+    fn a_give_back_leaves_the_certificates_of_others() {
         let denials = Denials::default();
         let mut other = decision();
         other.checks[0].key = "other".into();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn s20_very_many_give_backs_make_all_certificates_void_and_stay_bounded() {
+    fn very_many_give_backs_make_all_certificates_void_and_stay_bounded() {
         let denials = Denials::default();
         let before = denials.moment(1);
         denials.hold(before, &decision(), &denied());

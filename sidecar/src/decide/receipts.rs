@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s15_a_secret_is_read_as_it_was_written_and_in_no_other_spelling() {
+    fn a_secret_is_read_as_it_was_written_and_in_no_other_spelling() {
         let secret = secret().unwrap();
         assert_eq!(read(&to_text(secret)), Some(secret));
         assert_eq!(to_text(7).len(), 32);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_no_two_secrets_are_alike() {
+    fn no_two_secrets_are_alike() {
         let drawn: std::collections::BTreeSet<_> = (0..1_000).map(|_| secret()).collect();
         assert_eq!(drawn.len(), 1_000);
     }

@@ -244,6 +244,7 @@ mod tests {
         // Another one between two samples.
         service.events.policy_loaded(before_the_step, 3);
         feed.sample(&service);
+        // What passes is what `up_ms` tells.
         tokio::time::sleep(Duration::from_millis(50)).await;
         feed.publish(&service);
         let Frame::Snapshot(text) = feed.frames.borrow().clone() else {

@@ -138,6 +138,7 @@ fn mark(spec: &mut BucketSpec, terms: &LeaseTerms) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::policy::Policy;
+    use crate::test_table::{has_all, rows};
 
     fn terms(algorithm: &str, windows: &str, more: &str) -> Result<LeaseTerms, String> {
         let policy = format!(
@@ -196,88 +197,25 @@ mod tests {
 
     #[test]
     fn what_cannot_be_leased_is_refused_with_field_value_and_remedy() {
-        let lease = "lease: {}";
-        let quotas = "lease: {}\n    quota_from_request: { max: 70000 }";
-        let cases: [(&str, &str, &str, &[&str]); 12] = [
-            (
-                "sliding_log",
-                MINUTE,
-                lease,
-                &["`sliding_window`", "sliding_log"],
-            ),
-            (
-                "token_bucket",
-                "{ quota: 600000, per: 1m, burst: 1000 }",
-                lease,
-                &["burst of 1000", "`longest`"],
-            ),
-            (
-                "token_bucket",
-                "{ quota: 60000, per: 1m, burst: 315 }",
-                lease,
-                &["room for 215 units", "200 units", "`longest`"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                quotas,
-                &["`quota_from_request`", "remove"],
-            ),
-            (
-                "sliding_window",
-                "{ quota: 35, per: 1m }, { quota: 19, per: 1s }",
-                lease,
-                &["window `1s`", "19", "4 units", "`longest`"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                "lease: { longest: soon }",
-                &["`longest`", "soon"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                "lease: { longest: 11s }",
-                &["`longest`", "11s", "10s"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                "lease: { most: 7 }",
-                &["`most` is 7", "8 to"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                "lease: { most: 1000001 }",
-                &["`most`", "1000000"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                "lease: { from: 50 }",
-                &["`from`", "50/s"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                "lease: { from: 0/s }",
-                &["`from`", "0/s", "1/s"],
-            ),
-            (
-                "sliding_window",
-                MINUTE,
-                "lease: { form: 5/s }",
-                &["`form`", "`from`"],
-            ),
-        ];
-        for (algorithm, windows, more, named) in cases {
-            let why = terms(algorithm, windows, more).unwrap_err();
-            assert!(why.contains("line 5"), "{why}");
-            for name in named {
-                assert!(why.contains(name), "{more}: no {name:?} in {why}");
-            }
+        let table = r"
+            sliding_log | MINUTE | lease: {} | `sliding_window`, sliding_log
+            token_bucket | { quota: 600000, per: 1m, burst: 1000 } | lease: {} | burst of 1000, `longest`
+            token_bucket | { quota: 60000, per: 1m, burst: 315 } | lease: {} | room for 215 units, 200 units, `longest`
+            sliding_window | MINUTE | lease: {}\n    quota_from_request: { max: 70000 } | `quota_from_request`, remove
+            sliding_window | { quota: 35, per: 1m }, { quota: 19, per: 1s } | lease: {} | window `1s`, 19, 4 units, `longest`
+            sliding_window | MINUTE | lease: { longest: soon } | `longest`, soon
+            sliding_window | MINUTE | lease: { longest: 11s } | `longest`, 11s, 10s
+            sliding_window | MINUTE | lease: { most: 7 } | `most` is 7, 8 to
+            sliding_window | MINUTE | lease: { most: 1000001 } | `most`, 1000000
+            sliding_window | MINUTE | lease: { from: 50 } | `from`, 50/s
+            sliding_window | MINUTE | lease: { from: 0/s } | `from`, 0/s, 1/s
+            sliding_window | MINUTE | lease: { form: 5/s } | `form`, `from`
+        ";
+        for [algorithm, windows, more, named] in rows(table) {
+            let windows = windows.replace("MINUTE", MINUTE);
+            let why = terms(&algorithm, &windows, &more).unwrap_err();
+            has_all(&why, "line 5");
+            has_all(&why, &named);
         }
     }
 }

@@ -171,7 +171,7 @@ mod tests {
         "limits: { l: { algorithm: sliding_log, windows: [{ quota: 1, per: 1s }] } }";
 
     #[test]
-    fn s13_a_file_that_was_missing_or_broken_is_reloaded_even_with_its_old_content() {
+    fn a_file_that_was_missing_or_broken_is_reloaded_even_with_its_old_content() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
         std::fs::write(&path, GOOD).unwrap();

@@ -175,6 +175,7 @@ fn default_precision_us(window_us: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::policy::Policy;
+    use crate::test_table::{has_all, rows};
 
     fn windows(algorithm: &str, windows: &str) -> Result<Vec<BucketSpec>, String> {
         let policy = Policy::parse(&format!(
@@ -211,54 +212,26 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_calendar_window_is_refused_with_a_remedy() {
-        let cases: [(&str, &str, &[&str]); 7] = [
-            (
-                "sliding_log",
-                "per: month",
-                &["`per: month`", "fixed_window", "`per: 30d`"],
-            ),
-            (
-                "token_bucket",
-                "per: day",
-                &["`per: day`", "fixed_window", "`per: 24h`"],
-            ),
-            (
-                "fixed_window",
-                "per: month, time_zone: Berlin",
-                &["`time_zone`", "Berlin", "Europe/Berlin"],
-            ),
-            (
-                "fixed_window",
-                "per: 1h, time_zone: UTC",
-                &["`time_zone`", "`per: day`", "remove it"],
-            ),
-            ("fixed_window", "per: year", &["`per`", "year", "`month`"]),
-            (
-                "fixed_window",
-                "per: day, burst: 3",
-                &["`burst`", "token_bucket"],
-            ),
-            (
-                "fixed_window",
-                "per: day, precision: 1s",
-                &["`precision`", "sliding_window"],
-            ),
-        ];
-        for (algorithm, window, named) in cases {
-            let message = windows(algorithm, &format!("      - {{ quota: 9, {window} }}"));
+        let table = r"
+            sliding_log | per: month | `per: month`, fixed_window, `per: 30d`
+            token_bucket | per: day | `per: day`, fixed_window, `per: 24h`
+            fixed_window | per: month, time_zone: Berlin | `time_zone`, Berlin, Europe/Berlin
+            fixed_window | per: 1h, time_zone: UTC | `time_zone`, `per: day`, remove it
+            fixed_window | per: year | `per`, year, `month`
+            fixed_window | per: day, burst: 3 | `burst`, token_bucket
+            fixed_window | per: day, precision: 1s | `precision`, sliding_window
+        ";
+        for [algorithm, window, named] in rows(table) {
+            let message = windows(&algorithm, &format!("      - {{ quota: 9, {window} }}"));
             let message = message.unwrap_err();
-            for name in named.iter().chain(&["line 5", "window 1"]) {
-                assert!(message.contains(name), "{window}: no {name:?} in {message}");
-            }
+            has_all(&message, &named);
+            has_all(&message, "line 5, window 1");
         }
         let twice = windows(
             "fixed_window",
             "      - { quota: 9, per: day }\n      - { quota: 8, per: day, time_zone: utc }",
         );
         let message = twice.unwrap_err();
-        assert!(
-            message.contains("line 6") && message.contains("occurs twice"),
-            "{message}"
-        );
+        has_all(&message, "line 6, occurs twice");
     }
 }

@@ -170,7 +170,7 @@ mod tests {
     };
 
     #[test]
-    fn s11_a_head_has_a_time_limit_from_its_first_byte_however_slowly_it_trickles() {
+    fn a_head_has_a_time_limit_from_its_first_byte_however_slowly_it_trickles() {
         let connection = Connection::opened(0);
         assert!(
             !connection.is_overdue(50_000, PATIENCE),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn s11_an_idle_connection_goes_and_one_that_an_answer_runs_through_stays() {
+    fn an_idle_connection_goes_and_one_that_an_answer_runs_through_stays() {
         let connection = Connection::opened(0);
         connection.received(1);
         connection.asked(1, false);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn s11_who_never_had_an_answer_makes_room_before_who_had() {
+    fn who_never_had_an_answer_makes_room_before_who_had() {
         let [kept, stranger, older, waits] = [5, 9, 7, 1].map(Connection::opened);
         for known in [&kept, &waits] {
             known.received(10);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s10_the_store_is_told_of_and_counts_only_where_that_was_asked_for() {
+    fn the_store_is_told_of_and_counts_only_where_that_was_asked_for() {
         let lost = StoreState::Lost {
             since_ms: 1_000,
             why: "refused".to_owned(),

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_whole_request_of_give_backs_is_few_calls_of_a_bounded_size() {
+    fn a_whole_request_of_give_backs_is_few_calls_of_a_bounded_size() {
         let entries: Vec<_> = (0..1_024).map(|n| entry(n, 8)).collect();
         let calls = calls(&entries, false);
         assert_eq!(calls.len(), 19);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn s26_an_outage_is_recorded_once_with_its_first_reason() {
+    fn an_outage_is_recorded_once_with_its_first_reason() {
         let events = EventLog::default();
         assert_eq!(events.store(), StoreState::Unasked);
         events.store_answered(1_000);

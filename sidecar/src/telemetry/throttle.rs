@@ -110,7 +110,7 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     #[test]
-    fn s19_a_repeated_failure_is_logged_at_once_and_then_with_a_count() {
+    fn a_repeated_failure_is_logged_at_once_and_then_with_a_count() {
         let mut throttle = FailureThrottle::default();
         // 1,000 a second for 25 s.
         let mut logged = Vec::new();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn s19_each_kind_of_failure_is_logged_separately() {
+    fn each_kind_of_failure_is_logged_separately() {
         let mut throttle = FailureThrottle::default();
         assert_eq!(throttle.failed(0, Timeout), Some(0));
         assert_eq!(throttle.failed(1, Connection), Some(0));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn s19_a_flapping_store_is_not_logged_each_time() {
+    fn a_flapping_store_is_not_logged_each_time() {
         let mut throttle = FailureThrottle::default();
         let mut lines = 0;
         for turn in 0..100_000 {

@@ -2,46 +2,28 @@
 
 use std::net::SocketAddr;
 
-use sluicegate::server::listen::Address;
-use sluicegate::server::{Access, Settings, Token};
+use sluicegate::server::Token;
 
-use super::{BODY, decide, send, start, start_with};
+use super::{Answer, BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, send, start};
+use crate::support::{has, lacks};
 
 const RESET: &str = r#"{"resets":[{"limit":"per-key","key":"k"}]}"#;
 
-fn get(port: SocketAddr, path: &str, headers: &str) -> (u16, String) {
-    let head = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n");
-    send(port, &format!("{head}{headers}\r\n"))
+fn get(port: SocketAddr, path: &str, headers: &str) -> u16 {
+    ask(port, &format!("GET {path}"), headers, "").status
 }
 
-fn reset(port: SocketAddr, headers: &str) -> (u16, String) {
-    let length = RESET.len();
-    let head =
-        format!("POST /v1/reset HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n");
-    send(port, &format!("{head}{headers}\r\n{RESET}"))
+fn reset(port: SocketAddr, headers: &str) -> Answer {
+    ask(port, "POST /v1/reset", headers, RESET)
 }
 
-fn access_to(address: &str, names: &[&str]) -> Access {
-    let address: Address = address.parse().unwrap();
-    Access::to(
-        &address,
-        names.iter().map(|&name| name.to_owned()).collect(),
-    )
+/// What a browser says of a link on another site's page that leads here, or of a frame in it.
+fn navigation(to: &str) -> String {
+    format!("sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: {to}\r\n")
 }
-
-async fn admin_with(access: Access) -> SocketAddr {
-    let settings = Settings {
-        access,
-        ..Settings::default()
-    };
-    start_with(settings).await.1
-}
-
-const AT_HOME: &str = "host: 127.0.0.1:9181\r\n";
-const JSON: &str = "content-type: application/json\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s17_a_web_page_cannot_reset_a_limit() {
+async fn a_web_page_cannot_reset_a_limit() {
     let admin = admin_with(access_to("127.0.0.1:9181", &[])).await;
     let ours = "origin: http://127.0.0.1:9181\r\n";
     for (headers, status) in [
@@ -57,24 +39,18 @@ async fn s17_a_web_page_cannot_reset_a_limit() {
         (&format!("{JSON}origin: http://127.0.0.1:80\r\n"), 403),
         (&format!("{JSON}sec-fetch-site: cross-site\r\n"), 403),
         // A form that navigates to a page.
-        (
-            &format!(
-                "{JSON}sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n"
-            ),
-            403,
-        ),
+        (&format!("{JSON}{}", navigation("document")), 403),
     ] {
-        let (given, body) = reset(admin, &format!("{AT_HOME}{headers}"));
-        assert_eq!(given, status, "{headers:?}: {body}");
-        if status == 415 {
-            assert!(body.contains("application/json"), "{body}");
-        }
+        let answer = reset(admin, &format!("host: 127.0.0.1:9181\r\n{headers}"));
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.body);
+        assert!(status != 415 || answer.body.contains("application/json"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s17_a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works() {
+async fn a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works() {
     let admin = admin_with(access_to("127.0.0.1:9181", &["limits.internal"])).await;
+    let script = "sec-fetch-site: cross-site\r\nsec-fetch-mode: no-cors\r\n";
     for (path, headers, status) in [
         ("/v1/top", "host: 127.0.0.1:9181\r\n", 200),
         ("/v1/top", "host: 127.8.9.1\r\n", 200),
@@ -91,21 +67,9 @@ async fn s17_a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works()
         ("/", "host: evil.example\r\n", 421),
         ("/metrics", "host: evil.example\r\n", 421),
         ("/page/stream", "host: evil.example\r\n", 421),
-        (
-            "/metrics",
-            "host: localhost\r\nsec-fetch-site: cross-site\r\nsec-fetch-mode: no-cors\r\n",
-            403,
-        ),
-        (
-            "/",
-            "host: localhost\r\nsec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n",
-            200,
-        ),
-        (
-            "/",
-            "host: localhost\r\nsec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: iframe\r\n",
-            403,
-        ),
+        ("/metrics", &format!("{HOST}{script}"), 403),
+        ("/", &format!("{HOST}{}", navigation("document")), 200),
+        ("/", &format!("{HOST}{}", navigation("iframe")), 403),
         // A kubelet may probe by any address of the pod.
         ("/readyz", "host: 10.1.2.3:9181\r\n", 200),
         ("/readyz", "host: [fd00::1]:9181\r\n", 200),
@@ -116,31 +80,30 @@ async fn s17_a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works()
         ("/readyz", "host: 10.1.2.3.evil.example\r\n", 421),
         ("/healthz", "host: evil.example:9181\r\n", 421),
     ] {
-        let (given, body) = get(admin, path, headers);
-        assert_eq!(given, status, "{path} {headers:?}: {body}");
-        assert!(status != 421 || body.contains("--allow-host"), "{body}");
+        let answer = ask(admin, &format!("GET {path}"), headers, "");
+        assert_eq!(answer.status, status, "{path} {headers:?}");
+        assert!(status != 421 || answer.body.contains("--allow-host"));
     }
     // RFC 9112, 3.2.2: the request's target takes precedence over Host.
     let head =
         "GET http://evil.example/v1/top HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    assert_eq!(send(admin, head).0, 421);
+    assert_eq!(send(admin, head).status, 421);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s17_off_loopback_any_host_is_served_unless_names_were_given() {
+async fn off_loopback_any_host_is_served_unless_names_were_given() {
     let any = admin_with(access_to("0.0.0.0:9181", &[])).await;
-    assert_eq!(get(any, "/v1/top", "host: sidecar:9181\r\n").0, 200);
+    assert_eq!(get(any, "/v1/top", "host: sidecar:9181\r\n"), 200);
     let named = admin_with(access_to("0.0.0.0:9181", &["sidecar"])).await;
-    assert_eq!(get(named, "/v1/top", "host: sidecar:9181\r\n").0, 200);
-    assert_eq!(get(named, "/v1/top", "host: evil.example\r\n").0, 421);
-    assert_eq!(get(named, "/readyz", "host: evil.example\r\n").0, 421);
-    assert_eq!(get(named, "/readyz", "host: 10.1.2.3:9181\r\n").0, 200);
+    assert_eq!(get(named, "/v1/top", "host: sidecar:9181\r\n"), 200);
+    assert_eq!(get(named, "/v1/top", "host: evil.example\r\n"), 421);
+    assert_eq!(get(named, "/readyz", "host: evil.example\r\n"), 421);
+    assert_eq!(get(named, "/readyz", "host: 10.1.2.3:9181\r\n"), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s17_no_page_is_answered_on_the_port_for_decisions_and_filters_and_curl_are() {
+async fn no_page_is_answered_on_the_port_for_decisions_and_filters_and_curl_are() {
     let (port, _) = start().await;
-    let length = format!("host: sluicegate\r\ncontent-length: {}\r\n", BODY.len());
     for (headers, status) in [
         // The filter's, and what curl -d says.
         (JSON, 200),
@@ -152,13 +115,18 @@ async fn s17_no_page_is_answered_on_the_port_for_decisions_and_filters_and_curl_
         ("origin: http://sluicegate\r\n", 403),
         ("sec-fetch-site: cross-site\r\n", 403),
     ] {
-        let (given, body) = decide(port, &format!("{length}{headers}"), BODY);
-        assert_eq!(given, status, "{headers:?}: {body}");
+        let answer = ask(
+            port,
+            DECIDE,
+            &format!("host: sluicegate\r\n{headers}"),
+            BODY,
+        );
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.body);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s27_a_token_protects_all_but_the_probes() {
+async fn a_token_protects_all_but_the_probes() {
     let mut access = access_to("0.0.0.0:9181", &[]);
     access.token = Token::new("t0ken".to_owned());
     let admin = admin_with(access.clone()).await;
@@ -167,42 +135,35 @@ async fn s27_a_token_protects_all_but_the_probes() {
     // `anyone:t0ken`, as a browser sends it once its user was asked.
     let basic = "authorization: Basic YW55b25lOnQwa2Vu\r\n";
     for path in ["/", "/page/page.js", "/metrics", "/v1/top", "/v1/overrides"] {
-        let (status, body) = get(admin, path, host);
-        assert_eq!(status, 401, "{path}: {body}");
-        for wrong in [
-            "Bearer t0ke",
-            "Bearer t0kenn",
-            "Bearer",
-            "Basic dDBrZW4=",
-            "t0ken",
-        ] {
+        assert_eq!(get(admin, path, host), 401, "{path}");
+        let wrong = "Bearer t0ke|Bearer t0kenn|Bearer|Basic dDBrZW4=|t0ken";
+        for wrong in wrong.split('|') {
             let headers = format!("{host}authorization: {wrong}\r\n");
-            assert_eq!(get(admin, path, &headers).0, 401, "{path}: {wrong}");
+            assert_eq!(get(admin, path, &headers), 401, "{path}: {wrong}");
         }
         for right in [bearer, basic] {
-            assert_eq!(get(admin, path, &format!("{host}{right}")).0, 200, "{path}");
+            assert_eq!(get(admin, path, &format!("{host}{right}")), 200, "{path}");
         }
     }
     for path in ["/healthz", "/readyz"] {
-        assert_eq!(get(admin, path, host).0, 200, "{path}");
+        assert_eq!(get(admin, path, host), 200, "{path}");
     }
-    assert_eq!(reset(admin, &format!("{host}{JSON}")).0, 401);
-    assert_eq!(reset(admin, &format!("{host}{JSON}{bearer}")).0, 200);
-    let head = format!("GET /metrics HTTP/1.1\r\nconnection: close\r\n{host}\r\n");
-    assert!(!send(admin, &head).1.contains("t0ken"));
+    assert_eq!(reset(admin, &format!("{host}{JSON}")).status, 401);
+    assert_eq!(reset(admin, &format!("{host}{JSON}{bearer}")).status, 200);
+    lacks(&ask(admin, "GET /metrics", host, "").body, "t0ken");
 
     access.open_metrics = true;
     let admin = admin_with(access).await;
-    assert_eq!(get(admin, "/metrics", host).0, 200);
-    assert_eq!(get(admin, "/v1/top", host).0, 401);
+    assert_eq!(get(admin, "/metrics", host), 200);
+    assert_eq!(get(admin, "/v1/top", host), 401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn s27_without_a_token_nothing_can_be_changed_from_elsewhere() {
+async fn without_a_token_nothing_can_be_changed_from_elsewhere() {
     let admin = admin_with(access_to("0.0.0.0:9181", &[])).await;
-    let (status, body) = reset(admin, &format!("host: sidecar\r\n{JSON}"));
-    assert_eq!(status, 403);
-    assert!(body.contains("SLUICEGATE_ADMIN_TOKEN"), "{body}");
-    assert_eq!(get(admin, "/v1/top", "host: sidecar\r\n").0, 200);
-    assert_eq!(get(admin, "/v1/overrides", "host: sidecar\r\n").0, 403);
+    let answer = reset(admin, &format!("host: sidecar\r\n{JSON}"));
+    assert_eq!(answer.status, 403);
+    has(&answer.body, "SLUICEGATE_ADMIN_TOKEN");
+    assert_eq!(get(admin, "/v1/top", "host: sidecar\r\n"), 200);
+    assert_eq!(get(admin, "/v1/overrides", "host: sidecar\r\n"), 403);
 }

@@ -1,6 +1,6 @@
 //! Rules and limits that make others redundant: what `check-config` must not report.
 
-use crate::{GOOD, envoy, run};
+use super::{GOOD, envoy, lacks, run};
 
 #[test]
 fn looser_limits_of_other_subjects_or_other_requests_are_not_reported_as_redundant() {
@@ -27,7 +27,7 @@ fn looser_limits_of_other_subjects_or_other_requests_are_not_reported_as_redunda
         ),
     ] {
         let (_, printed) = run(&["check-config"], true, &envoy(&GOOD.replacen(from, to, 1)));
-        assert!(!printed.contains("can never deny"), "{to}: {printed}");
+        lacks(&printed, "can never deny");
     }
 }
 
@@ -43,6 +43,6 @@ fn a_rule_after_a_stopping_rule_for_other_requests_is_not_reported() {
         let stopping = format!("stop: true\n    match: {{ {matcher} }}");
         let file = envoy(&GOOD.replacen("match: { path_prefix: /search }", &stopping, 1));
         let (_, printed) = run(&["check-config"], true, &file);
-        assert!(!printed.contains("never reached"), "{matcher}: {printed}");
+        lacks(&printed, "never reached");
     }
 }

@@ -1,26 +1,15 @@
-//! `sluicegate explain` on an Envoy file.
+//! `sluicegate explain`: the checks of a request, and the readings of its path.
 
-use crate::{GOOD, envoy, run};
+use super::{GOOD, envoy, has, run};
 
 #[test]
 fn explain_lists_the_checks_of_a_request() {
-    let (output, printed) = run(
-        &[
-            "explain",
-            "--request",
-            "GET /x/../search?q=x",
-            "-H",
-            "X-Api-Key: k",
-            "--peer",
-            "198.51.100.7",
-        ],
-        true,
-        &envoy(&GOOD.replace(
-            "{ header: x-api-key }",
-            "{ header: x-api-key, plain: true }",
-        )),
-    );
-    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let key = "{ header: x-api-key }";
+    let plain = GOOD.replace(key, "{ header: x-api-key, plain: true }");
+    let request = "explain|--request|GET /x/../search?q=x|-H|X-Api-Key: k|--peer|198.51.100.7";
+    let words: Vec<_> = request.split('|').collect();
+    let (status, printed) = run(&words, true, &envoy(&plain));
+    assert_eq!(status, 0, "{printed}");
     for line in [
         "rule `search` matches",
         "rule `all` matches",
@@ -30,36 +19,76 @@ fn explain_lists_the_checks_of_a_request() {
         "10 per 1s",
         "100 per 1m",
     ] {
-        assert!(printed.contains(line), "no {line:?} in\n{printed}");
+        has(&printed, line);
     }
     let (_, printed) = run(&["explain", "--request", "GET /other"], false, &envoy(GOOD));
-    assert!(
-        printed.contains("rule `search` does not match"),
-        "{printed}"
-    );
+    has(&printed, "rule `search` does not match");
 }
 
 #[test]
 fn explain_accepts_claims_and_attributes() {
-    let file = GOOD.replace(
-        "{ header: x-api-key }",
-        "{ jwt: { payload: jwt, claim: sub }, plain: true }, { mtls: spiffe }",
+    let keys = "{ jwt: { payload: jwt, claim: sub }, plain: true }, { mtls: spiffe }";
+    let file = GOOD.replace("{ header: x-api-key }", keys);
+    let request = r#"explain|--request|GET /search|--claims|jwt={"sub":"alice"}|--attribute|connection.uri_san_peer_certificate=spiffe://a/b"#;
+    let words: Vec<_> = request.split('|').collect();
+    let (_, printed) = run(&words, false, &envoy(&file));
+    has(
+        &printed,
+        "key `@jwt/jwt/sub=alice;@mtls/spiffe=spiffe://a/b`",
     );
-    let (_, printed) = run(
-        &[
-            "explain",
-            "--request",
-            "GET /search",
-            "--claims",
-            r#"jwt={"sub":"alice"}"#,
-            "--attribute",
-            "connection.uri_san_peer_certificate=spiffe://a/b",
-        ],
-        false,
-        &envoy(&file),
-    );
-    assert!(
-        printed.contains("key `@jwt/jwt/sub=alice;@mtls/spiffe=spiffe://a/b`"),
-        "{printed}"
-    );
+}
+
+const CONFIGURATION: &str = r#"
+sidecar: { cluster: sluicegate }
+UPSTREAM
+rules:
+  - name: public
+    match: { path_prefix: /public/ }
+    stop: true
+    checks: [{ limit: lenient, key: [{ constant: c }] }]
+    when_unavailable: allow
+  - name: search
+    match: { path_prefix: /search/, query: [{ name: debug, present: true }] }
+    checks: [{ limit: strict, key: [{ constant: c }] }]
+    when_unavailable: allow
+"#;
+
+fn explained(upstream: &str, target: &str) -> String {
+    let request = format!("GET {target}");
+    let file = CONFIGURATION.replace("UPSTREAM", upstream);
+    let (status, printed) = run(&["explain", "--request", &request], false, &file);
+    assert_eq!(status, 0, "{printed}");
+    printed
+}
+
+// F16
+#[test]
+fn explain_lists_the_readings_of_a_path_and_which_rules_match_each() {
+    let printed = explained("", "/search/..%2Fpublic%2Fx?debug;y");
+    for line in [
+        "  1: /search/..%2Fpublic%2Fx\n",
+        "  2: /search/..%2Fpublic%2Fx, `debug` is ``\n",
+        "  3: /search/../public/x\n",
+        "  5: /public/x\n",
+        "rule `public` matches in 5, 6\n",
+        "rule `search` matches in 2, 4\n",
+        "limit `lenient`",
+        "limit `strict`",
+    ] {
+        has(&printed, line);
+    }
+}
+
+#[test]
+fn a_path_with_one_reading_takes_one_line_per_rule() {
+    for (upstream, target) in [
+        ("", "/public/x"),
+        ("upstream_paths: nginx", "/search/..%2Fpublic%2Fx"),
+    ] {
+        let printed = explained(upstream, target);
+        assert!(
+            printed.starts_with("rule `public` matches\nrule `search` does not match\n"),
+            "{printed}"
+        );
+    }
 }

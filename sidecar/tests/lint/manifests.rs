@@ -1,13 +1,13 @@
 //! Kubernetes objects: what a plugin needs may be in another object, document or file.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use tempfile::TempDir;
 
-use crate::{GOOD, POLICY, envoy, indented};
+use super::{
+    GOOD, POLICY, check_stream, envoy, has, has_all, indented, is_without_findings, printed,
+    sluicegate,
+};
 
-pub const SERVICE_ENTRY: &str = "kind: ServiceEntry
+const SERVICE_ENTRY: &str = "kind: ServiceEntry
 metadata: { name: sluicegate, namespace: shop }
 spec:
   hosts: [sluicegate.internal]
@@ -15,7 +15,7 @@ spec:
 ";
 
 /// Adds the sidecar's cluster to Envoy Gateway's proxies.
-pub const ENVOY_PROXY: &str = "kind: EnvoyProxy
+const ENVOY_PROXY: &str = "kind: EnvoyProxy
 metadata: { name: sluicegate }
 spec:
   bootstrap:
@@ -24,7 +24,7 @@ spec:
 ";
 
 /// Sets the failure policy that Envoy Gateway does not set.
-pub const RELOAD: &str = "kind: EnvoyPatchPolicy
+const RELOAD: &str = "kind: EnvoyPatchPolicy
 spec: { jsonPatches: [{ operation: { op: add, path: failure_policy, value: FAIL_RELOAD } }] }";
 
 const CLUSTER: &str = "cluster: \"outbound|9180||sluicegate.internal\"";
@@ -51,26 +51,6 @@ fn config_map(namespace: &str, policy: &str) -> String {
     )
 }
 
-/// Checks these documents as one stream on standard input; returns the exit status and all that was printed.
-fn check(documents: &[&str]) -> (i32, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
-    command.args(["check-config", "--envoy", "-"]);
-    let run = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut run = run.spawn().unwrap();
-    let text = documents.join("\n---\n");
-    run.stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-    let output = run.wait_with_output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    (output.status.code().unwrap(), printed.into_owned())
-}
-
 #[test]
 fn complete_manifests_have_no_findings() {
     let (istio, gateway) = (wasm_plugin(), extension_policy());
@@ -80,9 +60,9 @@ fn complete_manifests_have_no_findings() {
         &[&policy, &istio, SERVICE_ENTRY],
         &[ENVOY_PROXY, RELOAD, &gateway, &policy],
     ] {
-        let (status, printed) = check(documents);
-        assert_eq!(status, 0, "{printed}");
-        assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
+        let checked = check_stream(documents);
+        is_without_findings(&checked);
+        let printed = checked.1;
         let named = printed.contains("Plugin shop/sluicegate: configuration ")
             || printed.contains("Policy shop/sluicegate: configuration ");
         assert!(named, "{printed}");
@@ -132,7 +112,7 @@ fn a_cluster_that_no_object_provides_is_found() {
         ),
         (&[&gateway], "warning", "adds a cluster `sluicegate`"),
     ] {
-        let (status, printed) = check(documents);
+        let (status, printed) = check_stream(documents);
         let found = printed.lines().any(|line| {
             line.contains(&format!(": {severity}: "))
                 && line.contains("/sluicegate: `sidecar.cluster`: ")
@@ -162,9 +142,7 @@ fn clusters_of_services_and_of_patches_in_strings_are_known() {
         &[merge, RELOAD, &extension_policy()],
         &[filter, &patched],
     ] {
-        let (status, printed) = check(documents);
-        assert_eq!(status, 0, "{printed}");
-        assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
+        is_without_findings(&check_stream(documents));
     }
 }
 
@@ -193,11 +171,8 @@ fn a_plugin_that_stays_dead_or_fails_open_is_found() {
             "`failStrategy`: all requests pass unmetered",
         ),
     ] {
-        let (status, printed) = check(documents);
-        assert!(
-            printed.contains(&format!("/sluicegate: {says}")),
-            "{printed}"
-        );
+        let (status, printed) = check_stream(documents);
+        has(&printed, &format!("/sluicegate: {says}"));
         assert!(printed.ends_with("\n0 errors, 1 warnings\n"), "{printed}");
         assert_eq!(status, 0);
     }
@@ -207,43 +182,37 @@ fn a_plugin_that_stays_dead_or_fails_open_is_found() {
 fn a_policy_in_a_config_map_is_validated_and_its_limits_are_compared() {
     let istio = wasm_plugin();
     let wrong = POLICY.replacen("quota: 10,", "quota: 0,", 1);
-    let (status, printed) = check(&[SERVICE_ENTRY, &istio, &config_map("shop", &wrong)]);
+    let (status, printed) = check_stream(&[SERVICE_ENTRY, &istio, &config_map("shop", &wrong)]);
     assert_eq!(status, 64);
     let says = "error: ConfigMap shop/sluicegate-policy: `data.policy.yaml`: limit `per-key`: window 1: `quota` is 0";
-    assert!(printed.contains(says), "{printed}");
+    has(&printed, says);
     let text = [SERVICE_ENTRY, &istio, &config_map("shop", &wrong)].join("\n---\n");
     let line = 1 + text
         .lines()
         .position(|line| line.contains("quota: 0,"))
         .unwrap();
-    assert!(
-        printed.contains(&format!("standard input:{line}: error")),
-        "{line}: {printed}"
-    );
+    has(&printed, &format!("standard input:{line}: error"));
 
     let lacking = POLICY.replacen("everyone:", "somebody:", 1);
-    let (status, printed) = check(&[SERVICE_ENTRY, &istio, &config_map("shop", &lacking)]);
+    let (status, printed) = check_stream(&[SERVICE_ENTRY, &istio, &config_map("shop", &lacking)]);
     assert_eq!(status, 64);
-    assert!(printed.contains("no limit `everyone`"), "{printed}");
+    has(&printed, "no limit `everyone`");
 
     // Of two policies, the one of the plugin's namespace counts.
-    let (status, printed) = check(&[
+    let (status, printed) = check_stream(&[
         SERVICE_ENTRY,
         &istio,
         &config_map("shop", POLICY),
         &config_map("other", &lacking),
     ]);
     assert_eq!(status, 0, "{printed}");
-    let (_, printed) = check(&[
+    let (_, printed) = check_stream(&[
         SERVICE_ENTRY,
         &istio,
         &config_map("one", POLICY),
         &config_map("other", POLICY),
     ]);
-    assert!(
-        printed.contains("warning: several policies might be"),
-        "{printed}"
-    );
+    has(&printed, "warning: several policies might be");
 }
 
 #[test]
@@ -253,12 +222,12 @@ fn an_envoy_file_in_a_config_map_or_a_list_has_findings_at_its_lines() {
         "kind: List\nitems:\n  - kind: ConfigMap\n    metadata: {{ name: envoy }}\n    data:\n      envoy.yaml: |\n{}",
         indented(&file, 8)
     );
-    let (status, printed) = check(&[&map]);
+    let (status, printed) = check_stream(&[&map]);
     assert_eq!(status, 64);
     let line = 1 + map.lines().position(|line| line.contains("cots")).unwrap();
     let says =
         format!("standard input:{line}: error: ConfigMap envoy: `rules[0].checks[0].cots`: ");
-    assert!(printed.contains(&says), "{says}: {printed}");
+    has(&printed, &says);
 }
 
 #[test]
@@ -270,26 +239,17 @@ fn a_folder_is_searched_and_its_files_are_checked_together() {
     write("network/entries.yml", SERVICE_ENTRY);
     write("readme.md", "{{ no YAML }}");
     let run = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
-        command.args(["check-config", "--envoy"]).arg(folder.path());
-        let output = command.output().unwrap();
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
-        )
+        let mut command = sluicegate(&["check-config", "--envoy"]);
+        printed(&command.arg(folder.path()).output().unwrap())
     };
-    let (status, printed) = run();
-    assert_eq!(status, Some(0), "{printed}");
-    assert!(
-        printed.contains("plugin.yaml:6: WasmPlugin shop/sluicegate: configuration "),
-        "{printed}"
+    let checked = run();
+    is_without_findings(&checked);
+    has(
+        &checked.1,
+        "plugin.yaml:6: WasmPlugin shop/sluicegate: configuration ",
     );
-    assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
     write("template.yaml", "name: {{ .Values.name }}\n  a: [");
     let (status, printed) = run();
-    assert_eq!(status, Some(64));
-    assert!(
-        printed.contains("template.yaml is not YAML") && printed.contains("helm template"),
-        "{printed}"
-    );
+    assert_eq!(status, 64);
+    has_all(&printed, "template.yaml is not YAML, helm template");
 }

@@ -3,9 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use crate::broken::{GOOD, SECRET};
-use crate::running::Running;
-use crate::{Folder, assert_none};
+use super::{Folder, GOOD, Running, SECRET, assert_none};
 
 /// A Redis that does not know `HELLO` quotes the command in its error: `HELLO 3 AUTH default PASSWORD`.
 fn a_redis_that_repeats_the_password() -> u16 {
@@ -36,16 +34,14 @@ fn a_redis_that_repeats_the_password() -> u16 {
 }
 
 #[test]
-fn s21_no_secret_when_redis_repeats_the_password_in_its_error() {
+fn no_secret_when_redis_repeats_the_password_in_its_error() {
     let port = a_redis_that_repeats_the_password();
     let mut leaks = Vec::new();
     for form in ["redis", "redis+cluster"] {
         for database in ["", "0"] {
-            let folder = Folder::new();
             let store = format!("{form}://:{SECRET}@127.0.0.1:{port}/{database}");
             // Long enough that the error is Redis's answer and not the timeout.
-            let policy = GOOD.replace("STORE", &store).replace("20ms", "3s");
-            folder.write(policy.as_bytes());
+            let folder = Folder::with(&GOOD.replace("STORE", &store).replace("20ms", "3s"));
             let running = Running::start(&folder, folder.serve());
             let _viewer = running.ask("/page/stream");
             running.eventually("the store is lost", || {
@@ -64,7 +60,7 @@ fn s21_no_secret_when_redis_repeats_the_password_in_its_error() {
 
 /// `RUST_LOG=trace` turns on the logs of every library, about Redis's answers, requests and headers.
 #[test]
-fn s19_no_log_filter_reveals_a_secret() {
+fn no_log_filter_reveals_a_secret() {
     let port = a_redis_that_repeats_the_password();
     let mut leaks = Vec::new();
     for filter in ["trace", "info,redis=trace", "redis::aio=trace,trace"] {
@@ -74,10 +70,8 @@ fn s19_no_log_filter_reveals_a_secret() {
             ("json", "redis+cluster"),
             ("text", "redis"),
         ] {
-            let folder = Folder::new();
             let store = format!("{scheme}://:{SECRET}@127.0.0.1:{port}");
-            let policy = GOOD.replace("STORE", &store).replace("20ms", "1s");
-            folder.write(policy.as_bytes());
+            let folder = Folder::with(&GOOD.replace("STORE", &store).replace("20ms", "1s"));
             let mut command = folder.serve();
             command.env("RUST_LOG", filter);
             command.args(["--log-format", format, "--admin-token", SECRET]);

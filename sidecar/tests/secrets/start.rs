@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use crate::broken::{BROKEN, GOOD, SECRET, STORES};
-use crate::{Folder, assert_none, broken_files, run, stdout_and_stderr};
+use super::{BROKEN, Folder, GOOD, SECRET, STORES, assert_none, broken_files, finish, sluicegate};
 
 fn fails_without_the_secret_at_the_start(store: &str) {
     let folder = Folder::new();
@@ -28,7 +27,7 @@ fn fails_without_the_secret_at_the_start(store: &str) {
             3 => (&["check-config"], "--envoy"),
             _ => (&["explain", "--request", "GET /"], "--envoy"),
         };
-        let mut other = folder.sluicegate(words);
+        let mut other = sluicegate(words);
         other.arg(last).arg(folder.policy());
         let commands = [folder.serve(), other];
         for (index, command) in commands.into_iter().enumerate() {
@@ -36,13 +35,12 @@ fn fails_without_the_secret_at_the_start(store: &str) {
                 .get_args()
                 .map(|word| word.display().to_string())
                 .collect();
-            let output = run(command);
-            let printed = stdout_and_stderr(&output);
+            let (status, printed) = finish(command);
             if printed.contains(SECRET) {
                 leaks.push(format!("{case}: {}: {printed}", words[0]));
             } else if index == 0 {
-                if output.status.code() != Some(64) {
-                    leaks.push(format!("{case}: {}: {printed}", output.status));
+                if status != 64 {
+                    leaks.push(format!("{case}: {status}: {printed}"));
                 }
                 for name in named.iter().filter(|name| !printed.contains(**name)) {
                     leaks.push(format!("{case}: no {name} in {printed}"));
@@ -54,22 +52,14 @@ fn fails_without_the_secret_at_the_start(store: &str) {
 }
 
 #[test]
-fn s21_no_secret_at_the_start_with_redis() {
-    fails_without_the_secret_at_the_start(STORES[0]);
+fn no_secret_at_the_start() {
+    for store in [STORES[0], STORES[2], STORES[3]] {
+        fails_without_the_secret_at_the_start(store);
+    }
 }
 
 #[test]
-fn s21_no_secret_at_the_start_with_a_cluster() {
-    fails_without_the_secret_at_the_start(STORES[2]);
-}
-
-#[test]
-fn s21_no_secret_at_the_start_with_a_socket() {
-    fails_without_the_secret_at_the_start(STORES[3]);
-}
-
-#[test]
-fn s21_no_secret_in_errors_about_the_environment_or_arguments() {
+fn no_secret_in_errors_about_the_environment_or_arguments() {
     let folder = Folder::new();
     folder.write(GOOD.replace("STORE", "memory").as_bytes());
     let mut commands = Vec::new();
@@ -102,25 +92,23 @@ fn s21_no_secret_in_errors_about_the_environment_or_arguments() {
             &["--listen", store],
             &[&listen],
         ] {
-            let mut command = folder.sluicegate(&["serve", "--policy", "nowhere"]);
+            let mut command = sluicegate(&["serve", "--policy", "nowhere"]);
             command.args(words);
             commands.push(command);
         }
-        commands.push(folder.sluicegate(&["serve", "--policy", store]));
-        commands.push(folder.sluicegate(&["check-config", "--envoy", store]));
-        commands.push(folder.sluicegate(&["estimate", "--policy", "nowhere", "--keys", store]));
-        commands.push(folder.sluicegate(&[store]));
+        commands.push(sluicegate(&["serve", "--policy", store]));
+        commands.push(sluicegate(&["check-config", "--envoy", store]));
+        commands.push(sluicegate(&[
+            "estimate", "--policy", "nowhere", "--keys", store,
+        ]));
+        commands.push(sluicegate(&[store]));
     }
     let mut leaks = Vec::new();
     for command in commands {
         let shown = format!("{command:?}");
-        let output = run(command);
-        let printed = stdout_and_stderr(&output);
-        if printed.contains(SECRET)
-            || !matches!(output.status.code(), Some(2 | 64))
-            || printed.len() < 20
-        {
-            leaks.push(format!("{shown}: {}: {printed}", output.status));
+        let (status, printed) = finish(command);
+        if printed.contains(SECRET) || !matches!(status, 2 | 64) || printed.len() < 20 {
+            leaks.push(format!("{shown}: {status}: {printed}"));
         }
     }
     assert_none(&leaks);

@@ -7,8 +7,9 @@ use std::sync::LazyLock;
 use sluicegate_rules::{Headers, Rules};
 
 use crate::configuration::ask;
+use crate::everything;
 use crate::input::Input;
-use crate::support::{self, FakeRequest, asked, checking, everything, get, question};
+use crate::support::{self, FakeRequest, asked, checking, get, question};
 
 static EVERYTHING: LazyLock<Rules> = LazyLock::new(|| support::rules(everything::RULES));
 /// One check for the whole path, and one for a part of it.

@@ -17,6 +17,7 @@
 //! | `queue.rs` | the queue of callouts, with events in any order |
 //! | `leases.rs` | leases in the filter |
 //! | `engine.rs` | the engine: model and Rust, and with `script` also Lua |
+//! | `everything.rs` | rules with every matcher, source and cost |
 //! | `arguments.rs` | the script's arguments, without a codec |
 //! | `replies.rs` | what Redis answers: framing, CLUSTER SLOTS, redirections, sentinels, overrides, the script |
 
@@ -33,6 +34,7 @@ mod configuration;
 pub mod corpus;
 mod denials;
 mod engine;
+mod everything;
 mod input;
 mod keys;
 mod leases;

@@ -12,7 +12,7 @@ use sluicegate_protocol::{
 use sluicegate_rules::{Question, ResolvedCheck, Rules, Shadow, Taken, WhenUnavailable};
 
 use crate::input::Input;
-use crate::support::{self, everything};
+use crate::{everything, support};
 
 static RULES: LazyLock<Rules> = LazyLock::new(|| support::rules(everything::RULES));
 

@@ -22,10 +22,10 @@ impl Request for FakeRequest {
 fn read(metadata: Vec<u8>, path: &[&str]) -> Option<(&'static str, String)> {
     let claim = Claim {
         namespace: JWT_AUTHN.to_owned(),
-        path: ["payload"]
-            .iter()
-            .chain(path)
-            .map(|name| (*name).to_owned())
+        path: [&["payload"], path]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
             .collect(),
     };
     match claim.read(&FakeRequest(metadata, Headers::default())) {
@@ -65,7 +65,7 @@ fn a_claim_is_read_with_its_type_and_unusable_types_count_as_missing() {
 }
 
 #[test]
-fn f7_invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
+fn invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
     for bytes in [&b"\xff"[..], b"\n\x01", b"\n\x03\n\x05a", b"\x0b"] {
         let found = read(bytes.to_vec(), &["sub"]);
         assert!(matches!(found, Some(("400", _))), "{bytes:?}");
@@ -85,7 +85,7 @@ fn f7_invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
 }
 
 #[test]
-fn f15_a_number_beyond_double_precision_is_unreadable() {
+fn a_number_beyond_double_precision_is_unreadable() {
     for (number, expected) in [
         (json!(9_007_199_254_740_991_i64), ":number"),
         (json!(9_007_199_254_740_992_i64), "400"),
@@ -99,7 +99,7 @@ fn f15_a_number_beyond_double_precision_is_unreadable() {
 }
 
 #[test]
-fn f18_neither_deep_nesting_nor_client_bytes_hide_another_claim() {
+fn neither_deep_nesting_nor_client_bytes_hide_another_claim() {
     for depth in [32, 200] {
         let mut deep = json!(1);
         for _ in 0..depth {
@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn f18_claims_agree_with_another_decoder(one in json_value(), other in json_value()) {
+    fn claims_agree_with_another_decoder(one in json_value(), other in json_value()) {
         let claims = [json!({ "sub": one, "a": other }), json!({ "sub": other, "a": one }), one];
         let bytes: Vec<u8> = claims.iter().flat_map(|claims| metadata("payload", claims)).collect();
         let expected = match as_prost_reads(&bytes).and_then(|value| value.kind) {
@@ -169,21 +169,6 @@ proptest! {
             _ => None,
         };
         prop_assert_eq!(read(bytes, &["sub"]), expected);
-    }
-
-    #[test]
-    fn f18_arbitrary_metadata_does_not_panic(
-        mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        (start, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
-    ) {
-        let mut whole = metadata("payload", &json!({ "a": { "b": [1] }, "sub": "alice" }));
-        let _ = read(bytes.clone(), &["sub"]);
-        // Overwrite some of them.
-        whole.truncate(cut.index(whole.len()) + 1);
-        bytes.truncate(3);
-        let start = start.index(whole.len());
-        whole.splice(start..whole.len().min(start + bytes.len()), bytes);
-        let _ = read(whole, &["sub"]);
     }
 }
 
@@ -205,28 +190,9 @@ fn a_quota_is_a_whole_number_from_one_and_anything_else_is_none() {
     ] {
         assert_eq!(units(value), Some(expected));
     }
-    for value in [
-        json!(0),
-        json!(-5),
-        json!(0.5),
-        json!(5_000.5),
-        json!(2_147_483_648_u64),
-        json!(1e300),
-        json!(f64::MIN_POSITIVE),
-        json!(null),
-        json!(true),
-        json!(""),
-        json!("0"),
-        json!("-1"),
-        json!("+5"),
-        json!("05"),
-        json!("5 "),
-        json!("5.0"),
-        json!("5e3"),
-        json!("99999999999999999999"),
-        json!([5]),
-        json!({ "quota": 5 }),
-    ] {
+    let none = json!([0, -5, 0.5, 5_000.5, 2_147_483_648_u64, 1e300, f64::MIN_POSITIVE, null, true, "", "0", "-1", "+5",
+        "05", "5 ", "5.0", "5e3", "99999999999999999999", [5], { "quota": 5 }]);
+    for value in none.as_array().unwrap() {
         assert_eq!(units(value.clone()), None, "{value}");
     }
 }

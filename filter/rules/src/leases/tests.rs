@@ -379,17 +379,3 @@ fn a_part_whose_limit_or_key_no_question_has_is_not_kept() {
     assert_eq!(told.parts, [ended(1, 0), ended(2, 0)]);
     assert!(leases.is_empty());
 }
-
-/// Found by `make fuzz`: keys were forgotten only when a part ended, but a part that a renewal told as spent was gone already.
-/// The filter's timer then ran every 25 ms for ever, in a VM without requests.
-#[test]
-fn a_key_whose_parts_a_renewal_told_as_spent_is_forgotten() {
-    let mut leases = leases(&[part(1, "l", 1, 100 * MS)]);
-    assert!(admit(&mut leases, "l", 10 * MS));
-    let report = leases.report(20 * MS, true);
-    assert!(report.asks() && report.parts[0].ended);
-    leases.answered(report, VERSION, &[], times(20 * MS));
-    assert!(!leases.is_empty(), "it may be asked for again");
-    assert!(!leases.has_report(5_000 * MS));
-    assert!(leases.is_empty());
-}

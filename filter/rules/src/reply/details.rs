@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f20_a_reply_of_another_sluicegate_filter_is_recognized_by_its_details() {
+    fn a_reply_of_another_sluicegate_filter_is_recognized_by_its_details() {
         assert!(is_sluicegate_reply(b"sluicegate_denied{rule=r,limit=l}"));
         for other in ["", "via_upstream", "sluicegate", "local_rate_limited"] {
             assert!(!is_sluicegate_reply(other.as_bytes()), "{other}");

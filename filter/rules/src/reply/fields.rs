@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn f20_each_window_of_a_limit_is_a_policy_of_its_own() {
+    fn each_window_of_a_limit_is_a_policy_of_its_own() {
         let names: Vec<_> = [1, 1_000, 1_500, 60_000, 3_600_000]
             .map(|window_ms| read(&written("per-key", &limit_status(5, window_ms, 0, 0), 0).1).0)
             .into();

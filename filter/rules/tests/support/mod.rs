@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 pub mod answered;
-pub mod everything;
 
 use std::collections::BTreeMap;
 

@@ -242,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn s6_a_reply_that_is_only_a_time_says_that_the_call_came_too_late() {
+    fn a_reply_that_is_only_a_time_says_that_the_call_came_too_late() {
         let reply = outcomes(&batch(3), &NOW_US.to_be_bytes()[1..]);
         assert_eq!(reply, Ok(Reply::Late { now_us: NOW_US }));
     }
 
     #[test]
-    fn s16_a_decision_over_a_broken_key_leaves_the_others_their_outcomes() {
+    fn a_decision_over_a_broken_key_leaves_the_others_their_outcomes() {
         let reply = [row(0), row(-1)].concat();
         let Ok(Reply::Done { each, .. }) = outcomes(&batch(2), &reply) else {
             panic!("a reply");

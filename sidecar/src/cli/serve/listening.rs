@@ -153,14 +153,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s11_connections_leave_descriptors_for_everything_else() {
+    fn connections_leave_descriptors_for_everything_else() {
         assert_eq!(room(Some(1_024)), 768);
         assert_eq!(room(Some(64)), FEWEST_CONNECTIONS);
         assert_eq!(room(None), usize::MAX);
     }
 
     #[test]
-    fn s20_a_mode_is_octal() {
+    fn a_mode_is_octal() {
         assert_eq!(mode("0660"), Ok(0o660));
         assert_eq!(mode("777"), Ok(0o777));
         for wrong in ["", "8", "1777", "rw"] {

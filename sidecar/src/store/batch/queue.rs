@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn s7_a_call_is_bounded_by_the_buckets_it_visits() {
+    fn a_call_is_bounded_by_the_buckets_it_visits() {
         let mut queue = Queue::default();
         // 256 decisions of 4 checks with 4 windows, which were one call.
         queue.push(wides("large", 16, 256), "large");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn s22_a_large_caller_leaves_room_for_others_in_every_call() {
+    fn a_large_caller_leaves_room_for_others_in_every_call() {
         let mut queue = Queue::default();
         // 256 decisions of 32 checks with 8 windows.
         queue.push(wides("large", 256, 256), "large");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn s22_a_caller_of_light_decisions_gets_no_more_than_one_of_heavy_ones() {
+    fn a_caller_of_light_decisions_gets_no_more_than_one_of_heavy_ones() {
         let mut queue = Queue::default();
         queue.push(wides("light", 1, 2_000), "light");
         queue.push(wides("heavy", 64, 40), "heavy");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn s22_a_decision_too_large_for_any_call_goes_alone() {
+    fn a_decision_too_large_for_any_call_goes_alone() {
         let mut queue = Queue::default();
         queue.push(wide("huge", MAX_CALL_WEIGHT + 1), "huge");
         queue.push(wide("small", 1), "small");

@@ -228,8 +228,9 @@ mod tests {
         let own = row(0, 16_383, bulk("own"), 1);
         let layout = read(rows(3_000, |_| (2, 1)).chain([own])).unwrap();
         assert_eq!(layout.primaries.len(), 1);
+        // Milliseconds; the rest is for machines that stall.
         let took = since.elapsed();
-        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
     }
 
     #[test]

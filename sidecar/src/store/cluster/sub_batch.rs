@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn s27_of_sub_batches_with_equal_waits_the_tightest_decides() {
+    fn of_sub_batches_with_equal_waits_the_tightest_decides() {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
         let sub_batches = split(&batch);
         let answers = [
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn s16_a_broken_key_leaves_only_its_own_decision_without_an_outcome() {
+    fn a_broken_key_leaves_only_its_own_decision_without_an_outcome() {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[1]]);
         let sub_batches = split(&batch);
         let answers = [

@@ -4,7 +4,8 @@ use super::*;
 use crate::policy::StoreAddress;
 use crate::store::test_batches::{batch, bucket};
 
-const FAR: Duration = Duration::from_secs(60);
+/// Longer than any test takes, on a machine that stalls.
+const FAR: Duration = Duration::from_secs(600);
 
 /// A store that is up, and a share that has admitted the first of two decisions, over different keys.
 fn after_an_outage() -> (Outage, Store, Batch) {
@@ -33,15 +34,14 @@ async fn decisions_over_owed_keys_are_held_back_from_the_store_and_no_others() {
 #[tokio::test]
 async fn a_decision_that_is_held_back_waits_for_the_write_back_and_then_goes_to_the_store() {
     let (outage, store, batch) = after_an_outage();
-    let since = Instant::now();
     let held = tokio::select! {
         // Waits first, so that it is woken.
         biased;
-        held = outage.held_back(&store, &batch, since + FAR) => held,
+        held = outage.held_back(&store, &batch, Instant::now() + FAR) => held,
         () = outage.write_back(&store, "me") => Vec::new(),
+        () = tokio::time::sleep(FAR / 5) => panic!("it was not woken"),
     };
     assert!(held.is_empty());
-    assert!(since.elapsed() < FAR, "it was not woken");
     assert_eq!(outage.pending(), 0);
     assert!(!outage.is_out(&store, &batch, &batch.decisions[0]));
 }
@@ -82,14 +82,13 @@ fn a_sweep_keeps_what_is_admitted_while_it_waits() {
     let (outage, alone) = (Outage::new(1 << 20), FleetPosition { rank: 0, of: 1 });
     outage.report_position(Instant::now(), alone);
     let mut owed = bucket("owed");
-    owed.spec.window_us = 5_000_000;
+    owed.spec.window_us = 60_000_000;
     let batch = batch(vec![owed], &[[0]]);
-    let since = Instant::now();
-    *outage.decided_at() = since - Duration::from_secs(10);
+    *outage.decided_at() = Instant::now() - Duration::from_secs(120);
     std::thread::scope(|scope| {
         let mut share = outage.share();
         scope.spawn(|| outage.sweep());
-        // Long enough that it waits.
+        // By then it waits; if it does not, on a machine that stalls, this shows nothing, and is not red.
         std::thread::sleep(Duration::from_millis(100));
         // As `Outage::decide` does with the lock.
         let now_us = store.clock_us("owed").unwrap();
@@ -100,5 +99,4 @@ fn a_sweep_keeps_what_is_admitted_while_it_waits() {
     let more = (0..5).map(|_| outage.decide(&store, &batch, &batch.decisions[0], &[0]));
     let admitted = more.filter(|outcome| outcome.as_ref().unwrap().admitted);
     assert_eq!(admitted.count(), 4, "of five");
-    assert!(since.elapsed() < Duration::from_secs(5), "in one window");
 }

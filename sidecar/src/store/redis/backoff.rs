@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s5_pauses_grow_to_a_quarter_of_a_second_and_no_attempt_overflows() {
+    fn pauses_grow_to_a_quarter_of_a_second_and_no_attempt_overflows() {
         let mut backoff = Backoff::default();
         assert!(backoff.pause() <= SHORTEST);
         let pauses: Vec<_> = (0..10_000).map(|_| backoff.pause()).collect();

@@ -7,12 +7,6 @@
 //! | `coverage` | rules and limits that are not redundant |
 //! | `explain` | `sluicegate explain` |
 //! | `manifests` | Kubernetes objects: several files, folders and standard input |
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
 mod coverage;
 mod envoy_file;
@@ -20,9 +14,12 @@ mod explain;
 mod findings;
 mod manifests;
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::Stdio;
 
 use tempfile::TempDir;
+
+use super::support::{has, has_all, lacks, printed, sluicegate};
 
 const POLICY: &str = "
 limits:
@@ -99,62 +96,56 @@ fn envoy(plugin: &str) -> String {
     format!("{ENVOY}{}", indented(plugin, 28))
 }
 
-/// Runs a command on an Envoy file, with or without the policy; returns its output and all that it printed.
-fn run(command: &[&str], policy: bool, file: &str) -> (Output, String) {
+/// Runs a command on an Envoy file, with or without the policy; returns its status and all that it printed.
+fn run(command: &[&str], policy: bool, file: &str) -> (i32, String) {
     let folder = TempDir::new().unwrap();
-    let (policy_file, envoy_file) = (
-        folder.path().join("policy.yaml"),
-        folder.path().join("file.yaml"),
-    );
-    std::fs::write(&policy_file, POLICY).unwrap();
-    std::fs::write(&envoy_file, file).unwrap();
-    let mut run = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
-    run.args(command).arg("--envoy").arg(envoy_file);
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let mut run = sluicegate(command);
+    run.arg("--envoy").arg(write("file.yaml", file));
     if policy {
-        run.arg("--policy").arg(policy_file);
+        run.arg("--policy").arg(write("policy.yaml", POLICY));
     }
-    let output = run.output().unwrap();
-    let printed = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    (output, printed)
+    printed(&run.output().unwrap())
+}
+
+/// The same of `check-config`, without the policy.
+fn checked(file: &str) -> String {
+    run(&["check-config"], false, file).1
+}
+
+/// Checks these documents as one stream on standard input.
+fn check_stream(documents: &[&str]) -> (i32, String) {
+    let mut run = sluicegate(&["check-config", "--envoy", "-"]);
+    run.stdin(Stdio::piped());
+    run.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    let text = documents.join("\n---\n");
+    let mut stdin = run.stdin.take().unwrap();
+    stdin.write_all(text.as_bytes()).unwrap();
+    drop(stdin);
+    printed(&run.wait_with_output().unwrap())
+}
+
+#[track_caller]
+fn is_without_findings((status, printed): &(i32, String)) {
+    assert_eq!(*status, 0, "{printed}");
+    assert!(printed.ends_with("\n0 errors, 0 warnings\n"), "{printed}");
 }
 
 #[test]
 fn a_valid_configuration_has_no_findings_in_any_kind_of_file() {
     let json: serde_json::Value = serde_saphyr::from_str(GOOD).unwrap();
-    let files = [
-        envoy(GOOD),
-        GOOD.to_owned(),
-        format!(
-            "{}---\nkind: WasmPlugin\nmetadata:\n  name: sluicegate\nspec:\n  failStrategy: FAIL_RELOAD\n  pluginConfig:\n{}",
-            manifests::SERVICE_ENTRY,
-            indented(
-                &GOOD.replace(
-                    "cluster: sluicegate",
-                    r#"cluster: "outbound|9180||sluicegate.internal""#
-                ),
-                4
-            )
-        ),
-        format!(
-            "{}\n---\n{}---\nkind: EnvoyExtensionPolicy\nspec:\n  wasm:\n    - name: sluicegate\n      code: {{ type: HTTP }}\n      config:\n{}",
-            manifests::RELOAD,
-            manifests::ENVOY_PROXY,
-            indented(GOOD, 8)
-        ),
-        format!(
-            "config:\n  name: x\n  failure_policy: FAIL_RELOAD\n  vm_config: {{}}\n  configuration:\n    \"@type\": type.googleapis.com/google.protobuf.StringValue\n    value: '{json}'\n"
-        ),
-    ];
-    for file in files {
-        let (output, printed) = run(&["check-config"], true, &file);
-        assert_eq!(output.status.code(), Some(0), "{printed}\n{file}");
-        let (fingerprint, counts) = printed.split_once('\n').unwrap();
-        assert!(fingerprint.contains("configuration "), "{printed}");
-        assert_eq!(counts, "0 errors, 0 warnings\n", "{file}");
+    let in_string = format!(
+        "config:\n  name: x\n  failure_policy: FAIL_RELOAD\n  vm_config: {{}}\n  configuration:\n    \"@type\": type.googleapis.com/google.protobuf.StringValue\n    value: '{json}'\n"
+    );
+    for file in [envoy(GOOD), GOOD.to_owned(), in_string] {
+        let checked = run(&["check-config"], true, &file);
+        is_without_findings(&checked);
+        has(checked.1.lines().next().unwrap(), "configuration ");
     }
 }
 
@@ -164,24 +155,17 @@ fn a_file_without_a_configuration_or_with_invalid_yaml_is_refused() {
         ("a: b", "contains no configuration"),
         ("a: [", "is not YAML"),
     ] {
-        let (output, printed) = run(&["check-config"], false, file);
-        assert_eq!(output.status.code(), Some(64));
-        assert!(printed.contains(says), "{printed}");
+        let (status, printed) = run(&["check-config"], false, file);
+        assert_eq!(status, 64);
+        has(&printed, says);
     }
 }
 
 #[test]
 fn the_examples_have_no_errors() {
-    let repository = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
-    let output = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
-        .arg("check-config")
-        .arg("--policy")
-        .arg(repository.join("envoy/policy.yaml"))
-        .arg("--envoy")
-        .arg(repository.join("envoy/envoy.yaml"))
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{printed}");
-    assert!(printed.contains("0 errors"), "{printed}");
+    let files = "check-config --policy envoy/policy.yaml --envoy envoy/envoy.yaml";
+    let words: Vec<_> = files.split(' ').collect();
+    let (status, printed) = printed(&sluicegate(&words).output().unwrap());
+    assert_eq!(status, 0, "{printed}");
+    has(&printed, "0 errors");
 }

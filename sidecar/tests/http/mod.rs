@@ -1,9 +1,4 @@
 //! Both ports over raw HTTP, byte by byte.
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
 mod access;
 mod errors;
@@ -20,16 +15,21 @@ use sluicegate::decide::PolicyHandle;
 use sluicegate::decide::Service;
 use sluicegate::policy::StoreAddress;
 use sluicegate::server::listen::Listener;
-use sluicegate::server::{Listeners, Settings, Stop};
+use sluicegate::server::{Access, Listeners, Settings, Stop};
 use sluicegate::store::Store;
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::support::has;
+
 const POLICY: &str =
     "limits:\n  per-key: { algorithm: sliding_log, windows: [{ quota: 1, per: 1h }] }\n";
 const BODY: &str = r#"{"decisions":[{"checks":[{"limit":"per-key","key":"k"}]}]}"#;
+const DECIDE: &str = "POST /v1/decide";
+const HOST: &str = "host: 127.0.0.1\r\n";
+const JSON: &str = "content-type: application/json\r\n";
 
 /// Starts a sidecar in this process; returns the address for decisions and the admin address.
 async fn start() -> (SocketAddr, SocketAddr) {
@@ -39,6 +39,21 @@ async fn start() -> (SocketAddr, SocketAddr) {
 async fn start_with(settings: Settings) -> (SocketAddr, SocketAddr) {
     let (ports, _) = start_until(settings, std::future::pending()).await;
     ports
+}
+
+/// Who may ask a sidecar with this admin address, which also has these names.
+fn access_to(address: &str, names: &[&str]) -> Access {
+    let names = names.iter().map(|&name| name.to_owned()).collect();
+    Access::to(&address.parse().unwrap(), names)
+}
+
+/// Starts a sidecar; returns its admin address.
+async fn admin_with(access: Access) -> SocketAddr {
+    let settings = Settings {
+        access,
+        ..Settings::default()
+    };
+    start_with(settings).await.1
 }
 
 /// Starts a sidecar that stops with `stop`; returns its addresses and its task.
@@ -72,73 +87,94 @@ async fn start_until(
     (ports, running)
 }
 
+/// A connection over which these bytes have gone.
+fn connect(port: SocketAddr, bytes: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(port).unwrap();
+    let timeout = Some(Duration::from_secs(60));
+    stream.set_read_timeout(timeout).unwrap();
+    stream.write_all(bytes.as_bytes()).unwrap();
+    stream
+}
+
 /// Sends these bytes; returns the whole answer.
 fn exchange(port: SocketAddr, bytes: &str) -> String {
-    let mut stream = TcpStream::connect(port).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
-    stream.write_all(bytes.as_bytes()).unwrap();
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    connect(port, bytes).read_to_string(&mut answer).unwrap();
     answer
 }
 
-/// Sends these bytes; returns the status and the body of the answer.
-fn send(port: SocketAddr, bytes: &str) -> (u16, String) {
-    let answer = exchange(port, bytes);
-    let status = answer.get(9..12).unwrap().parse().unwrap();
-    let body = answer.split("\r\n\r\n").nth(1).unwrap_or_default();
-    (status, body.to_owned())
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
 }
 
-fn decide(port: SocketAddr, headers: &str, body: &str) -> (u16, String) {
-    let head = "POST /v1/decide HTTP/1.1\r\nconnection: close\r\n";
-    send(port, &format!("{head}{headers}\r\n{body}"))
+/// Sends these bytes; returns the answer in parts.
+fn send(port: SocketAddr, bytes: &str) -> Answer {
+    let answer = exchange(port, bytes);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    Answer {
+        status: head[9..12].parse().unwrap(),
+        head: head.to_owned(),
+        body: body.to_owned(),
+    }
+}
+
+/// A request with a body, and the connection closed after it.
+fn ask(port: SocketAddr, target: &str, headers: &str, body: &str) -> Answer {
+    let length = body.len();
+    let request = format!(
+        "{target} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    );
+    send(port, &request)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f20_a_malformed_chunked_body_gets_400_and_not_413() {
+async fn a_malformed_chunked_body_gets_400_and_not_413() {
     let (port, _) = start().await;
-    let chunked = "host: s\r\ntransfer-encoding: chunked\r\n";
+    let decide = |chunks: &str| {
+        let head = "POST /v1/decide HTTP/1.1\r\nhost: s\r\nconnection: close\r\n";
+        send(
+            port,
+            &format!("{head}transfer-encoding: chunked\r\n\r\n{chunks}"),
+        )
+    };
     for broken in ["zz\r\nx\r\n0\r\n\r\n", "5\r\nabcdefgh\r\n0\r\n\r\n"] {
-        let (status, body) = decide(port, chunked, broken);
-        assert_eq!(status, 400, "{broken:?}: {body}");
-        assert!(body.contains("broken_body"), "{body}");
+        let answer = decide(broken);
+        assert_eq!(answer.status, 400, "{broken:?}: {}", answer.body);
+        has(&answer.body, r#""code":"broken_body","field":"body""#);
     }
     let good = format!("{:x}\r\n{BODY}\r\n0\r\n\r\n", BODY.len());
-    assert_eq!(decide(port, chunked, &good).0, 200);
+    assert_eq!(decide(&good).status, 200);
     let long = " ".repeat((1 << 20) + 1);
     let large = format!("{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
-    let (status, body) = decide(port, chunked, &large);
-    assert_eq!(status, 413, "{body}");
-    assert!(body.contains("body_too_large"), "{body}");
+    let answer = decide(&large);
+    assert_eq!(answer.status, 413, "{}", answer.body);
+    has(&answer.body, "body_too_large");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f20_a_request_without_a_host_or_with_two_is_refused() {
+async fn a_request_without_a_host_or_with_two_is_refused() {
     let (port, admin) = start().await;
-    let length = format!("content-length: {}\r\n", BODY.len());
     for (hosts, expected) in [
         ("", 400),
         ("host: a\r\nhost: b\r\n", 400),
         ("host: a\r\nHost: a\r\n", 400),
         ("host: a\r\n", 200),
     ] {
-        let (status, body) = decide(port, &format!("{hosts}{length}"), BODY);
-        assert_eq!(status, expected, "{hosts:?}: {body}");
-        let probe = format!("GET /healthz HTTP/1.1\r\nconnection: close\r\n{hosts}\r\n");
-        assert_eq!(send(admin, &probe).0, expected, "{hosts:?}");
+        for (port, target, body) in [(port, DECIDE, BODY), (admin, "GET /healthz", "")] {
+            let answer = ask(port, target, hosts, body);
+            assert_eq!(answer.status, expected, "{hosts:?}: {}", answer.body);
+        }
     }
     let old = "GET /healthz HTTP/1.0\r\n\r\n";
-    assert_eq!(send(admin, old).0, 200, "HTTP/1.0 has no Host");
+    assert_eq!(send(admin, old).status, 200, "HTTP/1.0 has no Host");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f15_an_answer_names_the_sidecars_instance_which_changes_with_a_restart() {
+async fn an_answer_names_the_sidecars_instance_which_changes_with_a_restart() {
     let instance = |port| {
-        let headers = format!("host: a\r\ncontent-length: {}\r\n", BODY.len());
-        let (_, body) = decide(port, &headers, BODY);
+        let body = ask(port, DECIDE, HOST, BODY).body;
         let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
         answer["instance"].as_u64().unwrap()
     };

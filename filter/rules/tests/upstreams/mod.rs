@@ -3,22 +3,14 @@
 //!
 //! A model returns what the server uses to choose the resource to serve; `None` is a request that the server refuses or
 //! redirects. A request that the filter refuses (400, 414) never bypasses a rule.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a test is meant to panic when it fails"
-)]
 
 mod models;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{asked, get};
 use models::{MODELS, Served};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use sluicegate_rules::{Rules, parse};
-use support::{asked, get};
 
 const STRICT: &str = r#""strict""#;
 

@@ -1,0 +1,28 @@
+//! The filter's decisions from outside: a configuration, a request and the sidecar's answer go in; a question or a reply
+//! comes out.
+//!
+//! | module | for |
+//! |---|---|
+//! | `support` | made-up requests and answers |
+//! | `broken` | invalid configurations |
+//! | `matching`, `paths` | which requests a rule applies to, and attacks through a request's target |
+//! | `keys`, `evaluate` | keys, limits and costs; the checks of a question |
+//! | `answers`, `access_log` | what clients and the access log get of an answer |
+//! | `upstreams`, `upstream_queries` | rules beside models of servers |
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test is meant to panic when it fails"
+)]
+
+mod access_log;
+mod answers;
+mod broken;
+mod evaluate;
+mod keys;
+mod matching;
+mod paths;
+mod support;
+mod upstream_queries;
+mod upstreams;

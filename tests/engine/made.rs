@@ -1,0 +1,86 @@
+//! Buckets, batches and generated cases, in a word each.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
+use std::fmt::Debug;
+
+pub const SECOND: u64 = 1_000_000;
+/// Any time long after the epoch, on the edge of every window of whole seconds up to ten.
+pub const START_US: u64 = 1_790_000_000_000_000;
+
+pub fn bucket(key: &str, algorithm: Algorithm, quota: u64, window_us: u64) -> Bucket {
+    Bucket {
+        key: key.to_owned(),
+        spec: BucketSpec {
+            algorithm,
+            quota,
+            window_us,
+        },
+    }
+}
+
+/// Takes by bucket and cost.
+pub fn decision(takes: &[(usize, u64)], peek: bool) -> Decision {
+    let take = |&(bucket, cost): &(usize, u64)| Take { bucket, cost };
+    Decision {
+        takes: takes.iter().map(take).collect(),
+        peek,
+        receipts: Vec::new(),
+    }
+}
+
+/// One decision over all of these buckets.
+pub fn batch(buckets: &[Bucket], cost: u64, peek: bool) -> Batch {
+    let takes: Vec<_> = (0..buckets.len()).map(|bucket| (bucket, cost)).collect();
+    Batch {
+        buckets: buckets.to_vec(),
+        decisions: vec![decision(&takes, peek)],
+    }
+}
+
+/// One over one of them.
+pub fn one(bucket: &Bucket, cost: u64, peek: bool) -> Batch {
+    batch(std::slice::from_ref(bucket), cost, peek)
+}
+
+/// So many times more generated cases than `make test` has: `SLUICEGATE_CASES`, which `make test-full` sets.
+pub fn more_cases() -> u32 {
+    let more = std::env::var("SLUICEGATE_CASES");
+    more.map_or(1, |more| {
+        more.parse().expect("SLUICEGATE_CASES is a number")
+    })
+}
+
+/// Checks that many generated inputs, or more; panics with a small one that fails, for which so many steps look.
+pub fn for_all<T: Debug>(
+    cases: u32,
+    max_shrink_iters: u32,
+    inputs: &impl Strategy<Value = T>,
+    check: impl Fn(T) -> Result<(), TestCaseError>,
+) {
+    let config = Config {
+        cases: cases * more_cases(),
+        failure_persistence: None,
+        max_shrink_iters,
+        ..Config::default()
+    };
+    if let Err(failure) = TestRunner::new(config).run(inputs, check) {
+        panic!("{failure}");
+    }
+}
+
+/// Whether some generated input fails.
+pub fn is_refuted<T: Debug>(
+    cases: u32,
+    inputs: &impl Strategy<Value = T>,
+    check: impl Fn(T) -> Result<(), TestCaseError>,
+) -> bool {
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..Config::default()
+    };
+    TestRunner::new(config).run(inputs, check).is_err()
+}
