@@ -1,5 +1,5 @@
 //! The committed dashboards match their description and meet the rules for panels and queries.
-//! `SLUICEGATE_WRITE=1 cargo test -p sluicegate-tests --test observe committed` regenerates the dashboards.
+//! `make dashboards` regenerates the dashboards.
 
 use std::collections::BTreeSet;
 
