@@ -119,7 +119,7 @@ page-test: debug filter ## the live page under traffic in a real Chromium; scree
 	@echo "page-test: the live page in a real Chromium"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- page::
 
-observe: debug filter ## rules, alerts and dashboards against a real Prometheus; draws the dashboards in target/dashboards/*.svg
+observe: debug filter ## rules, alerts and dashboards against a real Prometheus
 	@echo "observe: rules, alerts and dashboards against a real Prometheus"
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- observe::
 
