@@ -209,89 +209,67 @@ mod tests {
         assert_eq!(sub_batches[1].sources, [(0, vec![1]), (1, vec![0])]);
     }
 
-    #[test]
-    fn a_denied_sub_batch_denies_the_decision_and_gives_back_what_others_took() {
-        let batch = batch(&["sg:{a}:l", "sg:{b}:l", "sg:{c}:l"], &[&[0, 1, 2]]);
-        let sub_batches = split(&batch);
-        let answers = [
-            Some(vec![Ok(outcome(true, 3, 0, 100))]),
-            Some(vec![Ok(outcome(false, 0, 50, 101))]),
-            Some(vec![Ok(outcome(false, 0, 90, 102))]),
-        ];
-        let combined = combine(&batch, &sub_batches, &answers);
-        let outcome = combined.decisions[0].unwrap();
-        assert_eq!((outcome.admitted, outcome.decided_by), (false, 2));
-        assert_eq!(outcome.retry_after_us, 90);
-        let given: Vec<_> = combined
-            .to_give_back
+    type Given = (String, u64, u64);
+
+    /// What becomes of decisions over keys `a`, `b` and so on, each in a slot of its own, with these answers; and what is
+    /// given back: key, cost and time.
+    fn combined(
+        decisions: &[&[usize]],
+        answers: &[Option<&[Outcome]>],
+    ) -> (Vec<Option<Outcome>>, Vec<Given>) {
+        let keys = ["sg:{a}:l", "sg:{b}:l", "sg:{c}:l"];
+        let batch = batch(&keys[..answers.len()], decisions);
+        let answers: Vec<_> = answers
             .iter()
-            .map(|g| (g.bucket.key.as_str(), g.cost, g.at_us))
+            .map(|answer| answer.map(|each| each.iter().copied().map(Ok).collect()))
             .collect();
-        assert_eq!(given, [("sg:{a}:l", 1, 100)]);
+        let combined = combine(&batch, &split(&batch), &answers);
+        let given = combined.to_give_back.iter();
+        let given = given.map(|g| (g.bucket.key.clone(), g.cost, g.at_us));
+        (combined.decisions.clone(), given.collect())
     }
 
     #[test]
-    fn of_sub_batches_with_equal_waits_the_tightest_decides() {
-        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
-        let sub_batches = split(&batch);
-        let answers = [
-            Some(vec![Ok(outcome(false, 3, 50, 100))]),
-            Some(vec![Ok(outcome(false, 0, 50, 101))]),
-        ];
-        let combined = combine(&batch, &sub_batches, &answers);
-        let outcome = combined.decisions[0].unwrap();
-        assert_eq!(outcome.decided_by, 1);
+    fn a_denied_sub_batch_denies_the_decision_and_gives_back_what_others_took() {
+        let admitted = [outcome(true, 3, 0, 100)];
+        let denied = [outcome(false, 0, 50, 101)];
+        let longer = [outcome(false, 0, 90, 102)];
+        let answers = [&admitted, &denied, &longer].map(|one| Some(&one[..]));
+        let (decisions, given) = combined(&[&[0, 1, 2]], &answers);
+        let outcome = decisions[0].unwrap();
+        assert_eq!((outcome.admitted, outcome.decided_by), (false, 2));
+        assert_eq!(outcome.retry_after_us, 90);
+        assert_eq!(given, [("sg:{a}:l".to_owned(), 1, 100)]);
+    }
+
+    #[test]
+    fn the_tightest_sub_batch_decides_an_admission_and_a_denial_of_equal_waits() {
+        for (admitted, wait_us) in [(false, 50), (true, 0)] {
+            let [loose, tight] = [3, 0].map(|left| [outcome(admitted, left, wait_us, 100)]);
+            let (decisions, given) = combined(&[&[0, 1]], &[Some(&loose), Some(&tight)]);
+            let outcome = decisions[0].unwrap();
+            assert_eq!((outcome.decided_by, outcome.remaining), (1, 0));
+            assert!(given.is_empty());
+        }
     }
 
     #[test]
     fn a_broken_key_leaves_only_its_own_decision_without_an_outcome() {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[1]]);
-        let sub_batches = split(&batch);
-        let answers = [
-            Some(vec![Err(BrokenState)]),
-            Some(vec![
-                Ok(outcome(true, 3, 0, 100)),
-                Ok(outcome(true, 2, 0, 100)),
-            ]),
-        ];
-        let combined = combine(&batch, &sub_batches, &answers);
+        let taken = [3, 2].map(|left| Ok(outcome(true, left, 0, 100)));
+        let answers = [Some(vec![Err(BrokenState)]), Some(taken.to_vec())];
+        let combined = combine(&batch, &split(&batch), &answers);
         assert_eq!(combined.decisions[0], None);
         assert!(combined.decisions[1].is_some());
-        assert_eq!(
-            combined.to_give_back.len(),
-            1,
-            "what the other sub_batch took"
-        );
-    }
-
-    #[test]
-    fn an_unanswered_sub_batch_leaves_no_outcome_and_the_rest_is_given_back() {
-        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[0]]);
-        let sub_batches = split(&batch);
-        let answers = [
-            Some(vec![
-                Ok(outcome(true, 3, 0, 100)),
-                Ok(outcome(true, 2, 0, 100)),
-            ]),
-            None,
-        ];
-        let combined = combine(&batch, &sub_batches, &answers);
-        assert_eq!(combined.decisions[0], None);
-        assert!(combined.decisions[1].is_some());
+        // What the other one took.
         assert_eq!(combined.to_give_back.len(), 1);
     }
 
     #[test]
-    fn an_admission_reports_its_tightest_sub_batch() {
-        let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1]]);
-        let sub_batches = split(&batch);
-        let answers = [
-            Some(vec![Ok(outcome(true, 3, 0, 100))]),
-            Some(vec![Ok(outcome(true, 1, 0, 200))]),
-        ];
-        let combined = combine(&batch, &sub_batches, &answers);
-        let outcome = combined.decisions[0].unwrap();
-        assert_eq!((outcome.decided_by, outcome.remaining), (1, 1));
-        assert!(combined.to_give_back.is_empty());
+    fn an_unanswered_sub_batch_leaves_no_outcome_and_the_rest_is_given_back() {
+        let taken = [3, 2].map(|left| outcome(true, left, 0, 100));
+        let (decisions, given) = combined(&[&[0, 1], &[0]], &[Some(&taken), None]);
+        assert!(decisions[0].is_none() && decisions[1].is_some());
+        assert_eq!(given.len(), 1);
     }
 }
