@@ -14,7 +14,7 @@ use super::support::{ask, check, decided, envoy, peek, plugin, policy};
 /// The policy's `denial_ttl`.
 const TTL: Duration = Duration::from_secs(2);
 /// Allowance for a machine that stalls. Shorter than [`TTL`], or a certificate that lasts twice as long would pass.
-const SLACK: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_millis(1_900);
 
 /// An Envoy and its sidecar.
 struct Side {

@@ -6,7 +6,7 @@ use serde_json::json;
 use sluicegate_tests::process::{self, eventually_within};
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{ask, check};
+use super::support::{Policy, ask, check};
 
 const MIB: usize = 1 << 20;
 /// The largest permitted batch.
@@ -30,43 +30,48 @@ async fn invent(sidecar: &Sidecar, limit: &str, round: usize) -> String {
     .to_string()
 }
 
-const POLICY: &str = "
-store: memory
-memory_limit: 32MiB
-limits:
-  short: { algorithm: sliding_log, when_store_is_down: allow, windows: [{ quota: 10, per: 10s }] }
-  long: { algorithm: sliding_log, windows: [{ quota: 10, per: 24h }] }
-";
+fn policy(limit_mib: usize) -> String {
+    Policy::on("memory")
+        .line(&format!("memory_limit: {limit_mib}MiB"))
+        .limit(
+            "short",
+            "algorithm: sliding_log, when_store_is_down: allow, windows: [{ quota: 10, per: 10s }]",
+        )
+        .window("long", "sliding_log", 10, "24h")
+        .text()
+}
 
-#[tokio::test]
-async fn a_flood_of_keys_stays_within_the_limit_and_its_memory_comes_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(POLICY, folder.path()).await;
+/// Invents more keys than fit: ten thousand for each MiB of the limit. Returns the memory before, and by how much it has grown
+/// at most.
+async fn flood(sidecar: &Sidecar, limit_mib: usize) -> (usize, usize) {
     // A few keys that last a day, spread over the flood, must not pin the memory around them.
-    invent(&sidecar, "long", 0).await;
-    let before = resident(&sidecar);
+    invent(sidecar, "long", 0).await;
+    let before = resident(sidecar);
     let mut most = before;
     let mut full = 0;
-    for round in 0..300 {
-        let answer = invent(&sidecar, "short", round).await;
+    let rounds = limit_mib * 10;
+    for round in 0..rounds {
+        let answer = invent(sidecar, "short", round).await;
         full += answer.matches("unavailable").count();
         // It is full, not down: the rule decides, or whoever invents keys would not be limited.
         assert!(!answer.contains("then"), "round {round}");
-        if round % 75 == 0 {
-            invent(&sidecar, "long", round + 1).await;
+        if round % (rounds / 4) == 0 {
+            invent(sidecar, "long", round + 1).await;
         }
-        most = most.max(resident(&sidecar));
+        most = most.max(resident(sidecar));
     }
-    println!("grown by {} kB", (most - before) >> 10);
-    let grown = (most - before) / MIB;
-    assert!(full > 0, "300,000 keys need more than 32 MiB");
-    assert!(grown < 64, "{grown} MiB");
-    assert!(
-        sidecar
-            .metric("sluicegate_store_errors_total{kind=\"full\"}")
-            .await
-            > 0.0
-    );
+    assert!(full > 0, "as many keys need more");
+    (before, most - before)
+}
+
+#[tokio::test]
+async fn a_flood_of_keys_stays_within_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy(8), folder.path()).await;
+    let (_, grown) = flood(&sidecar, 8).await;
+    assert!(grown < 16 * MIB, "{} kB", grown >> 10);
+    let full = "sluicegate_store_errors_total{kind=\"full\"}";
+    assert!(sidecar.metric(full).await > 0.0);
     // So SluicegateStoreFailing, which divides by these calls, stays silent: the runbook names the alerts that do not.
     let calls = sidecar.metric("sluicegate_store_duration_seconds_count");
     assert_eq!(calls.await, 0.0);
@@ -74,10 +79,18 @@ async fn a_flood_of_keys_stays_within_the_limit_and_its_memory_comes_back() {
     // Known keys are still admitted.
     let known = invent(&sidecar, "long", 0).await;
     assert_eq!(known.matches("admitted").count(), KEYS, "{known}");
+}
+
+#[tokio::test]
+#[ignore = "needs the allocator of a released sidecar: cargo build -p sluicegate, and half a minute"]
+async fn the_memory_of_a_flood_of_keys_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = Sidecar::start(&policy(32), folder.path()).await;
+    let (before, grown) = flood(&sidecar, 32).await;
     // Gradually: the allocator returns pages that have been free for ten seconds.
     let limit = Duration::from_secs(60);
     eventually_within(limit, "half of the memory is returned", async || {
-        resident(&sidecar).saturating_sub(before) / MIB <= grown / 2
+        resident(&sidecar).saturating_sub(before) <= grown / 2
     })
     .await;
 }
