@@ -11,7 +11,7 @@ LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HA
 # What `make test` tests, with the units of each crate.
 CRATES = -p sluicegate -p sluicegate-certificates -p sluicegate-engine -p sluicegate-protocol -p sluicegate-rules -p sluicegate-history -p sluicegate-tests
 # Tests of the core that take long and show what others show in part: `make test-full` adds them.
-LONG = chain::lease_load chain::metrics::promtool chaos::the_faults_of_the_short_form engine::mutations
+LONG = chain::lease_load chain::metrics::promtool chaos::the_faults_of_the_short_form engine::mutations store::more
 # Most tests wait for others' clocks: four at a time, whatever the number of processors.
 AT_ONCE = --test-threads=4
 
@@ -35,7 +35,7 @@ rest:
 	@tests/setup full
 	@$(MAKE) --no-print-directory lint debug filter
 	@echo "rest: tests of the core that take long"
-	@$(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) $(LONG)
+	@SLUICEGATE_CASES=5 SLUICEGATE_STEPS=20000 $(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) engine:: $(LONG)
 	@$(MAKE) --no-print-directory corpus
 	@echo "rest: OpenAPI, clients, browser, Prometheus, chart, host, traces, certificates"
 	@$(CARGO_TEST) -p sluicegate-tests-full -- --test-threads=2 --skip collector:: --skip release:: --skip upgrade::
@@ -113,7 +113,7 @@ http: debug filter ## schemathesis against the sidecar's OpenAPI document; the c
 	@$(CARGO_TEST) -p sluicegate-tests-full --test full -- http::
 
 openapi: ## regenerate docs/openapi.json from the routes and types
-	@SLUICEGATE_WRITE=1 cargo test --quiet --locked -p sluicegate --test schema -- openapi
+	@SLUICEGATE_WRITE=1 $(CARGO_TEST) -p sluicegate --test sidecar -- schema::the_committed_openapi
 
 page-test: debug filter ## the live page under traffic in a real Chromium; screenshots in target/page/
 	@echo "page-test: the live page in a real Chromium"
@@ -191,7 +191,7 @@ soak: filter ## half an hour with as many requests as the machine can serve, wit
 	@$(CARGO_TEST) --release -p sluicegate-tests --test core -- --ignored --nocapture service_life
 
 engine-long: ## run a million generated calls of each algorithm through the model, Rust and Lua
-	@SLUICEGATE_STEPS=1000000 $(CARGO_TEST) --release -p sluicegate-tests --test core engine::agree
+	@SLUICEGATE_STEPS=1000000 $(CARGO_TEST) --release -p sluicegate-tests --test core -- engine::agreement
 
 release: ## build a release into target/release-artifacts: archives, filter, images, chart, bills of materials, checksums (half an hour on two cores)
 	@tests/setup release

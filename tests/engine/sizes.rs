@@ -24,7 +24,7 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
             }
             _ => 1,
         };
-        for size in [1, 10, 1_000, 20_010] {
+        for size in [1, 10, 1_000, 20_000] {
             fill(&mut lua, &bucket, entries, size, precision_us);
             entries = size;
             let measured: Option<u64> = lua.ask(&["MEMORY", "USAGE", &bucket.key, "SAMPLES", "0"]);

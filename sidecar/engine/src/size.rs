@@ -52,7 +52,7 @@ fn log_bytes(entries: u64) -> u64 {
     let entries = entries.max(1);
     let closed = (entries - 1) / BLOCK;
     let head = LOG_HEAD + (entries - closed * BLOCK) * RECORD;
-    if head <= IN_ONE_PIECE {
+    if closed == 0 && head <= IN_ONE_PIECE {
         return head;
     }
     let fields = closed + 1;
