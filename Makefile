@@ -9,7 +9,7 @@ CARGO_TEST = cargo test --quiet --locked --no-default-features
 # The compiler with clippy's lints: `make test` checks and builds at once, instead of reading every dependency twice.
 LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 # What `make test` tests, with the units of each crate.
-CRATES = -p sluicegate -p sluicegate-certificates -p sluicegate-engine -p sluicegate-protocol -p sluicegate-rules -p sluicegate-history -p sluicegate-tests
+CRATES = --lib --bins --tests -p sluicegate -p sluicegate-certificates -p sluicegate-engine -p sluicegate-protocol -p sluicegate-rules -p sluicegate-history -p sluicegate-tests
 # Tests of the core that take long and show what others show in part: `make test-full` adds them.
 LONG = chain::lease_load chain::metrics::promtool chaos::the_faults_of_the_short_form engine::mutations store::more
 # Most tests wait for others' clocks: four at a time, whatever the number of processors.
@@ -40,20 +40,23 @@ rest:
 	@echo "rest: OpenAPI, clients, browser, Prometheus, chart, host, traces, certificates"
 	@$(CARGO_TEST) -p sluicegate-tests-full -- --test-threads=2 --skip collector:: --skip release:: --skip upgrade::
 	@$(MAKE) --no-print-directory compose
+	@echo "rest: memory that comes back, with jemalloc"
+	@cargo build --quiet --locked -p sluicegate
+	@$(CARGO_TEST) -p sluicegate-tests --test core -- --ignored the_memory_of_a_flood
 
 # Installing waits for others' servers, so the first compilation goes on meanwhile.
 .PHONY: filter-demo filter-test program-demo programs
 filter-demo filter-test: filter-%:
 	@tests/setup $*
-	@filter/build
+	+@filter/build
 program-demo:
 	@echo "demo: building the sidecar (the first build takes a minute or two)"
-	@cargo build --quiet --locked --no-default-features -p sluicegate -p sluicegate-tests --bins
+	+@cargo build --quiet --locked --no-default-features -p sluicegate -p sluicegate-tests --bins
 programs:
 	@echo "test: rustfmt, clippy, building (the first build takes several minutes)"
 	@cargo fmt --all --check
-	@cargo clippy --quiet --locked -p sluicegate-filter -- -D warnings
-	@$(LINTED) $(CARGO_TEST) --no-run $(CRATES)
+	+@cargo clippy --quiet --locked -p sluicegate-filter -- -D warnings
+	+@$(LINTED) $(CARGO_TEST) --no-run $(CRATES)
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
