@@ -4,6 +4,9 @@
 # What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
 
+# Cargo would look for make's job server, which rustup does not pass on.
+unexport MAKEFLAGS
+
 # Tests run a sidecar without jemalloc, which takes as long to build as half of all crates; `make build` and releases have it.
 CARGO_TEST = cargo test --quiet --locked --no-default-features
 # The compiler with clippy's lints: `make test` checks and builds at once, instead of reading every dependency twice.
@@ -48,15 +51,15 @@ rest:
 .PHONY: filter-demo filter-test program-demo programs
 filter-demo filter-test: filter-%:
 	@tests/setup $*
-	+@filter/build
+	@filter/build
 program-demo:
 	@echo "demo: building the sidecar (the first build takes a minute or two)"
-	+@cargo build --quiet --locked --no-default-features -p sluicegate -p sluicegate-tests --bins
+	@cargo build --quiet --locked --no-default-features -p sluicegate -p sluicegate-tests --bins
 programs:
 	@echo "test: rustfmt, clippy, building (the first build takes several minutes)"
 	@cargo fmt --all --check
-	+@cargo clippy --quiet --locked -p sluicegate-filter -- -D warnings
-	+@$(LINTED) $(CARGO_TEST) --no-run $(CRATES)
+	@cargo clippy --quiet --locked -p sluicegate-filter -- -D warnings
+	@$(LINTED) $(CARGO_TEST) --no-run $(CRATES)
 
 build: ## build the optimized sidecar: target/release/sluicegate
 	@echo "build: the optimized sidecar (the first build takes several minutes)"
