@@ -5,7 +5,7 @@
 SLUICEGATE_EARLIER ?= be49cf1
 
 # Cargo would look for make's job server, which rustup does not pass on.
-unexport MAKEFLAGS
+unexport MAKEFLAGS MFLAGS
 
 # Tests run a sidecar without jemalloc, which takes as long to build as half of all crates; `make build` and releases have it.
 CARGO_TEST = cargo test --quiet --locked --no-default-features
