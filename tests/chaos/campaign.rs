@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate_history::{Record, Span, Verdict};
+use sluicegate_history::{Record, Verdict};
 
 use super::chain::Chain;
 use super::fault::Fault;
-use super::judge::{Run, Times, judge, keep, record};
+use super::judge::{Run, Times, judge, keep, record, span};
 use super::load::{Load, admitted};
 use super::outcome::Outcome;
 use super::rules::{self, RULES, WINDOW_US};
@@ -51,8 +51,8 @@ impl Campaign {
     pub async fn run(
         &mut self,
         fault: Fault,
-        breaks: impl AsyncFnOnce(&mut Chain, &Load),
-        mends: impl AsyncFnOnce(&mut Chain, &Load),
+        breaks: impl AsyncFnOnce(&mut Chain),
+        mends: impl AsyncFnOnce(&mut Chain),
     ) {
         let mut only = self.only.iter();
         let is_of_form = match self.form {
@@ -76,9 +76,8 @@ impl Campaign {
     }
 
     /// Runs a fault that ends by itself.
-    pub async fn run_once(&mut self, fault: Fault, breaks: impl AsyncFnOnce(&mut Chain, &Load)) {
-        let fault = fault.lasts(Duration::ZERO);
-        self.run(fault, breaks, async |_, _| {}).await;
+    pub async fn run_once(&mut self, fault: Fault, breaks: impl AsyncFnOnce(&mut Chain)) {
+        self.run(fault.at_once(), breaks, async |_| {}).await;
     }
 
     /// Prints the table.
@@ -87,11 +86,8 @@ impl Campaign {
     /// A promise was broken.
     pub fn finish(self) {
         println!("\n{}", table::text(&self.outcomes));
-        let mut failures = Vec::new();
-        for one in &self.outcomes {
-            let each = one.failures.iter();
-            failures.extend(each.map(|failure| format!("{}: {failure}", one.name)));
-        }
+        let failed = self.outcomes.iter().filter(|one| !one.failures.is_empty());
+        let failures: Vec<_> = failed.map(|one| (one.name, &one.failures)).collect();
         assert!(failures.is_empty(), "{failures:#?}");
         assert!(!self.outcomes.is_empty(), "no fault has such a name");
         if table::is_wanted() && self.form == Form::Whole && self.only.is_none() {
@@ -102,21 +98,21 @@ impl Campaign {
 
 async fn run(
     fault: &Fault,
-    breaks: impl AsyncFnOnce(&mut Chain, &Load),
-    mends: impl AsyncFnOnce(&mut Chain, &Load),
+    breaks: impl AsyncFnOnce(&mut Chain),
+    mends: impl AsyncFnOnce(&mut Chain),
 ) -> Outcome {
     let mut chain = Chain::start(fault.place).await;
-    let load = Load::start(chain.ports());
+    let load = Load::start(&chain.targets);
     let clock = load.clock;
     let stalls = Stalls::watch();
     // The length of each part is part of the test.
     tokio::time::sleep(BEFORE).await;
     let broken_us = clock.now_us();
-    breaks(&mut chain, &load).await;
+    breaks(&mut chain).await;
     let holds_us = clock.now_us();
     tokio::time::sleep(fault.lasts).await;
     let ends_us = clock.now_us();
-    mends(&mut chain, &load).await;
+    mends(&mut chain).await;
     let mended_us = clock.now_us();
     chain.settled().await;
     let times = Times {
@@ -139,27 +135,20 @@ async fn run(
             *units += rules::taken(left).saturating_sub(admitted(&seen, rule));
         }
         records.push(Record {
-            when: Span {
-                from,
-                to: clock.now_us(),
-            },
+            when: span(from, clock.now_us()),
             checks,
             verdict: Verdict::Left(left),
         });
     }
     let stalls = stalls.long().into_iter();
+    let stalls = stalls.map(|(from, to)| span(clock.us_of(from), clock.us_of(to)));
     let run = Run {
         seen,
         records,
         times,
         lost_units,
         vm_deaths: chain.vm_deaths().await,
-        stalls: stalls
-            .map(|(from, to)| Span {
-                from: clock.us_of(from),
-                to: clock.us_of(to),
-            })
-            .collect(),
+        stalls: stalls.collect(),
     };
     let outcome = judge(fault, &run);
     if !outcome.failures.is_empty() {

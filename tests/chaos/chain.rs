@@ -1,6 +1,8 @@
 //! The whole chain, each part real and on its own port: Envoy with the filter, a sidecar, and one of several stores.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -62,6 +64,8 @@ pub struct Chain {
     pub envoy: Envoy,
     /// A second sidecar and its Envoy.
     pub second: Option<(Sidecar, Envoy)>,
+    /// The ports of its Envoys, for clients: a port changes when another Envoy takes over.
+    pub targets: Vec<Arc<AtomicU16>>,
     /// Envoy's listener, which Envoy reads from a file in its own folder.
     pub listener: Value,
     own: PathBuf,
@@ -81,24 +85,24 @@ impl Chain {
         let folder = tempfile::tempdir().unwrap();
         let (store, url) = Store::start(place, folder.path()).await;
         let drain = ["--drain", &format!("{}s", DRAIN.as_secs())];
-        let sidecar = Sidecar::with(&policy(&url))
-            .arguments(&drain)
-            .start(folder.path())
-            .await;
+        let sidecar_on = async |url: &str| {
+            let sidecar = Sidecar::with(&policy(url)).arguments(&drain);
+            sidecar.start(folder.path()).await
+        };
+        let sidecar = sidecar_on(&url).await;
         let upstream = wire::upstream().await;
         let (envoy, listener, own) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
         let mut second = None;
         if place == Place::Pair {
-            let url = store.redis.as_ref().expect("one Redis").url();
-            let sidecar = Sidecar::with(&policy(&url))
-                .arguments(&drain)
-                .start(folder.path())
-                .await;
+            let sidecar = sidecar_on(&store.redis.as_ref().expect("one Redis").url()).await;
             let (envoy, ..) = envoy_of(&folder, sidecar.port, upstream, &plugin).await;
             second = Some((sidecar, envoy));
         }
         sidecar.knows_of(1 + u32::from(second.is_some())).await;
+        let envoys = std::iter::once(&envoy).chain(second.iter().map(|(_, envoy)| envoy));
+        let targets = envoys.map(|envoy| Arc::new(AtomicU16::new(envoy.port)));
         Self {
+            targets: targets.collect(),
             sidecar,
             envoy,
             second,
@@ -124,10 +128,7 @@ impl Chain {
     }
 
     pub fn sentinels(&mut self) -> &mut Sentinels {
-        self.store
-            .sentinels
-            .as_mut()
-            .expect("a place with sentinels")
+        self.store.sentinels.as_mut().expect("sentinels")
     }
 
     pub fn cluster(&mut self) -> &mut Cluster {
@@ -143,11 +144,6 @@ impl Chain {
         self.store.replica.expect("a Cluster with a replica")
     }
 
-    /// The ports of its Envoys.
-    pub fn ports(&self) -> Vec<u16> {
-        self.envoys().map(|envoy| envoy.port).collect()
-    }
-
     fn envoys(&self) -> impl Iterator<Item = &Envoy> {
         let second = self.second.iter().map(|(_, envoy)| envoy);
         std::iter::once(&self.envoy).chain(second)
@@ -158,12 +154,16 @@ impl Chain {
         std::iter::once(&self.sidecar).chain(second)
     }
 
-    /// Starts another Envoy in front of the same sidecar and returns the one that it replaces.
+    /// Starts another Envoy in front of the same sidecar, leads new requests to it, and returns the one that it replaces.
     pub async fn replace_envoy(&mut self) -> Envoy {
-        let (new, listener, own) =
-            envoy_of(&self.folder, self.sidecar.port, self.upstream, &self.plugin).await;
-        (self.listener, self.own) = (listener, own);
-        std::mem::replace(&mut self.envoy, new)
+        let (port, upstream) = (self.sidecar.port, self.upstream);
+        let new = envoy_of(&self.folder, port, upstream, &self.plugin).await;
+        let old = std::mem::replace(&mut self.envoy, new.0);
+        (self.listener, self.own) = (new.1, new.2);
+        for target in &self.targets {
+            target.store(self.envoy.port, Ordering::Relaxed);
+        }
+        old
     }
 
     /// Gives Envoy the listener as it is now, and waits until it has it.
@@ -184,10 +184,7 @@ impl Chain {
     /// Waits until no request is active.
     pub async fn quiet(&self) {
         for envoy in self.envoys() {
-            eventually("no request is active", async || {
-                envoy.stat("http.ingress.downstream_rq_active").await == 0
-            })
-            .await;
+            eventually("no request is active", async || envoy.active().await == 0).await;
         }
     }
 
@@ -297,9 +294,8 @@ impl Store {
             }
             Place::Cluster => store.cluster.insert(Cluster::start().await).url(),
             Place::Replicated => {
-                let quickly = ["--cluster-node-timeout", "1000"]
-                    .map(str::to_owned)
-                    .to_vec();
+                let quickly = ["--cluster-node-timeout", "1000"].map(str::to_owned);
+                let quickly = quickly.to_vec();
                 let cluster = Cluster::start_with(async |_| quickly.clone()).await;
                 let cluster = store.cluster.insert(cluster);
                 let slot = cluster.slot(rules::everyone()).await;
@@ -321,14 +317,10 @@ async fn envoy_of(
     let mut listener = Value::Null;
     // Each Envoy watches a file of its own.
     let own = tempfile::tempdir_in(folder.path()).unwrap().keep();
-    let envoy = Envoy::asking(sidecar)
-        .upstream(upstream)
-        .plugin(plugin.clone())
-        .patch(|config| {
-            listener = from_file(config, &own);
-        })
-        .start(&own)
-        .await;
+    let envoy = Envoy::asking(sidecar).upstream(upstream);
+    let envoy = envoy.plugin(plugin.clone());
+    let envoy = envoy.patch(|config| listener = from_file(config, &own));
+    let envoy = envoy.start(&own).await;
     envoy.listens().await;
     (envoy, listener, own)
 }

@@ -44,7 +44,26 @@ pub struct Fault {
     pub lasts: Duration,
 }
 
+/// Methods that make these fields true.
+macro_rules! flags {
+    ($($method:ident $field:ident,)*) => { $(
+        pub const fn $method(mut self) -> Self {
+            self.$field = true;
+            self
+        }
+    )* };
+}
+
 impl Fault {
+    flags! {
+        in_short_form short,
+        once_more once_more,
+        unchecked unchecked,
+        lies lies,
+        away away,
+        breaks_connections breaks_connections,
+    }
+
     /// One that clients feel, of a single Redis, under which nothing is over.
     pub const fn new(name: &'static str) -> Self {
         Self {
@@ -68,30 +87,9 @@ impl Fault {
         self
     }
 
-    pub const fn in_short_form(mut self) -> Self {
-        self.short = true;
-        self
-    }
-
-    /// Shares decide without knowing what the store has admitted: the quota once more.
-    pub const fn once_more(mut self) -> Self {
-        self.once_more = true;
-        self
-    }
-
     pub const fn forgets(mut self) -> Self {
         self.forgets = true;
         self.once_more()
-    }
-
-    pub const fn unchecked(mut self) -> Self {
-        self.unchecked = true;
-        self
-    }
-
-    pub const fn lies(mut self) -> Self {
-        self.lies = true;
-        self
     }
 
     /// Nobody is without a verdict, and so nothing is lost.
@@ -101,12 +99,6 @@ impl Fault {
 
     pub const fn noticed(mut self, what: Noticed) -> Self {
         self.noticed = what;
-        self
-    }
-
-    /// No store decides while it lasts.
-    pub const fn away(mut self) -> Self {
-        self.away = true;
         self
     }
 
@@ -121,9 +113,9 @@ impl Fault {
         self
     }
 
-    pub const fn breaks_connections(mut self) -> Self {
-        self.breaks_connections = true;
-        self
+    /// It ends by itself.
+    pub const fn at_once(self) -> Self {
+        self.lasts(Duration::ZERO)
     }
 
     pub const fn lasts(mut self, time: Duration) -> Self {

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use sluicegate_history::Span;
-
 use super::chain::Place;
 use super::fault::{Fault, Noticed};
-use super::judge::{Run, Times, judge, record};
+use super::judge::{Run, Times, judge, record, span};
 use super::load::{Answer, Seen, UNDER_WAY};
 use super::rules::{ALLOW, SHUT, WINDOW_US};
 
@@ -32,11 +30,8 @@ fn right() -> Vec<Seen> {
         let mut admitted: Vec<u64> = Vec::new();
         for sent_us in (BEGAN_US..BEGAN_US + 9_000 * MS).step_by(every_ms * MS as usize) {
             let at = sent_us + MS;
-            let oldest = admitted
-                .len()
-                .checked_sub(QUOTA)
-                .map(|index| admitted[index]);
-            let answer = match oldest.filter(|oldest| oldest + WINDOW_US > at) {
+            let oldest = admitted.iter().rev().nth(QUOTA - 1);
+            let answer = match oldest.filter(|oldest| *oldest + WINDOW_US > at) {
                 Some(oldest) => Answer::Denied(oldest + WINDOW_US - at),
                 None => {
                     admitted.push(at);
@@ -107,10 +102,8 @@ fn only_the_rule_allow_lets_requests_through_and_it_refuses_none() {
         without(ALLOW, Answer::Refused),
     ] {
         let found = failures(Fault::new("felt"), with([wrong; 1_000]));
-        assert!(
-            found.iter().any(|one| one.contains("1000 requests")),
-            "{found:?}"
-        );
+        let is_found = found.iter().any(|one| one.contains("1000 requests"));
+        assert!(is_found, "{found:?}");
     }
 }
 
@@ -126,29 +119,18 @@ fn nobody_is_without_a_verdict_where_nobody_may_notice() {
     for (before_ms, excused) in [(0, 1), (900, 1), (1_500, 0)] {
         let mut run = run(with([refused]));
         let to = refused.sent_us - before_ms * MS;
-        run.stalls = vec![Span {
-            from: to - 150 * MS,
-            to,
-        }];
+        run.stalls = vec![span(to - 150 * MS, to)];
         let outcome = judge(&NOBODY_NOTICES, &run);
-        assert_eq!(
-            (outcome.excused, outcome.failures.len()),
-            (excused, 1 - excused)
-        );
+        let found = (outcome.excused, outcome.failures.len());
+        assert_eq!(found, (excused, 1 - excused));
     }
     // So is one whose verdicts take as long as the store may.
-    let slow = |ms| Seen {
-        answered_us: refused.sent_us + ms * MS,
-        ..without(SHUT, Answer::Denied(WINDOW_US))
-    };
-    assert_eq!(
-        failures(NOBODY_NOTICES.unchecked(), with([refused, slow(90)])).len(),
-        1
-    );
-    assert_eq!(
-        failures(NOBODY_NOTICES.unchecked(), with([refused, slow(110)])),
-        [""; 0]
-    );
+    for (ms, found) in [(90, 1), (110, 0)] {
+        let mut slow = without(SHUT, Answer::Denied(WINDOW_US));
+        slow.answered_us = slow.sent_us + ms * MS;
+        let failures = failures(NOBODY_NOTICES.unchecked(), with([refused, slow]));
+        assert_eq!(failures.len(), found, "{failures:?}");
+    }
 }
 
 #[test]
@@ -160,10 +142,7 @@ fn a_fault_that_nobody_felt_was_none() {
     // One request that the machine delayed shows nothing.
     let refused = without(SHUT, Answer::Refused);
     let mut run = run(with([refused]));
-    run.stalls = vec![Span {
-        from: refused.sent_us,
-        to: refused.answered_us + 50 * MS,
-    }];
+    run.stalls = vec![span(refused.sent_us, refused.answered_us + 50 * MS)];
     assert_eq!(judge(&Fault::new("felt"), &run).failures.len(), 1);
 }
 
@@ -179,10 +158,8 @@ fn a_store_that_decides_is_not_away() {
     });
     // What the store promised before it went away.
     let found = failures(away.forgets(), seen);
-    assert!(
-        !found.iter().any(|one| one.contains("admitted")),
-        "{found:?}"
-    );
+    let still = found.iter().any(|one| one.contains("admitted"));
+    assert!(!still, "{found:?}");
 }
 
 #[test]
@@ -233,15 +210,13 @@ fn a_slow_answer_excuses_no_retry_after_of_others() {
 #[test]
 fn a_denial_is_cached_for_a_second() {
     // Forty units in 0.4 s; a denial that promises a millisecond was true only before them.
-    let used = |at: u64| Seen {
-        sent_us: BROKEN_US + at * MS,
-        answered_us: BROKEN_US + (at + 1) * MS,
-        ..without(SHUT, Answer::Admitted)
+    let at = |sent_us, answer| Seen {
+        sent_us,
+        answered_us: sent_us + MS,
+        ..without(SHUT, answer)
     };
-    let denied = |at: u64| Seen {
-        answer: Answer::Denied(MS),
-        ..used(at)
-    };
+    let used = |ms: u64| at(BROKEN_US + ms * MS, Answer::Admitted);
+    let denied = |ms: u64| at(BROKEN_US + ms * MS, Answer::Denied(MS));
     let wrong = |more: &[Seen]| {
         let units = (0..40).map(|unit| used(unit * 10));
         let seen = with(units.chain(more.iter().copied()).chain([denied(500)]));
@@ -252,11 +227,7 @@ fn a_denial_is_cached_for_a_second() {
         !judge(&NOBODY_NOTICES.unchecked(), &run).failures.is_empty()
     };
     assert!(wrong(&[]), "nobody was denied before");
-    let before = |by_ms: u64| Seen {
-        sent_us: BROKEN_US - by_ms * MS,
-        answered_us: BROKEN_US - (by_ms - 1) * MS,
-        ..denied(0)
-    };
+    let before = |by_ms: u64| at(BROKEN_US - by_ms * MS, Answer::Denied(MS));
     assert!(!wrong(&[before(400)]), "0.9 s before");
     assert!(wrong(&[before(600)]), "1.1 s before");
 }

@@ -97,17 +97,14 @@ impl Answer {
 #[derive(Debug)]
 pub struct Load {
     pub clock: Clock,
-    targets: Vec<Arc<AtomicU16>>,
     stop: watch::Sender<bool>,
     clients: JoinSet<Vec<Seen>>,
 }
 
 impl Load {
     /// Starts the clients of the Envoys at these ports, in turns.
-    pub fn start(ports: Vec<u16>) -> Self {
+    pub fn start(targets: &[Arc<AtomicU16>]) -> Self {
         let (clock, stop) = (Clock::start(), watch::Sender::new(false));
-        let targets = ports.into_iter().map(|port| Arc::new(AtomicU16::new(port)));
-        let targets: Vec<_> = targets.collect();
         let mut clients = JoinSet::new();
         for rule in 0..RULES.len() {
             for ((number, every), target) in CLIENTS.into_iter().zip(targets.iter().cycle()) {
@@ -117,16 +114,8 @@ impl Load {
         }
         Self {
             clock,
-            targets,
             stop,
             clients,
-        }
-    }
-
-    /// New requests go to another Envoy.
-    pub fn lead_to(&self, port: u16) {
-        for target in &self.targets {
-            target.store(port, Ordering::Relaxed);
         }
     }
 
@@ -180,11 +169,9 @@ async fn ask(request: reqwest::RequestBuilder) -> reqwest::Result<Answer> {
         200 if headers.contains_key("ratelimit") => Answer::Admitted,
         200 => Answer::Unmetered,
         429 => {
-            let after = headers
-                .get("retry-after-ms")
-                .and_then(|ms| ms.to_str().ok());
-            let after: u64 = after.and_then(|ms| ms.parse().ok()).expect("a retry-after");
-            Answer::Denied(after * 1_000)
+            let after = headers.get("retry-after-ms");
+            let after = after.and_then(|ms| ms.to_str().ok()?.parse::<u64>().ok());
+            Answer::Denied(after.expect("a retry-after") * 1_000)
         }
         503 if body.contains("rate limiter") => Answer::Refused,
         other => Answer::Other(other),

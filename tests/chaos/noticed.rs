@@ -17,23 +17,16 @@ const RECOVERS_WITHIN_US: u64 = 1_000_000;
 pub fn judge(fault: &Fault, run: &Run) -> (usize, Vec<String>) {
     let Run { seen, times, .. } = run;
     let mut failures = by_rule(seen);
-    let without: Vec<_> = seen
-        .iter()
-        .filter(|one| one.answer.lacks_verdict())
-        .collect();
-    let (mut excused, mut wrong) = (0, 0);
+    let without = seen.iter().filter(|one| one.answer.lacks_verdict());
+    let without: Vec<_> = without.collect();
     let until = match fault.noticed {
         Noticed::Some | Noticed::Perhaps => 0,
         Noticed::Never => u64::MAX,
         Noticed::NotBefore(time) => times.broken_us + time.as_micros() as u64,
     };
-    for one in without.iter().filter(|one| one.answered_us < until) {
-        if stood_still(run, one) {
-            excused += 1;
-        } else {
-            wrong += 1;
-        }
-    }
+    let early = without.iter().filter(|one| one.answered_us < until);
+    let (excused, wrong): (Vec<&Seen>, Vec<_>) = early.partition(|one| stood_still(run, one));
+    let (excused, wrong) = (excused.len(), wrong.len());
     if wrong > 0 {
         failures.push(format!("{wrong} requests without a verdict for no reason"));
     }
@@ -45,17 +38,12 @@ pub fn judge(fault: &Fault, run: &Run) -> (usize, Vec<String>) {
         failures.push("nobody felt it".to_owned());
     }
     if fault.away {
-        let during = seen.iter().filter(|one| {
+        let during = |one: &&Seen| {
             one.rule == SHUT && one.sent_us >= times.holds_us && one.answered_us <= times.ends_us
-        });
-        let (mut admitted, mut refused) = (0, 0);
-        for one in during {
-            match one.answer {
-                Answer::Admitted => admitted += 1,
-                Answer::Refused => refused += 1,
-                _ => {}
-            }
-        }
+        };
+        let during: Vec<_> = seen.iter().filter(during).collect();
+        let count = |answer| during.iter().filter(|one| one.answer == answer).count();
+        let (admitted, refused) = (count(Answer::Admitted), count(Answer::Refused));
         if admitted > 0 || refused == 0 {
             let name = RULES[SHUT];
             failures.push(format!(
@@ -70,15 +58,10 @@ pub fn judge(fault: &Fault, run: &Run) -> (usize, Vec<String>) {
 pub fn by_rule(seen: &[Seen]) -> Vec<String> {
     let mut failures = Vec::new();
     for (rule, name) in RULES.iter().enumerate() {
-        let wrong = if rule == ALLOW {
-            Answer::Refused
-        } else {
-            Answer::Unmetered
-        };
-        let of = seen
-            .iter()
-            .filter(|one| one.rule == rule && one.answer == wrong);
-        let count = of.count();
+        let is_allow = rule == ALLOW;
+        let wrong = [Answer::Unmetered, Answer::Refused][usize::from(is_allow)];
+        let of = |one: &&Seen| one.rule == rule && one.answer == wrong;
+        let count = seen.iter().filter(of).count();
         if count > 0 {
             failures.push(format!("`{name}`: {count} requests {wrong:?}"));
         }

@@ -29,15 +29,13 @@ use samples::Samples;
 
 const DEFAULT_SECONDS: u64 = 1_800;
 /// When the sidecar is restarted, in hundredths of the run. The last one lives for half of it, so that a leak shows.
-const RESTARTS: [(u64, Restart); 3] = [
-    (15, Restart::Ordered),
-    (30, Restart::Ordered),
-    (45, Restart::Killed),
-];
+const RESTARTS: [(u64, Restart); 3] = [(15, Ordered), (30, Ordered), (45, Killed)];
 /// Reloads of the policy, of the filter's configuration and of Redis's scripts, in turns.
 const RELOADS: u64 = 40;
 /// The turn of the filter's configuration, which replaces the listener.
 const LISTENER: u64 = 1;
+
+use Restart::{Killed, Ordered};
 
 #[derive(Clone, Copy, Debug)]
 enum Restart {
@@ -54,7 +52,7 @@ async fn service_life() {
     assert!(seconds >= 60, "SLUICEGATE_SOAK={seconds}: at least 60");
     let mut chain = Chain::start_with(Place::Redis, background::policy, background::plugin()).await;
     let background = Background::start(chain.envoy.port, seconds);
-    let load = Load::start(chain.ports());
+    let load = Load::start(&chain.targets);
     let mut samples = Samples::new(seconds);
     let began = Instant::now();
     let (mut restarts, mut reloads, mut replaced) = (0, 0, 0);
@@ -83,24 +81,19 @@ async fn service_life() {
     );
     println!("\n{text}");
     let stood_still = samples.stood_still(Duration::from_secs(1));
-    let failures = [
-        samples.failures(),
-        wrk.failures(replaced, stood_still),
-        found,
-    ]
-    .concat();
-    assert!(
-        failures.is_empty(),
-        "{failures:#?}\n{}",
-        chain.sidecar.log()
+    let of_wrk = wrk.failures(replaced, stood_still);
+    let (failures, log) = (
+        [samples.failures(), of_wrk, found].concat(),
+        chain.sidecar.log(),
     );
+    assert!(failures.is_empty(), "{failures:#?}\n{log}");
     if table::is_wanted() {
         marked::write(table::PAGE, "soak", &text);
     }
 }
 
 async fn restart(chain: &mut Chain, how: Restart) {
-    if let Restart::Ordered = how {
+    if let Ordered = how {
         chain.sidecar.signal("TERM");
         chain.sidecar.wait().await;
     }
@@ -125,8 +118,8 @@ async fn reload(chain: &mut Chain, number: u64) {
             assert!(text.contains(&before), "{before}: {text}");
             let epoch = async || chain.sidecar.metric("sluicegate_policy_epoch").await;
             let old = epoch().await;
-            std::fs::write(&chain.sidecar.policy, text.replace(&before, &after))
-                .expect("the policy");
+            let written = std::fs::write(&chain.sidecar.policy, text.replace(&before, &after));
+            written.expect("the policy");
             eventually("the policy is in force", async || epoch().await > old).await;
         }
         LISTENER => {

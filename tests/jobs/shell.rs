@@ -35,9 +35,8 @@ pub struct Ran {
 impl Ran {
     /// Its exit status.
     pub fn code(&self) -> i32 {
-        self.status
-            .code()
-            .unwrap_or_else(|| panic!("ended by a signal: {self:?}"))
+        let code = self.status.code();
+        code.unwrap_or_else(|| panic!("ended by a signal: {self:?}"))
     }
 
     /// The object that it printed.
@@ -59,8 +58,8 @@ impl Shell {
         let folder = tempfile::tempdir().unwrap();
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
-        std::os::unix::fs::symlink(binary().canonicalize().unwrap(), bin.join("sluicegate"))
-            .unwrap();
+        let program = binary().canonicalize().unwrap();
+        std::os::unix::fs::symlink(program, bin.join("sluicegate")).unwrap();
         let mut shell = Self {
             folder,
             environment: BTreeMap::new(),

@@ -10,70 +10,52 @@ use super::shell::{POLICY, Shell};
 
 /// What jobs see of a policy, with these arguments after each command.
 async fn the_status_tells_the_verdict(shell: &Shell, more: &str) {
-    let decide = async |arguments: &str| {
-        let ran = shell
-            .sluicegate(&format!("decide {arguments} {more}"))
-            .await;
+    let ends = async |code: i32, arguments: &str| {
+        let command = format!("decide {arguments} {more}");
+        let ran = shell.ends(code, &command).await;
         assert!(!ran.err.contains("panicked"), "{ran:?}");
         ran
     };
-    let ran = decide("--limit hourly --key k --cost 8").await;
-    assert_eq!((ran.code(), ran.err.as_str()), (0, ""), "{ran:?}");
-    assert_eq!(
-        ran.out,
-        "admitted: limit `hourly` has 2 of 10 left in a window of 1h\n"
-    );
-    let ran = decide("--limit hourly --key k --cost 3").await;
-    assert_eq!((ran.code(), ran.err.as_str()), (75, ""), "{ran:?}");
-    assert!(
-        ran.out
-            .starts_with("denied: limit `hourly` has 2 of 10 left"),
-        "{ran:?}"
-    );
-    assert_eq!(decide("--limit hourly --key somebody-else").await.code(), 0);
+    let ran = ends(0, "--limit hourly --key k --cost 8").await;
+    let told = "admitted: limit `hourly` has 2 of 10 left in a window of 1h\n";
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), (told, ""));
+    let ran = ends(75, "--limit hourly --key k --cost 3").await;
+    let told = "denied: limit `hourly` has 2 of 10 left";
+    assert!(ran.out.starts_with(told) && ran.err.is_empty(), "{ran:?}");
+    ends(0, "--limit hourly --key somebody-else").await;
 
-    let ran = decide("--limit hourly --key k --cost 3 --output json").await;
+    let ran = ends(75, "--limit hourly --key k --cost 3 --output json").await;
     let verdict = ran.json();
-    assert_eq!((ran.code(), &verdict["outcome"]), (75, &"denied".into()));
-    assert!(
-        verdict["retry_after_ms"].as_u64().unwrap() > 3_000_000,
-        "{verdict}"
-    );
-    let ran = decide("--limit hourly --key k --cost 2 --quiet").await;
-    assert_eq!(
-        (ran.code(), ran.out.as_str(), ran.err.as_str()),
-        (0, "", "")
-    );
+    assert_eq!(verdict["outcome"], "denied");
+    let after = verdict["retry_after_ms"].as_u64().unwrap();
+    assert!(after > 3_000_000, "{verdict}");
+    let ran = ends(0, "--limit hourly --key k --cost 2 --quiet").await;
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
 
     // Together or not at all.
-    let both = decide("--check other=k:2 --check hourly=k:1").await;
-    assert_eq!(both.code(), 75, "{both:?}");
+    ends(75, "--check other=k:2 --check hourly=k:1").await;
     assert_eq!(shell.left("other", more).await, 5);
-    let both = decide("--limit other --key k --cost 2 --check other=a=b:c:3").await;
-    assert_eq!(both.code(), 0, "{both:?}");
+    ends(0, "--limit other --key k --cost 2 --check other=a=b:c:3").await;
     assert_eq!(shell.left("other", more).await, 3);
 
-    for (mistake, named) in [
-        (
-            "--limit hourli --key k",
-            "`--limit`: the policy has no limit `hourli`; the nearest name is `hourly`",
-        ),
-        (
-            "--limit hourly --key k --cost 11",
-            "`--cost`: 11 is more than limit `hourly` ever holds (10)",
-        ),
-        ("--check hourly=k:11", "`--check`: 11 is more"),
-        ("--limit hourly --key k --cost 0", "--cost"),
-        ("--limit hourly", "--key"),
-        ("--key k", "--limit"),
-        ("--check hourly=k", "--check"),
-        ("--limit hourly --key k --wait soon", "--wait"),
-    ] {
-        let ran = decide(mistake).await;
-        assert_eq!(ran.code(), 64, "{mistake}: {ran:?}");
+    for mistake in MISTAKES.trim().lines() {
+        let (arguments, named) = mistake.split_once(" => ").unwrap();
+        let ran = ends(64, arguments).await;
         assert!(ran.err.contains(named), "{mistake}: {ran:?}");
     }
 }
+
+/// Arguments of `decide`, and what is said of them.
+const MISTAKES: &str = "
+--limit hourli --key k => `--limit`: the policy has no limit `hourli`; the nearest name is `hourly`
+--limit hourly --key k --cost 11 => `--cost`: 11 is more than limit `hourly` ever holds (10)
+--check hourly=k:11 => `--check`: 11 is more
+--limit hourly --key k --cost 0 => --cost
+--limit hourly => --key
+--key k => --limit
+--check hourly=k => --check
+--limit hourly --key k --wait soon => --wait
+";
 
 #[tokio::test]
 async fn a_sidecar_decides() {
@@ -85,10 +67,8 @@ async fn a_sidecar_decides() {
 async fn a_sidecar_behind_a_unix_socket_decides() {
     let shell = Shell::with_policy();
     let socket = shell.folder.path().join("decisions.sock");
-    let _sidecar = Sidecar::with(POLICY)
-        .socket(&socket)
-        .start(shell.folder.path())
-        .await;
+    let planned = Sidecar::with(POLICY).socket(&socket);
+    let _sidecar = planned.start(shell.folder.path()).await;
     let sidecar = format!("--sidecar unix:{}", socket.display());
     the_status_tells_the_verdict(&shell, &sidecar).await;
 }
@@ -135,58 +115,39 @@ async fn a_part_that_is_away_is_69_and_a_mistake_in_naming_it_64() {
         "give-back --limit hourly --key k --receipt 6f1c0b5e8d2a4c7f9e3b1a5d7c0f2e4b",
         "top --once",
     ] {
-        let ran = shell.sluicegate(command).await;
-        assert_eq!(
-            (ran.code(), ran.out.as_str()),
-            (69, ""),
-            "{command}: {ran:?}"
-        );
-        assert!(
-            ran.err.contains(&nobody) && ran.err.contains("refused"),
-            "{ran:?}"
-        );
+        let ran = shell.ends(69, command).await;
+        let told = ran.err.contains(&nobody) && ran.err.contains("refused");
+        assert!(told && ran.out.is_empty(), "{ran:?}");
     }
-    let ran = shell
-        .sluicegate("decide --limit hourly --key k --output json")
-        .await;
-    assert_eq!(
-        (ran.code(), &ran.json()["outcome"]),
-        (69, &"unavailable".into())
-    );
+    let decide = "decide --limit hourly --key k";
+    let ran = shell.ends(69, &format!("{decide} --output json")).await;
+    assert_eq!(ran.json()["outcome"], "unavailable");
 
     let direct = "decide --key k --policy policy.yaml";
     let ran = shell.ends(64, &format!("{direct} --limit hourly")).await;
     for part in ["policy.yaml", "`memory`", "--store", "--sidecar"] {
         assert!(ran.err.contains(part), "no {part}: {ran:?}");
     }
-    shell.set(
-        "SLUICEGATE_STORE",
-        format!("redis://:hunter2@127.0.0.1:{}", free_port()),
-    );
+    let away = format!("redis://:hunter2@127.0.0.1:{}", free_port());
+    shell.set("SLUICEGATE_STORE", away);
     let ran = shell.ends(69, &format!("{direct} --limit hourly")).await;
-    assert!(
-        ran.err.contains("Redis") && !ran.err.contains("hunter2"),
-        "{ran:?}"
-    );
-    let ran = shell.sluicegate(&format!("{direct} --limit open")).await;
-    assert_eq!(ran.code(), 0, "the policy says `allow`: {ran:?}");
+    let secret = ran.err.contains("hunter2");
+    assert!(ran.err.contains("Redis") && !secret, "{ran:?}");
+    let ran = shell.must(&format!("{direct} --limit open")).await;
     assert!(ran.out.contains("when_store_is_down: allow"), "{ran:?}");
     shell.set("SLUICEGATE_STORE", "rediss//:hunter2@h");
     let ran = shell.ends(64, &format!("{direct} --limit hourly")).await;
     assert!(!ran.err.contains("hunter2"), "{ran:?}");
 
     shell.set("SLUICEGATE_SIDECAR", "https://elsewhere");
-    shell.ends(64, "decide --limit hourly --key k").await;
     for mistake in [
+        "",
         "--sidecar elsewhere",
         "--sidecar http://h --policy policy.yaml",
         "--store redis://h",
         "--policy nonexistent.yaml",
     ] {
-        let ran = shell
-            .sluicegate(&format!("decide --limit hourly --key k {mistake}"))
-            .await;
-        assert_eq!(ran.code(), 64, "{mistake}: {ran:?}");
+        shell.ends(64, &format!("{decide} {mistake}")).await;
     }
 }
 
@@ -202,15 +163,12 @@ async fn the_status_is_the_verdict_when_nobody_reads() {
     ] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut process =
-            shell.command(shell.folder.path().join("bin/sluicegate").to_str().unwrap());
+        let program = shell.folder.path().join("bin/sluicegate");
+        let mut process = shell.command(program.to_str().unwrap());
         process.args(command.split(' ')).stdout(Stdio::from(writer));
         let output = process.spawn().unwrap().wait_with_output().await.unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(
-            (output.status.code(), said.as_str()),
-            (Some(status), ""),
-            "{command}"
-        );
+        let ended = (output.status.code(), said.as_str());
+        assert_eq!(ended, (Some(status), ""), "{command}");
     }
 }

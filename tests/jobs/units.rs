@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate_tests::sidecar::Sidecar;
 
 use super::shell::{POLICY, Shell};
@@ -19,14 +19,10 @@ async fn peeks_are_not_counted() {
     shell.must("decide --limit hourly --key k").await;
     let counted = async || {
         let page = sidecar.metrics().await;
-        let is_counted = |line: &&str| {
-            line.starts_with("sluicegate_decisions_total")
-                || line.starts_with("sluicegate_top_denied_ratio")
-        };
-        page.lines()
-            .filter(is_counted)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+        let names = ["sluicegate_decisions_total", "sluicegate_top_denied_ratio"];
+        let is_counted = |line: &&str| names.iter().any(|name| line.starts_with(name));
+        let lines = page.lines().filter(is_counted).map(str::to_owned);
+        lines.collect::<Vec<_>>()
     };
     let before = counted().await;
     assert!(before.iter().any(|line| line.ends_with(" 1")), "{before:?}");
@@ -40,15 +36,8 @@ async fn peeks_are_not_counted() {
 async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
     let (shell, _sidecar) = Shell::with_sidecar().await;
     let whole = peek(&shell, "--limit hourly --key k").await;
-    assert_eq!(
-        (
-            &whole["remaining"],
-            &whole["next_unit_ms"],
-            &whole["reset_ms"]
-        ),
-        (&10.into(), &Value::Null, &0.into()),
-        "{whole}"
-    );
+    let told = ["remaining", "next_unit_ms", "reset_ms"].map(|name| &whole[name]);
+    assert_eq!(json!(told), json!([10, null, 0]), "{whole}");
     // One unit, and two that are taken later, for which time has to pass: the next to come free is the first.
     let take = |cost: u64| format!("decide --limit hourly --key k --cost {cost}");
     shell.must(&take(1)).await;
@@ -56,28 +45,17 @@ async fn peek_tells_when_the_next_unit_is_free_and_when_all_is() {
     shell.must(&take(2)).await;
     let left = peek(&shell, "--limit hourly --key k --cost 9").await;
     let number = |name: &str| left[name].as_u64().unwrap();
-    assert_eq!(
-        (number("remaining"), number("quota"), number("cost")),
-        (7, 10, 9)
-    );
-    let (next, room, all) = (
-        number("next_unit_ms"),
-        number("retry_after_ms"),
-        number("reset_ms"),
-    );
+    assert_eq!(["remaining", "quota", "cost"].map(number), [7, 10, 9]);
+    let [next, room, all] = ["next_unit_ms", "retry_after_ms", "reset_ms"].map(number);
     assert!(next + 1_400 < all && all <= 3_600_000, "{left}");
     // For nine, the one and the two have to come back.
     assert!(room.abs_diff(all) <= 1, "{left}");
-    assert_eq!(
-        peek(&shell, "--limit hourly --key k --cost 8").await["cost"],
-        8
-    );
+    let left = peek(&shell, "--limit hourly --key k --cost 8").await;
+    assert_eq!(left["cost"], 8);
     // It took nothing, however often.
     assert_eq!(shell.left("hourly", "").await, 7);
-    let text = shell
-        .sluicegate("peek --limit hourly --key k --cost 9")
-        .await
-        .out;
+    let look = "peek --limit hourly --key k --cost 9";
+    let text = shell.must(look).await.out;
     for part in [
         "7 of 10 left",
         "9 units available in ",
@@ -103,17 +81,13 @@ async fn the_next_unit_is_there_when_peek_said_and_not_before() {
 #[tokio::test]
 async fn a_receipt_gives_units_back_once() {
     let (shell, _sidecar) = Shell::with_sidecar().await;
-    let ran = shell
-        .sluicegate("decide --limit hourly --key k --cost 5 --receipt --output json")
-        .await;
-    let receipt = ran.json()["receipt"][0].as_str().unwrap().to_owned();
+    let take = "decide --limit hourly --key k --cost 5 --receipt --output json";
+    let verdict = shell.must(take).await.json();
+    let receipt = verdict["receipt"][0].as_str().unwrap();
+    let give_back = "give-back --limit hourly --key k --receipt";
     let back = async |more: &str| {
-        let ran = shell
-            .must(&format!(
-                "give-back --limit hourly --key k --receipt {receipt} {more}"
-            ))
-            .await;
-        ran.out
+        let command = format!("{give_back} {receipt} {more}");
+        shell.must(&command).await.out
     };
     assert_eq!(back("--units 1").await, "1 unit returned\n");
     assert_eq!(shell.left("hourly", "").await, 6);
@@ -123,9 +97,7 @@ async fn a_receipt_gives_units_back_once() {
     let object: Value = serde_json::from_str(&object).unwrap();
     assert_eq!(object["units"], 0);
     assert_eq!(shell.left("hourly", "").await, 10);
-    let ran = shell
-        .ends(64, "give-back --limit hourly --key k --receipt 12")
-        .await;
+    let ran = shell.ends(64, &format!("{give_back} 12")).await;
     assert!(ran.err.contains("`--receipt`"), "{ran:?}");
 }
 
@@ -134,10 +106,8 @@ async fn a_reset_needs_the_token_that_the_sidecar_has() {
     let mut shell = Shell::with_policy();
     // As a Secret has it that was made of a file.
     let arguments = ["--admin-token", "letmein\n"];
-    let sidecar = Sidecar::with(POLICY)
-        .arguments(&arguments)
-        .start(shell.folder.path())
-        .await;
+    let sidecar = Sidecar::with(POLICY).arguments(&arguments);
+    let sidecar = sidecar.start(shell.folder.path()).await;
     shell.ask(&sidecar);
     shell.must("decide --limit other --key k --cost 5").await;
     let reset = "reset --limit other --key k";
@@ -147,24 +117,15 @@ async fn a_reset_needs_the_token_that_the_sidecar_has() {
     }
     assert_eq!(shell.left("other", "").await, 0);
     shell.set("SLUICEGATE_ADMIN_TOKEN", "letmein");
-    let ran = shell.sluicegate(reset).await;
-    assert_eq!(
-        (ran.code(), ran.out.as_str()),
-        (
-            0,
-            "limit `other`: the whole quota is available again for this key\n"
-        ),
-        "{ran:?}"
-    );
+    let told = "limit `other`: the whole quota is available again for this key\n";
+    assert_eq!(shell.must(reset).await.out, told);
     assert_eq!(shell.left("other", "").await, 5);
     let serve = "serve --policy policy.yaml --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0";
     for (token, named) in [("two\nlines", "SLUICEGATE_ADMIN_TOKEN"), (" \n", "empty")] {
         shell.set("SLUICEGATE_ADMIN_TOKEN", token);
         let ran = shell.ends(64, serve).await;
-        assert!(
-            ran.err.contains(named) && !ran.err.contains("two"),
-            "{ran:?}"
-        );
+        let secret = ran.err.contains("two");
+        assert!(ran.err.contains(named) && !secret, "{ran:?}");
     }
     shell.set("SLUICEGATE_ADMIN_TOKEN", "letmein\n");
     let ran = shell.ends(64, "reset --limit another --key k").await;
@@ -177,21 +138,9 @@ async fn a_store_is_reset_without_a_sidecar() {
     let direct = "--policy policy.yaml";
     let take = format!("decide --limit other --key k --cost 5 {direct}");
     shell.must(&take).await;
-    let ran = shell
-        .sluicegate(&format!(
-            "reset --limit other --key k {direct} --output json"
-        ))
-        .await;
-    assert_eq!(
-        (ran.code(), &ran.json()["held"]),
-        (0, &true.into()),
-        "{ran:?}"
-    );
+    let reset = format!("reset --limit other --key k {direct}");
+    let ran = shell.must(&format!("{reset} --output json")).await;
+    assert_eq!(ran.json()["held"], true, "{ran:?}");
     assert_eq!(shell.left("other", direct).await, 5);
-    shell
-        .ends(
-            64,
-            &format!("reset --limit other --key k {direct} --admin http://h"),
-        )
-        .await;
+    shell.ends(64, &format!("{reset} --admin http://h")).await;
 }

@@ -10,9 +10,8 @@ use super::shell::Shell;
 async fn a_wait_ends_when_the_units_are_free() {
     let (shell, sidecar) = Shell::with_sidecar().await;
     shell.must("decide --limit brief --key k --cost 2").await;
-    let denied = shell
-        .sluicegate("decide --limit brief --key k --output json")
-        .await;
+    let decide = "decide --limit brief --key k --output json";
+    let denied = shell.ends(75, decide).await;
     let asked = Instant::now();
     let due = Duration::from_millis(denied.json()["retry_after_ms"].as_u64().unwrap());
     shell.must("decide --limit brief --key k --wait 30s").await;
@@ -35,9 +34,8 @@ async fn a_wait_in_vain_is_not_begun() {
     let (shell, _sidecar) = Shell::with_sidecar().await;
     shell.must("decide --limit hourly --key k --cost 10").await;
     // The shell allows it a minute.
-    shell
-        .ends(75, "decide --limit hourly --key k --wait 40m")
-        .await;
+    let wait = "decide --limit hourly --key k --wait 40m";
+    shell.ends(75, wait).await;
 }
 
 #[tokio::test]
@@ -66,7 +64,6 @@ async fn a_wait_lasts_through_an_outage() {
     let (ran, ()) = tokio::join!(wait, back);
     assert_eq!(ran.code(), 0, "{ran:?}");
     sidecar.kill();
-    shell
-        .ends(69, "decide --limit hourly --key k --wait 2s")
-        .await;
+    let wait = "decide --limit hourly --key k --wait 2s";
+    shell.ends(69, wait).await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sluicegate_tests::process::status;
 
 use super::super::chain::Chain;
+use super::super::faults::redis::used_memory;
 use super::super::stalls::{STOOD_STILL, Stalls};
 
 /// How long after a restart requests may lack verdicts, until Envoy's counters show all of them.
@@ -29,17 +30,8 @@ const KINDS: [(&str, u64, f64, f64); 8] = [
     ("Redis: keys", 25, BY_RATE, 0.0),
 ];
 
-/// The filter's counters of requests without a verdict.
-const ERRORS: [&str; 8] = [
-    "error_no_answer",
-    "error_unreachable",
-    "error_status",
-    "error_body",
-    "error_store",
-    "error_full",
-    "error_decision",
-    "error_unknown_cluster",
-];
+/// The filter's counters of requests without a verdict: each after `error_`.
+const ERRORS: &str = "no_answer unreachable status body store full decision unknown_cluster";
 
 struct Sample {
     at: Duration,
@@ -74,18 +66,11 @@ impl Samples {
 
     pub async fn take(&mut self, chain: &mut Chain, at: Duration) {
         let mut without_verdict = 0;
-        for name in ERRORS {
-            let name = format!("wasmcustom.sluicegate.{name}");
-            without_verdict += chain.envoy.stat(&name).await;
+        for name in ERRORS.split(' ') {
+            without_verdict += chain.envoy.counted(&format!("error_{name}")).await;
         }
         let (sidecar, envoy) = (chain.sidecar.id(), chain.envoy.id());
-        let info: String = chain.redis().command("INFO memory").await;
-        let used = info
-            .lines()
-            .find_map(|line| line.strip_prefix("used_memory:"));
-        let used: f64 = used
-            .and_then(|bytes| bytes.trim().parse().ok())
-            .expect("its memory");
+        let used = used_memory(chain.redis()).await as f64;
         let keys: f64 = chain.redis().command("DBSIZE").await;
         let values = [
             status(sidecar, "VmRSS") as f64 / 1024.0,
@@ -130,10 +115,7 @@ impl Samples {
     /// Medians of a tenth of the run: the first that counts, and the last.
     fn early_and_late(&self, kind: usize) -> (f64, f64) {
         let median = |from: u64| {
-            let (from, to) = (
-                self.length * from as u32 / 100,
-                self.length * (from as u32 + 10) / 100,
-            );
+            let [from, to] = [from, from + 10].map(|at| self.length * at as u32 / 100);
             let within = self.all.iter().filter(|one| (from..to).contains(&one.at));
             let mut values: Vec<_> = within.map(|one| one.values[kind]).collect();
             values.sort_by(f64::total_cmp);

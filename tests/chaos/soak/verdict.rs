@@ -1,10 +1,10 @@
 //! The history, minute by minute, and what is counted in the end.
 
-use sluicegate_history::{Disturbance, History, Span, check};
+use sluicegate_history::{Disturbance, History, check};
 use sluicegate_tests::sidecar::metric_in;
 
 use super::super::chain::Chain;
-use super::super::judge::{Times, history, record};
+use super::super::judge::{Times, history, record, span};
 use super::super::load::{CLIENTS_OF_A_RULE, Clock, Seen, admitted};
 use super::super::noticed;
 use super::super::outcome::Counts;
@@ -29,19 +29,16 @@ pub async fn of(
     let answers = Counts::of(&seen);
     let most = replaced * CLIENTS_OF_A_RULE * RULES.len() as u64;
     for (what, count, most) in [
-        ("hung", answers.hung + answers.stalled, 0),
-        ("got another status", answers.other, 0),
-        ("lost their connection", answers.lost, most),
+        ("requests hung", answers.hung + answers.stalled, 0),
+        ("requests got another status", answers.other, 0),
+        ("requests lost their connection", answers.lost, most),
+        ("VMs died", chain.vm_deaths().await, 0),
     ] {
         if count > most {
-            failures.push(format!("{count} requests {what}, of {most}"));
+            failures.push(format!("{count} {what}, of {most}"));
         }
     }
     failures.extend(noticed::by_rule(&seen));
-    let deaths = chain.vm_deaths().await;
-    if deaths > 0 {
-        failures.push(format!("{deaths} VMs died"));
-    }
     let (first, last) = (seen[0].sent_us, clock.now_us());
     let (mut denials, mut from) = (0, first);
     while from < last {
@@ -92,10 +89,7 @@ fn part(seen: &[Seen], from: u64) -> History {
     };
     // Of what came before the part only the uses are known, not what they were decided by.
     let unknown = Disturbance {
-        when: Span {
-            from: 0,
-            to: from.max(begin + BEFORE_US / 2),
-        },
+        when: span(0, from.max(begin + BEFORE_US / 2)),
         once_more: false,
         forgets: false,
         denials: true,
@@ -108,10 +102,8 @@ fn part(seen: &[Seen], from: u64) -> History {
 async fn leases(chain: &Chain) -> (f64, f64) {
     let metrics = chain.sidecar.metrics().await;
     let units = |event: &str| {
-        metric_in(
-            &metrics,
-            &format!("sluicegate_lease_units_total{{event=\"{event}\",limit=\"hot\"}}"),
-        )
+        let labels = format!("{{event=\"{event}\",limit=\"hot\"}}");
+        metric_in(&metrics, &format!("sluicegate_lease_units_total{labels}"))
     };
     let held = metric_in(&metrics, "sluicegate_lease_units_held{limit=\"hot\"}");
     let told = units("spent") + units("returned") + held;

@@ -1,11 +1,11 @@
 //! The commands of docs/install/host.md, in their order.
 
-use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar::binary;
+use sluicegate_tests_full::documents::{blocks, text};
 
 use super::machine::{Machine, done};
 use super::units;
@@ -17,7 +17,7 @@ const ATTEMPTS: usize = 10;
 
 #[test]
 fn every_command_of_the_page_works_and_the_units_hold() {
-    let page = fs::read_to_string(repository("docs/install/host.md")).unwrap();
+    let page = text("docs/install/host.md");
     let machine = Machine::boot();
     archive(&machine);
     // What the page takes for granted: a service behind Envoy, and a Redis.
@@ -31,18 +31,14 @@ fn every_command_of_the_page_works_and_the_units_hold() {
 
     guide.follow("Install");
     let started = guide.follow("Start");
-    assert!(
-        started.contains("LIVE") && started.matches("active (running)").count() == 2,
-        "{started}"
-    );
+    let running = started.matches("active (running)").count();
+    assert!(started.contains("LIVE") && running == 2, "{started}");
     units::are_hardened(&machine, &page);
     units::are_confined(&machine);
 
     let ready = guide.follow("Share the counts");
-    assert!(
-        ready.contains("ready") && !ready.contains("has not answered for"),
-        "{ready}"
-    );
+    let away = ready.contains("has not answered for");
+    assert!(ready.contains("ready") && !away, "{ready}");
     machine.must("curl -sSf -H 'x-api-key: k' http://127.0.0.1:10000/");
     machine.eventually("redis-cli keys 'sg:*per-key*' | grep -q per-key");
 
@@ -58,10 +54,8 @@ fn every_command_of_the_page_works_and_the_units_hold() {
     let kept = guide.follow("Upgrade");
     assert!(kept.contains("kept /etc/sluicegate/policy.yaml"), "{kept}");
     machine.must("grep -q 'quota: 7,' /etc/sluicegate/policy.yaml");
-    assert_ne!(
-        ["sluicegate", "envoy"].map(|unit| units::main_process(&machine, unit)),
-        before
-    );
+    let after = ["sluicegate", "envoy"].map(|unit| units::main_process(&machine, unit));
+    assert_ne!(after, before);
     machine.eventually("curl -sSf -H 'x-api-key: other' http://127.0.0.1:10000/");
 
     guide.follow("Remove");
@@ -105,10 +99,8 @@ impl Guide<'_> {
                 std::thread::sleep(Duration::from_secs(3));
                 ran = self.machine.run(&script);
             }
-            assert!(
-                ran.status.success() && is_as_promised(&ran.out),
-                "{heading}: {block}\n{ran:?}"
-            );
+            let holds = ran.status.success() && is_as_promised(&ran.out);
+            assert!(holds, "{heading}: {block}\n{ran:?}");
             self.folder = self.machine.must("cat /run/folder").trim().to_owned();
             all += &ran.out;
         }
@@ -119,14 +111,12 @@ impl Guide<'_> {
 /// The sections of a page: each heading with its blocks of shell.
 fn sections(page: &str) -> Vec<(String, Vec<String>)> {
     let sections = page.split("\n## ").skip(1);
-    sections
-        .map(|section| {
-            let heading = section.lines().next().unwrap().to_owned();
-            let blocks = section.split("```sh\n").skip(1);
-            let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
-            (heading, blocks.collect())
-        })
-        .collect()
+    let sections = sections.map(|section| {
+        let heading = section.lines().next().unwrap().to_owned();
+        let blocks = blocks(section, "sh").into_iter().map(str::to_owned);
+        (heading, blocks.collect())
+    });
+    sections.collect()
 }
 
 /// Puts the archive where the page expects it: laid out as a release's is, with the binaries that the tests build.
@@ -135,18 +125,12 @@ fn archive(machine: &Machine) {
     let folder = machine.root().join("root").join(&name);
     let stripped = machine.root().join("root/stripped");
     // A debug build is 250 MB, most of it debug information.
-    done(
-        Command::new("strip")
-            .args(["--strip-debug", "-o"])
-            .arg(&stripped)
-            .arg(binary()),
-    );
-    done(
-        Command::new(repository("deploy/host/layout"))
-            .arg(&folder)
-            .arg(&stripped)
-            .arg(repository("target/filter/sluicegate.wasm")),
-    );
+    let mut strip = Command::new("strip");
+    strip.args(["--strip-debug", "-o"]).arg(&stripped);
+    done(strip.arg(binary()));
+    let mut layout = Command::new(repository("deploy/host/layout"));
+    layout.arg(&folder).arg(&stripped);
+    done(layout.arg(repository("target/filter/sluicegate.wasm")));
     let tar = format!("cd /root && tar -czf {name}.tar.gz {name} && rm -r {name} stripped");
     machine.must(&tar);
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sluicegate_tests::process::{self, repository, write_program};
 use sluicegate_tests_full::chart;
+use sluicegate_tests_full::documents::{blocks, text, with_path};
 
 use super::envoy::Chain;
 use super::valid;
@@ -45,19 +46,14 @@ fn run(page: &str, folder: &Path) -> Vec<String> {
     for (name, script) in [("helm", HELM), ("kubectl", KUBECTL)] {
         write_program(&folder.join(name), script);
     }
-    let text = std::fs::read_to_string(repository("docs/install").join(page)).unwrap();
-    let blocks = text.split("```sh\n").skip(1);
-    let blocks: Vec<_> = blocks
-        .map(|block| block.split("```").next().unwrap())
-        .collect();
+    let text = text(format!("docs/install/{page}"));
+    let blocks = blocks(&text, "sh");
     // How to see the 429s, and how to remove everything.
     let check = blocks.iter().position(|block| block.contains("curl "));
-    let commands = &blocks[..check.expect("how to see the 429s")];
-    let path = std::env::var("PATH").unwrap();
-    for block in commands {
+    for block in &blocks[..check.expect("how to see the 429s")] {
         let mut shell = Command::new("sh");
         shell.args(["-euc", block]).current_dir(folder);
-        shell.env("PATH", format!("{}:{path}", folder.display()));
+        with_path(&mut shell, folder.display());
         let helm = repository(".tools/helm").canonicalize();
         shell.env("REAL_HELM", helm.expect(chart::INSTALL));
         shell.env("CHART", repository("deploy/helm/sluicegate"));
@@ -71,7 +67,7 @@ fn run(page: &str, folder: &Path) -> Vec<String> {
 
 /// The name of the filter's file in a release.
 pub fn released_filter() -> String {
-    let page = std::fs::read_to_string(repository("docs/releases.md")).unwrap();
+    let page = text("docs/releases.md");
     let row = page.lines().find(|line| line.ends_with("` | the filter |"));
     let name = row.and_then(|row| row.split('`').nth(1));
     let name = name.expect("docs/releases.md names the filter's file");
@@ -93,13 +89,11 @@ fn istiod_values(folder: &Path) {
 
 #[test]
 fn the_pages_install_what_the_schemas_allow() {
+    let gateway = "EnvoyExtensionPolicy EnvoyProxy GatewayClass";
     for (page, kinds) in [
-        (
-            "envoy-gateway.md",
-            &["EnvoyExtensionPolicy", "EnvoyProxy", "GatewayClass"][..],
-        ),
-        ("istio.md", &["WasmPlugin", "ServiceEntry"]),
-        ("kubernetes.md", &["ConfigMap"]),
+        ("envoy-gateway.md", gateway),
+        ("istio.md", "WasmPlugin ServiceEntry"),
+        ("kubernetes.md", "ConfigMap"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let rendered = run(page, folder.path());
@@ -107,11 +101,9 @@ fn the_pages_install_what_the_schemas_allow() {
         for text in &rendered {
             valid::conforms(text).unwrap_or_else(|said| panic!("{page}: {said}"));
             let manifests = chart::manifests(text);
-            for kind in kinds {
-                assert!(
-                    manifests.iter().any(|manifest| manifest["kind"] == *kind),
-                    "{page}: {kind}"
-                );
+            for kind in kinds.split(' ') {
+                let is_there = manifests.iter().any(|manifest| manifest["kind"] == kind);
+                assert!(is_there, "{page}: {kind}");
             }
         }
     }
@@ -126,10 +118,8 @@ fn istios_page_gives_istiod_and_the_pods_what_they_need() {
     assert!(values["sidecarInjectorWebhook"]["templates"]["sluicegate.istio-ingress"].is_string());
     let patch: Value = serde_json::from_str(&read("patch.json")).unwrap();
     let annotations = &patch["spec"]["template"]["metadata"]["annotations"];
-    assert_eq!(
-        annotations["inject.istio.io/templates"],
-        "gateway,sluicegate.istio-ingress"
-    );
+    let templates = &annotations["inject.istio.io/templates"];
+    assert_eq!(*templates, "gateway,sluicegate.istio-ingress");
 }
 
 /// The last page's Envoy, as its commands deploy it, answers what the page says.
@@ -139,12 +129,12 @@ async fn the_envoy_of_the_page_on_kubernetes_answers_as_the_page_says() {
     let rendered = run("kubernetes.md", folder.path());
     let manifests = chart::manifests(rendered.last().expect("the page's second release"));
     let file = |name, file| chart::file(&manifests, name, file);
-    let values = json!({
-        "policy": file("sluicegate-policy", "policy.yaml"),
-        "filter": { "config": file("sluicegate-check", "filter.yaml") },
-    });
-    Chain::of(file("sluicegate-envoy", "envoy.yaml"), &values)
-        .await
-        .limits()
-        .await;
+    let (policy, filter) = (
+        ("sluicegate-policy", "policy.yaml"),
+        ("sluicegate-check", "filter.yaml"),
+    );
+    let filter = json!({ "config": file(filter.0, filter.1) });
+    let values = json!({ "policy": file(policy.0, policy.1), "filter": filter });
+    let chain = Chain::of(file("sluicegate-envoy", "envoy.yaml"), &values).await;
+    chain.limits().await;
 }

@@ -2,7 +2,7 @@
 //! then deny: a wrong name of a cluster would be nothing but 200s.
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get};
+use sluicegate_tests::client::get;
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{eventually, free_port, repository};
 use sluicegate_tests::sidecar::Sidecar;
@@ -27,10 +27,8 @@ async fn envoy_gateways_translation_limits() {
 async fn istios_translations_limit() {
     for mesh in ["istio", "istio-workload"] {
         let fixture = Translated::read(mesh);
-        Chain::of(fixture.envoy, &fixture.values)
-            .await
-            .limits()
-            .await;
+        let chain = Chain::of(fixture.envoy, &fixture.values).await;
+        chain.limits().await;
     }
 }
 
@@ -49,16 +47,12 @@ async fn the_charts_own_envoy_limits() {
 fn the_translations_are_of_this_chart() {
     for mesh in ["envoy-gateway", "istio", "istio-workload"] {
         let fixture = Translated::read(mesh);
-        let rendered = chart::render(&fixture.namespace, &fixture.values).unwrap_or_else(|error| {
-            panic!("{mesh}: the chart refuses the fixture's values; {RENEW}\n{error}")
-        });
-        let now = inputs(&rendered);
+        let rendered = chart::render(&fixture.namespace, &fixture.values);
+        let rendered = rendered.unwrap_or_else(|error| panic!("{mesh}: {RENEW}\n{error}"));
+        let (now, then) = (json!(inputs(&rendered)), json!(fixture.inputs));
         assert!(
-            now == fixture.inputs,
-            "{mesh}: the chart renders other manifests than those of tests/full/manifests/translated/{mesh}.json; {RENEW}\n\
-             now: {}\nthen: {}",
-            json!(now),
-            json!(fixture.inputs)
+            now == then,
+            "{mesh}: the chart renders other manifests now; {RENEW}\nnow: {now}\nthen: {then}"
         );
     }
 }
@@ -123,24 +117,17 @@ impl Chain {
 
     /// Rule and limit are labels of the filter's counters.
     async fn labels_counters(&self) {
-        let rule = &self.rule;
-        let counter =
-            format!("sluicegate_rule_limit_denied{{rule=\"{rule}\",limit=\"per-key\"}} 2");
-        let statistics = format!(
-            "http://127.0.0.1:{}/stats/prometheus",
-            self.envoy.admin_port
-        );
-        eventually(&counter, async || {
-            get(&statistics).await.1.contains(&counter)
-        })
-        .await;
+        let labels = format!("{{rule=\"{}\",limit=\"per-key\"}}", self.rule);
+        let counter = format!("sluicegate_rule_limit_denied{labels} 2");
+        let admin = format!("http://127.0.0.1:{}", self.envoy.admin_port);
+        let statistics = async || get(&format!("{admin}/stats/prometheus")).await.1;
+        let counts = async || statistics().await.contains(&counter);
+        eventually(&counter, counts).await;
     }
 
     async fn ask(&self, key: &str) -> (u16, String) {
-        let request = client()
-            .get(self.envoy.url(&self.path))
-            .header("x-api-key", key);
-        let answer = request.header("ratelimit", "forged").send().await.unwrap();
+        let fields = [("x-api-key", key), ("ratelimit", "forged")];
+        let answer = self.envoy.get(&self.path, &fields).await;
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 }
@@ -161,11 +148,7 @@ fn local(config: &mut Value, [port, admin_port, sidecar, upstream]: [u16; 4]) {
         let now = match name.as_str() {
             "admin" => admin_port,
             name if name.contains("sluicegate") => {
-                let given = &endpoint["address"]["socket_address"];
-                assert_eq!(
-                    *given,
-                    json!({ "address": "127.0.0.1", "port_value": 9180 })
-                );
+                assert_eq!(endpoint["address"], address(9180));
                 sidecar
             }
             _ => upstream,

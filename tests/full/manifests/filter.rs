@@ -1,14 +1,15 @@
 //! The filter's configuration and the policy, as rendered: `check-config` accepts them, and the hook that runs it finds
 //! mistakes before a proxy does.
 
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use sluicegate_tests::envoy::{MANAGER, at};
 use sluicegate_tests::process::repository;
 use sluicegate_tests_full::chart;
+use sluicegate_tests_full::documents::{is_up_to_date, yaml};
 
-use super::scenes::{self, NAMESPACE, WITH_FILTER};
+use super::scenes::{self, NAMESPACE, UNKNOWN_LIMIT, WITH_FILTER};
 
 /// Runs the command of the hook's Job on the files that its pod mounts; `Err` is what it says of a mistake.
 fn hook(values: &Value, more: &[(&str, &str)]) -> Result<String, String> {
@@ -16,50 +17,32 @@ fn hook(values: &Value, more: &[(&str, &str)]) -> Result<String, String> {
     let job = chart::manifest(&manifests, "Job", "sluicegate-check");
     let folder = tempfile::tempdir().unwrap();
     let pod = &job["spec"]["template"]["spec"];
-    let [container] = pod["containers"].as_array().unwrap().as_slice() else {
-        panic!("one container")
-    };
-    for mount in container["volumeMounts"].as_array().unwrap() {
-        let volumes = pod["volumes"].as_array().unwrap();
-        let volume = volumes
-            .iter()
-            .find(|volume| volume["name"] == mount["name"])
-            .expect("a volume");
-        let name = volume["configMap"]["name"].as_str().unwrap();
-        let inside = folder
-            .path()
-            .join(mount["mountPath"].as_str().unwrap().trim_start_matches('/'));
+    let containers = pod["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1, "{pod}");
+    for mount in containers[0]["volumeMounts"].as_array().unwrap() {
+        let mut volumes = pod["volumes"].as_array().unwrap().iter();
+        let volume = volumes.find(|volume| volume["name"] == mount["name"]);
+        let name = &volume.expect("a volume")["configMap"]["name"];
+        let name = name.as_str().unwrap();
+        let place = mount["mountPath"].as_str().unwrap();
+        let inside = folder.path().join(place.trim_start_matches('/'));
         std::fs::create_dir_all(&inside).unwrap();
-        match more.iter().find(|(given, _)| *given == name) {
-            Some((_, policy)) => std::fs::write(inside.join("policy.yaml"), policy).unwrap(),
-            None => write(
-                &chart::manifest(&manifests, "ConfigMap", name)["data"],
-                &inside,
-            ),
+        let data = match more.iter().find(|(given, _)| *given == name) {
+            Some((_, policy)) => json!({ "policy.yaml": policy }),
+            None => chart::manifest(&manifests, "ConfigMap", name)["data"].clone(),
+        };
+        for (name, text) in data.as_object().expect("files") {
+            std::fs::write(inside.join(name), text.as_str().unwrap()).unwrap();
         }
     }
-    let arguments = container["args"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|argument| {
-            let argument = argument.as_str().unwrap();
-            argument.replace("/etc/", &format!("{}/etc/", folder.path().display()))
-        });
+    let etc = format!("{}/etc/", folder.path().display());
+    let arguments = scenes::texts(&containers[0]["args"]);
+    let arguments = arguments.iter().map(|text| text.replace("/etc/", &etc));
     let mut command = Command::new(repository("target/debug/sluicegate"));
     let output = chart::run(command.args(arguments));
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        Ok(said.into_owned())
-    } else {
-        Err(said.into_owned())
-    }
-}
-
-fn write(data: &Value, folder: &Path) {
-    for (name, text) in data.as_object().expect("files") {
-        std::fs::write(folder.join(name), text.as_str().unwrap()).unwrap();
-    }
+    let said = said.into_owned();
+    output.status.success().then(|| said.clone()).ok_or(said)
 }
 
 #[test]
@@ -75,20 +58,17 @@ fn check_config_accepts_what_the_chart_renders() {
 #[test]
 fn the_hook_finds_mistakes() {
     for file in WITH_FILTER {
-        let mut unknown_limit = scenes::values(file);
-        unknown_limit["filter"]["config"]["rules"][0]["checks"][0]["limit"] = json!("per-kye");
-        let said = hook(&unknown_limit, &[]).expect_err("a limit that the policy lacks");
-        assert!(said.contains("per-kye"), "{said}");
-
-        let mut window = scenes::values(file);
-        window["policy"]["limits"]["per-key"]["windows"][0]["per"] = json!("2 moons");
-        let said = hook(&window, &[]).expect_err("a window that is no time");
-        assert!(said.contains("2 moons"), "{said}");
-
-        let mut misspelt = scenes::values(file);
-        misspelt["policy"]["limits"]["per-key"]["algorithms"] = json!("token_bucket");
-        let said = hook(&misspelt, &[]).expect_err("a misspelt field");
-        assert!(said.contains("algorithms"), "{said}");
+        for (mistake, named) in [
+            (UNKNOWN_LIMIT, "per-kye"),
+            ("policy.limits.per-key.windows.0.per: 2 moons", "2 moons"),
+            (
+                "policy.limits.per-key.algorithms: token_bucket",
+                "algorithms",
+            ),
+        ] {
+            let said = hook(&scenes::changed(file, &[mistake]), &[]).expect_err(mistake);
+            assert!(said.contains(named), "{mistake}: {said}");
+        }
     }
 }
 
@@ -110,41 +90,32 @@ fn the_hook_runs_before_everything_else() {
     for file in WITH_FILTER {
         let manifests = scenes::rendered(file);
         for (kind, weight) in [("ConfigMap", Some("-1")), ("Job", None)] {
-            let annotations =
-                &chart::manifest(&manifests, kind, "sluicegate-check")["metadata"]["annotations"];
+            let check = chart::manifest(&manifests, kind, "sluicegate-check");
+            let annotations = &check["metadata"]["annotations"];
             assert_eq!(annotations["helm.sh/hook"], "pre-install,pre-upgrade");
             assert_eq!(annotations["helm.sh/hook-weight"].as_str(), weight);
         }
     }
-    let mut without = scenes::values("istio.yaml");
-    without["validation"]["enabled"] = json!(false);
-    let manifests = chart::render(NAMESPACE, &without).unwrap();
+    let manifests = scenes::rendered_with("istio.yaml", &["validation.enabled: false"]);
     assert!(manifests.iter().all(|manifest| manifest["kind"] != "Job"));
 }
 
 #[test]
 fn the_filter_asks_the_cluster_that_the_chart_makes() {
-    let mut values = scenes::values("istio.yaml");
-    values["sidecar"]["port"] = json!(9999);
-    values["fullnameOverride"] = json!("limits");
-    let manifests = chart::render(NAMESPACE, &values).unwrap();
+    let changes = ["sidecar: { port: 9999 }", "fullnameOverride: limits"];
+    let manifests = scenes::rendered_with("istio.yaml", &changes);
     let plugin = &chart::manifest(&manifests, "WasmPlugin", "limits")["spec"];
     let entry = &chart::manifest(&manifests, "ServiceEntry", "limits")["spec"];
-    let cluster = format!(
-        "outbound|{}||{}",
-        entry["ports"][0]["number"],
-        entry["hosts"][0].as_str().unwrap()
-    );
+    let host = entry["hosts"][0].as_str().unwrap();
+    let cluster = format!("outbound|{}||{host}", entry["ports"][0]["number"]);
     assert_eq!(plugin["pluginConfig"]["sidecar"]["cluster"], cluster);
 
     let manifests = scenes::rendered("envoy-gateway.yaml");
     let policy = &chart::manifest(&manifests, "EnvoyExtensionPolicy", "sluicegate")["spec"];
     let proxy = &chart::manifest(&manifests, "EnvoyProxy", "sluicegate")["spec"];
     let cluster = &proxy["bootstrap"]["jsonPatches"][0]["value"];
-    assert_eq!(
-        policy["wasm"][0]["config"]["sidecar"]["cluster"],
-        cluster["name"]
-    );
+    let asked = &policy["wasm"][0]["config"]["sidecar"];
+    assert_eq!(asked["cluster"], cluster["name"]);
     assert_eq!(cluster["load_assignment"]["cluster_name"], cluster["name"]);
 }
 
@@ -152,15 +123,11 @@ fn the_filter_asks_the_cluster_that_the_chart_makes() {
 #[test]
 fn a_gateway_in_istio_is_a_client() {
     for (proxy, mode) in [("gateway", "CLIENT"), ("workload", "SERVER")] {
-        let mut values = scenes::values("istio.yaml");
-        values["istio"]["proxy"] = json!(proxy);
-        values["istio"]["ports"] = json!([8080]);
-        let manifests = chart::render(NAMESPACE, &values).unwrap();
+        let proxy = format!("istio.proxy: {proxy}");
+        let manifests = scenes::rendered_with("istio.yaml", &[&proxy, "istio.ports: [8080]"]);
         let plugin = &chart::manifest(&manifests, "WasmPlugin", "sluicegate")["spec"];
-        assert_eq!(
-            plugin["match"],
-            json!([{ "mode": mode, "ports": [{ "number": 8080 }] }])
-        );
+        let matched = json!([{ "mode": mode, "ports": [{ "number": 8080 }] }]);
+        assert_eq!(plugin["match"], matched);
         assert_eq!(plugin["failStrategy"], "FAIL_RELOAD");
     }
 }
@@ -169,72 +136,59 @@ fn a_gateway_in_istio_is_a_client() {
 #[test]
 fn everything_but_the_filter_can_be_installed() {
     for file in WITH_FILTER {
-        let before = scenes::rendered(file);
-        let mut values = scenes::values(file);
-        values["filter"]["enabled"] = json!(false);
-        let manifests = chart::render(NAMESPACE, &values).unwrap();
+        let disabled = "filter.enabled: false";
+        let manifests = scenes::rendered_with(file, &[disabled]);
         let kinds = |manifests: &[Value]| -> Vec<String> {
-            let kinds = manifests
+            let mut kinds: Vec<_> = manifests
                 .iter()
-                .map(|manifest| manifest["kind"].to_string());
-            let mut kinds: Vec<_> = kinds
-                .filter(|kind| {
-                    !kind.contains("EnvoyExtensionPolicy") && !kind.contains("WasmPlugin")
-                })
+                .map(|one| one["kind"].to_string())
                 .collect();
+            let ours = ["\"EnvoyExtensionPolicy\"", "\"WasmPlugin\""];
+            kinds.retain(|kind| !ours.contains(&kind.as_str()));
             kinds.sort();
             kinds
         };
-        assert_eq!(kinds(&manifests), kinds(&before), "{file}");
+        assert_eq!(kinds(&manifests), kinds(&scenes::rendered(file)), "{file}");
         let text = json!(manifests).to_string();
-        for filter in [
-            "EnvoyExtensionPolicy",
-            "WasmPlugin",
-            "http.wasm",
-            "sluicegate-filter",
-        ] {
+        for filter in "EnvoyExtensionPolicy WasmPlugin http.wasm sluicegate-filter".split(' ') {
             assert!(!text.contains(filter), "{file}: {filter}");
         }
+        let values = scenes::changed(file, &[disabled]);
         assert!(scenes::notes(&values).contains("Nothing is limited yet"));
         // The hook reads the rules all the same.
         assert!(hook(&values, &[]).unwrap().contains("0 errors"));
-        values["filter"]["config"]["rules"][0]["checks"][0]["limit"] = json!("per-kye");
-        let said = hook(&values, &[]).expect_err("a limit that the policy lacks");
+        let unknown = scenes::changed(file, &[disabled, UNKNOWN_LIMIT]);
+        let said = hook(&unknown, &[]).expect_err("a limit that the policy lacks");
         assert!(said.contains("per-kye"), "{said}");
         // They may come later.
-        values["filter"] = json!({ "enabled": false });
-        hook(&values, &[]).unwrap();
+        hook(&scenes::changed(file, &["filter: { enabled: false }"]), &[]).unwrap();
     }
 }
 
 /// A patch for a filter that is not there would be an error of Envoy Gateway's.
 #[test]
 fn without_the_filter_nothing_patches_it() {
-    let mut values = scenes::values("envoy-gateway.yaml");
-    values["envoyGateway"]["failReload"] = json!([{ "gateway": "eg", "listener": "http" }]);
+    let reload = "envoyGateway.failReload: [{ gateway: eg, listener: http }]";
     for enabled in [true, false] {
-        values["filter"]["enabled"] = json!(enabled);
-        let manifests = chart::render(NAMESPACE, &values).unwrap();
-        let is_patched = manifests
-            .iter()
-            .any(|manifest| manifest["kind"] == "EnvoyPatchPolicy");
-        assert_eq!(is_patched, enabled);
+        let enables = format!("filter.enabled: {enabled}");
+        let manifests = scenes::rendered_with("envoy-gateway.yaml", &[reload, &enables]);
+        let mut kinds = manifests.iter().map(|manifest| &manifest["kind"]);
+        assert_eq!(kinds.any(|kind| kind == "EnvoyPatchPolicy"), enabled);
     }
 }
 
 #[test]
 fn generated_what_the_chart_has_from_the_example() {
-    let text = std::fs::read_to_string(repository("envoy/envoy.yaml")).unwrap();
-    let example: Value = serde_saphyr::from_str(&text).unwrap();
-    let routes =
-        "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config";
-    let taken = json!({
-        "request_headers_to_remove": example.pointer(routes).unwrap()["request_headers_to_remove"],
-        "stats_tags": example["stats_config"]["stats_tags"],
-    });
-    let file = "deploy/helm/sluicegate/files/envoy.yaml";
-    let should_be = "# From envoy/envoy.yaml, written by `make chart`.\n".to_owned()
-        + &serde_json::to_string_pretty(&taken).unwrap()
-        + "\n";
-    super::values::is_up_to_date(file, &should_be);
+    let mut example = yaml("envoy/envoy.yaml");
+    let tags = example["stats_config"]["stats_tags"].take();
+    let routes = &at(&mut example, MANAGER)["route_config"];
+    let removed = &routes["request_headers_to_remove"];
+    let taken = json!({ "request_headers_to_remove": removed, "stats_tags": tags });
+    let taken = serde_json::to_string_pretty(&taken).unwrap();
+    let should_be = format!("# From envoy/envoy.yaml, written by `make chart`.\n{taken}\n");
+    is_up_to_date(
+        "deploy/helm/sluicegate/files/envoy.yaml",
+        &should_be,
+        "chart",
+    );
 }

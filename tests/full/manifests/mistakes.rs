@@ -1,9 +1,7 @@
 //! What Helm says of mistakes in values: always the value's name, and what to set.
 
-use std::process::Output;
-
 use serde_json::{Map, Value, json};
-use sluicegate_tests::process::repository;
+use sluicegate_tests::process::{attempt, repository};
 use sluicegate_tests_full::chart;
 
 use super::scenes::NAMESPACE;
@@ -108,24 +106,20 @@ fn a_password_is_refused_and_not_printed() {
         ("redis+cluster://a:7000,b:7000", false),
         ("redis+unix:///run/redis?db=1", false),
     ] {
-        let mapping = json!({ "url": url, "connections": 2 });
         for (field, value) in [
             ("store.url", json!(url)),
             ("policy.store", json!(url)),
-            ("policy.store", mapping),
+            ("policy.store", json!({ "url": url, "connections": 2 })),
         ] {
             let change = format!("{field}={value}");
-            let others = ["store.url=null", &change];
-            let outcome = changed("istio.yaml", &others);
-            if !is_refused {
-                outcome.unwrap_or_else(|said| panic!("{change}: {said}"));
-                continue;
+            let outcome = changed("istio.yaml", &["store.url=null", &change]);
+            assert_eq!(outcome.is_err(), is_refused, "{change}: {outcome:?}");
+            if let Err(said) = outcome {
+                let remedy = "set store.existingSecret.name";
+                let named = said.contains(&format!("{field}: has a password"));
+                assert!(named && said.contains(remedy), "{change}: {said}");
+                assert!(!said.contains("hunter2"), "{said}");
             }
-            let said = outcome.expect_err(&change);
-            let expected = format!("{field}: has a password");
-            assert!(said.contains(&expected), "{change}: {said}");
-            assert!(said.contains("set store.existingSecret.name"), "{said}");
-            assert!(!said.contains("hunter2"), "{said}");
         }
     }
 }
@@ -171,10 +165,8 @@ fn null_is_empty_or_refused_by_name() {
             // What the chart itself asks for.
             format!("): {first}"),
         ];
-        assert!(
-            clear.iter().any(|clear| said.contains(clear)),
-            "{path}=null: {said}"
-        );
+        let is_clear = clear.iter().any(|clear| said.contains(clear));
+        assert!(is_clear, "{path}=null: {said}");
     }
     // All at once, because it is much faster; one by one if that fails, for the name.
     let texts: Vec<&str> = accepted.iter().map(|(_, text)| text.as_str()).collect();
@@ -195,34 +187,26 @@ fn null_unsets_a_policy() {
     }
 }
 
-fn named(release: &str, more: &[&str]) -> Output {
-    let mut helm = chart::helm();
-    helm.args(["template", release, "--kube-version", "1.36.0"]);
-    helm.arg(repository("deploy/helm/sluicegate"));
-    helm.arg("--values")
-        .arg(repository("tests/full/manifests/values/kubernetes.yaml"));
-    chart::run(helm.args(more))
-}
-
 /// Cut names of two releases could be one.
 #[test]
 fn a_release_whose_name_does_not_fit_is_refused() {
+    let named = |release: &str, more: &[&str]| {
+        let values = repository("tests/full/manifests/values/kubernetes.yaml");
+        let mut helm = chart::helm();
+        helm.args(["template", release, "--kube-version", "1.36.0"]);
+        helm.arg(repository("deploy/helm/sluicegate"));
+        attempt(helm.arg("--values").arg(values).args(more), chart::INSTALL)
+    };
     let longest = "a".repeat(29); // and `-sluicegate`: 40
-    for (release, fits) in [
-        (longest.as_str(), true),
-        (&format!("{longest}a"), false),
-        ("a.b", false),
-        ("1st", false),
-    ] {
-        let output = named(release, &[]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.success(), fits, "{release}: {said}");
-        assert!(
-            fits || said.contains("fullnameOverride: set a name, because"),
-            "{release}: {said}"
-        );
-        let output = named(release, &["--set", "fullnameOverride=limits"]);
-        let text = String::from_utf8_lossy(&output.stdout);
+    named(&longest, &[]).unwrap();
+    let too_long = longest.clone() + "a";
+    for release in [&too_long, "a.b", "1st"] {
+        let said = named(release, &[]).expect_err(release);
+        let remedy = "fullnameOverride: set a name, because";
+        assert!(said.contains(remedy), "{release}: {said}");
+    }
+    for release in [&longest, &too_long, "a.b", "1st"] {
+        let text = named(release, &["--set", "fullnameOverride=limits"]).unwrap();
         assert!(text.contains("name: limits-policy"), "{release}: {text}");
     }
 }

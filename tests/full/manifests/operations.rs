@@ -1,19 +1,13 @@
 //! What is around the pods: NetworkPolicy, PodMonitor, alerts, and the names that several releases must not share.
 
 use serde_json::{Value, json};
+use sluicegate_tests::envoy::{MANAGER, at};
 use sluicegate_tests_full::chart;
 
 use super::documents::released_filter;
-use super::scenes::{self, NAMESPACE, WITH_FILTER};
+use super::scenes::{self, NAMESPACE, WITH_FILTER, injection, rendered_with, template};
 
-/// What is rendered with these fields of values replaced.
-fn with(file: &str, fields: &[(&str, Value)]) -> Vec<Value> {
-    let mut values = scenes::values(file);
-    for (field, value) in fields {
-        values[field] = value.clone();
-    }
-    chart::render(NAMESPACE, &values).unwrap_or_else(|error| panic!("{file}: {error}"))
-}
+const MONITORED: &str = "podMonitor: { enabled: true }";
 
 /// The ports that everybody may reach.
 fn open_ports(manifests: &[Value]) -> Value {
@@ -39,12 +33,10 @@ fn the_charts_own_envoys_open_their_own_ports_only() {
 
 #[test]
 fn other_pods_open_the_ports_that_are_listed() {
-    let listed = json!({ "enabled": true, "ports": [8080] });
-    let manifests = with("istio.yaml", &[("networkPolicy", listed)]);
-    assert_eq!(
-        open_ports(&manifests),
-        json!([{ "protocol": "TCP", "port": 8080 }, { "protocol": "UDP", "port": 8080 }])
-    );
+    let listed = "networkPolicy: { enabled: true, ports: [8080] }";
+    let open = open_ports(&rendered_with("istio.yaml", &[listed]));
+    let port = |protocol: &str| json!({ "protocol": protocol, "port": 8080 });
+    assert_eq!(open, json!([port("TCP"), port("UDP")]));
 }
 
 #[test]
@@ -56,93 +48,52 @@ fn without_a_list_every_port_but_the_admin_port_is_open() {
         (2, vec![range(1, 1), range(3, 65535)]),
         (65535, vec![range(1, 65534)]),
     ] {
-        let mut values = scenes::values("istio.yaml");
-        values["networkPolicy"] = json!({ "enabled": true });
-        values["sidecar"] = json!({ "adminPort": admin });
-        let open = open_ports(&chart::render(NAMESPACE, &values).unwrap());
+        let admin = format!("sidecar: {{ adminPort: {admin} }}");
+        let changes = ["networkPolicy: { enabled: true }", &admin];
+        let open = open_ports(&rendered_with("istio.yaml", &changes));
         let mut expected = tcp;
         expected.push(json!({ "protocol": "UDP", "port": 1, "endPort": 65535 }));
         assert_eq!(open, json!(expected), "{admin}");
     }
 }
 
-/// The labels of the pods that have the sidecar.
-fn pod_labels(manifests: &[Value]) -> Value {
-    let found = manifests.iter().find_map(|manifest| {
-        let template = match manifest["kind"].as_str()? {
-            "Deployment" => manifest["spec"]["template"].clone(),
-            "EnvoyProxy" => manifest
-                .pointer("/spec/provider/kubernetes/envoyDeployment/patch/value/spec/template")?
-                .clone(),
-            "ConfigMap" => injection(manifest)?.1,
-            _ => return None,
-        };
-        Some(template["metadata"]["labels"].clone())
-    });
-    found.expect("pods with the sidecar")
-}
-
-/// The name and the pod's part of istiod's injection template.
-fn injection(manifest: &Value) -> Option<(String, Value)> {
-    let values: Value = serde_saphyr::from_str(manifest["data"]["values.yaml"].as_str()?).unwrap();
-    let templates = values["sidecarInjectorWebhook"]["templates"].as_object()?;
-    assert_eq!(templates.len(), 1);
-    let (name, text) = templates.iter().next()?;
-    Some((
-        name.clone(),
-        serde_saphyr::from_str(text.as_str()?).unwrap(),
-    ))
-}
-
 /// So several releases in a namespace have several jobs, and SluicegateConfigurationsDiffer does not compare their proxies.
 #[test]
 fn the_sidecars_job_is_the_releases_name() {
     for file in WITH_FILTER {
-        let monitor = json!({ "enabled": true });
-        let manifests = with(
-            file,
-            &[
-                ("podMonitor", monitor),
-                ("fullnameOverride", json!("limits")),
-            ],
-        );
+        let manifests = rendered_with(file, &[MONITORED, "fullnameOverride: limits"]);
         let (monitor, sidecar) = scraped(&manifests, "/metrics");
         let label = monitor["jobLabel"].as_str().expect("a label");
-        assert_eq!(pod_labels(&manifests)[label], "limits", "{file}");
+        let labels = template(&manifests)["metadata"]["labels"].take();
+        assert_eq!(labels[label], "limits", "{file}");
         assert!(sidecar["relabelings"].is_null(), "{file}: {sidecar}");
         let (_, envoy) = scraped(&manifests, "/stats/prometheus");
-        assert_eq!(
-            envoy["relabelings"],
-            json!([{ "targetLabel": "job", "replacement": "envoy" }])
-        );
+        let job = json!([{ "targetLabel": "job", "replacement": "envoy" }]);
+        assert_eq!(envoy["relabelings"], job);
     }
 }
 
 /// The `spec` and the endpoint of the one PodMonitor that scrapes this path.
 fn scraped(manifests: &[Value], path: &str) -> (Value, Value) {
-    let monitors = manifests
-        .iter()
-        .filter(|manifest| manifest["kind"] == "PodMonitor");
-    let found: Vec<_> = monitors
-        .flat_map(|monitor| {
-            let endpoints = monitor["spec"]["podMetricsEndpoints"].as_array().unwrap();
-            let these = endpoints.iter().filter(|endpoint| endpoint["path"] == path);
-            these.map(|endpoint| (monitor["spec"].clone(), endpoint.clone()))
-        })
-        .collect();
-    let [one] = found.as_slice() else {
-        panic!("{path}: {found:?}")
-    };
-    one.clone()
+    let specs = manifests.iter().filter(|one| one["kind"] == "PodMonitor");
+    let mut found = specs.map(|one| &one["spec"]).flat_map(|spec| {
+        let endpoints = spec["podMetricsEndpoints"].as_array().unwrap().iter();
+        let these = endpoints.filter(|endpoint| endpoint["path"] == path);
+        these.map(move |endpoint| (spec.clone(), endpoint.clone()))
+    });
+    let one = found
+        .next()
+        .unwrap_or_else(|| panic!("nothing scrapes {path}"));
+    assert!(found.next().is_none(), "{path} is scraped twice");
+    one
 }
 
 /// An Envoy without the sidecar is the one whose requests pass unmetered.
 #[test]
 fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar() {
-    let on = || ("podMonitor", json!({ "enabled": true }));
     let selected = |manifests: &[Value], path| scraped(manifests, path).0["selector"].clone();
     for file in WITH_FILTER {
-        let manifests = with(file, &[on()]);
+        let manifests = rendered_with(file, &[MONITORED]);
         let sidecars = json!({ "matchLabels": { "sluicegate": "sluicegate" } });
         assert_eq!(selected(&manifests, "/metrics"), sidecars, "{file}");
         let envoys = selected(&manifests, "/stats/prometheus");
@@ -163,31 +114,20 @@ fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar()
         }
     }
     // Envoys that several Gateways share have the label of their class only.
-    let mut gateway = scenes::values("envoy-gateway.yaml")["envoyGateway"].clone();
-    gateway["envoyProxy"] = json!({ "mergeGateways": true });
-    let manifests = with("envoy-gateway.yaml", &[on(), ("envoyGateway", gateway)]);
-    assert_eq!(
-        selected(&manifests, "/stats/prometheus"),
-        json!({
-            "matchLabels": {
-                "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy",
-            },
-            "matchExpressions": [{ "key": "gateway.envoyproxy.io/owning-gatewayclass", "operator": "Exists" }],
-        })
-    );
+    let merged = "envoyGateway.envoyProxy: { mergeGateways: true }";
+    let manifests = rendered_with("envoy-gateway.yaml", &[MONITORED, merged]);
+    let class = json!({ "key": "gateway.envoyproxy.io/owning-gatewayclass", "operator": "Exists" });
+    let labels = json!({ "app.kubernetes.io/managed-by": "envoy-gateway", "app.kubernetes.io/component": "proxy" });
+    let selector = json!({ "matchLabels": labels, "matchExpressions": [class] });
+    assert_eq!(selected(&manifests, "/stats/prometheus"), selector);
 }
 
 #[test]
 fn alerts_name_the_releases_job_and_dashboards_none() {
-    let manifests = with(
-        "kubernetes-deployment.yaml",
-        &[("fullnameOverride", json!("limits"))],
-    );
+    let manifests = rendered_with("kubernetes-deployment.yaml", &["fullnameOverride: limits"]);
     let text = |kind, name| chart::manifest(&manifests, kind, name).to_string();
-    let (alerts, dashboards) = (
-        text("PrometheusRule", "limits"),
-        text("ConfigMap", "limits-dashboards"),
-    );
+    let alerts = text("PrometheusRule", "limits");
+    let dashboards = text("ConfigMap", "limits-dashboards");
     assert!(alerts.contains(r#"up{job=\"limits\""#), "{alerts}");
     assert!(dashboards.contains("sluicegate_store_up"), "{dashboards}");
     for text in [alerts, dashboards] {
@@ -204,8 +144,7 @@ fn alerts_are_in_the_namespace_of_the_pods() {
         ("istio.yaml", NAMESPACE),
         ("kubernetes-deployment.yaml", NAMESPACE),
     ] {
-        let on = || json!({ "enabled": true });
-        let manifests = with(file, &[("podMonitor", on()), ("alerts", on())]);
+        let manifests = rendered_with(file, &[MONITORED, "alerts: { enabled: true }"]);
         for (kind, name) in [
             ("PodMonitor", "sluicegate"),
             ("PodMonitor", "sluicegate-envoy"),
@@ -233,10 +172,8 @@ fn releases_in_two_namespaces_have_two_injection_templates() {
 #[test]
 fn the_notes_name_the_injection_template() {
     let notes = scenes::notes(&scenes::values("istio.yaml"));
-    assert!(
-        notes.contains("inject.istio.io/templates: gateway,sluicegate.shop\n"),
-        "{notes}"
-    );
+    let annotation = "inject.istio.io/templates: gateway,sluicegate.shop\n";
+    assert!(notes.contains(annotation), "{notes}");
 }
 
 /// Envoy reads `sluicegate.wasm`, and the release's file has another name.
@@ -251,16 +188,14 @@ fn the_notes_put_the_releases_filter_where_envoy_reads_it() {
 #[test]
 fn the_notes_warn_of_a_policy_that_may_have_no_store() {
     for (secret, warns) in [("", true), ("sluicegate-redis", false)] {
+        let store = format!("store: {{ existingSecret: {{ name: '{secret}' }} }}");
+        let changes = ["policy: null", "existingPolicy: mine", &store];
         for file in [
             "istio.yaml",
             "kubernetes.yaml",
             "kubernetes-deployment.yaml",
         ] {
-            let mut values = scenes::values(file);
-            values.as_object_mut().unwrap().remove("policy");
-            values["existingPolicy"] = json!("mine");
-            values["store"] = json!({ "existingSecret": { "name": secret } });
-            let notes = scenes::notes(&values);
+            let notes = scenes::notes(&scenes::changed(file, &changes));
             let warning = "The policy in ConfigMap `mine` must name its `store`";
             assert_eq!(notes.contains(warning), warns, "{file}: {notes}");
         }
@@ -269,16 +204,17 @@ fn the_notes_warn_of_a_policy_that_may_have_no_store() {
 
 #[test]
 fn the_charts_envoy_waits_for_an_answer_as_long_as_it_is_told() {
-    for (given, timeout) in [(None, "15s"), (Some("0.5s"), "0.5s"), (Some("0s"), "0s")] {
-        let mut values = scenes::values("kubernetes-deployment.yaml");
-        if let Some(given) = given {
-            values["kubernetes"]["deployment"]["upstream"]["timeout"] = json!(given);
-        }
-        let manifests = chart::render(NAMESPACE, &values).unwrap();
-        let envoy = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
-        let manager =
-            "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config";
-        let route = &envoy.pointer(manager).unwrap()["virtual_hosts"][0]["routes"][0]["route"];
+    let given = |timeout: &str| format!("kubernetes.deployment.upstream.timeout: {timeout}");
+    for (changes, timeout) in [
+        (vec![], "15s"),
+        (vec![given("0.5s")], "0.5s"),
+        (vec![given("0s")], "0s"),
+    ] {
+        let changes: Vec<_> = changes.iter().map(String::as_str).collect();
+        let manifests = rendered_with("kubernetes-deployment.yaml", &changes);
+        let mut envoy = chart::file(&manifests, "sluicegate-envoy", "envoy.yaml");
+        let hosts = &at(&mut envoy, MANAGER)["route_config"]["virtual_hosts"];
+        let route = &hosts[0]["routes"][0]["route"];
         assert_eq!(*route, json!({ "cluster": "upstream", "timeout": timeout }));
     }
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::json;
 use sluicegate_tests::process::{attempt, repository, run};
 use sluicegate_tests_full::chart::{self, INSTALL};
+use sluicegate_tests_full::documents::text;
 
 use super::scenes::{self, NAMESPACE};
 
@@ -44,37 +45,29 @@ fn every_rendering_fits_the_schemas() {
     }
 }
 
+/// A file of values, what the chart renders from it, and what no schema allows instead.
+const MISTAKES: &str = "
+kubernetes-deployment.yaml | replicas: 2 | replica: 2
+kubernetes-deployment.yaml | readOnlyRootFilesystem | readonlyRootFilesystem
+kubernetes-deployment.yaml | podMetricsEndpoints | podMetricsEndpoint
+istio.yaml | failStrategy | failstrategy
+istio.yaml | resolution: STATIC | resolution: SOMEHOW
+envoy-gateway.yaml | jsonPatches | jsonPatch
+envoy-gateway.yaml | earlyRequestHeaders | requestHeadersEarly
+envoy-gateway.yaml | parametersRef | parameterRef
+";
+
 #[test]
 fn an_unknown_field_of_each_kind_of_resource_is_found() {
-    for (file, from, to) in [
-        ("kubernetes-deployment.yaml", "replicas: 2", "replica: 2"),
-        (
-            "kubernetes-deployment.yaml",
-            "readOnlyRootFilesystem",
-            "readonlyRootFilesystem",
-        ),
-        (
-            "kubernetes-deployment.yaml",
-            "podMetricsEndpoints",
-            "podMetricsEndpoint",
-        ),
-        ("istio.yaml", "failStrategy", "failstrategy"),
-        ("istio.yaml", "resolution: STATIC", "resolution: SOMEHOW"),
-        ("envoy-gateway.yaml", "jsonPatches", "jsonPatch"),
-        (
-            "envoy-gateway.yaml",
-            "earlyRequestHeaders",
-            "requestHeadersEarly",
-        ),
-        ("envoy-gateway.yaml", "parametersRef", "parameterRef"),
-    ] {
+    for mistake in MISTAKES.trim().lines() {
+        let [file, from, to] = mistake.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{mistake}");
+        };
         let values = repository("tests/full/manifests/values").join(file);
         let text = template(&repository("deploy/helm/sluicegate"), &values);
         assert!(text.contains(from), "{from}");
-        assert!(
-            conforms(&text.replace(from, to)).is_err(),
-            "{file}: `{to}` fits the schemas"
-        );
+        let fits = conforms(&text.replace(from, to));
+        assert!(fits.is_err(), "{mistake}: it fits the schemas");
     }
 }
 
@@ -110,7 +103,7 @@ fn alerts_and_dashboards_are_those_of_deploy() {
     let rules = &chart::manifest(&manifests, "PrometheusRule", "sluicegate")["spec"];
     let mut groups = Vec::new();
     for file in ["recording.yml", "alerts.yml"] {
-        let text = std::fs::read_to_string(repository("deploy/prometheus").join(file)).unwrap();
+        let text = text(format!("deploy/prometheus/{file}"));
         let base = "runbook_url: https://github.com/sluicegate/sluicegate/blob/v0.1.0/docs/";
         let text = text.replace("runbook_url: docs/", base);
         let rules: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
@@ -119,11 +112,8 @@ fn alerts_and_dashboards_are_those_of_deploy() {
     assert_eq!(rules["groups"], json!(groups));
     let dashboards = &chart::manifest(&manifests, "ConfigMap", "sluicegate-dashboards")["data"];
     for name in ["health", "overview"] {
-        let file = repository(&format!("deploy/grafana/dashboards/{name}.json"));
-        let text = std::fs::read_to_string(file).unwrap();
-        let here = dashboards[format!("sluicegate-{name}.json")]
-            .as_str()
-            .unwrap();
-        assert_eq!(here.trim_end(), text.trim_end());
+        let text = text(format!("deploy/grafana/dashboards/{name}.json"));
+        let here = &dashboards[format!("sluicegate-{name}.json")];
+        assert_eq!(here.as_str().unwrap().trim_end(), text.trim_end());
     }
 }

@@ -3,37 +3,28 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
-use sluicegate_tests::process::repository;
 use sluicegate_tests_full::chart;
+use sluicegate_tests_full::documents::{is_up_to_date, text, yaml};
 
-use super::scenes::{self, NAMESPACE};
+use super::scenes;
 
 const SCHEMA: &str = "deploy/helm/sluicegate/values.schema.json";
 
-fn read(path: &str) -> String {
-    std::fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
 pub fn schema() -> Value {
-    serde_json::from_str(&read(SCHEMA)).expect("a schema")
+    serde_json::from_str(&text(SCHEMA)).expect("a schema")
 }
 
 fn defaults() -> Value {
-    serde_saphyr::from_str(&read("deploy/helm/sluicegate/values.yaml")).expect("values")
-}
-
-/// Compares a file with its expected content, or writes it.
-pub fn is_up_to_date(path: &str, should_be: &str) {
-    if std::env::var_os("SLUICEGATE_WRITE").is_some() {
-        std::fs::write(repository(path), should_be).unwrap();
-    }
-    let is = std::fs::read_to_string(repository(path)).unwrap_or_default();
-    assert!(is == should_be, "{path} is out of date; run: make chart");
+    yaml("deploy/helm/sluicegate/values.yaml")
 }
 
 #[test]
 fn generated_the_schema_has_the_filters_and_what_must_be_set() {
-    let filters = rewritten(&serde_json::from_str(&read("envoy/sluicegate.schema.json")).unwrap());
+    // Draft 7 of JSON Schema has definitions elsewhere.
+    let filters = text("envoy/sluicegate.schema.json").replace("#/$defs/", "#/definitions/");
+    // Words that draft 7 does not know would be ignored in silence.
+    assert!(!filters.contains("\"unevaluated") && !filters.contains("\"prefixItems\""));
+    let filters: Value = serde_json::from_str(&filters).unwrap();
     let mut definitions = filters["$defs"].as_object().expect("definitions").clone();
     let mut configuration = filters.as_object().unwrap().clone();
     for field in ["$defs", "$schema", "title"] {
@@ -51,10 +42,8 @@ fn generated_the_schema_has_the_filters_and_what_must_be_set() {
     let mut schema = schema();
     schema["definitions"] = json!(definitions);
     require(&mut schema, &defaults());
-    is_up_to_date(
-        SCHEMA,
-        &(serde_json::to_string_pretty(&schema).unwrap() + "\n"),
-    );
+    let written = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    is_up_to_date(SCHEMA, &written, "chart");
 }
 
 /// Requires what a template cannot do without, because `null` removes a value's default: closed objects, and single values
@@ -81,31 +70,6 @@ fn require(schema: &mut Value, defaults: &Value) {
     schema["required"] = json!(required);
 }
 
-/// With definitions where draft 7 of JSON Schema has them.
-fn rewritten(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields = fields.iter().map(|(name, value)| match value {
-                Value::String(reference) if name == "$ref" => (
-                    name.clone(),
-                    json!(reference.replace("#/$defs/", "#/definitions/")),
-                ),
-                value => {
-                    // Words that draft 7 does not know would be ignored in silence.
-                    assert!(
-                        !name.starts_with("unevaluated") && name != "prefixItems",
-                        "{name}"
-                    );
-                    (name.clone(), rewritten(value))
-                }
-            });
-            Value::Object(fields.collect())
-        }
-        Value::Array(list) => list.iter().map(rewritten).collect(),
-        value => value.clone(),
-    }
-}
-
 #[test]
 fn generated_the_document_lists_every_value() {
     let mut page = "# Values of the chart\n\n\
@@ -116,40 +80,32 @@ fn generated_the_document_lists_every_value() {
     let schema = schema();
     let properties = schema["properties"].as_object().unwrap();
     rows("", properties, &defaults(), &mut page);
-    is_up_to_date("docs/install/values.md", &page);
+    is_up_to_date("docs/install/values.md", &page, "chart");
 }
 
 /// A row for each value; every value must have a description and a default.
 fn rows(path: &str, properties: &Map<String, Value>, defaults: &Value, page: &mut String) {
     for (name, schema) in properties {
-        let path = if path.is_empty() {
-            name.clone()
-        } else {
-            format!("{path}.{name}")
-        };
+        let path = format!("{path}{name}");
         if path == "global" {
             continue;
         }
         let default = &defaults[name];
         if let Some(inner) = schema["properties"].as_object() {
             assert_eq!(schema["additionalProperties"], false, "{path} is open");
-            rows(&path, inner, default, page);
+            rows(&format!("{path}."), inner, default, page);
             continue;
         }
-        assert!(
-            defaults.get(name).is_some(),
-            "{path} has no default in the chart's values"
-        );
+        assert!(defaults.get(name).is_some(), "{path} has no default");
         let meaning = schema["description"].as_str();
         let meaning = linked(meaning.unwrap_or_else(|| panic!("{path} has no description")));
         let default = match default {
-            Value::String(text) if text.is_empty() => String::new(),
-            Value::String(text) => format!("`{text}`"),
             Value::Null => String::new(),
-            Value::Object(fields) if fields.is_empty() => String::new(),
-            Value::Array(list) if list.is_empty() => String::new(),
+            Value::String(text) => format!("`{text}`"),
             value => format!("`{value}`"),
         };
+        let is_empty = ["``", "`{}`", "`[]`"].contains(&default.as_str());
+        let default = if is_empty { "" } else { &default };
         writeln!(page, "| `{path}` | {meaning} | {default} |").unwrap();
     }
 }
@@ -187,20 +143,13 @@ fn no_default_is_without_a_schema() {
 
 #[test]
 fn numbers_keep_their_digits() {
-    let mut values = scenes::values("istio.yaml");
-    let largest = 9_007_199_254_740_991_u64;
-    values["policy"]["limits"]["per-key"]["windows"][1]["quota"] = json!(largest);
-    values["filter"]["config"]["rules"][0]["checks"][0]["cost"] = json!(12_345_678);
-    let manifests = chart::render(NAMESPACE, &values).unwrap();
-    let policy =
-        &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"]["policy.yaml"];
-    assert!(
-        policy.as_str().unwrap().contains(&largest.to_string()),
-        "{policy}"
-    );
+    let largest = "policy.limits.per-key.windows.1.quota: 9007199254740991";
+    let cost = "filter.config.rules.0.checks.0.cost: 12345678";
+    let manifests = scenes::rendered_with("istio.yaml", &[largest, cost]);
+    let policy = &chart::manifest(&manifests, "ConfigMap", "sluicegate-policy")["data"];
+    let policy = policy["policy.yaml"].as_str().unwrap();
+    assert!(policy.contains("9007199254740991"), "{policy}");
     let plugin = chart::manifest(&manifests, "WasmPlugin", "sluicegate");
-    assert_eq!(
-        plugin["spec"]["pluginConfig"]["rules"][0]["checks"][0]["cost"],
-        12_345_678
-    );
+    let rules = &plugin["spec"]["pluginConfig"]["rules"];
+    assert_eq!(rules[0]["checks"][0]["cost"], 12_345_678);
 }

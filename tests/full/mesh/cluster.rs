@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use sluicegate_tests::process::{Process, repository};
+use sluicegate_tests_full::documents::{text, with_path};
 
 use crate::tools::{INSTALL, Tools, cache, program, run};
 
@@ -56,38 +57,27 @@ impl Cluster {
             folder: folder.to_owned(),
             tools: Tools::new(&kubeconfig),
         };
-        let mut registry = Command::new(cache().join("deb/usr/bin/docker-registry"));
-        cluster.spawn(
-            "registry",
-            registry.arg("serve").arg(filled("registry.yml")),
+        let deb = |name: &str| Command::new(cache().join("deb/usr/bin").join(name));
+        let registry = format!("serve {}", filled("registry.yml").display());
+        cluster.spawn("registry", &registry, deb("docker-registry"));
+        // Without fsync: the cluster ends with the test, and the disk is not only the test's.
+        let etcd = format!(
+            "--data-dir {} --listen-client-urls {ETCD} --advertise-client-urls {ETCD}
+             --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync",
+            folder.join("etcd").display()
         );
-        let mut etcd = Command::new(cache().join("deb/usr/bin/etcd"));
-        etcd.arg("--data-dir").arg(folder.join("etcd")).args([
-            "--listen-client-urls",
-            ETCD,
-            "--advertise-client-urls",
-            ETCD,
-            "--listen-peer-urls",
-            "http://127.0.0.1:2380",
-            // The cluster ends with the test, and the disk is not only the test's.
-            "--unsafe-no-fsync",
-        ]);
-        cluster.spawn("etcd", &mut etcd);
-        cluster.spawn("kube-apiserver", &mut api_server(folder));
-        cluster
-            .ready("kube-apiserver", &["get", "--raw=/readyz"])
-            .await;
+        cluster.spawn("etcd", &etcd, deb("etcd"));
+        let api_server = api_server(folder);
+        cluster.spawn("kube-apiserver", &api_server, program("kube-apiserver"));
+        let tools = cluster.tools.clone();
+        let ready = || tools.try_kubectl("get --raw=/readyz").is_ok();
+        cluster.until("kube-apiserver", ready).await;
         cluster.control_plane(&kubeconfig);
-        let mut coredns = program("coredns");
-        cluster.spawn("coredns", coredns.arg("-conf").arg(filled("Corefile")));
-        cluster
-            .node(
-                &filled("containerd.toml"),
-                &filled("kubelet.yaml"),
-                group,
-                &kubeconfig,
-            )
-            .await;
+        let coredns = format!("-conf {}", filled("Corefile").display());
+        cluster.spawn("coredns", &coredns, program("coredns"));
+        let (containerd, kubelet) = (filled("containerd.toml"), filled("kubelet.yaml"));
+        let node = cluster.node(&containerd, &kubelet, group, &kubeconfig);
+        node.await;
         filled("cni.conflist");
         cluster
     }
@@ -96,83 +86,60 @@ impl Cluster {
     pub async fn wait_for_node(&mut self) {
         let ready = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
         let tools = self.tools.clone();
-        self.until("kubelet", || {
-            let status = tools.try_kubectl(&["get", "node", NODE, "--output", ready]);
-            status.is_ok_and(|status| status == "True")
-        })
-        .await;
+        let status = || tools.try_kubectl(&format!("get node {NODE} --output {ready}"));
+        let is_ready = || status().is_ok_and(|status| status == "True");
+        self.until("kubelet", is_ready).await;
     }
 
     fn control_plane(&mut self, kubeconfig: &Path) {
-        let folder = self.folder.clone();
-        let config = kubeconfig.display().to_string();
-        let mut manager = program("kube-controller-manager");
-        manager
-            .args(["--kubeconfig", &config, "--leader-elect=false"])
-            .arg("--service-account-private-key-file")
-            .arg(folder.join("accounts.key"))
-            .arg("--root-ca-file")
-            .arg(folder.join("certificates/apiserver.crt"))
-            .arg("--cert-dir")
-            .arg(folder.join("certificates/manager"));
-        self.spawn("kube-controller-manager", &mut manager);
-        let mut scheduler = program("kube-scheduler");
-        scheduler
-            .args([
-                "--kubeconfig",
-                &config,
-                "--leader-elect=false",
-                "--cert-dir",
-            ])
-            .arg(folder.join("certificates/scheduler"));
-        self.spawn("kube-scheduler", &mut scheduler);
-        let mut proxy = program("kube-proxy");
-        proxy.args(["--kubeconfig", &config, "--hostname-override", NODE]);
+        let (own, config) = (self.folder.clone(), kubeconfig.display());
+        let (own, elect) = (own.display(), "--leader-elect=false");
+        let manager = format!(
+            "--kubeconfig {config} {elect} --service-account-private-key-file {own}/accounts.key
+             --root-ca-file {own}/certificates/apiserver.crt --cert-dir {own}/certificates/manager"
+        );
+        let name = "kube-controller-manager";
+        self.spawn(name, &manager, program(name));
+        let certificates = format!("--cert-dir {own}/certificates/scheduler");
+        let scheduler = format!("--kubeconfig {config} {elect} {certificates}");
+        self.spawn("kube-scheduler", &scheduler, program("kube-scheduler"));
         // The machine's table of connections is not the test's to size.
-        proxy.args(["--proxy-mode=iptables", "--cluster-cidr", PODS]);
-        proxy.args(["--conntrack-max-per-core=0"]);
-        self.spawn("kube-proxy", &mut proxy);
+        let proxy = format!(
+            "--kubeconfig {config} --hostname-override {NODE} --proxy-mode=iptables --cluster-cidr {PODS}
+             --conntrack-max-per-core=0"
+        );
+        self.spawn("kube-proxy", &proxy, program("kube-proxy"));
     }
 
     async fn node(&mut self, containerd: &Path, kubelet: &Path, group: &str, kubeconfig: &Path) {
         groups(group);
-        self.spawn(
-            "containerd",
-            Command::new("containerd").arg("--config").arg(containerd),
-        );
+        let config = format!("--config {}", containerd.display());
+        self.spawn("containerd", &config, Command::new("containerd"));
         // The kubelet ends if it cannot reach containerd at once.
-        self.until("containerd", || UnixStream::connect(CONTAINERD).is_ok())
-            .await;
-        let mut command = program("kubelet");
-        command.arg("--config").arg(kubelet).arg("--kubeconfig");
-        command.arg(kubeconfig);
-        command.args(["--hostname-override", NODE, "--node-ip", ADDRESS]);
-        self.spawn("kubelet", &mut command);
+        let listens = || UnixStream::connect(CONTAINERD).is_ok();
+        self.until("containerd", listens).await;
+        let (config, kubeconfig) = (kubelet.display(), kubeconfig.display());
+        let node = format!("--hostname-override {NODE} --node-ip {ADDRESS}");
+        let kubelet = format!("--config {config} --kubeconfig {kubeconfig} {node}");
+        self.spawn("kubelet", &kubelet, program("kubelet"));
     }
 
-    fn spawn(&mut self, name: &'static str, command: &mut Command) {
+    /// Starts a part with these words as its arguments.
+    fn spawn(&mut self, name: &'static str, words: &str, mut command: Command) {
         let log = self.folder.join(format!("{name}.log"));
-        let paths = std::env::var("PATH").unwrap_or_default();
+        command.args(words.split_whitespace());
         // kube-proxy needs conntrack.
-        let tools = cache().join("deb/usr/sbin").display().to_string();
-        command.env("PATH", format!("{tools}:{paths}"));
+        with_path(&mut command, cache().join("deb/usr/sbin").display());
         command.current_dir(&self.folder);
-        self.processes
-            .push((name, Process::start(command, &log, INSTALL)));
-    }
-
-    async fn ready(&mut self, name: &str, kubectl: &[&str]) {
-        let tools = self.tools.clone();
-        self.until(name, || tools.try_kubectl(kubectl).is_ok())
-            .await;
+        let process = Process::start(&mut command, &log, INSTALL);
+        self.processes.push((name, process));
     }
 
     async fn until(&mut self, name: &str, mut holds: impl FnMut() -> bool) {
         let part = self.processes.iter_mut().find(|(part, _)| *part == name);
         let (_, process) = part.expect("a part that was started");
-        process
-            .wait_within(STARTS_WITHIN, name, || std::future::ready(holds()))
-            .await;
+        let holds = || std::future::ready(holds());
+        process.wait_within(STARTS_WITHIN, name, holds).await;
     }
 
     /// The last lines of every part's log.
@@ -190,13 +157,9 @@ impl Cluster {
 /// Puts files of the test's own in the fixed places that these programs write to.
 fn own_places(folder: &Path) {
     for (name, place) in [("lib", "/var/lib"), ("log", "/var/log")] {
-        assert!(
-            !repository("")
-                .canonicalize()
-                .expect("a repository")
-                .starts_with(place),
-            "the repository is below {place}, which this test covers"
-        );
+        let repository = repository("").canonicalize().expect("a repository");
+        let covered = repository.starts_with(place);
+        assert!(!covered, "this test covers {place}, with the repository");
         let own = folder.join(name);
         std::fs::create_dir_all(&own).expect("a folder of our own");
         run(Command::new("mount").arg("--bind").arg(&own).arg(place));
@@ -228,9 +191,8 @@ fn network() {
         // There is nothing outside; programs refuse to start without a default route.
         "route add default dev {bridge}",
     ] {
-        let arguments = arguments
-            .replace("{address}", ADDRESS)
-            .replace("{bridge}", BRIDGE);
+        let arguments = arguments.replace("{address}", ADDRESS);
+        let arguments = arguments.replace("{bridge}", BRIDGE);
         run(Command::new("ip").args(arguments.split(' ')));
     }
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("a network of our own");
@@ -238,54 +200,33 @@ fn network() {
 
 /// Keys for service accounts, and the administrator's token.
 fn keys(folder: &Path) {
-    let private = folder.join("accounts.key");
-    run(Command::new("openssl")
-        .args(["genrsa", "-out"])
-        .arg(&private)
-        .arg("2048"));
-    run(Command::new("openssl")
-        .args(["rsa", "-pubout", "-in"])
-        .arg(&private)
-        .arg("-out")
-        .arg(folder.join("accounts.pub")));
-    std::fs::write(
-        folder.join("token"),
-        run(Command::new("openssl").args(["rand", "-hex", "16"])),
-    )
-    .expect("a file of our own");
-    std::fs::write(
-        folder.join("tokens.csv"),
-        format!("{},admin,admin,system:masters\n", token(folder)),
-    )
-    .expect("a file of our own");
+    let openssl = |words: &str| {
+        let mut command = Command::new("openssl");
+        run(command.args(words.split(' ')).current_dir(folder))
+    };
+    openssl("genrsa -out accounts.key 2048");
+    openssl("rsa -pubout -in accounts.key -out accounts.pub");
+    let token = openssl("rand -hex 16");
+    let tokens = format!("{token},admin,admin,system:masters\n");
+    for (name, text) in [("token", token), ("tokens.csv", tokens)] {
+        std::fs::write(folder.join(name), text).expect("a file of our own");
+    }
 }
 
 fn token(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("token")).expect("the administrator's token")
 }
 
-fn api_server(folder: &Path) -> Command {
-    let mut command = program("kube-apiserver");
-    for (option, file) in [
-        ("--cert-dir", "certificates"),
-        ("--service-account-key-file", "accounts.pub"),
-        ("--service-account-signing-key-file", "accounts.key"),
-        ("--token-auth-file", "tokens.csv"),
-    ] {
-        command.arg(option).arg(folder.join(file));
-    }
-    command.args([
-        "--etcd-servers",
-        ETCD,
-        "--service-cluster-ip-range",
-        SERVICES,
-    ]);
-    command.args(["--bind-address", ADDRESS, "--advertise-address", ADDRESS]);
-    command.args(["--secure-port=6443", "--authorization-mode=RBAC"]);
-    command.args(["--service-account-issuer=https://kubernetes.default.svc"]);
-    // istio-init changes its pod's firewall.
-    command.arg("--allow-privileged=true");
-    command
+/// Its arguments. Privileged, because istio-init changes its pod's firewall.
+fn api_server(folder: &Path) -> String {
+    let own = folder.display();
+    format!(
+        "--cert-dir {own}/certificates --service-account-key-file {own}/accounts.pub
+         --service-account-signing-key-file {own}/accounts.key --token-auth-file {own}/tokens.csv
+         --etcd-servers {ETCD} --service-cluster-ip-range {SERVICES} --bind-address {ADDRESS}
+         --advertise-address {ADDRESS} --secure-port=6443 --authorization-mode=RBAC
+         --service-account-issuer=https://kubernetes.default.svc --allow-privileged=true"
+    )
 }
 
 /// Makes the control groups that the kubelet puts its pods in.
@@ -308,7 +249,7 @@ fn groups(group: &str) {
 
 /// Fills in a file of node/; returns where it is now.
 fn fill(folder: &Path, group: &str, name: &str) -> PathBuf {
-    let text = std::fs::read_to_string(repository("tests/full/mesh/node").join(name)).expect(name);
+    let text = text(format!("tests/full/mesh/node/{name}"));
     let mut filled = text
         .replace("{address}", ADDRESS)
         .replace("{registry}", REGISTRY)

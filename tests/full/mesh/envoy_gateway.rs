@@ -26,37 +26,26 @@ const ACTS_WITHIN: Duration = Duration::from_secs(120);
 
 /// Installs everything by the page, checks what the page checks, and changes the rules to the test's.
 pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
-    let chart = cache().join("charts/gateway-helm").display().to_string();
-    tools.helm(&[
-        "install",
-        "eg",
-        &chart,
-        "--namespace",
-        SYSTEM,
-        "--create-namespace",
-        "--set",
-        "config.envoyGateway.extensionApis.enableEnvoyPatchPolicy=true",
-        "--set",
-        &format!("deployment.envoyGateway.image.repository={REGISTRY}/gateway"),
-        "--set",
-        &format!("deployment.envoyGateway.image.tag={TAG}"),
-        "--wait",
-        TIMEOUT,
-    ]);
+    let chart = cache().join("charts/gateway-helm");
+    let image = "deployment.envoyGateway.image";
+    tools.helm(&format!(
+        "install eg {} --namespace {SYSTEM} --create-namespace --wait {TIMEOUT}
+         --set config.envoyGateway.extensionApis.enableEnvoyPatchPolicy=true
+         --set {image}.repository={REGISTRY}/gateway --set {image}.tag={TAG}",
+        chart.display()
+    ));
     prepare(tools, NAMESPACE);
     let page = Page::read(PAGE, folder, &["images.yaml", VALUES]);
     page.install(tools, folder);
     tools.apply(NAMESPACE, &manifest("envoy-gateway.yaml"));
-    let arguments = ["get", "deployment", "--namespace", SYSTEM, "--selector"];
-    let deployment = || tools.kubectl(&[&arguments[..], &[PROXIES, "--output=name"]].concat());
-    eventually_within(ACTS_WITHIN, "the proxies' Deployment", async || {
-        !deployment().is_empty()
-    })
-    .await;
+    let proxies = format!("--namespace {SYSTEM} --selector {PROXIES}");
+    let deployment = || tools.kubectl(&format!("get deployment {proxies} --output=name"));
+    let is_there = async || !deployment().is_empty();
+    eventually_within(ACTS_WITHIN, "the proxies' Deployment", is_there).await;
     let deployment = deployment();
     wait_for(tools, SYSTEM, &deployment);
-    let gateway = ["gateway/eg", "--namespace", NAMESPACE, TIMEOUT];
-    tools.kubectl(&[&["wait", "--for=condition=Programmed"], &gateway[..]].concat());
+    let gateway = format!("gateway/eg --namespace {NAMESPACE} {TIMEOUT}");
+    tools.kubectl(&format!("wait --for=condition=Programmed {gateway}"));
     page.check(tools, folder);
 
     let release = Release::of(folder, VALUES);
@@ -71,7 +60,7 @@ pub async fn install(tools: &Tools, folder: &Path) -> Mesh {
         proxies: (SYSTEM, PROXIES),
         admin_port: 19_000,
         filter: "envoyextensionpolicy/sluicegate",
-        clients: Clients::of(&address(tools, SYSTEM, &["--selector", PROXIES])),
+        clients: Clients::of(&address(tools, SYSTEM, &format!("--selector {PROXIES}"))),
         quota: QUOTA,
         release,
     }

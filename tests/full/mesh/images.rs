@@ -15,59 +15,28 @@ pub const FILTER_TAGS: [&str; 2] = ["v1", "v2"];
 /// The tag of every other image.
 pub const TAG: &str = "mesh";
 
-/// Images from tests/full/mesh/layers: name, tag, and what a Dockerfile would say.
-const OTHERS: [(&str, &str, &[&str]); 6] = [
-    ("pause", "1", &["--entrypoint=/pause"]),
-    (
-        "redis",
-        TAG,
-        &["--entrypoint=/usr/local/bin/redis-server", "--user=65532"],
-    ),
-    (
-        "envoy",
-        TAG,
-        &["--entrypoint=/usr/local/bin/envoy", "--user=65532"],
-    ),
-    (
-        "gateway",
-        TAG,
-        &[
-            "--entrypoint=/usr/local/bin/envoy-gateway",
-            "--user=65532:65532",
-        ],
-    ),
-    (
-        "pilot",
-        TAG,
-        &[
-            "--entrypoint=/usr/local/bin/pilot-discovery",
-            "--user=1337:1337",
-        ],
-    ),
-    (
-        "proxyv2",
-        TAG,
-        &[
-            "--entrypoint=/usr/local/bin/pilot-agent",
-            "--env=PATH=/usr/local/bin:/usr/sbin:/usr/bin",
-        ],
-    ),
-];
+/// Images from tests/full/mesh/layers: name and tag, and what a Dockerfile would say.
+const OTHERS: &str = "
+pause:1 --entrypoint=/pause
+redis:mesh --entrypoint=/usr/local/bin/redis-server --user=65532
+envoy:mesh --entrypoint=/usr/local/bin/envoy --user=65532
+gateway:mesh --entrypoint=/usr/local/bin/envoy-gateway --user=65532:65532
+pilot:mesh --entrypoint=/usr/local/bin/pilot-discovery --user=1337:1337
+proxyv2:mesh --entrypoint=/usr/local/bin/pilot-agent --env=PATH=/usr/local/bin:/usr/sbin:/usr/bin
+";
 
 /// Pushes all images.
 pub fn push(folder: &Path) {
-    for (name, tag, settings) in OTHERS {
+    for image in OTHERS.trim().lines() {
+        let words: Vec<_> = image.split(' ').collect();
+        let (name, _) = image.split_once(':').expect("a name and a tag");
         let layer = cache().join("layers").join(format!("{name}.tgz"));
-        assemble(&layer, &format!("{name}:{tag}"), settings);
+        assemble(&layer, words[0], &words[1..]);
     }
     let ours = repository("target/images");
     for (name, tag) in [("sluicegate", TAG), ("sluicegate-filter", FILTER_TAGS[0])] {
         let layout = ours.join(name);
-        assert!(
-            layout.exists(),
-            "no {}; build it: make mesh",
-            layout.display()
-        );
+        assert!(layout.exists(), "no {layout:?}; build it: make mesh");
         let image = format!("{REGISTRY}/{name}:{tag}");
         run(program("crane").arg("push").arg(layout).arg(image));
     }
@@ -92,9 +61,8 @@ fn assemble(layer: &Path, image: &str, settings: &[&str]) {
 /// The layer of the filter's second version: the same code, in a file that differs by a custom section, so that a proxy's
 /// configuration shows which version it runs.
 fn changed_filter(folder: &Path) -> PathBuf {
-    let filter = repository("target/filter/sluicegate.wasm");
-    let mut module = std::fs::read(&filter)
-        .unwrap_or_else(|error| panic!("{}: {error}; make it: make filter", filter.display()));
+    let module = std::fs::read(repository("target/filter/sluicegate.wasm"));
+    let mut module = module.expect("the filter; make it: make filter");
     // Section 0, its size, the length of its name, its name.
     module.extend(b"\x00\x05\x04mesh");
     let folder = folder.join("filter");

@@ -25,10 +25,8 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
 
     // In a task, so that the pods' logs can be printed after a panic.
     let (tools, folder) = (cluster.tools.clone(), folder.to_owned());
-    let passed = tokio::spawn(meshes(tools.clone(), folder.clone(), report))
-        .await
-        .is_ok();
-    if passed {
+    let meshes = tokio::spawn(meshes(tools.clone(), folder.clone(), report));
+    if meshes.await.is_ok() {
         return ExitCode::SUCCESS;
     }
     eprintln!("{}\n{}", cluster.logs(), state(&tools));
@@ -48,10 +46,8 @@ pub async fn run(folder: &Path, group: &str) -> ExitCode {
 async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
     report.version("Kubernetes", &versions::kubernetes(&tools));
     let only = std::env::var(ONLY).unwrap_or_default();
-    assert!(
-        only.is_empty() || ALL.contains(&only.as_str()),
-        "{ONLY}={only}: it has to be one of {ALL:?}"
-    );
+    let known = only.is_empty() || ALL.contains(&only.as_str());
+    assert!(known, "{ONLY}={only}: it has to be one of {ALL:?}");
     let runs = |name: &str| name.starts_with(&only);
     if runs("kubernetes") {
         let mut mesh = kubernetes::install(&tools, &folder);
@@ -94,17 +90,12 @@ async fn meshes(tools: Tools, folder: PathBuf, mut report: Report) {
 
 /// Pods, events and logs, for a failure.
 fn state(tools: &Tools) -> String {
-    let commands: [&[&str]; 3] = [
-        &["get", "pods", "--all-namespaces", "--output=wide"],
-        &[
-            "get",
-            "events",
-            "--all-namespaces",
-            "--field-selector=type=Warning",
-        ],
-        &["get", "services", "--all-namespaces"],
+    let commands = [
+        "pods --output=wide",
+        "events --field-selector=type=Warning",
+        "services",
     ];
-    let printed =
-        commands.map(|command| tools.try_kubectl(command).unwrap_or_else(|failure| failure));
+    let get = |what| tools.try_kubectl(&format!("get --all-namespaces {what}"));
+    let printed = commands.map(|what| get(what).unwrap_or_else(|failure| failure));
     printed.join("\n\n")
 }

@@ -29,31 +29,25 @@ const ADMIN_PORT: u16 = 15_000;
 
 /// Installs Istio and the chart for a workload, and waits until the workload is ready.
 pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
-    let istio = values(folder, "values-istiod.yaml");
-    helm(
-        tools,
-        "install",
-        "istio-base",
-        SYSTEM,
-        &["--create-namespace"],
-    );
-    helm(tools, "install", "istiod", SYSTEM, &["--values", &istio]);
-    tools.kubectl(&["create", "namespace", SHOP]);
-    tools.kubectl(&["label", "namespace", SHOP, "istio-injection=enabled"]);
+    let istio = format!("--values {}", values(folder, "values-istiod.yaml"));
+    helm(tools, "install", "istio-base", "--create-namespace");
+    helm(tools, "install", "istiod", &istio);
+    tools.kubectl(&format!("create namespace {SHOP}"));
+    tools.kubectl(&format!("label namespace {SHOP} istio-injection=enabled"));
     prepare(tools, SHOP);
     let release = Release::of(folder, "values-istio-workload.yaml");
     release.must_apply(tools, "install", SHOP);
     // The chart's injection template, for istiod.
     let injection = folder.join("values-injection.yaml").display().to_string();
-    let name = format!("{RELEASE}-istiod-values");
-    let arguments = ["get", "configmap", &name, "--namespace", SHOP, "--output"];
-    let text = tools.kubectl(&[&arguments[..], &[r"jsonpath={.data.values\.yaml}"]].concat());
+    let map = format!("configmap {RELEASE}-istiod-values --namespace {SHOP}");
+    let output = r"--output jsonpath={.data.values\.yaml}";
+    let text = tools.kubectl(&format!("get {map} {output}"));
     std::fs::write(&injection, text).expect("a file of our own");
-    let both = ["--values", &istio, "--values", &injection];
-    helm(tools, "upgrade", "istiod", SYSTEM, &both);
+    let both = format!("{istio} --values {injection}");
+    helm(tools, "upgrade", "istiod", &both);
     let patch = values(folder, "istio-workload.yaml");
-    let arguments = ["patch", "deployment/app", "--namespace", SHOP];
-    tools.kubectl(&[&arguments[..], &["--patch-file", &patch]].concat());
+    let app = format!("deployment/app --namespace {SHOP}");
+    tools.kubectl(&format!("patch {app} --patch-file {patch}"));
     wait_for(tools, SHOP, "deployment/app");
     Mesh {
         name: "Istio",
@@ -64,7 +58,7 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
         proxies: (SHOP, "app=app"),
         admin_port: ADMIN_PORT,
         filter: "wasmplugin/sluicegate",
-        clients: Clients::of(&address(tools, SHOP, &["app"])),
+        clients: Clients::of(&address(tools, SHOP, "app")),
         quota: QUOTA,
         release,
     }
@@ -73,22 +67,20 @@ pub async fn workload(tools: &Tools, folder: &Path) -> Mesh {
 /// Installs Istio's ingress gateway and, by docs/install/istio.md, the chart for it; checks what the page checks, and changes
 /// the rules to the test's.
 pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
-    tools.kubectl(&["create", "namespace", INGRESS]);
+    tools.kubectl(&format!("create namespace {INGRESS}"));
     // The page's Redis is in `default`.
     prepare(tools, "default");
     let gateway = values(folder, "values-istio-gateway.yaml");
-    let chart = cache().join("charts/istio-gateway").display().to_string();
-    let arguments = ["install", INGRESS, &chart, "--namespace", INGRESS, TIMEOUT];
-    tools.helm(&[&arguments[..], &["--wait", "--values", &gateway]].concat());
+    let chart = cache().join("charts/istio-gateway");
+    let more = format!("--namespace {INGRESS} {TIMEOUT} --wait --values {gateway}");
+    tools.helm(&format!("install {INGRESS} {} {more}", chart.display()));
     tools.apply(INGRESS, &manifest("istio-ingress.yaml"));
     let page = Page::read(PAGE, folder, &["images.yaml"]);
     page.install(tools, folder);
     // The pods before the rollout have no sidecar: until they are gone, some requests get 200 by the rule's `allow`.
-    let pods = ["get", "pods", "--namespace", INGRESS, "--output=name"];
-    eventually_within(ACTS_WITHIN, "the pods without a sidecar end", async || {
-        tools.kubectl(&pods).lines().count() == 2
-    })
-    .await;
+    let pods = format!("get pods --namespace {INGRESS} --output=name");
+    let two = async || tools.kubectl(&pods).lines().count() == 2;
+    eventually_within(ACTS_WITHIN, "the pods without a sidecar end", two).await;
     page.check(tools, folder);
 
     let release = Release::of(folder, "values-istio-ingress.yaml");
@@ -104,7 +96,7 @@ pub async fn ingress(tools: &Tools, folder: &Path) -> Mesh {
         proxies: (INGRESS, PROXIES),
         admin_port: ADMIN_PORT,
         filter: "wasmplugin/sluicegate",
-        clients: Clients::of(&address(tools, INGRESS, &[INGRESS])),
+        clients: Clients::of(&address(tools, INGRESS, INGRESS)),
         quota: QUOTA,
         release,
     }
@@ -123,16 +115,8 @@ fn values(folder: &Path, name: &str) -> String {
 }
 
 /// Installs or upgrades one of Istio's charts.
-fn helm(tools: &Tools, verb: &str, chart: &str, namespace: &str, more: &[&str]) {
-    let path = cache().join("charts").join(chart).display().to_string();
-    let arguments = [
-        verb,
-        chart,
-        &path,
-        "--namespace",
-        namespace,
-        "--wait",
-        TIMEOUT,
-    ];
-    tools.helm(&[&arguments[..], more].concat());
+fn helm(tools: &Tools, verb: &str, chart: &str, more: &str) {
+    let path = cache().join("charts").join(chart);
+    let more = format!("--namespace {SYSTEM} --wait {TIMEOUT} {more}");
+    tools.helm(&format!("{verb} {chart} {} {more}", path.display()));
 }

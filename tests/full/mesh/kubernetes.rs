@@ -43,7 +43,7 @@ pub fn install(tools: &Tools, folder: &Path) -> Mesh {
         proxies: (NAMESPACE, PROXIES),
         admin_port: 9_901,
         filter: "configmap/sluicegate-envoy",
-        clients: Clients::of(&address(tools, NAMESPACE, &[RELEASE])),
+        clients: Clients::of(&address(tools, NAMESPACE, RELEASE)),
         quota: QUOTA,
         release,
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sluicegate_tests::process::repository;
+use sluicegate_tests_full::documents::text;
 
 use crate::cluster::REGISTRY;
 use crate::images::TAG;
@@ -75,9 +76,8 @@ impl Mesh {
 
     /// What the filter's object says, without what the API server adds.
     pub fn filter_object(&self) -> String {
-        let object = self
-            .tools
-            .get(&[self.filter, "--namespace", self.namespace]);
+        let object = format!("{} --namespace {}", self.filter, self.namespace);
+        let object = self.tools.get(&object);
         let content = object.get("spec").or(object.get("data"));
         content.expect("an object with content").to_string()
     }
@@ -115,43 +115,31 @@ impl Release {
 
     /// Likewise, without a panic.
     pub fn apply(&self, tools: &Tools, verb: &str, namespace: &str) -> Result<String, String> {
-        let chart = repository(CHART).display().to_string();
-        let mut arguments = vec![verb, RELEASE, &chart, "--namespace", namespace, TIMEOUT];
-        let files: Vec<_> = self
-            .files
-            .iter()
-            .map(|file| file.display().to_string())
-            .collect();
-        for file in &files {
-            arguments.extend(["--values", file]);
+        let chart = repository(CHART);
+        let chart = chart.display();
+        let mut words = format!("{verb} {RELEASE} {chart} --namespace {namespace} {TIMEOUT}");
+        for file in &self.files {
+            words += &format!(" --values {}", file.display());
         }
-        for setting in &self.settings {
-            arguments.extend(["--set-json", setting]);
-        }
-        tools.try_helm(&arguments)
+        let settings = self.settings.iter();
+        let settings = settings.flat_map(|setting| ["--set-json", setting]);
+        tools.try_helm(&words, &settings.collect::<Vec<_>>())
     }
 }
 
 /// A file of manifests/, filled in.
 pub fn manifest(name: &str) -> String {
-    let text =
-        std::fs::read_to_string(repository("tests/full/mesh/manifests").join(name)).expect(name);
+    let text = text(format!("tests/full/mesh/manifests/{name}"));
     text.replace("{registry}", REGISTRY).replace("{tag}", TAG)
 }
 
 /// Makes a Redis and an application in a namespace.
 pub fn prepare(tools: &Tools, namespace: &str) {
-    let upstream = repository("deploy/docker/upstream.yaml")
-        .display()
-        .to_string();
-    tools.kubectl(&[
-        "create",
-        "configmap",
-        "upstream",
-        "--namespace",
-        namespace,
-        &format!("--from-file={upstream}"),
-    ]);
+    let upstream = repository("deploy/docker/upstream.yaml");
+    let file = format!("--from-file={}", upstream.display());
+    tools.kubectl(&format!(
+        "create configmap upstream --namespace {namespace} {file}"
+    ));
     for name in ["redis", "application"] {
         tools.apply(namespace, &manifest(&format!("{name}.yaml")));
     }
@@ -162,19 +150,19 @@ pub fn prepare(tools: &Tools, namespace: &str) {
 
 /// Takes away what [`prepare`] made; its Services stay.
 pub fn unprepare(tools: &Tools, namespace: &str) {
-    let made = ["deployment/redis", "deployment/app", "configmap/upstream"];
-    tools.kubectl(&[&["delete", "--namespace", namespace], &made[..]].concat());
+    let made = "deployment/redis deployment/app configmap/upstream";
+    tools.kubectl(&format!("delete --namespace {namespace} {made}"));
 }
 
 /// Waits until a Deployment is rolled out.
 pub fn wait_for(tools: &Tools, namespace: &str, deployment: &str) {
-    let arguments = ["rollout", "status", deployment, "--namespace", namespace];
-    tools.kubectl(&[&arguments[..], &[TIMEOUT]].concat());
+    let status = format!("rollout status {deployment} --namespace {namespace} {TIMEOUT}");
+    tools.kubectl(&status);
 }
 
 /// The address in the cluster of a Service: a name, or a selector that selects one.
-pub fn address(tools: &Tools, namespace: &str, service: &[&str]) -> String {
-    let found = tools.get(&[&["service", "--namespace", namespace], service].concat());
+pub fn address(tools: &Tools, namespace: &str, service: &str) -> String {
+    let found = tools.get(&format!("service --namespace {namespace} {service}"));
     let service = found.pointer("/items/0").unwrap_or(&found);
     let address = service["spec"]["clusterIP"].as_str();
     address.expect("a Service with an address").to_owned()
@@ -188,6 +176,6 @@ pub fn replace_pods(tools: &Tools, namespace: &str, selector: &str, deployment: 
 
 /// Deletes pods, so that others take their place.
 pub fn delete_pods(tools: &Tools, namespace: &str, selector: &str) {
-    let pods = ["delete", "pods", "--namespace", namespace];
-    tools.kubectl(&[&pods[..], &["--selector", selector]].concat());
+    let pods = format!("pods --namespace {namespace} --selector {selector}");
+    tools.kubectl(&format!("delete {pods}"));
 }

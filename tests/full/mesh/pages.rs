@@ -4,9 +4,9 @@
 //! folder that tests/full/mesh/build filled.
 
 use std::path::Path;
-use std::process::Command;
 
 use sluicegate_tests::process::repository;
+use sluicegate_tests_full::documents::{bash, blocks, text};
 
 use crate::mesh::{CHART, manifest};
 use crate::tools::{Tools, cache, run};
@@ -28,10 +28,9 @@ pub struct Page {
 impl Page {
     /// Reads a page; its chart is installed with these files of manifests/ in addition.
     pub fn read(name: &'static str, folder: &Path, files: &[&str]) -> Self {
-        let text = std::fs::read_to_string(repository("docs/install").join(name)).expect(name);
-        let blocks = text.split("```sh\n").skip(1);
-        let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned());
-        let mut install: Vec<_> = blocks.collect();
+        let text = text(format!("docs/install/{name}"));
+        let blocks = blocks(&text, "sh").into_iter();
+        let mut install: Vec<_> = blocks.map(str::to_owned).collect();
         let check = install.iter().position(|block| block.contains("curl "));
         let mut rest = install.split_off(check.expect("how to see the 429s"));
         let remove = rest.split_off(1);
@@ -80,20 +79,11 @@ impl Page {
     fn run(&self, tools: &Tools, folder: &Path, block: &str) -> String {
         let published = "oci://ghcr.io/sluicegate/charts/sluicegate --version 0.1.0";
         let chart = repository(CHART).display().to_string();
-        let block = block
-            .replace(
-                "--values sluicegate.yaml",
-                &format!("--values sluicegate.yaml{}", self.values),
-            )
-            .replace(published, &chart)
-            .replace(
-                "istio/istiod",
-                &cache().join("charts/istiod").display().to_string(),
-            );
-        let mut command = Command::new("bash");
-        command
-            .args(["-euo", "pipefail", "-c", &block])
-            .current_dir(folder);
+        let istiod = cache().join("charts/istiod").display().to_string();
+        let given = "--values sluicegate.yaml";
+        let block = block.replace(given, &format!("{given}{}", self.values));
+        let block = block.replace(published, &chart);
+        let mut command = bash(&block.replace("istio/istiod", &istiod), folder);
         tools.prepare(&mut command);
         run(&mut command)
     }

@@ -28,7 +28,9 @@ pub struct Pod {
 impl Pod {
     /// The running pods that a selector selects.
     pub fn list(tools: &Tools, namespace: &str, selector: &str) -> Vec<Self> {
-        let list = tools.get(&["pods", "--namespace", namespace, "--selector", selector]);
+        let list = tools.get(&format!(
+            "pods --namespace {namespace} --selector {selector}"
+        ));
         let pods = list["items"].as_array().expect("a list of pods").iter();
         pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
             .map(Self::read)
@@ -46,14 +48,11 @@ impl Pod {
             }
         }
         let conditions = pod["status"]["conditions"].as_array();
-        let ready =
-            |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+        let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Self {
-            name: pod["metadata"]["name"].as_str().expect("a name").to_owned(),
-            address: pod["status"]["podIP"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
+            name: text(&pod["metadata"]["name"]),
+            address: text(&pod["status"]["podIP"]),
             ready: conditions.into_iter().flatten().any(ready),
             containers,
         }
@@ -61,15 +60,14 @@ impl Pod {
 
     /// How often its containers were restarted.
     pub fn restarts(&self) -> u64 {
-        self.containers
-            .iter()
-            .map(|(_, _, restarts)| restarts)
-            .sum()
+        let all = self.containers.iter();
+        all.map(|(_, _, restarts)| restarts).sum()
     }
 
     /// Kills the sidecar's container, like a crash.
     pub fn kill_sidecar(&self) {
-        let process = self.process();
+        let process = self.try_process();
+        let process = process.unwrap_or_else(|| panic!("{}: no {SIDECAR} runs", self.name));
         run(Command::new("sh").args(["-c", &format!("kill -KILL {process}")]));
     }
 
@@ -85,55 +83,35 @@ impl Pod {
     /// Likewise, without a panic.
     pub fn try_get(&self, port: u16, path: &str) -> Result<String, String> {
         let process = self.try_process().ok_or("the sidecar does not run")?;
-        attempt(
-            Command::new("nsenter")
-                .args(["--net", "--target", &process.to_string()])
-                .args([
-                    "curl",
-                    "--silent",
-                    "--show-error",
-                    "--fail",
-                    // Envoy's main thread stands still while it compiles a filter.
-                    "--max-time",
-                    "60",
-                ])
-                .arg(format!("http://127.0.0.1:{port}{path}")),
-        )
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &process.to_string()]);
+        // Envoy's main thread stands still while it compiles a filter.
+        let curl = "curl --silent --show-error --fail --max-time 60";
+        command.args(curl.split(' '));
+        attempt(command.arg(format!("http://127.0.0.1:{port}{path}")))
     }
 
     /// A metric of the sidecar without labels; `None` while it does not answer.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let page = self.try_get(9181, "/metrics").ok()?;
-        let line = page
-            .lines()
-            .find(|line| line.starts_with(&format!("{name} ")))?;
+        let start = format!("{name} ");
+        let line = page.lines().find(|line| line.starts_with(&start))?;
         line.rsplit(' ').next()?.parse().ok()
     }
 
     /// The sum of a metric over the series that have this label; `None` while the sidecar does not answer.
     pub fn sum(&self, name: &str, label: &str) -> Option<f64> {
         let page = self.try_get(9181, "/metrics").ok()?;
-        let lines = page
-            .lines()
-            .filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
-        Some(
-            lines
-                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-                .sum(),
-        )
-    }
-
-    fn process(&self) -> u32 {
-        self.try_process()
-            .unwrap_or_else(|| panic!("{} has no running container {SIDECAR}", self.name))
+        let start = format!("{name}{{");
+        let is = |line: &&str| line.starts_with(&start) && line.contains(label);
+        let values = page.lines().filter(is).map(|line| line.rsplit(' ').next());
+        Some(values.filter_map(|value| value?.parse::<f64>().ok()).sum())
     }
 
     /// The sidecar's process: the one whose control group has the container's name.
     fn try_process(&self) -> Option<u32> {
-        let (_, id, _) = self
-            .containers
-            .iter()
-            .find(|(name, _, _)| name == SIDECAR)?;
+        let mut containers = self.containers.iter();
+        let (_, id, _) = containers.find(|(name, _, _)| name == SIDECAR)?;
         let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
         let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         processes.find(|process: &u32| {

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use sluicegate_tests::process::{self, repository};
+use sluicegate_tests_full::documents::with_path;
 
 /// What installs everything that is missing.
 pub const INSTALL: &str = "install it: tests/setup mesh";
@@ -15,9 +16,8 @@ pub fn cache() -> PathBuf {
     let cache = std::env::var_os("SLUICEGATE_MESH_CACHE")
         .map_or_else(|| repository(".tools/mesh"), PathBuf::from);
     // Absolute: processes start in other folders.
-    cache
-        .canonicalize()
-        .unwrap_or_else(|error| panic!("{}: {error}; {INSTALL}", cache.display()))
+    let absolute = cache.canonicalize();
+    absolute.unwrap_or_else(|error| panic!("{}: {error}; {INSTALL}", cache.display()))
 }
 
 /// A program that tests/full/mesh/build builds.
@@ -47,11 +47,9 @@ pub fn attempt_with(command: &mut Command, input: &str) -> Result<String, String
         .spawn()
         .unwrap_or_else(|error| panic!("{command:?}: {error}; {INSTALL}"));
     // A command that fails before it has read everything says why on its own.
-    let _ = child
-        .stdin
-        .take()
-        .expect("a pipe")
-        .write_all(input.as_bytes());
+    let mut pipe = child.stdin.take().expect("a pipe");
+    let _ = pipe.write_all(input.as_bytes());
+    drop(pipe);
     let output = child.wait_with_output().expect("a child can be waited for");
     process::printed(command, &output)
 }
@@ -70,9 +68,9 @@ impl Tools {
         }
     }
 
-    fn command(&self, name: &str, arguments: &[&str]) -> Command {
+    fn command(&self, name: &str, words: &str) -> Command {
         let mut command = program(name);
-        self.prepare(command.args(arguments));
+        self.prepare(command.args(words.split_whitespace()));
         command
     }
 
@@ -82,53 +80,46 @@ impl Tools {
         // Where they keep caches; / is not the test's own.
         let home = self.kubeconfig.parent().expect("a file in a folder");
         command.env("HOME", home);
-        let paths = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{paths}", cache().join("bin").display()));
+        with_path(command, cache().join("bin").display());
     }
 
-    /// What `kubectl ARGUMENTS` prints.
+    /// What `kubectl WORDS` prints. A space ends a word.
     ///
     /// # Panics
     /// It fails.
-    pub fn kubectl(&self, arguments: &[&str]) -> String {
-        run(&mut self.command("kubectl", arguments))
+    pub fn kubectl(&self, words: &str) -> String {
+        run(&mut self.command("kubectl", words))
     }
 
     /// Likewise, without a panic.
-    pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        attempt(&mut self.command("kubectl", arguments))
+    pub fn try_kubectl(&self, words: &str) -> Result<String, String> {
+        attempt(&mut self.command("kubectl", words))
     }
 
     /// An object, or a list of objects, as JSON.
-    pub fn get(&self, arguments: &[&str]) -> Value {
-        let text = self.kubectl(&[&["get", "--output=json"], arguments].concat());
+    pub fn get(&self, words: &str) -> Value {
+        let text = self.kubectl(&format!("get --output=json {words}"));
         serde_json::from_str(&text).expect("kubectl prints JSON")
     }
 
     /// Applies a manifest of this namespace, checked strictly by the API server.
     pub fn apply(&self, namespace: &str, manifest: &str) {
-        let arguments = [
-            "apply",
-            "--server-side",
-            "--validate=strict",
-            "--filename=-",
-            "--namespace",
-            namespace,
-        ];
-        attempt_with(&mut self.command("kubectl", &arguments), manifest)
-            .unwrap_or_else(|failure| panic!("{failure}\n{manifest}"));
+        let apply = "apply --server-side --validate=strict --filename=- --namespace";
+        let mut command = self.command("kubectl", &format!("{apply} {namespace}"));
+        let applied = attempt_with(&mut command, manifest);
+        applied.unwrap_or_else(|failure| panic!("{failure}\n{manifest}"));
     }
 
-    /// What `helm ARGUMENTS` prints.
+    /// What `helm WORDS` prints.
     ///
     /// # Panics
     /// It fails.
-    pub fn helm(&self, arguments: &[&str]) -> String {
-        run(&mut self.command("helm", arguments))
+    pub fn helm(&self, words: &str) -> String {
+        run(&mut self.command("helm", words))
     }
 
-    /// Likewise, without a panic.
-    pub fn try_helm(&self, arguments: &[&str]) -> Result<String, String> {
-        attempt(&mut self.command("helm", arguments))
+    /// Likewise, with arguments in addition that may have spaces; without a panic.
+    pub fn try_helm(&self, words: &str, more: &[&str]) -> Result<String, String> {
+        attempt(self.command("helm", words).args(more))
     }
 }

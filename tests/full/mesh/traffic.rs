@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, Response};
 use serde::Serialize;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -75,14 +75,11 @@ impl Counts {
         self
     }
 
-    fn count(&mut self, answer: Answer) {
-        match answer {
-            Answer::Ok => self.ok += 1,
-            Answer::Denied => self.denied += 1,
-            Answer::Unavailable => self.unavailable += 1,
-            Answer::Other => self.other += 1,
-            Answer::Lost => self.lost += 1,
-        }
+    /// One of them.
+    fn one(field: fn(&mut Self) -> &mut u64) -> Self {
+        let mut one = Self::default();
+        *field(&mut one) = 1;
+        one
     }
 }
 
@@ -94,15 +91,6 @@ impl AddAssign for Counts {
         self.other += other.other;
         self.lost += other.lost;
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Ok,
-    Denied,
-    Unavailable,
-    Other,
-    Lost,
 }
 
 /// Whom a request is counted for.
@@ -156,7 +144,7 @@ impl Clients {
             clients.spawn(async move {
                 let mut counts = Counts::default();
                 for _ in 0..share {
-                    counts.count(own.ask(path, &key).await);
+                    counts += own.ask(path, &key).await;
                 }
                 counts
             });
@@ -170,7 +158,7 @@ impl Clients {
 
     /// Whether one request is answered with 200.
     pub async fn is_served(&self, path: &'static str) -> bool {
-        self.ask(path, &Key::Own).await == Answer::Ok
+        self.ask(path, &Key::Own).await.ok == 1
     }
 
     /// Sends requests at a steady pace until [`Stream::stop`].
@@ -214,22 +202,18 @@ impl Clients {
         request.header("x-api-key", key).send().await
     }
 
-    async fn ask(&self, path: &str, key: &Key) -> Answer {
+    /// Counts one request.
+    async fn ask(&self, path: &str, key: &Key) -> Counts {
         let Ok(answer) = self.send(path, key).await else {
-            return Answer::Lost;
+            return Counts::one(|counts| &mut counts.lost);
         };
-        match answer.status() {
-            StatusCode::OK => Answer::Ok,
-            StatusCode::TOO_MANY_REQUESTS => {
-                let after = answer.headers().get("retry-after");
-                let after = after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-                match after {
-                    Some(1..=WINDOW) => Answer::Denied,
-                    _ => Answer::Other,
-                }
-            }
-            StatusCode::SERVICE_UNAVAILABLE => Answer::Unavailable,
-            _ => Answer::Other,
+        let after = answer.headers().get("retry-after");
+        let after = after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        match (answer.status().as_u16(), after) {
+            (200, _) => Counts::one(|counts| &mut counts.ok),
+            (429, Some(1..=WINDOW)) => Counts::one(|counts| &mut counts.denied),
+            (503, _) => Counts::one(|counts| &mut counts.unavailable),
+            _ => Counts::one(|counts| &mut counts.other),
         }
     }
 }
@@ -238,7 +222,7 @@ impl Clients {
 #[derive(Debug)]
 pub struct Stream {
     stop: Arc<AtomicBool>,
-    task: JoinHandle<Vec<(Instant, Duration, Answer)>>,
+    task: JoinHandle<Vec<(Instant, Duration, Counts)>>,
 }
 
 impl Stream {
@@ -249,9 +233,9 @@ impl Stream {
         let mut streamed = Streamed::default();
         let mut failed = Vec::new();
         for (sent, took, answer) in answers {
-            streamed.counts.count(answer);
+            streamed.counts += answer;
             streamed.slowest = streamed.slowest.max(took);
-            if !matches!(answer, Answer::Ok | Answer::Denied) {
+            if answer.ok + answer.denied == 0 {
                 failed.push(sent);
             }
         }

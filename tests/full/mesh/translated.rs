@@ -15,10 +15,10 @@ pub fn capture(mesh: &Mesh, name: &str) {
     if !writes() {
         return;
     }
-    let arguments = ["get", "values", RELEASE, "--namespace", mesh.namespace];
+    let release = format!("{RELEASE} --namespace {}", mesh.namespace);
     let values = mesh
         .tools
-        .helm(&[&arguments[..], &["--output=json"]].concat());
+        .helm(&format!("get values {release} --output=json"));
     let values = serde_json::from_str(&values).expect("helm prints JSON");
     let dump = mesh.pods()[0].get(mesh.admin_port, "/config_dump?include_eds");
     let dump: Value = serde_json::from_str(&dump).expect("Envoy prints JSON");

@@ -4,20 +4,24 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use sluicegate_tests::process::repository;
+use sluicegate_tests_full::documents::{is_up_to_date, text, yaml};
 
 use super::description::Description;
 use super::grafana::files;
 
 /// Every metric name in a query or a file of rules.
-pub fn metrics(text: &str) -> BTreeSet<String> {
+fn metrics(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
-    let ours = words.filter(|word| {
-        word.starts_with("sluicegate_")
-            || word.starts_with("process_")
-            || word.starts_with("envoy_wasm")
-    });
+    let starts = ["sluicegate_", "process_", "envoy_wasm"];
+    let ours = words.filter(|word| starts.iter().any(|start| word.starts_with(start)));
     ours.map(str::to_owned).collect()
+}
+
+/// Likewise, in the files of rules.
+pub fn metrics_of_the_rules() -> BTreeSet<String> {
+    let files = ["recording.yml", "alerts.yml"];
+    let texts = files.map(|file| text(format!("deploy/prometheus/{file}")));
+    metrics(&texts.concat())
 }
 
 /// Every panel of a dashboard except row headings.
@@ -37,15 +41,7 @@ fn queries(dashboard: &Value) -> impl Iterator<Item = &str> {
 fn the_committed_dashboards_match_the_description() {
     for (path, made) in files(&Description::read()) {
         let text = serde_json::to_string_pretty(&made).unwrap() + "\n";
-        let file = repository(&path);
-        if std::env::var_os("SLUICEGATE_WRITE").is_some() {
-            std::fs::write(&file, &text).unwrap();
-        }
-        let is = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(
-            is == text,
-            "{path} does not match deploy/grafana/dashboards.yaml: `make dashboards` regenerates it"
-        );
+        is_up_to_date(&path, &text, "dashboards");
     }
 }
 
@@ -57,24 +53,17 @@ fn every_panel_has_a_description_and_a_title_and_position_of_its_own() {
             let title = panel["title"].as_str().unwrap();
             let at = |field: &str| panel["gridPos"][field].as_u64().unwrap();
             assert!(at("x") + at("w") <= 24, "{path}: {title}");
-            for x in at("x")..at("x") + at("w") {
-                for y in at("y")..at("y") + at("h") {
-                    assert!(
-                        taken.insert((x, y)),
-                        "{path}: {title} overlaps another panel"
-                    );
-                }
-            }
+            let columns = at("x")..at("x") + at("w");
+            let mut cells = columns.flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y)));
+            let free = cells.all(|cell| taken.insert(cell));
+            assert!(free, "{path}: {title} overlaps another panel");
         }
         let mut titles = BTreeSet::new();
         for panel in panels(&page) {
             let title = panel["title"].as_str().unwrap();
-            assert!(
-                titles.insert(title),
-                "{path}: two panels are called {title}"
-            );
+            assert!(titles.insert(title), "{path}: two are called {title}");
             let says = panel["description"].as_str().unwrap();
-            assert!(says.ends_with('.'), "{path}: {}", panel["title"]);
+            assert!(says.ends_with('.'), "{path}: {title}");
         }
     }
 }
@@ -91,13 +80,8 @@ fn every_query_uses_the_variables_at_the_top() {
 
 #[test]
 fn every_metric_in_a_query_is_documented() {
-    let counters = std::fs::read_to_string(repository("docs/filter.md")).unwrap();
-    let reference = std::fs::read_to_string(repository("docs/metrics.md")).unwrap();
-    let mut asked = BTreeSet::new();
-    for file in ["recording.yml", "alerts.yml"] {
-        let path = repository("deploy/prometheus").join(file);
-        asked.extend(metrics(&std::fs::read_to_string(path).unwrap()));
-    }
+    let (counters, reference) = (text("docs/filter.md"), text("docs/metrics.md"));
+    let mut asked = metrics_of_the_rules();
     for (_, page) in files(&Description::read()) {
         asked.extend(queries(&page).flat_map(metrics));
     }
@@ -107,20 +91,15 @@ fn every_metric_in_a_query_is_documented() {
         let known = has(&reference, family(&name))
             || has(&counters, &counter(&name))
             || has(&counters, &name);
-        assert!(
-            known,
-            "neither docs/metrics.md nor docs/filter.md has {name}"
-        );
+        assert!(known, "docs/metrics.md and docs/filter.md lack {name}");
     }
 }
 
 /// The name of the family that a histogram's series belongs to.
 fn family(name: &str) -> &str {
     let parts = ["_bucket", "_sum", "_count"];
-    parts
-        .iter()
-        .find_map(|part| name.strip_suffix(part))
-        .unwrap_or(name)
+    let mut found = parts.iter().filter_map(|part| name.strip_suffix(part));
+    found.next().unwrap_or(name)
 }
 
 /// What docs/filter.md calls a counter of the filter.
@@ -137,18 +116,13 @@ fn counter(name: &str) -> String {
 
 #[test]
 fn grafanas_provisioning_matches_prometheus_and_the_dashboards() {
-    let read = |path: &str| -> Value {
-        let text = std::fs::read_to_string(repository(path)).unwrap();
-        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"))
-    };
-    let sources = read("deploy/grafana/provisioning/datasources/prometheus.yml");
-    let prometheus = read("deploy/prometheus/prometheus.yml");
+    let source = yaml("deploy/grafana/provisioning/datasources/prometheus.yml");
+    let source = &source["datasources"][0];
+    let prometheus = yaml("deploy/prometheus/prometheus.yml");
     // Grafana computes $__rate_interval from it; a wrong value makes charts empty.
-    assert_eq!(
-        sources["datasources"][0]["jsonData"]["timeInterval"],
-        prometheus["global"]["scrape_interval"]
-    );
-    assert_eq!(sources["datasources"][0]["type"], "prometheus");
-    let providers = read("deploy/grafana/provisioning/dashboards/sluicegate.yml");
+    let interval = &prometheus["global"]["scrape_interval"];
+    assert_eq!(source["jsonData"]["timeInterval"], *interval);
+    assert_eq!(source["type"], "prometheus");
+    let providers = yaml("deploy/grafana/provisioning/dashboards/sluicegate.yml");
     assert_eq!(providers["providers"][0]["type"], "file");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use sluicegate_tests::process::repository;
+use sluicegate_tests_full::documents::text;
 
 /// The whole file.
 #[derive(Deserialize)]
@@ -121,9 +121,8 @@ pub struct Query {
 impl Description {
     /// Reads the file.
     pub fn read() -> Self {
-        let text = std::fs::read_to_string(repository("deploy/grafana/dashboards.yaml")).unwrap();
-        serde_saphyr::from_str(&text)
-            .unwrap_or_else(|error| panic!("deploy/grafana/dashboards.yaml: {error}"))
+        let read = serde_saphyr::from_str(&text("deploy/grafana/dashboards.yaml"));
+        read.unwrap_or_else(|error| panic!("deploy/grafana/dashboards.yaml: {error}"))
     }
 
     /// A query with its selectors substituted.
@@ -132,14 +131,9 @@ impl Description {
         for (name, selector) in &self.selectors {
             selected = selected.replace(&format!("<{name}>"), selector);
         }
-        let unknown = selected
-            .split('<')
-            .skip(1)
-            .any(|rest| rest.starts_with(char::is_alphabetic));
-        assert!(
-            !unknown,
-            "a selector that is not in dashboards.yaml: {query}"
-        );
+        let mut rests = selected.split('<').skip(1);
+        let unknown = rests.any(|rest| rest.starts_with(char::is_alphabetic));
+        assert!(!unknown, "dashboards.yaml lacks a selector: {query}");
         selected
     }
 }

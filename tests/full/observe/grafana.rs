@@ -1,24 +1,33 @@
 //! Generates the JSON that Grafana 10 and 11 read from the description.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
 use super::description::{Annotation, Dashboard, Description, Kind, Panel, Query, Row, Variable};
 
 /// Columns of Grafana's grid.
 pub const COLUMNS: u32 = 24;
-/// The version of the format, introduced by Grafana 10.1; newer versions read it.
-const SCHEMA_VERSION: u32 = 39;
 /// The variable at the top of each page that selects the Prometheus.
 const SOURCE: &str = "${datasource}";
 
+static FIXED: LazyLock<Value> =
+    LazyLock::new(|| serde_saphyr::from_str(include_str!("grafana.yaml")).expect("YAML"));
+
+/// A part of grafana.yaml, with these fields in addition.
+fn with(part: &str, more: Value) -> Value {
+    let mut whole = FIXED[part].clone();
+    let fields = whole.as_object_mut().expect("fields");
+    fields.extend(more.as_object().expect("fields").clone());
+    whole
+}
+
 /// Each dashboard's path in the repository, and its content.
 pub fn files(description: &Description) -> Vec<(String, Value)> {
+    let path = |name: &str| format!("deploy/grafana/dashboards/{name}.json");
     let all = description.dashboards.iter();
-    all.map(|dashboard| {
-        let path = format!("deploy/grafana/dashboards/{}.json", dashboard.name);
-        (path, page(description, dashboard))
-    })
-    .collect()
+    all.map(|one| (path(&one.name), page(description, one)))
+        .collect()
 }
 
 fn uid(dashboard: &Dashboard) -> String {
@@ -31,64 +40,42 @@ fn source() -> Value {
 
 fn page(description: &Description, dashboard: &Dashboard) -> Value {
     let others = description.dashboards.iter();
-    let links: Vec<_> = others
-        .filter(|other| other.name != dashboard.name)
-        .map(|other| {
-            json!({
-                "type": "link", "title": other.title, "tooltip": other.says, "icon": "dashboard",
-                "url": format!("/d/{}", uid(other)), "keepTime": true, "includeVars": true,
-                "asDropdown": false, "targetBlank": false, "tags": [],
-            })
-        })
-        .collect();
+    let others = others.filter(|other| other.name != dashboard.name);
+    let links = others.map(|other| {
+        let url = format!("/d/{}", uid(other));
+        with(
+            "link",
+            json!({ "title": other.title, "tooltip": other.says, "url": url }),
+        )
+    });
     let annotations = description.annotations.iter();
-    let annotations: Vec<_> = annotations
-        .map(|one| annotation(description, one))
-        .collect();
-    let mut variables = vec![json!({
-        "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
-        "refresh": 1, "hide": 0, "includeAll": false, "multi": false, "current": {},
-    })];
+    let annotations = annotations.map(|one| annotation(description, one));
+    let mut variables = vec![FIXED["datasource"].clone()];
     variables.extend(description.variables.iter().map(variable));
-    json!({
+    let more = json!({
         "uid": uid(dashboard),
         "title": dashboard.title,
         "description": dashboard.says,
-        "tags": ["sluicegate"],
-        "schemaVersion": SCHEMA_VERSION,
-        "version": 1,
-        "editable": true,
-        "graphTooltip": 1, // one crosshair through all charts
-        "timezone": "browser",
-        "time": { "from": "now-1h", "to": "now" },
-        "refresh": "10s",
-        "annotations": { "list": annotations },
-        "links": links,
+        "annotations": { "list": annotations.collect::<Vec<_>>() },
+        "links": links.collect::<Vec<_>>(),
         "templating": { "list": variables },
         "panels": panels(description, dashboard),
-    })
+    });
+    with("page", more)
 }
 
 fn annotation(description: &Description, annotation: &Annotation) -> Value {
-    json!({
-        "name": annotation.name, "datasource": source(), "enable": true, "hide": false,
-        "iconColor": annotation.color, "expr": description.selected(&annotation.query),
-        "titleFormat": annotation.text, "textFormat": "", "tagKeys": "", "step": "",
-    })
+    let expr = description.selected(&annotation.query);
+    let more = json!({ "name": annotation.name, "datasource": source(), "iconColor": annotation.color, "expr": expr,
+        "titleFormat": annotation.text });
+    with("annotation", more)
 }
 
 fn variable(variable: &Variable) -> Value {
-    json!({
-        "name": variable.name, "label": variable.label, "type": "query", "datasource": source(),
-        "definition": variable.values,
-        "query": { "query": variable.values, "refId": variable.name },
-        "includeAll": true,
-        "allValue": ".*", // also matches a missing label
-        "multi": true,
-        "current": { "selected": true, "text": ["All"], "value": ["$__all"] },
-        "refresh": 2, // whenever the time span changes: sidecars come and go
-        "sort": 1, "hide": 0, "regex": "", "options": [], "skipUrlSync": false,
-    })
+    let query = json!({ "query": variable.values, "refId": variable.name });
+    let more = json!({ "name": variable.name, "label": variable.label, "datasource": source(),
+        "definition": variable.values, "query": query });
+    with("variable", more)
 }
 
 /// All rows below one another, every panel with its position.
@@ -96,10 +83,9 @@ fn panels(description: &Description, dashboard: &Dashboard) -> Vec<Value> {
     let (mut made, mut top) = (Vec::new(), 0);
     for row in &dashboard.rows {
         if let Some(title) = &row.title {
-            made.push(json!({
-                "id": made.len() + 1, "type": "row", "title": title, "collapsed": false, "panels": [],
-                "gridPos": { "x": 0, "y": top, "w": COLUMNS, "h": 1 },
-            }));
+            let place = json!({ "x": 0, "y": top, "w": COLUMNS, "h": 1 });
+            let more = json!({ "id": made.len() + 1, "title": title, "gridPos": place });
+            made.push(with("row", more));
             top += 1;
         }
         for (position, panel) in positions(row).into_iter().zip(&row.panels) {
@@ -117,17 +103,11 @@ fn panels(description: &Description, dashboard: &Dashboard) -> Vec<Value> {
 fn positions(row: &Row) -> Vec<(u32, u32)> {
     let count = u32::try_from(row.panels.len()).unwrap();
     let width = COLUMNS / count;
-    let position = |n: u32| {
-        (
-            n * width,
-            if n + 1 == count {
-                COLUMNS - n * width
-            } else {
-                width
-            },
-        )
-    };
-    (0..count).map(position).collect()
+    let mut positions: Vec<_> = (0..count).map(|n| (n * width, width)).collect();
+    if let Some((left, width)) = positions.last_mut() {
+        *width = COLUMNS - *left;
+    }
+    positions
 }
 
 fn picture(description: &Description, panel: &Panel) -> Value {
@@ -184,15 +164,12 @@ fn defaults(panel: &Panel) -> Value {
         defaults["min"] = json!(0);
     }
     if panel.kind == Kind::Timeseries {
-        let scale = if panel.log {
-            json!({ "type": "log", "log": 10 })
-        } else {
-            json!({ "type": "linear" })
+        let (scale, opacity) = match panel.log {
+            true => (json!({ "type": "log", "log": 10 }), 0),
+            false => (json!({ "type": "linear" }), 10),
         };
-        defaults["custom"] = json!({
-            "drawStyle": "line", "lineWidth": 1, "fillOpacity": if panel.log { 0 } else { 10 },
-            "showPoints": "never", "spanNulls": false, "scaleDistribution": scale,
-        });
+        let more = json!({ "fillOpacity": opacity, "scaleDistribution": scale });
+        defaults["custom"] = with("custom", more);
     }
     defaults
 }
@@ -210,11 +187,8 @@ fn thresholds(panel: &Panel) -> Value {
     steps.sort_by(|one, other| one.1.total_cmp(other.1));
     let base = if steps.is_empty() { "blue" } else { "green" };
     let mut all = vec![json!({ "color": base, "value": null })];
-    all.extend(
-        steps
-            .iter()
-            .map(|(color, value)| json!({ "color": color, "value": value })),
-    );
+    let step = |(color, value)| json!({ "color": color, "value": value });
+    all.extend(steps.into_iter().map(step));
     json!({ "mode": "absolute", "steps": all })
 }
 
@@ -223,48 +197,24 @@ fn mappings(panel: &Panel) -> Value {
         return json!([]);
     }
     let words = panel.values.iter().zip(0..);
-    let words: Map<_, _> = words
-        .map(|((value, word), index)| {
-            (
-                value.clone(),
-                json!({ "text": word.text, "color": word.color, "index": index }),
-            )
-        })
-        .collect();
-    json!([{ "type": "value", "options": words }])
+    let words = words.map(|((value, word), index)| {
+        let word = json!({ "text": word.text, "color": word.color, "index": index });
+        (value.clone(), word)
+    });
+    json!([{ "type": "value", "options": words.collect::<Map<_, _>>() }])
 }
 
 fn options(panel: &Panel) -> Value {
-    let reduce = json!({ "calcs": ["lastNotNull"], "fields": "", "values": false });
+    let mut options = FIXED[kind(panel.kind)].clone();
     match panel.kind {
-        Kind::Stat => json!({
-            "reduceOptions": reduce, "colorMode": "value", "textMode": "auto", "justifyMode": "auto",
-            "graphMode": if panel.values.is_empty() && !panel.now { "area" } else { "none" },
-            "orientation": "auto",
-        }),
-        Kind::Timeseries => json!({
-            "legend": {
-                "showLegend": true, "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"],
-                "sortBy": "Max", "sortDesc": true,
-            },
-            "tooltip": { "mode": "multi", "sort": "desc" },
-        }),
-        Kind::Bars => json!({
-            "reduceOptions": reduce, "orientation": "horizontal", "displayMode": "basic", "showUnfilled": true,
-            "valueMode": "color", "minVizWidth": 8, "minVizHeight": 16,
-        }),
-        Kind::Heatmap => json!({
-            "calculate": false, "cellGap": 1, "showValue": "never", "legend": { "show": true },
-            "color": { "mode": "scheme", "scheme": "Blues", "steps": 64, "exponent": 0.5, "scale": "exponential",
-                "fill": "dark-orange", "reverse": false },
-            "yAxis": { "axisPlacement": "left", "reverse": false, "unit": panel.unit },
-            "rowsFrame": { "layout": "auto" }, "exemplars": { "color": "rgba(255,0,255,0.7)" },
-            "filterValues": { "le": 1e-9 }, "tooltip": { "mode": "single", "yHistogram": false, "showColorScale": false },
-        }),
-        Kind::Table => {
-            json!({ "showHeader": true, "cellHeight": "sm", "footer": { "show": false } })
+        Kind::Stat => {
+            let area = panel.values.is_empty() && !panel.now;
+            options["graphMode"] = json!(if area { "area" } else { "none" });
         }
+        Kind::Heatmap => options["yAxis"]["unit"] = json!(panel.unit),
+        _ => {}
     }
+    options
 }
 
 /// A table's columns: all queries side by side, with the headings and units of the description.
@@ -275,9 +225,8 @@ fn columns(panel: &Panel) -> (Value, Value) {
         _ => format!("Value #{letter}"),
     };
     let heading = |query: &Query| query.column.clone().expect("a table's query has a column");
-    let names: Map<_, _> = named()
-        .map(|(query, letter)| (name(letter), json!(heading(query))))
-        .collect();
+    let names = named().map(|(query, letter)| (name(letter), json!(heading(query))));
+    let names: Map<_, _> = names.collect();
     let transformations = json!([
         { "id": "merge", "options": {} },
         { "id": "organize", "options": { "excludeByName": { "Time": true }, "indexByName": {}, "renameByName": names } },

@@ -3,7 +3,7 @@
 
 use sluicegate_tests::process::eventually;
 
-use super::committed::metrics;
+use super::committed::metrics_of_the_rules;
 use super::description::Description;
 use super::grafana::files;
 use super::panels::{View, described, fault, most_of};
@@ -13,80 +13,65 @@ use super::scene::{BURST, PLENTY, Scene, now, policy};
 impl Scene {
     /// Waits until no alert of the coming outages fires.
     async fn all_alerts_resolve(&self) {
-        let outages = [
-            "SluicegateUnmetered",
-            "SluicegateRefusedWithoutVerdict",
-            "SluicegateSidecarMissing",
-            "SluicegateStoreFailing",
-            "SluicegatePolicyRefused",
-            "SluicegateManyDenials",
-        ];
-        for alert in outages {
-            self.resolves(alert).await;
+        for alert in OUTAGES.split(' ') {
+            let fires = async || self.is_firing(alert).await;
+            eventually(&format!("{alert} resolves"), async || !fires().await).await;
         }
     }
 
     async fn fires(&self, alert: &str) {
-        eventually(&format!("{alert} fires"), async || {
-            self.prometheus.firing().await.contains(&alert.to_owned())
-        })
-        .await;
+        let fires = async || self.is_firing(alert).await;
+        eventually(&format!("{alert} fires"), fires).await;
     }
 
-    async fn resolves(&self, alert: &str) {
-        eventually(&format!("{alert} resolves"), async || {
-            !self.prometheus.firing().await.contains(&alert.to_owned())
-        })
-        .await;
+    async fn is_firing(&self, alert: &str) -> bool {
+        let name = format!("Sluicegate{alert}");
+        self.prometheus.firing().await.contains(&name)
     }
 }
+
+/// Alerts: each after `Sluicegate`.
+const OUTAGES: &str =
+    "Unmetered RefusedWithoutVerdict SidecarMissing StoreFailing PolicyRefused ManyDenials";
 
 /// Plays the scene; returns when it began and ended.
 async fn play(scene: &mut Scene) -> (f64, f64) {
     let from = now();
     let store = scene.redis.url();
-    scene.fires("SluicegateManyDenials").await;
+    scene.fires("ManyDenials").await;
     scene.write_policy(&policy(&store, PLENTY * 2));
     eventually("the policy is reloaded", async || {
         scene.sidecar.metric("sluicegate_policy_epoch").await == 2.0
     })
     .await;
     scene.write_policy("limits: {");
-    scene.fires("SluicegatePolicyRefused").await;
+    scene.fires("PolicyRefused").await;
     scene.write_policy(&policy(&store, PLENTY));
     scene.set_noisy(false);
     scene.all_alerts_resolve().await;
 
     scene.redis.kill();
-    scene.fires("SluicegateStoreFailing").await;
-    scene.fires("SluicegateRefusedWithoutVerdict").await;
+    scene.fires("StoreFailing").await;
+    scene.fires("RefusedWithoutVerdict").await;
     scene.redis.restart().await;
     scene.all_alerts_resolve().await;
 
     scene.sidecar.kill();
-    scene.fires("SluicegateUnmetered").await;
-    scene.fires("SluicegateSidecarMissing").await;
+    scene.fires("Unmetered").await;
+    scene.fires("SidecarMissing").await;
     scene.sidecar.restart().await;
     scene.all_alerts_resolve().await;
     // Panels of current values need traffic.
     scene.set_noisy(true);
-    scene.fires("SluicegateManyDenials").await;
+    scene.fires("ManyDenials").await;
     // The restarted sidecar numbers its policies from 1 again, which the filter must accept.
-    eventually("the filter denies by itself again", async || {
-        let here =
-            r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="denied"}"#;
-        scene.sidecar.metric(here).await > 0.0
-    })
-    .await;
+    let here = r#"sluicegate_decisions_total{limit="per-key",source="filter",verdict="denied"}"#;
+    let denies = async || scene.sidecar.metric(here).await > 0.0;
+    eventually("the filter denies by itself again", denies).await;
     // Within 15 s. The runbook looks for it.
-    eventually(
-        "the filter announces itself to the new sidecar",
-        async || {
-            let metrics = scene.sidecar.metrics().await;
-            metrics.contains("\nsluicegate_filter_info{")
-        },
-    )
-    .await;
+    let metrics = async || scene.sidecar.metrics().await;
+    let announced = async || metrics().await.contains("\nsluicegate_filter_info{");
+    eventually("the filter announces itself again", announced).await;
     (from, now())
 }
 
@@ -100,9 +85,8 @@ async fn alerts_fire_and_resolve_and_every_panel_has_data() {
     for ((path, page), dashboard) in files(&description).iter().zip(&description.dashboards) {
         let view = View::all(&scene.prometheus, page, from, to);
         let shown = view.of(page).await;
-        let each = View::all(&scene.prometheus, page, from, to)
-            .each(page)
-            .await;
+        let each = View::all(&scene.prometheus, page, from, to);
+        let each = each.each(page).await;
         // On this machine `namespace` has no values; sidecar, limit and Envoy do.
         assert_eq!(each.choices(), 3);
         let again = each.of(page).await;
@@ -137,10 +121,7 @@ async fn alerts_fire_and_resolve_and_every_panel_has_data() {
 /// A rule over a metric that does not exist never fires.
 async fn every_metric_of_the_rules_is_there(scene: &Scene) {
     let there = scene.prometheus.names().await;
-    for file in ["recording.yml", "alerts.yml"] {
-        let path = sluicegate_tests::process::repository("deploy/prometheus").join(file);
-        for name in metrics(&std::fs::read_to_string(path).unwrap()) {
-            assert!(there.contains(&name), "{file}: no metric {name}");
-        }
+    for name in metrics_of_the_rules() {
+        assert!(there.contains(&name), "no metric {name}");
     }
 }

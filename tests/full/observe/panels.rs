@@ -39,11 +39,9 @@ impl<'a> View<'a> {
     pub async fn each(mut self, page: &Value) -> Self {
         for variable in variables(page) {
             let query = self.put_in(&text(&variable["query"]["query"]));
-            let values = query
-                .strip_prefix("label_values(")
-                .and_then(|rest| rest.strip_suffix(')'))
-                .and_then(|rest| rest.rsplit_once(", "))
-                .unwrap_or_else(|| panic!("cannot parse the variable's query: {query}"));
+            let inner = query.strip_prefix("label_values(");
+            let inner = inner.and_then(|rest| rest.strip_suffix(')')?.rsplit_once(", "));
+            let values = inner.unwrap_or_else(|| panic!("cannot parse the query: {query}"));
             let values = self.prometheus.label_values(values.1, values.0).await;
             if !values.is_empty() {
                 let values: Vec<_> = values.iter().map(|value| escaped(value)).collect();
@@ -56,10 +54,8 @@ impl<'a> View<'a> {
 
     /// How many variables have values to choose from.
     pub fn choices(&self) -> usize {
-        self.chosen
-            .values()
-            .filter(|value| value.starts_with('('))
-            .count()
+        let chosen = self.chosen.values();
+        chosen.filter(|value| value.starts_with('(')).count()
     }
 
     fn put_in(&self, query: &str) -> String {
@@ -112,15 +108,10 @@ pub fn fault(shown: &Shown<'_>, panel: &Panel) -> Option<String> {
         if values.is_empty() {
             return Some(format!("no data: {expr}"));
         }
-        if let Some(bad) = values
-            .iter()
-            .find(|value| !value.is_finite() || **value < 0.0)
-        {
-            return Some(format!("{bad}: {expr}"));
-        }
         let most = panel.max.unwrap_or(f64::MAX);
-        if let Some(bad) = values.iter().find(|value| **value > most * 1.000_001) {
-            return Some(format!("{bad} is over the panel's {most}: {expr}"));
+        let good = |value: &f64| value.is_finite() && (0.0..=most * 1.000_001).contains(value);
+        if let Some(bad) = values.iter().find(|value| !good(value)) {
+            return Some(format!("{bad}, of at most {most}: {expr}"));
         }
     }
     let mut all = shown.queries.iter().flat_map(|(_, series)| values(series));
@@ -151,24 +142,14 @@ fn variables(page: &Value) -> impl Iterator<Item = &Value> {
 
 /// Escapes a value for a regular expression inside a quoted string of a query.
 fn escaped(value: &str) -> String {
-    let special = |c: char| r"\^$*+?.()|{}[]/".contains(c);
-    value
-        .chars()
-        .flat_map(|c| {
-            special(c)
-                .then_some(r"\\")
-                .into_iter()
-                .chain([])
-                .flat_map(str::chars)
-                .chain([c])
-                .collect::<Vec<_>>()
-        })
-        .collect()
+    let escaped = value.chars().map(|c| match c {
+        c if r"\^$*+?.()|{}[]/".contains(c) => format!(r"\\{c}"),
+        c => c.to_string(),
+    });
+    escaped.collect()
 }
 
 fn text(value: &Value) -> String {
-    value
-        .as_str()
-        .unwrap_or_else(|| panic!("{value}"))
-        .to_owned()
+    let text = value.as_str().unwrap_or_else(|| panic!("{value}"));
+    text.to_owned()
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use sluicegate_tests::process::{repository, run};
+use sluicegate_tests_full::documents::{blocks, section, text, yaml};
 
 use super::description::Description;
 use super::grafana::files;
@@ -18,17 +19,23 @@ fn promtool(arguments: &[&str]) {
 }
 
 fn read(file: &str) -> Value {
-    let text = std::fs::read_to_string(repository("deploy/prometheus").join(file)).unwrap();
-    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+    yaml(&format!("deploy/prometheus/{file}"))
 }
 
 /// Every rule of a file.
 fn rules(file: &str) -> Vec<Value> {
     let groups = read(file)["groups"].take();
     let groups = groups.as_array().unwrap().iter();
-    groups
-        .flat_map(|group| group["rules"].as_array().unwrap().clone())
-        .collect()
+    let rules = groups.flat_map(|group| group["rules"].as_array().unwrap().clone());
+    rules.collect()
+}
+
+/// Every case of the alerts' tests.
+fn cases() -> Vec<Value> {
+    let tests = read("alerts_test.yml");
+    let tests = tests["tests"].as_array().unwrap().iter();
+    let cases = tests.filter_map(|test| test["alert_rule_test"].as_array());
+    cases.flatten().cloned().collect()
 }
 
 fn alerts() -> Vec<Value> {
@@ -51,24 +58,19 @@ fn alerts_fire_when_they_should_and_only_then() {
 
 #[test]
 fn every_alert_has_a_test_case_that_fires_and_one_that_does_not() {
-    let tests = read("alerts_test.yml");
-    let tests = tests["tests"].as_array().unwrap().iter();
-    let cases: Vec<_> = tests
-        .filter_map(|test| test["alert_rule_test"].as_array())
-        .flatten()
-        .collect();
+    let cases = cases();
     for alert in alerts() {
         let name = &alert["alert"];
-        let fires = |case: &&&Value| case["exp_alerts"].is_array();
+        let fires = |case: &Value| case["exp_alerts"].is_array();
         let of_it = || cases.iter().filter(|case| case["alertname"] == *name);
-        assert!(of_it().any(|case| fires(&case)), "{name} never fires");
-        assert!(of_it().any(|case| !fires(&case)), "{name} is never silent");
+        assert!(of_it().any(fires), "{name} never fires");
+        assert!(!of_it().all(fires), "{name} is never silent");
     }
 }
 
 #[test]
 fn every_alert_has_a_section_in_the_runbook() {
-    let runbook = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
+    let runbook = text("docs/runbook.md");
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
         let severity = alert["labels"]["severity"].as_str();
@@ -78,31 +80,21 @@ fn every_alert_has_a_section_in_the_runbook() {
         }
         let link = format!("docs/runbook.md#{}", name.to_lowercase());
         assert_eq!(alert["annotations"]["runbook_url"], link);
-        let (_, section) = runbook
-            .split_once(&format!("\n## {name}\n"))
-            .unwrap_or_else(|| panic!("docs/runbook.md has no section {name}"));
-        let section = section.split("\n## ").next().unwrap();
+        let section = section(&runbook, name);
         for part in ["**What it means.**", "**Check.**", "**Do.**"] {
             assert!(section.contains(part), "docs/runbook.md: {name}: {part}");
         }
     }
     let sections = runbook.matches("\n## Sluicegate").count();
-    assert_eq!(
-        sections,
-        alerts().len(),
-        "sections of alerts that no longer exist"
-    );
+    assert_eq!(sections, alerts().len(), "sections of alerts that are gone");
 }
 
 /// The runbook's commands ask one sidecar and one Envoy: an alert about a rule, a limit or a configuration names neither.
 #[test]
 fn an_alert_without_an_instance_has_a_query_that_leads_to_instances() {
-    let runbook = std::fs::read_to_string(repository("docs/runbook.md")).unwrap();
-    let tests = read("alerts_test.yml");
-    let tests = tests["tests"].as_array().unwrap().iter();
-    let cases = tests.filter_map(|test| test["alert_rule_test"].as_array());
+    let (runbook, cases) = (text("docs/runbook.md"), cases());
     let mut without = BTreeSet::new();
-    for case in cases.flatten() {
+    for case in &cases {
         for alert in case["exp_alerts"].as_array().into_iter().flatten() {
             let labels = alert["exp_labels"].as_object().unwrap();
             // If there is no target at all, no query finds one.
@@ -115,13 +107,9 @@ fn an_alert_without_an_instance_has_a_query_that_leads_to_instances() {
     }
     assert!(without.len() >= 7, "{without:?}");
     for name in without {
-        let (_, section) = runbook.split_once(&format!("\n## {name}\n")).unwrap();
-        let section = section.split("\n## ").next().unwrap();
-        let mut queries = section.split("```promql\n").skip(1);
-        assert!(
-            queries.any(|query| query.contains("by (namespace, instance")),
-            "docs/runbook.md: {name} has no query for its instances"
-        );
+        let queries = blocks(section(&runbook, name), "promql").concat();
+        let leads = queries.contains("by (namespace, instance");
+        assert!(leads, "docs/runbook.md: {name}: no query for instances");
     }
 }
 
@@ -132,13 +120,10 @@ fn every_recording_rule_is_used() {
     let dashboards = files(&Description::read());
     for rule in &recorded {
         let name = rule["record"].as_str().unwrap();
-        let users = alerts.iter().chain(&recorded);
-        let used = users
-            .map(|user| user["expr"].as_str().unwrap())
-            .any(|expr| expr.contains(name));
-        let shown = dashboards
-            .iter()
-            .any(|(_, page)| page.to_string().contains(name));
+        let mut users = alerts.iter().chain(&recorded).map(|user| &user["expr"]);
+        let used = users.any(|expr| expr.as_str().unwrap().contains(name));
+        let mut pages = dashboards.iter().map(|(_, page)| page.to_string());
+        let shown = pages.any(|page| page.contains(name));
         assert!(used || shown, "{name} is unused");
     }
 }

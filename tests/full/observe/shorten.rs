@@ -9,10 +9,8 @@ const WAIT: &str = "1s";
 pub fn shorten(rules: &str) -> String {
     let short = with_durations(rules, RANGE, WAIT);
     // Nothing but durations has changed.
-    assert_eq!(
-        with_durations(&short, "*", "*"),
-        with_durations(rules, "*", "*")
-    );
+    let [one, other] = [&short, rules].map(|rules| with_durations(rules, "*", "*"));
+    assert_eq!(one, other);
     assert_ne!(short, rules);
     short
 }
@@ -40,10 +38,8 @@ fn with_ranges(line: &str, range: &str) -> String {
 
 /// Whether a text is a number and a unit, or the mark `*` that stands for one.
 fn is_duration(text: &str) -> bool {
-    text == "*"
-        || text
-            .strip_suffix(['s', 'm', 'h'])
-            .is_some_and(|number| number.parse::<u32>().is_ok())
+    let number = text.strip_suffix(['s', 'm', 'h']);
+    text == "*" || number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 #[test]

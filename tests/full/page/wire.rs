@@ -14,6 +14,13 @@ const POLICY: &str = "limits: { a: { algorithm: sliding_log, windows: [{ quota: 
 /// The sidecar's own bound.
 pub const MAX_VIEWERS: usize = 32;
 
+/// The outcome of a decision, in the whole answer.
+async fn decide(sidecar: &Sidecar, limit: &str, key: u64) -> String {
+    let check = json!({ "limit": limit, "key": key.to_string() });
+    let answer = sidecar.answer(json!([{ "checks": [check] }])).await;
+    answer.to_string()
+}
+
 async fn ask(sidecar: &Sidecar, path: &str) -> Response {
     let url = format!("http://127.0.0.1:{}{path}", sidecar.admin_port);
     client().get(url).send().await.unwrap()
@@ -59,10 +66,8 @@ async fn viewers_are_bounded_and_one_that_leaves_makes_room() {
     // Other requests are still served.
     assert_eq!(ask(&sidecar, "/healthz").await.status(), 200);
     viewers.pop();
-    eventually("there is room for one more", async || {
-        ask(&sidecar, "/page/stream").await.status() == 200
-    })
-    .await;
+    let has_room = async || ask(&sidecar, "/page/stream").await.status() == 200;
+    eventually("there is room for one more", has_room).await;
 }
 
 /// Redis answers PING throughout, and an outage of some seconds used to be shown as one outage per second.
@@ -78,13 +83,7 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
         let words = format!("CONFIG SET min-replicas-to-write {number}");
         let _: () = redis.command(&words).await;
     };
-    let decide = async |key: u64| {
-        let check = json!({ "limit": "a", "key": key.to_string() });
-        sidecar
-            .answer(json!([{ "checks": [check] }]))
-            .await
-            .to_string()
-    };
+    let decide = async |key: u64| decide(&sidecar, "a", key).await;
     assert!(decide(0).await.contains("admitted"));
     // Like a failed disk or lost replicas: Redis answers reads and refuses writes.
     demand_replicas(1).await;
@@ -109,10 +108,8 @@ async fn an_outage_in_which_redis_answers_pings_is_shown_as_one() {
     let over = async {
         outage.await;
         demand_replicas(0).await;
-        eventually("decisions are made again", async || {
-            decide(0).await.contains("mitted")
-        })
-        .await;
+        let decides = async || decide(0).await.contains("mitted");
+        eventually("decisions are made again", decides).await;
     };
     let (heard, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(60), watched), over);
     let heard = heard.expect("the store is back");
@@ -128,26 +125,13 @@ async fn an_outage_before_the_first_viewer_is_among_the_events() {
     // Nothing listens on this port.
     let away = format!("store: redis://127.0.0.1:1\n{POLICY}");
     let sidecar = Sidecar::alone(&away).await;
+    let is_away = async || sidecar.readyz().await.contains("has not answered");
     eventually("two calls to the store have failed", async || {
-        sidecar.metric("sluicegate_store_up").await == 0.0
-            && ask(&sidecar, "/readyz")
-                .await
-                .text()
-                .await
-                .unwrap()
-                .contains("has not answered")
+        sidecar.metric("sluicegate_store_up").await == 0.0 && is_away().await
     })
     .await;
     let mut viewer = ask(&sidecar, "/page/stream").await;
-    let first = tokio::time::timeout(Duration::from_secs(5), async {
-        loop {
-            let heard = viewer.chunk().await.unwrap().unwrap();
-            if heard.starts_with(b"event: snapshot\n") {
-                return String::from_utf8(heard.to_vec()).unwrap();
-            }
-        }
-    });
-    let first = first.await.unwrap();
+    let first = snapshot(&mut viewer).await.to_string();
     assert!(first.contains("\"kind\":\"store_lost\""), "{first}");
     assert!(first.contains("\"state\":\"lost\""), "{first}");
 }
@@ -191,13 +175,7 @@ async fn each_of_many_limits_is_told_to_deny() {
     });
     let sidecar = Sidecar::alone(&policy.text()).await;
     let mut viewer = ask(&sidecar, "/page/stream").await;
-    let decide = async |limit: usize| {
-        let check = json!({ "limit": name(limit), "key": "k" });
-        sidecar
-            .answer(json!([{ "checks": [check] }]))
-            .await
-            .to_string()
-    };
+    let decide = async |limit: usize| decide(&sidecar, &name(limit), 0).await;
     for n in 0..200 {
         assert!(decide(n).await.contains("admitted"));
     }

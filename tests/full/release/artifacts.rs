@@ -13,12 +13,13 @@ pub const ARCHITECTURES: [(&str, &str); 2] = [("amd64", "x86_64"), ("arm64", "aa
 /// A file of the release; `VERSION` in its name stands for the version.
 pub fn artifact(name: &str) -> PathBuf {
     let path = repository("target/release-artifacts").join(name.replace("VERSION", VERSION));
-    assert!(
-        path.exists(),
-        "there is no {}; run: make release",
-        path.display()
-    );
+    assert!(path.exists(), "there is no {path:?}; run: make release");
     path
+}
+
+/// What `sluicegate --version` prints.
+pub fn is_of_this_version(printed: &str) {
+    assert_eq!(printed, format!("sluicegate {VERSION}"));
 }
 
 /// What a command prints that has to succeed.
@@ -34,21 +35,16 @@ pub fn tool(name: &str) -> Command {
 /// Unpacks an archive into a folder.
 pub fn unpack(archive: &Path, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
-    run(Command::new("tar")
-        .arg("-xf")
-        .arg(archive)
-        .arg("-C")
-        .arg(folder));
+    let mut tar = Command::new("tar");
+    tar.arg("-xf").arg(archive).arg("-C").arg(folder);
+    run(&mut tar);
 }
 
 /// Runs a program for `machine`, with qemu if that is not this machine's.
 pub fn emulated(machine: &str, program: &Path, argument: impl AsRef<OsStr>) -> String {
-    let mut command = if machine == std::env::consts::ARCH {
-        Command::new(program)
-    } else {
-        let mut qemu = Command::new(format!("qemu-{machine}-static"));
-        qemu.arg(program);
-        qemu
-    };
-    run(command.arg(argument))
+    if machine == std::env::consts::ARCH {
+        return run(Command::new(program).arg(argument));
+    }
+    let mut qemu = Command::new(format!("qemu-{machine}-static"));
+    run(qemu.arg(program).arg(argument))
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use sluicegate_tests::process::repository;
 
-use super::artifacts::{ARCHITECTURES, VERSION, artifact, emulated, run, tool, unpack};
+use super::artifacts::*;
 
 #[test]
 fn every_file_has_a_checksum_and_matches_it() {
@@ -17,17 +17,19 @@ fn every_file_has_a_checksum_and_matches_it() {
         .args(["--check", "--strict", "SHA256SUMS"])
         .current_dir(folder));
     let text = std::fs::read_to_string(&sums).unwrap();
-    let listed: BTreeSet<_> = text
+    let listed = text
         .lines()
-        .filter_map(|line| Some(line.split_once("  ")?.1.to_owned()))
-        .chain(["SHA256SUMS".to_owned()])
-        .collect();
-    let present: BTreeSet<_> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    assert_eq!(listed, present);
+        .filter_map(|line| Some(line.split_once("  ")?.1));
+    let listed: BTreeSet<_> = listed.chain(["SHA256SUMS"]).map(str::to_owned).collect();
+    let present = std::fs::read_dir(folder).unwrap();
+    let present = present.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(listed, present.collect());
 }
+
+/// What an archive has beside the program.
+const FILES: &str = "LICENSE LGPL-2.1 sidecar-licences.txt filter-licences.txt sluicegate.wasm policy.yaml envoy.yaml \
+    systemd/sluicegate.service completions/sluicegate.bash completions/_sluicegate completions/sluicegate.fish \
+    man/sluicegate.1 man/sluicegate-serve.1 man/sluicegate-override.1";
 
 #[test]
 fn the_program_of_each_archive_is_static_stripped_and_of_this_version() {
@@ -37,10 +39,7 @@ fn the_program_of_each_archive_is_static_stripped_and_of_this_version() {
         unpack(&artifact(&format!("{name}.tar.gz")), folder.path());
         let folder = folder.path().join(name);
         let program = folder.join("sluicegate");
-        assert_eq!(
-            emulated(machine, &program, "--version"),
-            format!("sluicegate {VERSION}")
-        );
+        is_of_this_version(&emulated(machine, &program, "--version"));
         let elf = run(Command::new("readelf")
             .args(["--wide", "--program-headers", "--sections", "--dynamic"])
             .arg(&program)
@@ -49,22 +48,7 @@ fn the_program_of_each_archive_is_static_stripped_and_of_this_version() {
             assert!(!elf.contains(unwanted), "{architecture}: {unwanted}");
         }
         names_nothing_of_this_machine(&program);
-        for file in [
-            "LICENSE",
-            "LGPL-2.1",
-            "sidecar-licences.txt",
-            "filter-licences.txt",
-            "sluicegate.wasm",
-            "systemd/sluicegate.service",
-            "policy.yaml",
-            "envoy.yaml",
-            "completions/sluicegate.bash",
-            "completions/_sluicegate",
-            "completions/sluicegate.fish",
-            "man/sluicegate.1",
-            "man/sluicegate-serve.1",
-            "man/sluicegate-override.1",
-        ] {
+        for file in FILES.split_whitespace() {
             let length = std::fs::metadata(folder.join(file)).map(|file| file.len());
             assert!(length.is_ok_and(|length| length > 0), "{file}");
         }
@@ -84,9 +68,8 @@ fn names_nothing_of_this_machine(file: &Path) {
     let home = std::env::var("HOME").unwrap();
     let repository = repository("").canonicalize().unwrap();
     for path in [repository.to_str().unwrap(), &format!("{home}/.cargo")] {
-        let found = bytes
-            .windows(path.len())
-            .any(|part| part == path.as_bytes());
+        let mut parts = bytes.windows(path.len());
+        let found = parts.any(|part| part == path.as_bytes());
         assert!(!found, "{} contains {path}", file.display());
     }
 }
@@ -97,39 +80,33 @@ fn the_bills_of_materials_list_what_cargo_locks() {
         ("sluicegate-VERSION.cdx.json", "redis", "proxy-wasm"),
         ("sluicegate-filter-VERSION.cdx.json", "proxy-wasm", "redis"),
     ] {
-        let text = std::fs::read_to_string(artifact(file)).unwrap();
-        let bill: Value = serde_json::from_str(&text).unwrap();
+        let bill = bill(file);
         assert_eq!(bill["bomFormat"], "CycloneDX");
         assert_eq!(bill["metadata"]["component"]["version"], VERSION);
-        let names: BTreeSet<_> = bill["components"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|component| component["name"].as_str().unwrap())
-            .collect();
+        let names = bill["components"].as_array().unwrap().iter();
+        let names: BTreeSet<_> = names.map(|one| one["name"].as_str().unwrap()).collect();
         assert!(names.contains(dependency), "{file}: {names:?}");
         assert!(!names.contains(others), "{file}: {names:?}");
         assert!(!names.contains("plotters"), "{file}: a test's dependency");
-        let root = repository("").canonicalize().unwrap();
-        assert!(!text.contains(root.to_str().unwrap()), "{file}");
+        names_nothing_of_this_machine(&artifact(file));
     }
+}
+
+fn bill(file: &str) -> Value {
+    let text = std::fs::read_to_string(artifact(file)).unwrap();
+    serde_json::from_str(&text).unwrap()
 }
 
 /// The bill may list more: the tool counts what other packages of the workspace enable too.
 #[test]
 fn every_package_with_a_licence_is_in_the_bill_of_materials() {
     for program in ["sluicegate", "sluicegate-filter"] {
-        let bill = artifact(&format!("{program}-VERSION.cdx.json"));
-        let bill: Value = serde_json::from_str(&std::fs::read_to_string(bill).unwrap()).unwrap();
-        let listed: BTreeSet<_> = bill["components"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|part| {
-                let field = |name: &str| part[name].as_str().unwrap();
-                format!("{} {}", field("name"), field("version"))
-            })
-            .collect();
+        let bill = bill(&format!("{program}-VERSION.cdx.json"));
+        let listed = bill["components"].as_array().unwrap().iter().map(|part| {
+            let field = |name: &str| part[name].as_str().unwrap();
+            format!("{} {}", field("name"), field("version"))
+        });
+        let listed: BTreeSet<_> = listed.collect();
         let licences = artifact(&format!("{program}-VERSION-licences.txt"));
         let licences = std::fs::read_to_string(licences).unwrap();
         let mut seen = 0;
@@ -154,10 +131,7 @@ fn cargo_installs_the_sidecar_from_a_checkout() {
         .arg("--root")
         .arg(root.path()));
     let program = root.path().join("bin/sluicegate");
-    assert_eq!(
-        run(Command::new(program).arg("--version")),
-        format!("sluicegate {VERSION}")
-    );
+    is_of_this_version(&run(Command::new(program).arg("--version")));
 }
 
 #[test]
@@ -165,10 +139,8 @@ fn the_chart_is_of_this_version() {
     let chart = run(tool("helm")
         .args(["show", "chart"])
         .arg(artifact("sluicegate-VERSION.tgz")));
-    for line in [
-        format!("version: {VERSION}"),
-        format!("appVersion: {VERSION}"),
-    ] {
+    for field in ["version", "appVersion"] {
+        let line = format!("{field}: {VERSION}");
         let same = |text: &str| text.replace('"', "") == line;
         assert!(chart.lines().any(same), "{line}\n{chart}");
     }
@@ -176,14 +148,11 @@ fn the_chart_is_of_this_version() {
 
 #[test]
 fn the_dashboards_are_those_of_the_repository() {
-    let folder = tempfile::tempdir().unwrap();
-    unpack(
-        &artifact("sluicegate-dashboards-VERSION.tar.gz"),
-        folder.path(),
-    );
-    let folder = folder
-        .path()
-        .join(format!("sluicegate-dashboards-{VERSION}"));
+    let root = tempfile::tempdir().unwrap();
+    let archive = artifact("sluicegate-dashboards-VERSION.tar.gz");
+    unpack(&archive, root.path());
+    let name = format!("sluicegate-dashboards-{VERSION}");
+    let folder = root.path().join(name);
     for part in ["grafana", "prometheus"] {
         run(Command::new("diff")
             .arg("--recursive")

@@ -10,7 +10,7 @@ use sluicegate_tests::process::{Process, free_port, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests_full::identity::Identities;
 
-use super::artifacts::{ARCHITECTURES, VERSION, artifact, emulated, run, tool, unpack};
+use super::artifacts::*;
 
 /// The largest compressed size of a sidecar's image.
 const LARGEST: u64 = 20_000_000;
@@ -84,20 +84,15 @@ async fn the_sidecars_image_is_small_and_runs_as_nobody_in_particular() {
         assert_eq!(all["architecture"], *architecture);
         assert_eq!(config["User"], "65532:65532");
         assert_eq!(config["Entrypoint"], json!(["/usr/local/bin/sluicegate"]));
-        assert_eq!(
-            config["Labels"]["org.opencontainers.image.version"],
-            VERSION
-        );
-        for label in ["source", "revision", "licenses", "created", "title"] {
-            let label = format!("org.opencontainers.image.{label}");
-            assert!(config["Labels"][&label].is_string(), "{label}");
+        let label = |name: &str| &config["Labels"][format!("org.opencontainers.image.{name}")];
+        assert_eq!(*label("version"), VERSION);
+        for name in ["source", "revision", "licenses", "created", "title"] {
+            assert!(label(name).is_string(), "{name}");
         }
         let manifest = registry.json(&["manifest", "--platform", &platform], "sluicegate");
-        let layers = manifest["layers"].as_array().unwrap();
-        let size: u64 = layers
-            .iter()
-            .map(|layer| layer["size"].as_u64().unwrap())
-            .sum();
+        let layers = manifest["layers"].as_array().unwrap().iter();
+        let sizes = layers.map(|layer| layer["size"].as_u64().unwrap());
+        let size: u64 = sizes.sum();
         println!("{platform}: {size} bytes");
         assert!(size < LARGEST, "{size}");
 
@@ -106,10 +101,7 @@ async fn the_sidecars_image_is_small_and_runs_as_nobody_in_particular() {
         registry.export(&platform, "sluicegate", &root);
         only_root_writes(&root);
         let program = root.join("usr/local/bin/sluicegate");
-        assert_eq!(
-            emulated(machine, &program, "--version"),
-            format!("sluicegate {VERSION}")
-        );
+        is_of_this_version(&emulated(machine, &program, "--version"));
     }
 }
 
@@ -118,22 +110,13 @@ fn only_root_writes(folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let metadata = path.symlink_metadata().unwrap();
-        assert_eq!(
-            (metadata.uid(), metadata.gid()),
-            (0, 0),
-            "{}",
-            path.display()
-        );
+        assert_eq!((metadata.uid(), metadata.gid()), (0, 0), "{path:?}");
         let mode = metadata.permissions().mode() & 0o7777;
-        assert_eq!(mode & 0o7022, 0, "{}: {mode:o}", path.display());
+        assert_eq!(mode & 0o7022, 0, "{path:?}: {mode:o}");
         if metadata.is_dir() {
             only_root_writes(&path);
         } else if mode & 0o111 != 0 {
-            assert!(
-                path.ends_with("usr/local/bin/sluicegate"),
-                "{}",
-                path.display()
-            );
+            assert!(path.ends_with("usr/local/bin/sluicegate"), "{path:?}");
         }
     }
 }
@@ -181,10 +164,8 @@ async fn the_image_has_what_the_sidecar_needs_of_a_system() {
     let store = format!("rediss://localhost:{tls}");
     let refused = decide(store.clone());
     let text = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && text.contains("UnknownIssuer"),
-        "{refused:?}"
-    );
+    let unknown = text.contains("UnknownIssuer");
+    assert!(!refused.status.success() && unknown, "{refused:?}");
     let authorities = root.join("etc/ssl/certs/ca-certificates.crt");
     let public = std::fs::read_to_string(&authorities).unwrap();
     assert!(public.matches("BEGIN CERTIFICATE").count() > 100);
@@ -206,10 +187,15 @@ async fn the_filters_image_is_what_istio_and_envoy_gateway_pull() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
     registry.export("all", "sluicegate-filter", &root);
-    assert_eq!(
-        std::fs::read(root.join("plugin.wasm")).unwrap(),
-        std::fs::read(artifact("sluicegate-VERSION.wasm")).unwrap()
+    let (pulled, released) = (
+        root.join("plugin.wasm"),
+        artifact("sluicegate-VERSION.wasm"),
     );
+    same_bytes(&pulled, &released);
+}
+
+fn same_bytes(one: &Path, other: &Path) {
+    assert_eq!(std::fs::read(one).unwrap(), std::fs::read(other).unwrap());
 }
 
 #[tokio::test]
@@ -222,8 +208,5 @@ async fn the_chart_comes_from_the_registry() {
         .arg("--destination")
         .arg(folder.path()));
     let pulled = folder.path().join(format!("sluicegate-{VERSION}.tgz"));
-    assert_eq!(
-        std::fs::read(pulled).unwrap(),
-        std::fs::read(artifact("sluicegate-VERSION.tgz")).unwrap()
-    );
+    same_bytes(&pulled, &artifact("sluicegate-VERSION.tgz"));
 }

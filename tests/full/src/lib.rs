@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `chart.rs` | the Helm chart, rendered |
 //! | `collector.rs` | a receiver of OpenTelemetry's spans |
+//! | `documents.rs` | files of this repository, and the commands in its documents |
 //! | `identity.rs` | client certificates |
 //! | `prometheus.rs` | a Prometheus |
 //! | `report.rs` | a bench's table, goals and file |
@@ -11,6 +12,7 @@
 
 pub mod chart;
 pub mod collector;
+pub mod documents;
 pub mod identity;
 pub mod prometheus;
 pub mod report;

@@ -11,30 +11,15 @@ use sluicegate_rules::{
 };
 
 use crate::input::Input;
-use crate::support;
+use crate::{question_of, rules_of, status_of};
 
 /// Rules with every form of reply, and a shadow rule.
 static RULES: LazyLock<Rules> = LazyLock::new(|| {
-    let rule = |name: &str, more: &str| {
-        format!(
-            r#"{{"name":"{name}","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}},
-                {{"limit":"m","key":[{{"constant":"d"}}]}}]{more}}}"#
-        )
-    };
-    support::rules(
-        &[
-            rule(
-                "both",
-                r#","when_unavailable":"deny","reply":{"headers":"both","on_admitted":true}"#,
-            ),
-            rule(
-                "body",
-                r#","when_unavailable":"allow","reply":{"body":"no","content_type":"text/html"}"#,
-            ),
-            rule("shadow", r#","shadow":true"#),
-        ]
-        .join(","),
-    )
+    let both = r#","when_unavailable":"deny","reply":{"headers":"both","on_admitted":true}"#;
+    let body = r#","when_unavailable":"allow","reply":{"body":"no","content_type":"text/html"}"#;
+    let shadow = ("shadow", r#","shadow":true"#);
+    let checks = r#"{"limit":"l","key":[{"constant":"c"}]},{"limit":"m","key":[{"constant":"d"}]}"#;
+    rules_of(checks, [("both", both), ("body", body), shadow])
 });
 
 /// Stands in keys only, so that no reply may contain it.
@@ -72,33 +57,29 @@ fn conclude(question: &Question, verdicts: Result<&[Verdict<'_>], VerdictError>)
         assert!(index < counters);
     });
     let within = |status: &LimitStatus<'_>| status.check < question.checks.len();
+    let denied = matches!(&first, Some(Verdict::Denied(status)) if within(status));
     match conclusion {
         Conclusion::Continue(headers) => {
             let admitted = matches!(&first, Some(Verdict::Admitted(status)) if within(status));
             assert!(question.checks.is_empty() || admitted, "{first:?}");
             is_sound(&headers);
         }
-        Conclusion::Unmetered(why) => {
-            assert!(
-                why.bytes().all(|byte| (0x20..0x7f).contains(&byte)),
-                "{why}"
-            );
-            assert!(!matches!(&first, Some(Verdict::Denied(status)) if within(status)));
-        }
+        Conclusion::Unmetered(why) => assert!(is_printable(&why) && !denied, "{why} {first:?}"),
         Conclusion::Answer(reply) => {
-            let denied = matches!(&first, Some(Verdict::Denied(status)) if within(status));
             assert_eq!(reply.status == 429, denied, "{first:?}");
             assert!([422, 429, 503].contains(&reply.status), "{reply:?}");
             is_sound(&reply.headers);
             let body = String::from_utf8(reply.body).expect("text");
-            assert!(
-                !body.contains(SECRET) && !reply.details.contains(SECRET),
-                "{body}"
-            );
-            let word = |byte: u8| (0x21..0x7f).contains(&byte);
-            assert!(reply.details.bytes().all(word), "{}", reply.details);
+            let details = &reply.details;
+            let secret = body.contains(SECRET) || details.contains(SECRET);
+            let word = is_printable(details) && !details.contains(' ');
+            assert!(!secret && word, "{details}: {body}");
         }
     }
+}
+
+fn is_printable(text: &str) -> bool {
+    text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }
 
 /// Envoy can send these header fields as they are.
@@ -109,12 +90,8 @@ pub fn is_sound(fields: &HeaderFields) {
     assert_eq!(read.len(), written.len());
     for ((name, value), read) in written.into_iter().zip(read) {
         assert_eq!(read, (name.as_bytes(), value.as_bytes()));
-        assert!(!name.is_empty());
-        let sound = |byte: u8| (0x20..0x7f).contains(&byte);
-        assert!(
-            value.bytes().all(sound) && !value.contains(SECRET),
-            "{name}: {value}"
-        );
+        let sound = is_printable(value) && !value.contains(SECRET);
+        assert!(!name.is_empty() && sound, "{name}: {value}");
     }
 }
 
@@ -133,31 +110,14 @@ fn question(input: &mut Input<'_>) -> Question {
         rule: 2,
         checks: vec![check(2)(input)],
     };
-    let mut question = Question {
-        checks: input.list(3, check(rule)),
-        shadows: input.list(3, shadow),
-        when_unavailable: input.pick(&[WhenUnavailable::Allow, WhenUnavailable::Deny]),
-        grpc: input.flag(),
-        traceparent: None,
-    };
+    let checks = input.list(3, check(rule));
+    let mut question = question_of(checks, input.list(3, shadow));
+    question.when_unavailable = input.pick(&[WhenUnavailable::Allow, WhenUnavailable::Deny]);
+    question.grpc = input.flag();
     if question.decisions() == 0 {
         question.checks.push(check(rule)(input));
     }
     question
-}
-
-fn status(input: &mut Input<'_>) -> LimitStatus<'static> {
-    LimitStatus {
-        check: input.pick(&[0, 1, 2, usize::MAX]),
-        limit: input.text(20).into(),
-        quota: input.number(),
-        window_ms: input.number(),
-        remaining: input.number(),
-        reset_ms: input.number(),
-        retry_after_ms: input.number(),
-        hold_ms: input.number(),
-        receipt: input.list(3, |input| input.text(10)),
-    }
 }
 
 fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
@@ -167,6 +127,10 @@ fn verdict(input: &mut Input<'_>) -> Verdict<'static> {
         Code::RequestTooLarge,
         Code::Unknown,
     ];
+    let status = |input: &mut Input<'_>| {
+        let check = input.pick(&[0, 1, 2, usize::MAX]);
+        status_of(check, 20, input)
+    };
     match input.byte() % 5 {
         0 => Verdict::Admitted(status(input)),
         1 | 2 => Verdict::Denied(status(input)),

@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult};
-use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take, script};
+use sluicegate_engine::{Algorithm, Bucket, BucketSpec, script};
 
 use crate::input::Input;
 use crate::lua::Lua;
-use crate::with_script;
+use crate::{batch, with_script};
 
 const NOW_US: u64 = 1_790_000_000_123_456;
 const SECOND: u64 = 1_000_000;
@@ -25,13 +25,13 @@ pub fn run(data: &[u8]) {
 fn one(lua: &mut Lua, input: &mut Input<'_>) {
     lua.forget_everything();
     let kind = input.byte();
-    let buckets: Vec<_> = (0..1 + input.below(4))
-        .map(|index| bucket(index, input))
-        .collect();
+    let buckets = 0..1 + input.below(4);
+    let buckets: Vec<_> = buckets.map(|index| bucket(index, input)).collect();
     for _ in 0..input.below(4) {
         let at_us = NOW_US - input.microseconds();
-        let batch = batch(&buckets, 1 + u64::from(input.byte() % 8));
-        lua.decide(Some(at_us), &batch);
+        let cost = 1 + u64::from(input.byte() % 8);
+        let cost = |spec: &BucketSpec| cost.min(spec.most_at_once());
+        lua.decide(Some(at_us), &batch(buckets.clone(), cost, 1));
     }
     let () = lua.ask(&["SET", OTHER, "kept"]);
     if kind & 1 == 1 {
@@ -41,10 +41,7 @@ fn one(lua: &mut Lua, input: &mut Input<'_>) {
     // Arbitrary bytes hardly ever come to a decision, so that most requests begin as they should.
     let valid = kind % 8 >= 2;
     let request = if valid {
-        let empty = Batch {
-            buckets: buckets.clone(),
-            decisions: Vec::new(),
-        };
+        let empty = batch(buckets.clone(), |_| 0, 0);
         let head = script::arguments(&empty, Some(NOW_US + SECOND)).concat();
         [head, decisions(input)].concat()
     } else {
@@ -55,11 +52,10 @@ fn one(lua: &mut Lua, input: &mut Input<'_>) {
     let reply = call(&mut lua.connection, &buckets, &request);
     assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     match reply {
-        Ok(reply) => assert!(
-            reply.len() == 7 || reply.len().is_multiple_of(29),
-            "{}",
-            reply.len()
-        ),
+        Ok(reply) => {
+            let length = reply.len();
+            assert!(length == 7 || length.is_multiple_of(29), "{length}");
+        }
         Err(error) => {
             let text = error.to_string();
             assert!(!error.is_io_error(), "{text}");
@@ -123,33 +119,15 @@ fn dump(lua: &mut Lua, buckets: &[Bucket]) -> Vec<Option<Vec<u8>>> {
 fn broken(lua: &mut Lua, key: &str, input: &mut Input<'_>) {
     lua.reset(key);
     let bytes = input.bytes(120);
-    let words: &[&str] = match input.byte() % 4 {
-        0 => &["SET", key],
-        1 => &["RPUSH", key],
-        2 => &["HSET", key, "0"],
-        _ => &["HSET", key, "h"],
+    let (command, field) = match input.byte() % 4 {
+        0 => ("SET", None),
+        1 => ("RPUSH", None),
+        2 => ("HSET", Some("0")),
+        _ => ("HSET", Some("h")),
     };
-    let mut command = redis::cmd(words[0]);
-    let () = command
-        .arg(&words[1..])
-        .arg(bytes)
-        .query(&mut lua.connection)
-        .expect("done");
-}
-
-fn batch(buckets: &[Bucket], cost: u64) -> Batch {
-    let take = |(bucket, of): (usize, &Bucket)| Take {
-        bucket,
-        cost: cost.min(of.spec.most_at_once()),
-    };
-    Batch {
-        buckets: buckets.to_vec(),
-        decisions: vec![Decision {
-            takes: buckets.iter().enumerate().map(take).collect(),
-            peek: false,
-            receipts: Vec::new(),
-        }],
-    }
+    let mut command = redis::cmd(command);
+    let set = command.arg(key).arg(field).arg(bytes);
+    set.exec(&mut lua.connection).expect("done");
 }
 
 fn bucket(index: usize, input: &mut Input<'_>) -> Bucket {

@@ -5,6 +5,7 @@ use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
 use sluicegate_protocol::{LimitStatus, MAX_HOLD_MS};
 
 use crate::input::Input;
+use crate::{status_of, times};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -26,11 +27,9 @@ pub fn run(data: &[u8]) {
         let name = input.pick(&NAMES);
         match input.byte() % 8 {
             0..=3 => {
-                let times = CallTimes {
-                    sent_us: now_us.saturating_sub(input.microseconds()),
-                    answered_us: now_us,
-                };
-                let status = status(&mut input);
+                let times = times(now_us.saturating_sub(input.microseconds()), now_us);
+                let check = input.below(3);
+                let status = status_of(check, 5, &mut input);
                 table.hold(name, &status, times);
                 list.hold(name, &status, times);
             }
@@ -54,20 +53,6 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn status(input: &mut Input<'_>) -> LimitStatus<'static> {
-    LimitStatus {
-        check: input.below(3),
-        limit: input.text(5).into(),
-        quota: input.number(),
-        window_ms: input.number(),
-        remaining: input.number(),
-        reset_ms: input.number(),
-        retry_after_ms: input.number(),
-        hold_ms: input.number(),
-        receipt: input.list(2, |input| input.text(5)),
-    }
-}
-
 /// What a table has to do, as a list.
 struct List {
     capacity: usize,
@@ -84,11 +69,8 @@ impl List {
         self.drop_ended(times.answered_us);
         self.held.retain(|(held, ..)| *held != name);
         if self.held.len() == self.capacity {
-            let first = self
-                .held
-                .iter()
-                .min_by_key(|(name, ends, ..)| (*ends, *name));
-            let first = first.map(|(name, ..)| *name);
+            let ends = self.held.iter().map(|(name, ends, ..)| (*ends, *name));
+            let first = ends.min().map(|(_, name)| name);
             self.held.retain(|(name, ..)| Some(*name) != first);
         }
         let held = (name, ends_us, times.answered_us, status.clone());
@@ -140,9 +122,7 @@ fn fingerprints(input: &mut Input<'_>) {
     };
     let of = |checks: &[Check]| {
         let checks = checks.iter();
-        fingerprint(
-            checks.map(|(limit, key, cost, quota)| (limit.as_str(), key.as_str(), *cost, *quota)),
-        )
+        fingerprint(checks.map(|(limit, key, cost, quota)| (&**limit, &**key, *cost, *quota)))
     };
     assert_eq!(of(&one) == of(&other), one == other, "{one:?} {other:?}");
 }

@@ -15,35 +15,35 @@ use std::sync::OnceLock;
 
 use crate::{TARGETS, Target, corpus, use_redis};
 
-static TARGET: OnceLock<&Target> = OnceLock::new();
+static TARGET: OnceLock<Target> = OnceLock::new();
 
 /// Runs the target that the environment names.
 pub fn run(data: &[u8]) {
-    if let Some(target) = TARGET.get() {
-        (target.run)(data);
+    if let Some((_, run)) = TARGET.get() {
+        run(data);
     }
 }
 
 /// Reads the environment, and exits if there is nothing to run.
 pub fn prepare() {
     let name = env::var("SLUICEGATE_FUZZ_TARGET").unwrap_or_default();
-    let Some(target) = TARGETS.iter().find(|target| target.name == name) else {
-        let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+    let Some(target) = TARGETS.into_iter().find(|(target, _)| *target == name) else {
+        let names = TARGETS.map(|(target, _)| target);
         eprintln!("fuzz: SLUICEGATE_FUZZ_TARGET must be one of {names:?}");
         exit(64);
     };
     let path = |variable| env::var_os(variable).map(PathBuf::from);
     if let Some(folder) = path("SLUICEGATE_FUZZ_UNPACK") {
-        corpus::unpack(target.name, &folder);
+        corpus::unpack(&name, &folder);
         exit(0);
     }
     if let Some(folder) = path("SLUICEGATE_FUZZ_PACK") {
-        corpus::pack(target.name, &folder);
+        corpus::pack(&name, &folder);
         exit(0);
     }
     if let Some(file) = path("SLUICEGATE_FUZZ_KEEP") {
         let story = env::var("SLUICEGATE_FUZZ_STORY").unwrap_or_default();
-        corpus::keep(target.name, &file, &story);
+        corpus::keep(&name, &file, &story);
         exit(0);
     }
     if let Ok(url) = env::var("SLUICEGATE_FUZZ_REDIS") {

@@ -15,6 +15,11 @@ pub struct Entry {
     pub bytes: Vec<u8>,
 }
 
+fn without_story(bytes: Vec<u8>) -> Entry {
+    let story = String::new();
+    Entry { story, bytes }
+}
+
 /// The file of a target's corpus.
 pub fn file(target: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -63,11 +68,7 @@ pub fn pack(target: &str, folder: &Path) {
     let files = files.map(|file| fs::read(file.expect("a file").path()).expect("a file"));
     let known: BTreeSet<_> = entries.iter().map(|entry| entry.bytes.clone()).collect();
     let new: BTreeSet<_> = files.filter(|bytes| !known.contains(bytes)).collect();
-    let story = String::new;
-    entries.extend(new.into_iter().map(|bytes| Entry {
-        story: story(),
-        bytes,
-    }));
+    entries.extend(new.into_iter().map(without_story));
     fs::write(file(target), write(&entries)).expect("a file");
 }
 
@@ -92,12 +93,10 @@ fn write(entries: &[Entry]) -> String {
         }
         let escaped = entry.bytes.escape_ascii().to_string();
         // An input that looks like a story.
-        let escaped = match escaped.strip_prefix("# ") {
-            Some(rest) => format!("\\x23 {rest}"),
-            None => escaped,
-        };
-        text.push_str(&escaped);
-        text.push('\n');
+        match escaped.strip_prefix("# ") {
+            Some(rest) => text += &format!("\\x23 {rest}\n"),
+            None => text += &format!("{escaped}\n"),
+        }
     }
     text
 }
@@ -108,22 +107,16 @@ fn unescape(line: &[u8]) -> Option<Vec<u8>> {
     let mut rest = line;
     while let [first, after @ ..] = rest {
         let (byte, after) = match (first, after) {
-            (b'\\', [b'x', high, low, after @ ..]) => {
-                let digits = [*high, *low];
-                let digits = str::from_utf8(&digits).ok()?;
+            (b'\\', [b'x', digits @ ..]) => {
+                let (digits, after) = digits.split_at_checked(2)?;
+                let digits = str::from_utf8(digits).ok()?;
                 (u8::from_str_radix(digits, 16).ok()?, after)
             }
-            (b'\\', [escaped, after @ ..]) => {
-                let byte = match escaped {
-                    b't' => b'\t',
-                    b'n' => b'\n',
-                    b'r' => b'\r',
-                    b'\\' | b'"' | b'\'' => *escaped,
-                    _ => return None,
-                };
-                (byte, after)
-            }
-            (b'\\', []) => return None,
+            (b'\\', [b't', after @ ..]) => (b'\t', after),
+            (b'\\', [b'n', after @ ..]) => (b'\n', after),
+            (b'\\', [b'r', after @ ..]) => (b'\r', after),
+            (b'\\', [byte @ (b'\\' | b'"' | b'\''), after @ ..]) => (*byte, after),
+            (b'\\', _) => return None,
             (byte, after) => (*byte, after),
         };
         bytes.push(byte);
@@ -140,16 +133,10 @@ mod tests {
     fn every_byte_is_escaped_and_read_again() {
         let all: Vec<u8> = (0..=255).collect();
         for bytes in [&all[..], b"", b"# no story", b"\\x41\\"] {
-            let entry = Entry {
-                story: String::new(),
-                bytes: bytes.to_vec(),
-            };
-            let text = write(&[entry]);
+            let text = write(&[without_story(bytes.to_vec())]);
             assert!(!text.starts_with("# "));
-            assert_eq!(
-                unescape(text.trim_end_matches('\n').as_bytes()).unwrap(),
-                bytes
-            );
+            let again = unescape(text.trim_end_matches('\n').as_bytes());
+            assert_eq!(again.unwrap(), bytes);
         }
         for broken in ["\\", "\\x4", "\\xzz", "\\q"] {
             assert_eq!(unescape(broken.as_bytes()), None);

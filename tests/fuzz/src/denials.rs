@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, LimitStatus, MAX_HOLD_MS, PolicyVersion, Verdict};
-use sluicegate_rules::{DenialCache, Question, ResolvedCheck, Shadow, WhenUnavailable};
+use sluicegate_rules::{DenialCache, Question, ResolvedCheck, Shadow};
 
-use crate::REAL_AND_TRIAL;
 use crate::input::Input;
+use crate::{REAL_AND_TRIAL, question_of, times};
 
 /// Sidecars behind one cluster; their instance numbers are from 1.
 const SIDECARS: usize = 2;
@@ -82,13 +81,9 @@ impl World {
         if self.calls.is_empty() {
             return;
         }
-        let call = self
-            .calls
-            .swap_remove(input.below(self.calls.len().min(256)));
-        let times = CallTimes {
-            sent_us: call.sent_us,
-            answered_us: self.now_us,
-        };
+        let index = input.below(self.calls.len().min(256));
+        let call = self.calls.swap_remove(index);
+        let times = times(call.sent_us, self.now_us);
         let decided = decisions(&call.question).into_iter().zip(&call.verdicts);
         for (checks, verdict) in decided {
             if let Verdict::Denied(status) = verdict {
@@ -168,21 +163,11 @@ fn question(input: &mut Input<'_>) -> Question {
         rule: 1,
         checks: vec![check(1, bits)],
     };
-    Question {
-        checks: if bits >> 5 & 3 == 3 {
-            Vec::new()
-        } else {
-            checks
-        },
-        shadows: if bits >> 5 & 1 == 1 {
-            vec![shadow(bits)]
-        } else {
-            Vec::new()
-        },
-        when_unavailable: WhenUnavailable::Deny,
-        grpc: false,
-        traceparent: None,
+    if bits >> 5 & 3 == 3 {
+        checks.clear();
     }
+    let shadow = (bits >> 5 & 1 == 1).then(|| shadow(bits));
+    question_of(checks, shadow.into_iter().collect())
 }
 
 fn verdict(input: &mut Input<'_>) -> Verdict<'static> {

@@ -23,28 +23,9 @@ pub const RULES: &str = r#"
      "checks":[{"limit":"l","key":[{"template":"x"}]}]}"#;
 
 /// Headers that the rules read, and others.
-pub const NAMES: [&str; 13] = [
-    ":path",
-    ":method",
-    ":authority",
-    "host",
-    "x-api-key",
-    "cookie",
-    "x-forwarded-for",
-    "x-cost",
-    "x-plan",
-    "x-skip",
-    "content-type",
-    "authorization",
-    "traceparent",
-];
+pub const NAMES: &str = ":path :method :authority host x-api-key cookie x-forwarded-for x-cost x-plan x-skip content-type \
+    authorization traceparent";
 
 /// Likewise attributes.
-pub const ATTRIBUTES: [&str; 6] = [
-    "source.address",
-    "metadata",
-    "connection.uri_san_peer_certificate",
-    "connection.subject_peer_certificate",
-    "connection.requested_server_name",
-    "connection.mtls",
-];
+pub const ATTRIBUTES: &str = "source.address metadata connection.uri_san_peer_certificate \
+    connection.subject_peer_certificate connection.requested_server_name connection.mtls";

@@ -1,7 +1,6 @@
 //! Keys and paths: no request makes the rules panic, keys are bounded, different subjects have different keys, and spellings of
 //! one path never have different keys (docs/filter.md, "How a path is read").
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use sluicegate_rules::{Headers, Rules};
@@ -40,20 +39,20 @@ pub fn run(data: &[u8]) {
 }
 
 fn arbitrary(input: &mut Input<'_>) -> FakeRequest {
-    let path = [b"/", input.bytes(80)].concat();
-    let mut headers = vec![(":path", path)];
-    headers.extend(input.list(14, |input| {
-        (input.pick(&everything::NAMES), input.bytes(60).to_vec())
-    }));
-    let attributes = input.list(6, |input| {
-        (input.pick(&everything::ATTRIBUTES), input.bytes(120))
-    });
+    let path = (":path".to_owned(), [b"/", input.bytes(80)].concat());
+    let mut some = |bound, names: &str, most| {
+        let names: Vec<_> = names.split_whitespace().map(str::to_owned).collect();
+        input.list(bound, |input| {
+            let name = names[input.below(names.len())].clone();
+            (name, input.bytes(most).to_vec())
+        })
+    };
     FakeRequest {
-        headers: headers.into_iter().collect(),
-        attributes: attributes
+        headers: [vec![path], some(14, everything::NAMES, 60)]
             .into_iter()
-            .map(|(name, value)| (name.to_owned(), value.to_vec()))
-            .collect::<BTreeMap<_, _>>(),
+            .flatten()
+            .collect(),
+        attributes: some(6, everything::ATTRIBUTES, 120).into_iter().collect(),
     }
 }
 
@@ -105,25 +104,13 @@ fn spellings_have_one_key(input: &mut Input<'_>) {
     }
 }
 
+const DISPUTED: &str =
+    r"/ // /./ \ %2F %5c /x/../ %2fx%2F..%2F /x/%2e%2E/ /%2e/ /x\..\ %252F /x;y/../ /x/..;/";
+
 fn separator(input: &mut Input<'_>, spelling: Spelling) -> &'static str {
     match spelling {
         Spelling::Same => input.pick(&["/", "/", "//", "///"]),
-        Spelling::Disputed => input.pick(&[
-            "/",
-            "//",
-            "/./",
-            "\\",
-            "%2F",
-            "%5c",
-            "/x/../",
-            "%2fx%2F..%2F",
-            "/x/%2e%2E/",
-            "/%2e/",
-            "/x\\..\\",
-            "%252F",
-            "/x;y/../",
-            "/x/..;/",
-        ]),
+        Spelling::Disputed => input.pick(&DISPUTED.split(' ').collect::<Vec<_>>()),
     }
 }
 
@@ -152,10 +139,7 @@ fn different_subjects_have_different_keys(input: &mut Input<'_>) {
 
 fn key_of(values: &[Vec<u8>], plain: bool) -> String {
     let rules = &OF_HEADERS[values.len() - 1][usize::from(plain)];
-    let names = ["h0", "h1", "h2"];
-    let headers: Vec<_> = names
-        .into_iter()
-        .zip(values.iter().map(Vec::as_slice))
-        .collect();
+    let values = values.iter().map(Vec::as_slice);
+    let headers: Vec<_> = ["h0", "h1", "h2"].into_iter().zip(values).collect();
     question(rules, &get("/", &headers)).checks[0].key.clone()
 }

@@ -4,14 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{LeasePart, MAX_COST, MAX_PARTS, PolicyVersion, read_decisions};
-use sluicegate_rules::{
-    LeaseReport, Leases, Question, ResolvedCheck, Shadow, Taken, WhenUnavailable,
-};
+use sluicegate_rules::{LeaseReport, Leases, Question, ResolvedCheck, Shadow, Taken};
 
-use crate::REAL_AND_TRIAL;
 use crate::input::Input;
+use crate::{REAL_AND_TRIAL, question_of, times};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 /// The longest `lease.longest` that a policy may have.
@@ -36,6 +33,7 @@ struct Call {
     report: LeaseReport,
 }
 
+#[derive(Default)]
 struct World {
     leases: Leases,
     now_us: u64,
@@ -51,16 +49,8 @@ struct World {
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World {
-        leases: Leases::default(),
         now_us: 1_000_000,
-        version: PolicyVersion {
-            instance: 7,
-            epoch: 1,
-        },
-        lent: BTreeMap::new(),
-        calls: Vec::new(),
-        waiting: Vec::new(),
-        spent: [0; KEYS.len()],
+        ..World::default()
     };
     for _ in 0..300 {
         if input.is_empty() {
@@ -85,10 +75,9 @@ pub fn run(data: &[u8]) {
 impl World {
     fn request(&mut self, input: &mut Input<'_>) {
         let question = question(input);
-        let stay_us = input.microseconds();
-        let taken = self
-            .leases
-            .take(&REAL_AND_TRIAL, &question, self.now_us, stay_us);
+        let (now_us, stay_us) = (self.now_us, input.microseconds());
+        let leases = &mut self.leases;
+        let taken = leases.take(&REAL_AND_TRIAL, &question, now_us, stay_us);
         let checks = taken_checks(&question, &taken);
         for check in &checks {
             let key = key_index(check);
@@ -115,9 +104,8 @@ impl World {
         }
         let index = input.below(self.waiting.len());
         let (question, taken) = self.waiting.swap_remove(index);
-        let live = self
-            .leases
-            .is_live(&REAL_AND_TRIAL, &question, &taken, self.now_us);
+        let (now_us, leases) = (self.now_us, &mut self.leases);
+        let live = leases.is_live(&REAL_AND_TRIAL, &question, &taken, now_us);
         if input.flag() && live {
             self.spend(&question, &taken);
         } else {
@@ -126,9 +114,8 @@ impl World {
     }
 
     fn spend(&mut self, question: &Question, taken: &Taken) {
-        let live = self
-            .leases
-            .is_live(&REAL_AND_TRIAL, question, taken, self.now_us);
+        let (now_us, leases) = (self.now_us, &mut self.leases);
+        let live = leases.is_live(&REAL_AND_TRIAL, question, taken, now_us);
         assert!(live, "it is spent after its end");
         self.leases.spend(&REAL_AND_TRIAL, question, taken);
         for check in taken_checks(question, taken) {
@@ -138,11 +125,9 @@ impl World {
             let lent: u128 = lent.map(|part| u128::from(part.units)).sum();
             assert!(self.spent[key] <= lent, "more is spent than was lent");
             // Whatever took it: some part of the newest policy that this sidecar has told of.
-            let (now_us, newest) = (self.now_us, self.newest(key));
-            let mut live = self
-                .lent
-                .values()
-                .filter(|part| part.key == key && now_us < part.ends_us);
+            let newest = self.newest(key);
+            let live = |part: &&Lent| part.key == key && now_us < part.ends_us;
+            let mut live = self.lent.values().filter(live);
             assert!(live.any(newest), "of an earlier policy, or ended");
         }
     }
@@ -152,10 +137,9 @@ impl World {
         let of_key = self.lent.values().filter(move |part| part.key == key);
         let versions: Vec<_> = of_key.map(|part| part.version).collect();
         move |part| {
-            let same = versions
-                .iter()
-                .filter(|v| v.instance == part.version.instance);
-            same.map(|v| v.epoch).max() <= Some(part.version.epoch)
+            let PolicyVersion { instance, epoch } = part.version;
+            let mut same = versions.iter().filter(|v| v.instance == instance);
+            same.all(|v| v.epoch <= epoch)
         }
     }
 
@@ -191,12 +175,8 @@ impl World {
             self.lent.insert(part.id, lent);
             parts.push(part);
         }
-        let times = CallTimes {
-            sent_us: call.sent_us,
-            answered_us: self.now_us,
-        };
-        self.leases
-            .answered(call.report, call.version, &parts, times);
+        let (times, version) = (times(call.sent_us, self.now_us), call.version);
+        self.leases.answered(call.report, version, &parts, times);
     }
 
     /// What the sidecar reads in a callout.
@@ -232,17 +212,14 @@ impl World {
         while self.leases.has_report(self.now_us) || !self.leases.is_empty() {
             self.now_us += LONGEST_US;
             rounds += 1;
+            let leases = &self.leases;
             assert!(
                 rounds < 100,
-                "the timer would look at leases for ever: {:?}",
-                self.leases
+                "the timer looks at leases for ever: {leases:?}"
             );
             let report = self.leases.report(self.now_us, false);
             self.told(&report);
-            let times = CallTimes {
-                sent_us: self.now_us,
-                answered_us: self.now_us,
-            };
+            let times = times(self.now_us, self.now_us);
             self.leases.answered(report, self.version, &[], times);
         }
         let mut told = [0; KEYS.len()];
@@ -264,38 +241,32 @@ fn taken_checks<'q>(question: &'q Question, taken: &Taken) -> Vec<&'q ResolvedCh
     let body = REAL_AND_TRIAL.question_body([(question, taken)], &[]);
     let read = read_decisions(&body).expect("a body");
     assert_eq!(read.decisions.len(), taken.decisions_to_ask(question));
-    let mut decisions = read
-        .decisions
-        .iter()
-        .map(|one| one.as_ref().expect("a decision"));
-    let asked = if question.checks.is_empty() || taken.is_whole(question) {
-        Vec::new()
-    } else {
-        decisions.next().expect("the enforced one").checks.clone()
-    };
-    let mut asked = asked.iter().peekable();
+    let is_asked = !question.checks.is_empty() && !taken.is_whole(question);
+    let enforced = read.decisions.first().filter(|_| is_asked);
+    let asked = enforced.map(|one| one.as_ref().expect("a decision"));
+    let mut asked = asked.iter().flat_map(|one| &one.checks).peekable();
     // Both are in the question's order.
-    let mut taken = Vec::new();
-    for check in &question.checks {
-        let same = asked.peek().is_some_and(|one| {
-            (&*one.key, one.cost, one.quota) == (check.key.as_str(), check.cost, check.quota)
-        });
-        if same {
-            asked.next();
-        } else {
-            taken.push(check);
-        }
-    }
+    let mut taken: Vec<_> = question.checks.iter().collect();
+    taken.retain(|check| {
+        let check = (check.key.as_str(), check.cost, check.quota);
+        let same = asked.next_if(|one| (&*one.key, one.cost, one.quota) == check);
+        same.is_none()
+    });
+    assert!(asked.next().is_none(), "another check is asked for");
     taken
 }
 
 fn question(input: &mut Input<'_>) -> Question {
-    let check = |input: &mut Input<'_>| ResolvedCheck {
-        rule: 0,
+    let of = |rule, key: &str, cost, quota| ResolvedCheck {
+        rule,
         limit: 0,
-        key: input.pick(&KEYS).to_owned(),
-        cost: input.up_to(MAX_COST),
-        quota: (input.byte() % 8 == 7).then_some(5),
+        key: key.to_owned(),
+        cost,
+        quota,
+    };
+    let check = |input: &mut Input<'_>| {
+        let (key, cost) = (input.pick(&KEYS), input.up_to(MAX_COST));
+        of(0, key, cost, (input.byte() % 8 == 7).then_some(5))
     };
     let first = check(input);
     let mut checks = input.list(3, check);
@@ -307,27 +278,11 @@ fn question(input: &mut Input<'_>) -> Question {
         known.push(check.key.clone());
         new
     });
-    let shadow = Shadow {
+    let shadow = (input.byte() % 8 == 7).then(|| Shadow {
         rule: 1,
-        checks: vec![ResolvedCheck {
-            rule: 1,
-            limit: 0,
-            key: "shadow".to_owned(),
-            cost: 1,
-            quota: None,
-        }],
-    };
-    Question {
-        checks,
-        shadows: if input.byte() % 8 == 7 {
-            vec![shadow]
-        } else {
-            Vec::new()
-        },
-        when_unavailable: WhenUnavailable::Deny,
-        grpc: false,
-        traceparent: None,
-    }
+        checks: vec![of(1, "shadow", 1, None)],
+    });
+    question_of(checks, shadow.into_iter().collect())
 }
 
 fn part(id: u64, key: usize, input: &mut Input<'_>) -> LeasePart<'static> {

@@ -24,7 +24,12 @@
 use std::cell::RefCell;
 use std::sync::{LazyLock, OnceLock};
 
-use sluicegate_rules::Rules;
+use sluicegate_certificates::CallTimes;
+use sluicegate_engine::{Batch, Bucket, BucketSpec, Decision, Take};
+use sluicegate_protocol::LimitStatus;
+use sluicegate_rules::{Question, ResolvedCheck, Rules, Shadow, WhenUnavailable};
+
+use input::Input;
 
 mod answer;
 mod arguments;
@@ -61,45 +66,90 @@ mod replay;
 #[path = "../../../filter/rules/tests/support/mod.rs"]
 mod support;
 
-/// Something to fuzz.
-#[derive(Clone, Copy, Debug)]
-pub struct Target {
-    /// Its name: that of its corpus, too.
-    pub name: &'static str,
-    /// Panics if these bytes break a promise.
-    pub run: fn(&[u8]),
-}
-
-const fn target(name: &'static str, run: fn(&[u8])) -> Target {
-    Target { name, run }
-}
+/// Something to fuzz: its name, which is that of its corpus too, and what panics if these bytes break a promise.
+pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. `tests/fuzz/run` names them too.
 pub const TARGETS: [Target; 13] = [
-    target("configuration", configuration::run),
-    target("policy", policy::run),
-    target("keys", keys::run),
-    target("question", question::run),
-    target("answer", answer::run),
-    target("certificates", certificates::run),
-    target("denials", denials::run),
-    target("queue", queue::run),
-    target("leases", leases::run),
-    target("engine", engine::without_lua),
-    target("script", engine::with_lua),
-    target("arguments", arguments::run),
-    target("replies", replies::run),
+    ("configuration", configuration::run),
+    ("policy", policy::run),
+    ("keys", keys::run),
+    ("question", question::run),
+    ("answer", answer::run),
+    ("certificates", certificates::run),
+    ("denials", denials::run),
+    ("queue", queue::run),
+    ("leases", leases::run),
+    ("engine", engine::without_lua),
+    ("script", engine::with_lua),
+    ("arguments", arguments::run),
+    ("replies", replies::run),
 ];
+
+/// Rules of which each has a name, these checks and more fields.
+fn rules_of<const N: usize>(checks: &str, rules: [(&str, &str); N]) -> Rules {
+    let rule = |(name, more)| format!(r#"{{"name":"{name}","checks":[{checks}]{more}}}"#);
+    support::rules(&rules.map(rule).join(","))
+}
+
+/// A question that is refused without a verdict.
+fn question_of(checks: Vec<ResolvedCheck>, shadows: Vec<Shadow>) -> Question {
+    Question {
+        checks,
+        shadows,
+        when_unavailable: WhenUnavailable::Deny,
+        grpc: false,
+        traceparent: None,
+    }
+}
+
+/// Any status: of this check, with texts of up to `longest` characters.
+fn status_of(check: usize, longest: usize, input: &mut Input<'_>) -> LimitStatus<'static> {
+    LimitStatus {
+        check,
+        limit: input.text(longest).into(),
+        quota: input.number(),
+        window_ms: input.number(),
+        remaining: input.number(),
+        reset_ms: input.number(),
+        retry_after_ms: input.number(),
+        hold_ms: input.number(),
+        receipt: input.list(3, |input| input.text(longest)),
+    }
+}
+
+const fn times(sent_us: u64, answered_us: u64) -> CallTimes {
+    CallTimes {
+        sent_us,
+        answered_us,
+    }
+}
+
+/// A batch of the same decision, so many times: it takes so many units of each bucket.
+fn batch(buckets: Vec<Bucket>, cost: impl Fn(&BucketSpec) -> u64, decisions: usize) -> Batch {
+    let takes = buckets.iter().enumerate();
+    let takes = takes.map(|(bucket, of)| Take {
+        bucket,
+        cost: cost(&of.spec),
+    });
+    let decision = Decision {
+        takes: takes.collect(),
+        peek: false,
+        receipts: Vec::new(),
+    };
+    Batch {
+        buckets,
+        decisions: vec![decision; decisions],
+    }
+}
 
 /// A rule with one check, and one that is a shadow.
 static REAL_AND_TRIAL: LazyLock<Rules> = LazyLock::new(|| {
-    let rule = |name: &str, more: &str| {
-        format!(
-            r#"{{"name":"{name}","checks":[{{"limit":"l","key":[{{"constant":"c"}}]}}]{more}}}"#
-        )
-    };
-    let real = rule("real", r#","when_unavailable":"deny""#);
-    support::rules(&[real, rule("trial", r#","shadow":true"#)].join(","))
+    let rules = [
+        ("real", r#","when_unavailable":"deny""#),
+        ("trial", r#","shadow":true"#),
+    ];
+    rules_of(r#"{"limit":"l","key":[{"constant":"c"}]}"#, rules)
 });
 
 static REDIS: OnceLock<String> = OnceLock::new();

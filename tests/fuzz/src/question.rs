@@ -9,10 +9,10 @@ use sluicegate_protocol::{
     MAX_KEY_BYTES, PartReport, Request, Resets, read_decisions, read_give_backs,
     read_remove_override, read_resets, read_set_override,
 };
-use sluicegate_rules::{Question, ResolvedCheck, Rules, Shadow, Taken, WhenUnavailable};
+use sluicegate_rules::{Question, ResolvedCheck, Rules, Shadow, Taken};
 
 use crate::input::Input;
-use crate::{everything, support};
+use crate::{everything, question_of, support};
 
 static RULES: LazyLock<Rules> = LazyLock::new(|| support::rules(everything::RULES));
 
@@ -73,32 +73,23 @@ fn reads_as(request: &Request<'_>) {
 }
 
 fn any_give_backs(body: &[u8]) {
-    let Ok(read) = read_give_backs(body) else {
-        return;
-    };
-    let give_backs: Vec<_> = read.into_iter().flatten().collect();
-    let body = to_vec(&GiveBacks {
-        give_backs: give_backs.clone(),
-    });
-    let body = body.expect("JSON");
-    let again: Vec<_> = read_give_backs(&body)
-        .expect("a list")
-        .into_iter()
-        .collect();
-    assert_eq!(again, give_backs.into_iter().map(Ok).collect::<Vec<_>>());
+    if let Ok(read) = read_give_backs(body) {
+        let give_backs = read.into_iter().flatten().collect();
+        let written = GiveBacks { give_backs };
+        let body = to_vec(&written).expect("JSON");
+        let again = read_give_backs(&body).expect("a list").into_iter();
+        assert_eq!(again.collect::<Result<_, _>>(), Ok(written.give_backs));
+    }
 }
 
 fn any_resets(body: &[u8]) {
-    let Ok(read) = read_resets(body) else {
-        return;
-    };
-    let resets: Vec<_> = read.into_iter().flatten().collect();
-    let body = to_vec(&Resets {
-        resets: resets.clone(),
-    });
-    let body = body.expect("JSON");
-    let again: Vec<_> = read_resets(&body).expect("a list").into_iter().collect();
-    assert_eq!(again, resets.into_iter().map(Ok).collect::<Vec<_>>());
+    if let Ok(read) = read_resets(body) {
+        let resets = read.into_iter().flatten().collect();
+        let written = Resets { resets };
+        let body = to_vec(&written).expect("JSON");
+        let again = read_resets(&body).expect("a list").into_iter();
+        assert_eq!(again.collect::<Result<_, _>>(), Ok(written.resets));
+    }
 }
 
 fn any_override(body: &[u8]) {
@@ -210,12 +201,10 @@ fn question(input: &mut Input<'_>) -> Question {
         rule: 2,
         checks: checks(input),
     };
-    Question {
-        checks: input.maybe(checks).unwrap_or_default(),
-        shadows: input.list(3, shadow),
-        when_unavailable: WhenUnavailable::Deny,
-        grpc: input.flag(),
-        traceparent: input
-            .maybe(|_| "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
-    }
+    let checks = input.maybe(checks).unwrap_or_default();
+    let mut question = question_of(checks, input.list(3, shadow));
+    question.grpc = input.flag();
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    question.traceparent = input.flag().then(|| traceparent.to_owned());
+    question
 }

@@ -9,11 +9,7 @@ use crate::input::Input;
 
 /// Bounds of the queue, as docs/filter.md and its source have them.
 const MAX_WAITING: usize = 4_096;
-const MAX_LOAD: Load = Load {
-    decisions: 512,
-    checks: 512,
-    bytes: 256 * 1_024,
-};
+const MAX_LOAD: Load = load_of(512, 512, 256 * 1_024);
 
 /// Enough to fill the queue; more would take long.
 const MAX_REQUESTS: usize = 4_400;
@@ -86,16 +82,11 @@ pub fn run(data: &[u8]) {
         let concluded_us = request.concluded_us;
         let concluded_us = concluded_us.unwrap_or_else(|| panic!("{who} is forgotten"));
         let waited_us = concluded_us - request.submitted_us;
-        assert!(
-            waited_us <= timeout_us + period_us(timeout_us),
-            "{who} waits for {waited_us} us"
-        );
+        // The longest period of the timer.
+        let period_us = (timeout_us / 4).clamp(1_000, 25_000);
+        let in_time = waited_us <= timeout_us + period_us;
+        assert!(in_time, "{who} waits for {waited_us} us");
     }
-}
-
-/// The longest period of the timer.
-fn period_us(timeout_us: u64) -> u64 {
-    (timeout_us / 4).clamp(1_000, 25_000)
 }
 
 impl Host {
@@ -113,10 +104,8 @@ impl Host {
                 }
             }
             9 => {
-                let open = |request: &Sent| request.concluded_us.is_none();
-                let open: Vec<_> = (0..self.requests.len())
-                    .filter(|who| open(&self.requests[*who]))
-                    .collect();
+                let open = |who: &usize| self.requests[*who].concluded_us.is_none();
+                let open: Vec<_> = (0..self.requests.len()).filter(open).collect();
                 if !open.is_empty() {
                     // The queue is not told: it asks when it makes a batch.
                     self.conclude(open[input.below(open.len().min(65_536))]);
@@ -185,31 +174,23 @@ impl Host {
             let batch = self.queue.next_batch(self.now_us, done);
             let Some(batch) = batch else { break };
             assert!(!batch.waiters.is_empty() && batch.waiters.len() <= self.limits.requests);
-            let load = |all: Load, who: &usize| {
-                let load = self.requests[*who].load;
-                Load {
-                    decisions: all.decisions + load.decisions,
-                    checks: all.checks + load.checks,
-                    bytes: all.bytes + load.bytes,
-                }
-            };
-            let load = batch.waiters.iter().fold(Load::default(), load);
-            let fits = load.decisions <= MAX_LOAD.decisions
-                && load.checks <= MAX_LOAD.checks
-                && load.bytes <= MAX_LOAD.bytes;
-            assert!(fits || batch.waiters.len() == 1, "{load:?}");
+            let loads = || batch.waiters.iter().map(|who| self.requests[*who].load);
+            let fits = |part: fn(Load) -> usize| loads().map(part).sum::<usize>() <= part(MAX_LOAD);
+            let fits =
+                fits(|load| load.decisions) && fits(|load| load.checks) && fits(|load| load.bytes);
+            assert!(fits || batch.waiters.len() == 1, "{:?}", batch.waiters);
             let last = *batch.waiters.last().expect("one at least");
             // In order, and none is passed over but those that are done.
             let mut expected = batch.waiters.iter();
             for who in self.first_waiting..=last {
-                if self.requests[who].place != Place::Waits {
+                let request = &mut self.requests[who];
+                if request.place != Place::Waits {
                     continue;
                 }
-                if self.requests[who].concluded_us.is_some() {
-                    self.requests[who].place = Place::Gone;
-                } else {
+                request.place = Place::Gone;
+                if request.concluded_us.is_none() {
                     assert_eq!(expected.next(), Some(&who));
-                    self.requests[who].place = Place::InFlight(batch.id);
+                    request.place = Place::InFlight(batch.id);
                 }
             }
             assert_eq!(expected.next(), None);
@@ -277,23 +258,23 @@ impl Host {
     }
 }
 
+const fn load_of(decisions: usize, checks: usize, bytes: usize) -> Load {
+    Load {
+        decisions,
+        checks,
+        bytes,
+    }
+}
+
 fn load(input: &mut Input<'_>) -> Load {
     match input.byte() % 8 {
-        0..=4 => Load {
-            decisions: 1,
-            checks: 1,
-            bytes: 200,
-        },
-        5 => Load {
-            decisions: input.below(600),
-            checks: input.below(2_000),
-            bytes: 16 * input.below(65_536),
-        },
-        6 => Load {
-            decisions: 1,
-            checks: 1 + input.below(64),
-            bytes: 512 * input.below(128),
-        },
+        0..=4 => load_of(1, 1, 200),
+        5 => load_of(
+            input.below(600),
+            input.below(2_000),
+            16 * input.below(65_536),
+        ),
+        6 => load_of(1, 1 + input.below(64), 512 * input.below(128)),
         _ => Load::default(),
     }
 }

@@ -10,7 +10,7 @@ use sluicegate::store::answers::{
     AnswerSize, Layout, MAX_PRIMARIES, Referral, SLOTS, primary_of, read_hash, slot, version,
 };
 use sluicegate_engine::script::{Reply, outcomes, returned_units, written};
-use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Returns, Take};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Returns};
 
 use crate::input::Input;
 
@@ -110,9 +110,7 @@ fn layout(answer: &Value) {
     let Ok(layout) = Layout::read(answer, &asked) else {
         return;
     };
-    let Value::Array(rows) = answer else {
-        panic!("{answer:?}");
-    };
+    let rows = answer.as_sequence().expect("rows");
     let count = layout.primaries.len();
     assert!((1..=MAX_PRIMARIES.min(rows.len())).contains(&count));
     assert_eq!(layout.owners.len(), usize::from(SLOTS));
@@ -139,16 +137,7 @@ fn batch(decisions: usize, takes: usize) -> Batch {
             window_us: 1_000_000,
         },
     };
-    let takes: Vec<_> = (0..takes).map(|bucket| Take { bucket, cost: 1 }).collect();
-    let decision = Decision {
-        takes: takes.clone(),
-        peek: false,
-        receipts: Vec::new(),
-    };
-    Batch {
-        buckets: (0..takes.len()).map(bucket).collect(),
-        decisions: vec![decision; decisions],
-    }
+    crate::batch((0..takes).map(bucket).collect(), |_| 1, decisions)
 }
 
 /// What the script answers, or nearly so.
@@ -182,9 +171,7 @@ fn rows(batch: &Batch, reply: &[u8]) {
                 assert!(outcome.at_us < 1 << 56 && outcome.retry_after_us < 1 << 56);
             }
         }
-        Ok(Reply::Late { now_us }) => {
-            assert!(reply.len() == 7 && now_us < 1 << 56);
-        }
+        Ok(Reply::Late { now_us }) => assert!(reply.len() == 7 && now_us < 1 << 56),
         Err(error) => assert!(error.to_string().len() < 200, "{error}"),
     }
     assert!(written(&[], None, reply).is_err() || reply.len() == 7);
@@ -221,10 +208,8 @@ fn redirection(input: &mut Input<'_>) {
     let to = input.pick(&["", "7 host-of-the-store:7000", "7 :7000", "70000 h:70000"]);
     let line = format!("-{kind} {to}{more}\r\n").replace("\n", "");
     let line = format!("{}\r\n", line.trim_end());
-    let Ok(answer) = parse_redis_value(line.as_bytes()) else {
-        return;
-    };
-    let Err(error) = answer.extract_error() else {
+    let answer = parse_redis_value(line.as_bytes());
+    let Some(error) = answer.ok().and_then(|answer| answer.extract_error().err()) else {
         return;
     };
     let error = StoreError::from(error);

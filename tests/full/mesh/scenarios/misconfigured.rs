@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate_tests::process::{eventually_within, repository};
+use sluicegate_tests::process::eventually_within;
+use sluicegate_tests_full::documents::text;
 
 use super::{PODS, RECOVERS, exact_burst};
 use crate::images::FILTER_TAGS;
@@ -29,13 +30,8 @@ async fn not_fetched(mesh: &mut Mesh, report: &mut Report) {
     mesh.must_upgrade(&format!(r#"filter.image.tag="{}""#, FILTER_TAGS[1]));
     let counts = recovered(mesh).await;
     let note = format!("{status} for every request, until the image is there; seconds in all");
-    report.row(
-        mesh,
-        "filter that cannot be fetched",
-        counts,
-        started.elapsed(),
-        &note,
-    );
+    let (scenario, took) = ("filter that cannot be fetched", started.elapsed());
+    report.row(mesh, scenario, counts, took, &note);
 }
 
 async fn not_validated(mesh: &mut Mesh, report: &mut Report) {
@@ -64,24 +60,17 @@ async fn not_validated(mesh: &mut Mesh, report: &mut Report) {
         "running proxies keep the old configuration; new pods are ready and answer {status}, until it is corrected; \
          seconds in all"
     );
-    report.row(
-        mesh,
-        "mistake without validation",
-        counts,
-        started.elapsed(),
-        &note,
-    );
+    let (scenario, took) = ("mistake without validation", started.elapsed());
+    report.row(mesh, scenario, counts, took, &note);
 }
 
 /// The status that the mesh's page of docs/install says for this fault.
 fn status_on_page(mesh: &Mesh, fault: &str) -> u16 {
-    let page = std::fs::read_to_string(repository("docs/install").join(mesh.page)).expect("a page");
-    let row = page
-        .lines()
-        .find(|line| line.starts_with(&format!("| {fault}")));
-    let (before, _) = row
-        .and_then(|row| row.split_once(" for every request"))
-        .unwrap_or_else(|| panic!("{}: no status for: {fault}", mesh.page));
+    let page = text(format!("docs/install/{}", mesh.page));
+    let mut rows = page.lines();
+    let row = rows.find(|line| line.starts_with(&format!("| {fault}")));
+    let found = row.and_then(|row| row.split_once(" for every request"));
+    let (before, _) = found.unwrap_or_else(|| panic!("{}: no status for: {fault}", mesh.page));
     let status = before.rsplit(' ').next().and_then(|word| word.parse().ok());
     status.expect("a number before `for every request`")
 }

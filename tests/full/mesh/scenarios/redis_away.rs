@@ -16,19 +16,15 @@ const UP: &str = "sluicegate_store_up";
 
 pub async fn run(mesh: &Mesh, report: &mut Report) {
     // A sidecar that was killed keeps its share for some seconds.
-    eventually_within(RECOVERS, "the sidecars count each other", async || {
-        all_report(mesh, "sluicegate_sidecars", PODS as f64)
-    })
-    .await;
+    let counted = async || all_report(mesh, "sluicegate_sidecars", PODS as f64);
+    eventually_within(RECOVERS, "the sidecars count each other", counted).await;
     let restarts_before = restarts(mesh);
     let open = mesh.clients.stream(OPEN, Key::Own);
     let closed = mesh.clients.stream(CLOSED, Key::Own);
     scale_redis(mesh, 0);
     // For the first moments a sidecar answers `unavailable`; then it decides by its share.
-    eventually_within(RECOVERS, "both sidecars decide by shares", async || {
-        decisions(mesh, "share").iter().all(|count| *count > 0.0)
-    })
-    .await;
+    let by_shares = async || decisions(mesh, "share").iter().all(|count| *count > 0.0);
+    eventually_within(RECOVERS, "both sidecars decide by shares", by_shares).await;
     let mut counts = mesh.clients.burst(CLOSED, &new_key(), BURST).await;
     let exact = Counts::exact(BURST, mesh.quota);
     assert_eq!(counts, exact, "a burst that the shares decide");
@@ -43,10 +39,8 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
     scale_redis(mesh, 1);
     wait_for(&mesh.tools, mesh.redis, "deployment/redis");
     let started = Instant::now();
-    eventually_within(RECOVERS, "the sidecars use Redis", async || {
-        all_report(mesh, UP, 1.0)
-    })
-    .await;
+    let all_up = async || all_report(mesh, UP, 1.0);
+    eventually_within(RECOVERS, "the sidecars use Redis", all_up).await;
     let took = started.elapsed();
     counts += exact_burst(mesh).await;
     assert_eq!(restarts(mesh), restarts_before, "restarts");
@@ -61,7 +55,7 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
 }
 
 fn scale_redis(mesh: &Mesh, replicas: u8) {
+    let redis = format!("deployment/redis --namespace {}", mesh.redis);
     let replicas = format!("--replicas={replicas}");
-    let scale = ["scale", "deployment/redis", "--namespace", mesh.redis];
-    mesh.tools.kubectl(&[&scale[..], &[&replicas]].concat());
+    mesh.tools.kubectl(&format!("scale {redis} {replicas}"));
 }

@@ -1,39 +1,29 @@
 //! What docs/runbook.md says for Kubernetes: its commands reach a pod, and then the commands that it begins with work.
 
-use std::process::Command;
-
 use sluicegate_tests::process::repository;
+use sluicegate_tests_full::documents::{bash, blocks, text};
 
 use crate::mesh::Mesh;
 use crate::report::Report;
 use crate::tools::run as output_of;
 
 pub fn run(mesh: &Mesh, report: &Report) {
-    let page = std::fs::read_to_string(repository("docs/runbook.md")).expect("the page");
-    let block = |fence: &str, index: usize| {
-        let found = page.split(fence).nth(index).expect(fence);
-        found.split("```").next().unwrap_or_default().to_owned()
-    };
+    let page = text("docs/runbook.md");
     let pod = &mesh.pods()[0];
-    let mut reach = block("```bash\n", 1);
-    for (example, real) in [
-        ("=envoy-gateway-system", format!("={}", mesh.proxies.0)),
-        ("=10.244.0.7:9181", format!("={}:9181", pod.address)),
-        (
-            "RELEASE_NAMESPACE=default",
-            format!("RELEASE_NAMESPACE={}", mesh.namespace),
-        ),
-        (
-            "REDIS_NAMESPACE=default",
-            format!("REDIS_NAMESPACE={}", mesh.redis),
-        ),
-        ("=19000", format!("={}", mesh.admin_port)),
+    let mut reach = blocks(&page, "bash")[0].to_owned();
+    for (name, example, real) in [
+        ("", "envoy-gateway-system", mesh.proxies.0),
+        ("", "10.244.0.7:9181", &format!("{}:9181", pod.address)),
+        ("RELEASE_NAMESPACE", "default", mesh.namespace),
+        ("REDIS_NAMESPACE", "default", mesh.redis),
+        ("", "19000", &mesh.admin_port.to_string()),
     ] {
-        assert_eq!(reach.matches(example).count(), 1, "{example}");
-        reach = reach.replace(example, &real);
+        let example = format!("{name}={example}");
+        assert_eq!(reach.matches(&example).count(), 1, "{example}");
+        reach = reach.replace(&example, &format!("{name}={real}"));
     }
     // The first block in `sh` sets the variables of a host.
-    let start = block("```sh\n", 2);
+    let start = blocks(&page, "sh")[1];
     assert!(start.contains("/readyz"), "{start}");
     let folder = tempfile::tempdir().expect("a folder");
     // As `redis-cli` would, which need not be here.
@@ -47,9 +37,7 @@ pub fn run(mesh: &Mesh, report: &Report) {
         // The one of the image.
         repository("target/release-build/linux-amd64").display()
     );
-    let mut command = Command::new("bash");
-    command.args(["-euo", "pipefail", "-c", &script]);
-    command.current_dir(folder.path());
+    let mut command = bash(&script, folder.path());
     mesh.tools.prepare(&mut command);
     let printed = output_of(&mut command);
     for expected in ["serving", "sluicegate_decisions_total", "0 errors", "+PONG"] {

@@ -18,14 +18,11 @@ pub async fn run(mesh: &Mesh, report: &mut Report) {
     let started = Instant::now();
     mesh.pods()[0].kill_sidecar();
     limited += mesh.clients.burst(CLOSED, &key, quota / 3).await;
-    eventually_within(RECOVERS, "the kubelet restarts the sidecar", async || {
-        restarts(mesh) > restarts_before && mesh.pods().iter().all(|pod| pod.ready)
-    })
-    .await;
-    eventually_within(RECOVERS, "both sidecars use Redis", async || {
-        all_report(mesh, "sluicegate_store_up", 1.0)
-    })
-    .await;
+    let ready = async || mesh.pods().iter().all(|pod| pod.ready);
+    let restarted = async || restarts(mesh) > restarts_before && ready().await;
+    eventually_within(RECOVERS, "the kubelet restarts the sidecar", restarted).await;
+    let up = async || all_report(mesh, "sluicegate_store_up", 1.0);
+    eventually_within(RECOVERS, "both sidecars use Redis", up).await;
     let took = started.elapsed();
     let (open, closed) = (open.stop().await, closed.stop().await);
     limited += mesh.clients.burst(CLOSED, &key, BURST).await;
