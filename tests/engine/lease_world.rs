@@ -9,6 +9,7 @@ use sluicegate_engine::{Bucket, BucketSpec};
 use sluicegate_protocol::LeasePart;
 
 use super::lease_filters::{FILTERS, Filter, Lent};
+use super::made::numbered;
 use super::receipts::Stores;
 
 pub const MS: u64 = 1_000;
@@ -26,7 +27,7 @@ pub const TERMS: LeaseTerms = LeaseTerms {
 pub const MEMORY_US: f64 = 250_000.0;
 
 /// What the three sidecars are asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct World {
     pub windows: Vec<BucketSpec>,
     pub phases: Vec<Phase>,
@@ -117,10 +118,6 @@ pub struct Run<'a> {
 
 pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
     let subject = "hot".to_owned();
-    let bucket = |(index, spec): (usize, &BucketSpec)| Bucket {
-        key: format!("sg:{{{subject}}}:l:{index}"),
-        spec: *spec,
-    };
     let sidecar = |zero_us| Sidecar {
         pool: Pool::new(TERMS),
         zero_us,
@@ -134,7 +131,7 @@ pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
     };
     Run {
         stores,
-        buckets: world.windows.iter().enumerate().map(bucket).collect(),
+        buckets: numbered(&subject, world.windows.iter().copied()),
         subject,
         world,
         now: SECOND,
