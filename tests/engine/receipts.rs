@@ -332,6 +332,9 @@ fn receipts_of_random_histories_agree_on_both_stores() {
                     let newest = |ago: &usize| given.len().checked_sub(ago + 1);
                     let secrets: Vec<_> = secrets.iter().filter_map(newest).collect();
                     let wanted: Vec<_> = secrets.iter().map(|s| (*s as u128, units)).collect();
+                    if wanted.is_empty() {
+                        continue;
+                    }
                     let returned = stores.give(now, &limit.returns(&wanted));
                     for (secret, returned) in secrets.into_iter().zip(returned) {
                         prop_assert!(returned <= given[secret], "more than was taken");
