@@ -87,17 +87,13 @@ mod tests {
 
     #[test]
     fn the_page_explains_every_kind_of_store_failure() {
-        let (_, explained) = include_str!("page/summary.js")
-            .split_once("const FAILED = {")
-            .unwrap();
+        let page = include_str!("page/summary.js");
+        let (_, explained) = page.split_once("const FAILED = {").unwrap();
         let (explained, _) = explained.split_once("};").unwrap();
-        let lines = explained
-            .lines()
-            .filter_map(|line| line.trim().split_once(": "));
+        let lines = explained.lines();
+        let lines = lines.filter_map(|line| line.trim().split_once(": "));
         let kinds = FailureKind::ALL.iter().map(|kind| kind.name());
-        assert_eq!(
-            lines.map(|(kind, _)| kind).collect::<Vec<_>>(),
-            kinds.collect::<Vec<_>>()
-        );
+        let explained: Vec<_> = lines.map(|(kind, _)| kind).collect();
+        assert_eq!(explained, kinds.collect::<Vec<_>>());
     }
 }

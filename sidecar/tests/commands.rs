@@ -31,25 +31,19 @@ fn a_closed_pipe_does_not_make_a_command_panic() {
         let arguments: Vec<_> = arguments.split('|').collect();
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut child = sluicegate(&arguments)
-            .stdout(writer)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = sluicegate(&arguments);
+        command.stdout(writer).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(command);
         let mut printed = String::new();
         let mut stderr = child.stderr.take().unwrap();
         stderr.read_to_string(&mut printed).unwrap();
         let status = child.wait().unwrap();
-        assert!(
-            status.success() && printed.is_empty(),
-            "{arguments:?}: {status} {printed}"
-        );
+        assert!(status.success(), "{arguments:?}: {status} {printed}");
+        assert_eq!(printed, "", "{arguments:?}");
     }
     // A full disk is an error.
-    let full = std::fs::File::options()
-        .write(true)
-        .open("/dev/full")
-        .unwrap();
+    let full = std::fs::File::create("/dev/full").unwrap();
     let output = sluicegate(&["schema"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"));
@@ -68,9 +62,8 @@ fn invalid_arguments_exit_with_64_like_all_usage_errors() {
         "man fly",
         "check-config",
     ] {
-        let (status, printed) = finish(sluicegate(
-            &arguments.split_whitespace().collect::<Vec<_>>(),
-        ));
+        let words: Vec<_> = arguments.split_whitespace().collect();
+        let (status, printed) = finish(sluicegate(&words));
         assert!(status == 64 && !printed.is_empty(), "{arguments}: {status}");
     }
     for arguments in [&["--help"][..], &["serve", "--help"], &["--version"]] {
@@ -115,10 +108,8 @@ fn commands() -> Vec<String> {
     let names = list
         .lines()
         .filter_map(|line| line.split_whitespace().next());
-    names
-        .map(str::to_owned)
-        .filter(|name| name != "help")
-        .collect()
+    let names = names.filter(|name| *name != "help");
+    names.map(str::to_owned).collect()
 }
 
 /// The long arguments that a command's `--help` lists.
@@ -170,10 +161,7 @@ fn a_shell_completes_commands_arguments_and_values() {
     for command in commands() {
         for argument in arguments(&command) {
             let offered = completed(&format!("sluicegate {command} {argument}"));
-            assert!(
-                offered.contains(&argument),
-                "{command} {argument}: {offered:?}"
-            );
+            assert!(offered.contains(&argument), "{command}: {offered:?}");
         }
     }
     for shell in ["zsh", "fish"] {

@@ -35,10 +35,8 @@ fn documents() -> Vec<(PathBuf, String)> {
     files(&repository(""), "md", &mut paths);
     paths.retain(|path| !path.ends_with("CHANGELOG.md"));
     assert!(paths.len() > 15, "{paths:?}");
-    paths
-        .into_iter()
-        .map(|path| (path.clone(), prose(&path)))
-        .collect()
+    let with_prose = |path: PathBuf| (path.clone(), prose(&path));
+    paths.into_iter().map(with_prose).collect()
 }
 
 fn prose(path: &Path) -> String {
@@ -65,16 +63,15 @@ fn every_file_that_a_document_names_exists() {
         for name in names(&text) {
             let plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
             let first = name.split('/').next().unwrap_or_default();
-            if !name.contains(plain) || !name.chars().all(plain) || NOT_OURS.contains(&first) {
-                continue;
-            }
-            // The name of a release's file.
-            if name.contains("VERSION") {
-                continue;
-            }
+            let is_name = name.contains(plain) && name.chars().all(plain);
             let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
             let in_the_repository = name.contains('/') && top.contains(first);
-            if !in_the_repository && !ENDINGS.contains(&ending) {
+            // With `VERSION`: the name of a release's file.
+            if !is_name
+                || NOT_OURS.contains(&first)
+                || name.contains("VERSION")
+                || !in_the_repository && !ENDINGS.contains(&ending)
+            {
                 continue;
             }
             seen += 1;
@@ -92,9 +89,8 @@ fn every_file_that_a_document_names_exists() {
 /// The anchor that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
     let heading = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = heading
-        .chars()
-        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    let kept = heading.chars();
+    let kept = kept.filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
@@ -112,12 +108,9 @@ fn every_link_of_a_document_leads_somewhere() {
                 "" => document.clone(),
                 file => document.parent().unwrap().join(file),
             };
-            let leads = target.exists()
-                && (fragment.is_empty()
-                    || prose(&target)
-                        .lines()
-                        .any(|line| line.starts_with('#') && anchor(line) == fragment));
-            if !leads {
+            let is_it = |line: &str| line.starts_with('#') && anchor(line) == fragment;
+            let has_it = || fragment.is_empty() || prose(&target).lines().any(is_it);
+            if !target.exists() || !has_it() {
                 broken.push(format!("{}: {link}", document.display()));
             }
         }
@@ -133,21 +126,16 @@ fn every_test_that_the_pages_on_reliability_and_security_name_exists() {
     for folder in ["tests", "sidecar", "filter"] {
         files(&repository(folder), "rs", &mut paths);
     }
-    let modules = paths
-        .iter()
-        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned());
-    let mut known: BTreeSet<String> = modules.collect();
+    let mut known = BTreeSet::new();
     for path in &paths {
+        known.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
         let text = std::fs::read_to_string(path).unwrap();
-        let functions = text
-            .split("fn ")
-            .skip(1)
-            .filter_map(|rest| rest.split_once('('));
-        known.extend(functions.map(|(name, _)| name.to_owned()));
+        let functions = text.split("fn ").skip(1);
+        let names = functions.filter_map(|rest| rest.split_once('('));
+        known.extend(names.map(|(name, _)| name.to_owned()));
     }
-    let rows = page
-        .lines()
-        .filter(|line| line.starts_with('|') && line.ends_with("` |"));
+    let rows = page.lines();
+    let rows = rows.filter(|line| line.starts_with('|') && line.ends_with("` |"));
     let mut seen = 0;
     for cell in rows.filter_map(|row| row.trim_end_matches(" |").rsplit_once(" | ")) {
         for name in names(cell.1) {
@@ -157,10 +145,7 @@ fn every_test_that_the_pages_on_reliability_and_security_name_exists() {
                 Some(start) => known.iter().any(|known| known.starts_with(start)),
                 None => known.contains(name) || name.contains(' '),
             };
-            assert!(
-                exists,
-                "docs/reliability.md or docs/security.md: no test `{name}`"
-            );
+            assert!(exists, "{pages:?}: no test `{name}`");
         }
     }
     assert!(seen > 60, "{seen}");
@@ -172,8 +157,8 @@ fn every_dependency_has_its_reason_in_architecture() {
     let (_, list) = manifest.split_once("[workspace.dependencies]").unwrap();
     let (list, _) = list.split_once("\n[").unwrap();
     let names = list.lines().filter_map(|line| line.split_once(" = "));
+    let names = names.map(|(name, _)| name);
     let named: BTreeSet<_> = names
-        .map(|(name, _)| name)
         .filter(|name| !name.starts_with("sluicegate"))
         .collect();
     let page = prose(&repository("ARCHITECTURE.md"));
@@ -181,9 +166,7 @@ fn every_dependency_has_its_reason_in_architecture() {
     let (table, _) = table.split_once("\n## ").unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
     let rows = rows.filter_map(|row| row.split_once(" | "));
-    let explained: BTreeSet<_> = rows
-        .map(|(name, _)| name)
-        .filter(|name| *name != "crate")
-        .collect();
+    let names = rows.map(|(name, _)| name);
+    let explained: BTreeSet<_> = names.filter(|name| *name != "crate").collect();
     assert_eq!(named, explained);
 }

@@ -14,9 +14,8 @@ fn plan(windows: u64, decisions: usize, checks: usize, check: impl Fn(&Plan)) {
     let policy = format!("limits: {{ l: {{ algorithm: fixed_window, windows: [{windows}] }} }}");
     let one = |decision: usize| {
         let keys = (0..checks).map(|n| format!("{decision}-{n}"));
-        Ok(support::decision(
-            keys.map(|key| support::check("l", key, 1, None)).collect(),
-        ))
+        let checks = keys.map(|key| support::check("l", key, 1, None));
+        Ok(support::decision(checks.collect()))
     };
     let asked: Vec<_> = (0..decisions).map(one).collect();
     let policy = Policy::parse(&policy).unwrap();
@@ -50,6 +49,6 @@ fn decisions_beyond_the_bound_of_a_request_are_refused_and_the_rest_is_decided()
 #[test]
 fn a_request_of_1024_single_checks_is_within_the_bound() {
     plan(1, 1_024, 1, |plan| {
-        assert_eq!(plan.batch.decisions.len(), 1_024);
+        assert_eq!(plan.batch.decisions.len(), 1_024)
     });
 }

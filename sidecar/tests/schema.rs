@@ -18,10 +18,10 @@ fn is_up_to_date(path: &str, should_be: &str) {
         std::fs::write(&path, should_be).unwrap();
     }
     let is = std::fs::read_to_string(&path).unwrap_or_default();
+    let path = path.display();
     assert!(
         is == should_be,
-        "{} does not match the types: SLUICEGATE_WRITE=1 regenerates it",
-        path.display()
+        "{path} is old: SLUICEGATE_WRITE=1 writes it"
     );
 }
 
@@ -54,9 +54,8 @@ fn kind(property: &Value) -> String {
         return format!("`{constant}`");
     }
     if let Some(constants) = property["enum"].as_array() {
-        let spelt = constants
-            .iter()
-            .map(|one| format!("`{}`", one.as_str().unwrap()));
+        let constants = constants.iter();
+        let spelt = constants.map(|one| format!("`{}`", one.as_str().unwrap()));
         return spelt.collect::<Vec<_>>().join(", ");
     }
     let kind = match &property["type"] {
@@ -70,36 +69,25 @@ fn kind(property: &Value) -> String {
         "integer" => "number".to_owned(),
         "object" if property["properties"].is_object() => {
             let names = property["properties"].as_object().unwrap().keys();
-            format!(
-                "`{{{}: ...}}`",
-                names.cloned().collect::<Vec<_>>().join(", ")
-            )
+            let names = names.cloned().collect::<Vec<_>>().join(", ");
+            format!("`{{{names}: ...}}`")
         }
         other => other.to_owned(),
     }
 }
 
 fn one_line(text: &Value) -> String {
-    text.as_str()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+    let words = text.as_str().unwrap_or_default().split_whitespace();
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Title, description and a table of fields or values.
 fn section(page: &mut String, name: &str, definition: &Value) {
-    write!(
-        page,
-        "\n### {name}\n\n{}\n",
-        one_line(&definition["description"])
-    )
-    .unwrap();
+    let about = one_line(&definition["description"]);
+    write!(page, "\n### {name}\n\n{about}\n").unwrap();
     if let Some(properties) = definition["properties"].as_object() {
-        let required = definition["required"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let required = definition["required"].as_array();
+        let required = required.map_or(&[][..], Vec::as_slice);
         page.push_str("\n| field | meaning | type | default |\n|---|---|---|---|\n");
         for (field, property) in properties {
             let default = match &property["default"] {
@@ -108,35 +96,23 @@ fn section(page: &mut String, name: &str, definition: &Value) {
                 Value::String(text) if text.is_empty() => String::new(),
                 Value::Array(list) if list.is_empty() => String::new(),
                 Value::Object(fields) if fields.len() > 1 => String::new(),
-                other => format!(
-                    "`{}`",
-                    other
-                        .as_str()
-                        .map_or_else(|| other.to_string(), str::to_owned)
-                ),
+                Value::String(text) => format!("`{text}`"),
+                other => format!("`{other}`"),
             };
             let says = one_line(&property["description"]).replace('|', "\\|");
-            writeln!(
-                page,
-                "| `{field}` | {says} | {} | {default} |",
-                kind(property)
-            )
-            .unwrap();
+            let kind = kind(property);
+            writeln!(page, "| `{field}` | {says} | {kind} | {default} |").unwrap();
         }
         return;
     }
-    let values = ["oneOf", "anyOf"]
-        .iter()
-        .find_map(|several| definition[*several].as_array());
+    let several = ["oneOf", "anyOf"].into_iter();
+    let values = several
+        .map(|name| &definition[name])
+        .find_map(Value::as_array);
     page.push_str("\n| value | meaning |\n|---|---|\n");
     for value in values.into_iter().flatten() {
-        writeln!(
-            page,
-            "| {} | {} |",
-            kind(value),
-            one_line(&value["description"])
-        )
-        .unwrap();
+        let says = one_line(&value["description"]);
+        writeln!(page, "| {} | {says} |", kind(value)).unwrap();
     }
 }
 
@@ -144,8 +120,7 @@ fn tables() -> String {
     let schema = json_schema();
     let mut page = String::new();
     section(&mut page, "Configuration", &schema);
-    let definitions = schema["$defs"].as_object().unwrap();
-    for (name, definition) in definitions {
+    for (name, definition) in schema["$defs"].as_object().unwrap() {
         section(&mut page, name, definition);
     }
     page
@@ -160,18 +135,13 @@ fn counters() -> String {
         let name = counter_of_rule("RULE", name);
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
-    for (name, what) in [
-        ("denied", "requests that this limit of this rule denied"),
-        (
-            "shadow_denied",
-            "requests that it would have denied if the rule were enforced",
-        ),
-        (
-            "shadow_admitted",
-            "requests that the shadow rule would have admitted, with this limit the one with the least room",
-        ),
-    ] {
-        let name = counter_of_limit("RULE", "LIMIT", name);
+    let of_limit = "
+        denied | requests that this limit of this rule denied
+        shadow_denied | requests that it would have denied if the rule were enforced
+        shadow_admitted | requests that the shadow rule would have admitted, with this limit the one with the least room
+    ";
+    for [name, what] in rows(of_limit) {
+        let name = counter_of_limit("RULE", "LIMIT", &name);
         writeln!(page, "| `{name}` | {what} |").unwrap();
     }
     page
@@ -179,14 +149,10 @@ fn counters() -> String {
 
 /// Replaces the text between two marks.
 fn between(page: &str, mark: &str, text: &str) -> String {
-    let (begin, end) = (
-        format!("<!-- {mark}: generated from the types -->\n"),
-        format!("<!-- end of {mark} -->"),
-    );
-    let (before, rest) = page
-        .split_once(&begin)
-        .unwrap_or_else(|| panic!("no {begin}"));
-    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("no {end}"));
+    let begin = format!("<!-- {mark}: generated from the types -->\n");
+    let end = format!("<!-- end of {mark} -->");
+    let (before, rest) = page.split_once(&begin).expect(&begin);
+    let (_, after) = rest.split_once(&end).expect(&end);
     format!("{before}{begin}{text}\n{end}{after}")
 }
 
@@ -204,8 +170,7 @@ fn examples() -> Vec<(String, Value)> {
         let page = read(name);
         for block in page.split("```yaml\n").skip(1) {
             let (yaml, _) = block.split_once("```").unwrap();
-            let value: Value =
-                serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
+            let value: Value = serde_saphyr::from_str(yaml).expect(yaml);
             if value.get("sidecar").is_some() {
                 examples.push((format!("{name}: {yaml}"), value));
             }
@@ -215,10 +180,8 @@ fn examples() -> Vec<(String, Value)> {
     for entry in std::fs::read_dir(repository("envoy")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        for plugin in sluicegate::lint::read(&text, &mut Surroundings::default())
-            .unwrap()
-            .plugins
-        {
+        let file = sluicegate::lint::read(&text, &mut Surroundings::default()).unwrap();
+        for plugin in file.plugins {
             examples.push((path.display().to_string(), plugin.configuration.value));
         }
     }
@@ -294,9 +257,7 @@ fn the_schema_refuses_what_the_filter_refuses() {
         }
         let by_filter = parse(broken.to_string().as_bytes()).is_ok();
         let accepted = [by_filter, validator.is_valid(&broken)];
-        assert_eq!(
-            accepted, [false; 2],
-            "by filter and schema: {pointer} {value}"
-        );
+        // By the filter and the schema.
+        assert_eq!(accepted, [false; 2], "{pointer} {value}");
     }
 }

@@ -7,9 +7,8 @@ pub fn rows<const CELLS: usize>(table: &str) -> impl Iterator<Item = [String; CE
     rows.map(|row| {
         let cells = row.split('|').map(|cell| cell.trim().replace("\\n", "\n"));
         let cells: Vec<_> = cells.collect();
-        cells
-            .try_into()
-            .unwrap_or_else(|_| panic!("not {CELLS} cells: {row}"))
+        let cells = cells.try_into();
+        cells.unwrap_or_else(|_| panic!("not {CELLS} cells: {row}"))
     })
 }
 

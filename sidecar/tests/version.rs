@@ -21,10 +21,8 @@ fn released(heading: &str) -> Option<&str> {
 #[test]
 fn the_newest_release_in_the_changelog_is_this_version() {
     let changelog = read("CHANGELOG.md");
-    let headings: Vec<_> = changelog
-        .lines()
-        .filter(|line| line.starts_with("## "))
-        .collect();
+    let lines = changelog.lines();
+    let headings: Vec<_> = lines.filter(|line| line.starts_with("## ")).collect();
     for heading in &headings {
         assert!(
             *heading == "## Unreleased" || released(heading).is_some(),
@@ -39,9 +37,8 @@ fn the_newest_release_in_the_changelog_is_this_version() {
 fn the_chart_has_this_version() {
     let chart = read("deploy/helm/sluicegate/Chart.yaml");
     for field in ["version", "appVersion"] {
-        let value = chart
-            .lines()
-            .find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
+        let mut lines = chart.lines();
+        let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
         let value = value.map(|value| value.trim_matches('"'));
         assert_eq!(value, Some(VERSION), "Chart.yaml: {field}");
     }
@@ -59,22 +56,15 @@ fn whatever_names_our_images_names_this_version() {
             continue; // a picture
         };
         for reference in text.split(IMAGES).skip(1) {
-            let reference = reference
-                .split(|c: char| !c.is_ascii_alphanumeric() && !"-_.:/".contains(c))
-                .next()
-                .unwrap_or_default();
+            let beyond = |c: char| !c.is_ascii_alphanumeric() && !"-_.:/".contains(c);
+            let reference = reference.split(beyond).next().unwrap_or_default();
             seen += 1;
-            let Some((_, tag)) = reference.split_once(':') else {
-                continue;
-            };
+            let tag = reference.split_once(':').map_or("", |(_, tag)| tag);
             // In a sentence, or a placeholder such as VERSION.
             let tag = tag.trim_end_matches(['.', ':']);
             let number = tag.starts_with(|c: char| c.is_ascii_digit());
-            assert!(
-                !number || tag == VERSION,
-                "{}: {IMAGES}{reference}",
-                file.display()
-            );
+            let file = file.display();
+            assert!(!number || tag == VERSION, "{file}: {IMAGES}{reference}");
         }
     }
     assert!(seen > 0, "no file names an image of ours");

@@ -6,18 +6,13 @@ use super::support::{read, repository};
 
 fn workflows() -> Vec<(String, Value)> {
     let folder = std::fs::read_dir(repository(".github/workflows")).unwrap();
-    let all: Vec<_> = folder
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            let text = std::fs::read_to_string(path).unwrap();
-            let parsed = serde_saphyr::from_str(&text);
-            (
-                name.clone(),
-                parsed.unwrap_or_else(|error| panic!("{name}: {error}")),
-            )
-        })
-        .collect();
+    let read = |path: std::path::PathBuf| {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).unwrap();
+        let parsed = serde_saphyr::from_str(&text).expect(&name);
+        (name, parsed)
+    };
+    let all: Vec<_> = folder.map(|entry| read(entry.unwrap().path())).collect();
     assert!(all.len() >= 2, "{all:?}");
     all
 }
@@ -55,11 +50,8 @@ fn every_action_is_pinned_by_a_commit() {
 #[test]
 fn a_workflow_may_only_read_unless_a_job_says_otherwise() {
     for (name, workflow) in workflows() {
-        assert_eq!(
-            workflow["permissions"],
-            serde_json::json!({ "contents": "read" }),
-            "{name}"
-        );
+        let only_read = serde_json::json!({ "contents": "read" });
+        assert_eq!(workflow["permissions"], only_read, "{name}");
     }
 }
 
@@ -74,10 +66,8 @@ fn every_command_of_a_workflow_exists() {
             let words: Vec<_> = run.as_str().unwrap().split_whitespace().collect();
             for (index, word) in words.iter().enumerate() {
                 let word = word.trim_start_matches("./");
-                if ["deploy/", "tests/", ".ci/"]
-                    .iter()
-                    .any(|start| word.starts_with(start))
-                {
+                let folders = ["deploy/", "tests/", ".ci/"];
+                if folders.iter().any(|folder| word.starts_with(folder)) {
                     assert!(repository(word).exists(), "{name}: {word}");
                     seen += 1;
                 }

@@ -9,10 +9,8 @@ use proptest::test_runner::TestCaseError;
 use std::cell::{Cell, RefCell};
 
 fn agrees(kind: Kind) {
-    let wanted: u64 = match std::env::var("SLUICEGATE_STEPS") {
-        Ok(steps) => steps.parse().expect("SLUICEGATE_STEPS is a number"),
-        Err(_) => 5_000,
-    };
+    let wanted = std::env::var("SLUICEGATE_STEPS").unwrap_or_else(|_| "5000".to_owned());
+    let wanted: u64 = wanted.parse().expect("SLUICEGATE_STEPS is a number");
     let lua = RefCell::new(Lua::start());
     let calls = Cell::new(0u64);
     while calls.get() < wanted {

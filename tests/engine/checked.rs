@@ -2,9 +2,9 @@
 //! admitted and shares nothing with the engine or its model.
 
 use super::lua::Lua;
-use super::made::{SECOND, START_US, is_refuted, more_cases};
+use super::made::{SECOND, START_US, is_refuted, more_cases, numbered};
 use super::mutations::with_bug;
-use super::promises::{Store, precise, spec};
+use super::promises::{PRECISE, Store, spec};
 use proptest::prelude::*;
 use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory, script};
 use sluicegate_history::{
@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn inputs() -> impl Strategy<Value = (Vec<BucketSpec>, Vec<Step>)> {
     let specs = prop_oneof![
         2 => spec(Algorithm::SlidingLog),
-        2 => spec(precise()),
+        2 => spec(PRECISE),
         1 => spec(Algorithm::FixedWindow)
     ];
     let specs = prop::collection::vec(specs, BUCKETS);
@@ -86,22 +86,13 @@ fn history(store: &Store, buckets: &[Bucket], steps: &[Step]) -> History {
             promised = Some(now + outcome.retry_after_us);
             Verdict::Denied(Some(outcome.retry_after_us))
         };
-        let asked = costs.iter().enumerate().filter(|(_, cost)| **cost > 0);
-        let checks = asked.map(|(limit, &cost)| check_of(limit, cost));
-        records.push(Record {
-            when: Span::exact(now),
-            checks: checks.collect(),
-            verdict,
-        });
+        let asked = costs.into_iter().enumerate().filter(|(_, cost)| *cost > 0);
+        records.push(record(now, asked, verdict));
     }
     now += 1;
     for (index, bucket) in buckets.iter().enumerate() {
         let left = store.decide(now, std::slice::from_ref(bucket), &[0], true);
-        records.push(Record {
-            when: Span::exact(now),
-            checks: vec![check_of(index, 0)],
-            verdict: Verdict::Left(left.remaining),
-        });
+        records.push(record(now, [(index, 0)], Verdict::Left(left.remaining)));
     }
     History {
         limits: buckets.iter().map(limit).collect(),
@@ -113,11 +104,16 @@ fn history(store: &Store, buckets: &[Bucket], steps: &[Step]) -> History {
     }
 }
 
-fn check_of(limit: usize, cost: u64) -> Check {
-    Check {
+fn record(now: u64, takes: impl IntoIterator<Item = (usize, u64)>, verdict: Verdict) -> Record {
+    let check = |(limit, cost)| Check {
         limit,
         subject: 0,
         cost,
+    };
+    Record {
+        when: Span::exact(now),
+        checks: takes.into_iter().map(check).collect(),
+        verdict,
     }
 }
 
@@ -126,11 +122,7 @@ fn first_wrong(store: &Store, cases: u32) -> Option<Vec<Violation>> {
     let (case, wrong) = (RefCell::new(0), RefCell::new(None));
     let _ = is_refuted(cases, &inputs(), |(specs, steps)| {
         *case.borrow_mut() += 1;
-        let bucket = |(index, spec): (usize, _)| Bucket {
-            key: format!("sg:{{checked-{}}}:{index}", case.borrow()),
-            spec,
-        };
-        let buckets: Vec<_> = specs.into_iter().enumerate().map(bucket).collect();
+        let buckets = numbered(format!("checked-{}", case.borrow()), specs);
         let found = check(&history(store, &buckets, &steps)).violations;
         if found.is_empty() {
             return Ok(());
@@ -172,13 +164,11 @@ const DENIALS_TAKE: [(&str, &str); 2] = [
 #[test]
 fn the_checker_finds_the_scripts_bugs_that_break_a_promise() {
     let lua = RefCell::new(Lua::start());
-    let denials_take =
-        DENIALS_TAKE
-            .iter()
-            .fold(script::DECIDE.to_owned(), |source, (right, wrong)| {
-                assert_eq!(source.matches(right).count(), 1, "`{right}`");
-                source.replace(right, wrong)
-            });
+    let mut denials_take = script::DECIDE.to_owned();
+    for (right, wrong) in DENIALS_TAKE {
+        assert_eq!(denials_take.matches(right).count(), 1, "`{right}`");
+        denials_take = denials_take.replace(right, wrong);
+    }
     let named = FOUND.map(|name| (name, with_bug(name)));
     for (name, source) in named.into_iter().chain([("a denial takes", denials_take)]) {
         lua.borrow_mut().use_script(&source);

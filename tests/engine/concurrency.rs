@@ -1,7 +1,7 @@
 //! Many concurrent callers on a real Redis, by its own clock: the sum of their admissions respects the limit.
 
 use super::lua::Lua;
-use super::made::{bucket, decision};
+use super::made::{bucket, decision, sliding};
 use sluicegate_engine::{Algorithm, Batch, script};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,11 +16,10 @@ const ADMISSIONS: usize = 300;
 fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
     let lua = Lua::start();
     let key = format!("sg:{{hot}}:{algorithm:?}");
+    let decisions = (0..6).map(|index| decision(&[(0, index % 3 + 1)], index == 5));
     let batch = Batch {
         buckets: vec![bucket(&key, algorithm, LIMIT, WINDOW_US)],
-        decisions: (0..6)
-            .map(|index| decision(&[(0, index % 3 + 1)], index == 5))
-            .collect(),
+        decisions: decisions.collect(),
     };
     let count = &AtomicUsize::new(0);
     let caller = |mut connection: redis::Connection| {
@@ -63,14 +62,7 @@ fn admitted(algorithm: Algorithm) -> Vec<(u64, u64)> {
 
 #[test]
 fn no_trailing_window_ever_holds_more_than_the_limit() {
-    let precision_us = 5_000;
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::SlidingWindow {
-            precision_us,
-            leased: false,
-        },
-    ] {
+    for algorithm in [Algorithm::SlidingLog, sliding(5_000, false)] {
         let admissions = admitted(algorithm);
         let (mut first, mut units) = (0, 0);
         for &(at, cost) in &admissions {

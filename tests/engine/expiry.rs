@@ -1,30 +1,20 @@
 //! Every key expires after its last unit, and not long after; then Redis is empty.
 
 use super::lua::Lua;
-use super::made::{SECOND, START_US, bucket, one};
+use super::made::{SECOND, START_US, bucket, one, sliding};
 use sluicegate_engine::{Algorithm, Bucket, Outcome};
 use std::time::{Duration, Instant};
 
 pub fn every_algorithm(window_us: u64) -> Vec<Bucket> {
-    let precision_us = window_us / 4;
     let algorithms = [
         Algorithm::SlidingLog,
-        Algorithm::SlidingWindow {
-            precision_us,
-            leased: false,
-        },
+        sliding(window_us / 4, false),
         Algorithm::FixedWindow,
         Algorithm::TokenBucket { burst: 150 },
     ];
+    let key = |algorithm| format!("sg:{{ends}}:{algorithm:?}");
     algorithms
-        .map(|algorithm| {
-            bucket(
-                &format!("sg:{{ends}}:{algorithm:?}"),
-                algorithm,
-                150,
-                window_us,
-            )
-        })
+        .map(|one| bucket(&key(one), one, 150, window_us))
         .to_vec()
 }
 
@@ -86,12 +76,10 @@ pub fn a_slower_rate_extends_a_key(lua: &mut Lua) -> Result<(), String> {
         held(outlives, "the key ends before its last unit")?;
     }
     // The state itself is as the fast rate left it, and is extended no further.
-    let before: Vec<u8> = lua.ask(&["GET", &slow.key]);
+    let state = |lua: &mut Lua| lua.ask::<Vec<u8>>(&["GET", &slow.key]);
+    let before = state(lua);
     ask(lua, Some(START_US + SECOND / 2), &slow, 100, false);
-    held(
-        before == lua.ask::<Vec<u8>>(&["GET", &slow.key]),
-        "a second look has written",
-    )?;
+    held(before == state(lua), "a second look has written")?;
     let half = ask(lua, Some(START_US + SECOND / 2), &fast, 0, true);
     held(half.remaining == 50, "the fast rate's count has changed")?;
     lua.reset(&fast.key);
@@ -119,12 +107,8 @@ fn no_key_is_left_behind() {
         }
     }
     let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let size: u64 = lua.ask(&["DBSIZE"]);
-        if size == 0 {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{size} keys are still there");
+    while lua.ask::<u64>(&["DBSIZE"]) > 0 {
+        assert!(Instant::now() < deadline, "keys are still there");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

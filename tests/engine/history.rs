@@ -5,6 +5,7 @@ use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
 
 pub use super::events::{Ask, Clock, History, Step};
 use super::events::{WINDOWS_US, ZONES};
+use super::made::{self, sliding};
 
 /// Which algorithms a history mixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +40,7 @@ fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
             (1u64..1_000),
             Just(WINDOWS_US.start)
         ]
-        .prop_map(move |precision_us| Algorithm::SlidingWindow {
-            precision_us,
-            leased: kind == Kind::LeasedWindow,
-        })
+        .prop_map(move |precision_us| sliding(precision_us, kind == Kind::LeasedWindow))
         .boxed(),
         Kind::FixedWindow => Just(Algorithm::FixedWindow).boxed(),
         Kind::TokenBucket => burst()
@@ -50,24 +48,14 @@ fn spec(kind: Kind) -> BoxedStrategy<BucketSpec> {
             .boxed(),
         Kind::CalendarWindow => return calendar_spec().boxed(),
         Kind::Mixed => {
-            return prop_oneof![
-                spec(Kind::CalendarWindow),
-                spec(Kind::SlidingLog),
-                spec(Kind::SlidingWindow),
-                spec(Kind::LeasedWindow),
-                spec(Kind::FixedWindow),
-                spec(Kind::TokenBucket)
-            ]
-            .boxed();
+            // All but itself, which is the last.
+            let kinds = prop::sample::select(&Kind::ALL[..6]);
+            return kinds.prop_flat_map(spec).boxed();
         }
     };
     let window = prop_oneof![WINDOWS_US, (20u64..40).prop_map(|s| s * 1_000_000)];
     (algorithm, limit(), window)
-        .prop_map(|(algorithm, quota, window_us)| BucketSpec {
-            algorithm,
-            quota,
-            window_us,
-        })
+        .prop_map(|(algorithm, quota, window_us)| made::spec(algorithm, quota, window_us))
         .boxed()
 }
 
@@ -75,11 +63,8 @@ fn calendar_spec() -> impl Strategy<Value = BucketSpec> {
     let unit = prop::sample::select(&CalendarUnit::ALL[..]);
     (limit(), unit, prop::sample::select(&ZONES[..])).prop_map(|(quota, unit, zone)| {
         let calendar = Calendar::new(unit, zone).expect("a zone");
-        BucketSpec {
-            algorithm: Algorithm::CalendarWindow(calendar),
-            quota,
-            window_us: calendar.longest_us(),
-        }
+        let algorithm = Algorithm::CalendarWindow(calendar);
+        made::spec(algorithm, quota, calendar.longest_us())
     })
 }
 

@@ -2,32 +2,29 @@
 
 use super::history::{Ask, Clock, History, Step};
 use super::lua::Lua;
+use super::made::spec;
 use super::replay::replay;
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::Algorithm;
 
-fn agrees(world: &[(Algorithm, u64)], steps: Vec<Step>) {
-    let spec = |&(algorithm, quota): &(Algorithm, u64)| BucketSpec {
-        algorithm,
-        quota,
-        window_us: 20_000_000,
-    };
-    let world: Vec<BucketSpec> = world.iter().map(spec).collect();
+fn history(algorithm: Algorithm, quota: u64, block: usize, steps: Vec<Step>) -> History {
+    History {
+        world: vec![spec(algorithm, quota, 20_000_000)],
+        block,
+        steps,
+    }
+}
+
+fn agrees(algorithm: Algorithm, quota: u64, steps: Vec<Step>) {
     let mut lua = Lua::start();
     for block in [2, 3, 18] {
-        let history = History {
-            world: world.clone(),
-            block,
-            steps: steps.clone(),
-        };
+        let history = history(algorithm, quota, block, steps.clone());
         replay(&mut lua, &history).expect("model, Rust and Lua agree");
     }
 }
 
-fn ask(bucket: usize, cost: u64) -> Step {
-    Step::Ask(vec![Ask {
-        takes: vec![(bucket, cost)],
-        peek: false,
-    }])
+fn ask(cost: u64) -> Step {
+    let takes = vec![(0, cost)];
+    Step::Ask(vec![Ask { takes, peek: false }])
 }
 
 /// A log that is repaired after a clock step is read again before it is saved: its stamps must not be derived from its
@@ -35,30 +32,30 @@ fn ask(bucket: usize, cost: u64) -> Step {
 #[test]
 fn a_denial_after_a_step_back_still_knows_its_retry_after() {
     let steps = vec![
-        ask(0, 2),
+        ask(2),
         Step::Clock(Clock::ForwardUs(500_000)),
-        ask(0, 1),
+        ask(1),
         Step::Clock(Clock::BackUs(300_000)),
-        ask(0, 1),
-        ask(0, 3),
+        ask(1),
+        ask(3),
         Step::Clock(Clock::Promised),
-        ask(0, 3),
+        ask(3),
     ];
-    agrees(&[(Algorithm::SlidingLog, 3)], steps);
+    agrees(Algorithm::SlidingLog, 3, steps);
 }
 
 /// A give-back that returns nothing writes nothing, so that nothing drains twice when the clock steps back.
 #[test]
 fn an_empty_give_back_leaves_a_token_bucket_as_it_was() {
     let steps = vec![
-        ask(0, 4),
+        ask(4),
         Step::Clock(Clock::ForwardUs(2_400_000)),
         Step::GiveBack { ago: 0, cost: 0 },
         Step::Clock(Clock::BackUs(200_000)),
-        ask(0, 0),
-        ask(0, 3),
+        ask(0),
+        ask(3),
     ];
-    agrees(&[(Algorithm::TokenBucket { burst: 5 }, 9)], steps);
+    agrees(Algorithm::TokenBucket { burst: 5 }, 9, steps);
 }
 
 /// What a larger quota let in is cut to a full bucket as of when it was stored: the bucket does not look full until all of
@@ -66,7 +63,7 @@ fn an_empty_give_back_leaves_a_token_bucket_as_it_was() {
 #[test]
 fn a_lowered_token_bucket_keeps_its_promise() {
     let steps = vec![
-        ask(0, 1_000),
+        ask(1_000),
         Step::Relimit {
             bucket: 0,
             limit: 10,
@@ -76,26 +73,26 @@ fn a_lowered_token_bucket_keeps_its_promise() {
             burst: 10,
         },
         Step::Clock(Clock::ForwardUs(1_000_000)),
-        ask(0, 1),
+        ask(1),
         Step::Clock(Clock::Promised),
-        ask(0, 1),
+        ask(1),
     ];
-    agrees(&[(Algorithm::TokenBucket { burst: 1_000 }, 1_000)], steps);
+    agrees(Algorithm::TokenBucket { burst: 1_000 }, 1_000, steps);
 }
 
 /// A window whose units were all returned counts as empty when the clock steps back over its boundary.
 #[test]
 fn a_returned_window_does_not_lock_the_one_before() {
     let steps = vec![
-        ask(0, 1),
+        ask(1),
         Step::GiveBack { ago: 0, cost: 1 },
         Step::Clock(Clock::BackWindows {
             bucket: 0,
             percent: 100,
         }),
-        ask(0, 1),
+        ask(1),
     ];
-    agrees(&[(Algorithm::FixedWindow, 1)], steps);
+    agrees(Algorithm::FixedWindow, 1, steps);
 }
 
 /// A give-back leaves copies of all records next to the head; a take in the same microsecond then changes the newest
@@ -103,30 +100,21 @@ fn a_returned_window_does_not_lock_the_one_before() {
 pub fn a_copy_of_the_newest_record() -> History {
     let second = |seconds: u64| Step::Clock(Clock::ForwardUs(seconds * 1_000_000));
     let steps = vec![
-        ask(0, 1),
+        ask(1),
         second(1),
-        ask(0, 2),
+        ask(2),
         second(1),
-        ask(0, 1),
+        ask(1),
         Step::GiveBack { ago: 1, cost: 1 },
-        ask(0, 3),
+        ask(3),
         second(1),
-        ask(0, 1),
+        ask(1),
         second(18),
-        ask(0, 0),
+        ask(0),
         second(1),
-        ask(0, 9),
+        ask(9),
     ];
-    let world = vec![BucketSpec {
-        algorithm: Algorithm::SlidingLog,
-        quota: 9,
-        window_us: 20_000_000,
-    }];
-    History {
-        world,
-        block: 18,
-        steps,
-    }
+    history(Algorithm::SlidingLog, 9, 18, steps)
 }
 
 #[test]

@@ -36,10 +36,7 @@ impl Run<'_> {
     pub fn check_idle(&mut self, denied: usize, cost: u64) {
         let others = (0..SIDECARS).filter(|other| *other != denied);
         let (idle, bound) = (self.held(others.clone()), self.bound());
-        assert!(
-            idle <= bound,
-            "{idle} units are idle elsewhere, over {bound}"
-        );
+        assert!(idle <= bound, "{idle} are idle elsewhere, over {bound}");
         self.seen.most_idle = self.seen.most_idle.max(idle);
         let since = self.now.saturating_sub(TERMS.longest_us);
         let recent = &self.asked[self.first_asked(since)..];
@@ -49,10 +46,7 @@ impl Run<'_> {
         if asked.max(cost) <= twice_the_rate && self.world.steps.is_empty() {
             for other in others {
                 let lasts_us = self.sidecars[other].pool.lasts_us(self.clock(other));
-                assert_eq!(
-                    lasts_us, 0,
-                    "sidecar {other} still holds a lease at a denial"
-                );
+                assert_eq!(lasts_us, 0, "sidecar {other} holds a lease at a denial");
             }
         }
     }
@@ -86,11 +80,8 @@ impl Run<'_> {
                 assert!(sum <= spec.quota, "{sum} of {} until {at}", spec.quota);
             }
             for (window, sum) in sums {
-                assert!(
-                    sum <= spec.quota,
-                    "{sum} of {} in window {window}",
-                    spec.quota
-                );
+                let quota = spec.quota;
+                assert!(sum <= quota, "{sum} of {quota} in window {window}");
             }
         }
     }
@@ -111,11 +102,8 @@ impl Run<'_> {
     pub fn check_every_unit(&self) {
         for (index, one) in self.sidecars.iter().enumerate() {
             let held = one.pool.held() + one.tentative + self.lent(index);
-            assert_eq!(
-                one.granted,
-                one.spent + one.returned + held,
-                "sidecar {index}: {one:?}"
-            );
+            let accounted = one.spent + one.returned + held;
+            assert_eq!(one.granted, accounted, "sidecar {index}: {one:?}");
             assert_eq!(held, 0, "sidecar {index} holds units after the end");
         }
     }

@@ -9,7 +9,7 @@ use sluicegate_rules::{
     LeaseReport, Leases, Question, ResolvedCheck, Rules, Taken, WhenUnavailable, parse,
 };
 
-use super::lease_world::{Event, MS, Run, SECOND};
+use super::lease_world::{MS, Run, SECOND};
 
 /// Filters of each sidecar.
 pub const FILTERS: usize = 2;
@@ -107,12 +107,9 @@ impl Run<'_> {
                 .waiting
                 .insert(number, (asked, taken));
             let (in_us, admitted) = (self.random(TIMEOUT_US + 100 * MS), self.random(4) > 0);
-            let event = Event::Settle {
-                filter,
-                number,
-                admitted,
-            };
-            self.after(sidecar, in_us, event);
+            self.later(in_us, move |run| {
+                run.settle(sidecar, filter, number, admitted);
+            });
         }
         if renews {
             self.callout(sidecar, filter, None);
@@ -132,13 +129,9 @@ impl Run<'_> {
         let report = one.leases.report(now_us, cost.is_none());
         one.callouts.insert(number, (now_us, report));
         let in_us = self.random(5 * MS);
-        let arrive = Event::Arrive {
-            filter,
-            number,
-            cost: cost.unwrap_or(0),
-        };
-        self.after(sidecar, in_us, arrive);
-        self.after(sidecar, TIMEOUT_US, Event::Timeout { filter, number });
+        let cost = cost.unwrap_or(0);
+        self.later(in_us, move |run| run.arrive(sidecar, filter, number, cost));
+        self.later(TIMEOUT_US, move |run| run.timeout(sidecar, filter, number));
     }
 
     /// A filter's callout arrives at its sidecar.
@@ -182,16 +175,13 @@ impl Run<'_> {
             let pool = &mut self.sidecars[sidecar].pool;
             if pool.may_ask(now_us) && !pool.can_lend(now_us, wants[0], held) {
                 pool.asked();
-                self.after(sidecar, 2 * MS, Event::Plan);
+                self.unless_crashed(sidecar, 2 * MS, move |run| run.plan(sidecar));
             }
         }
-        let lend = Event::Lend {
-            filter,
-            number,
-            per_s: wants.first().copied(),
-            held,
-        };
-        self.after(sidecar, wait_us, lend);
+        let per_s = wants.first().copied();
+        self.unless_crashed(sidecar, wait_us, move |run| {
+            run.lend(sidecar, filter, number, per_s, held);
+        });
     }
 
     /// The sidecar lends, and answers.
@@ -206,24 +196,15 @@ impl Run<'_> {
         let now_us = self.clock(sidecar);
         let id = self.next_number();
         let one = &mut self.sidecars[sidecar];
-        let taken = one.pool.lend(now_us, per_s, held).map(|taken| {
-            let lasts_us = taken.ends_us - now_us;
-            (
-                taken.lease,
-                *taken.tag,
-                taken.ends_us,
-                taken.units,
-                lasts_us,
-            )
-        });
         let mut parts = Vec::new();
-        if let Some((lease, secret, ends_us, units, lasts_us)) = taken {
+        if let Some(taken) = one.pool.lend(now_us, per_s, held) {
+            let (units, lasts_us) = (taken.units, taken.ends_us - now_us);
             let lent = Lent {
                 filter,
                 known: true,
-                lease,
-                secret,
-                ends_us,
+                lease: taken.lease,
+                secret: *taken.tag,
+                ends_us: taken.ends_us,
                 units,
                 spent: 0,
                 told_us: now_us,
@@ -248,7 +229,9 @@ impl Run<'_> {
         }
         let in_us = self.random(5 * MS);
         self.answers.insert(number, parts);
-        self.after(sidecar, in_us, Event::Answer { filter, number });
+        self.unless_crashed(sidecar, in_us, move |run| {
+            run.answer(sidecar, filter, number)
+        });
     }
 
     /// The answer arrives.

@@ -1,11 +1,9 @@
 //! What happens in a world of sidecars with leases, event by event.
 
-use std::cmp::Reverse;
-
 use sluicegate_engine::lease::{Grant, Pool, reserve};
 use sluicegate_engine::{Batch, Decision, Outcome, Receipt, Return, Returns, Take, receipt_key};
 
-use super::lease_world::{Event, MS, Run, SECOND, SIDECARS, TERMS};
+use super::lease_world::{MS, Run, SECOND, SIDECARS, TERMS};
 
 impl Run<'_> {
     pub fn random(&mut self, below: u64) -> u64 {
@@ -18,12 +16,24 @@ impl Run<'_> {
         x % below
     }
 
-    pub fn after(&mut self, sidecar: usize, in_us: u64, event: Event) {
+    /// Plans what happens whoever crashes meanwhile.
+    pub fn later(&mut self, in_us: u64, event: impl FnOnce(&mut Run<'_>) + 'static) {
         self.number += 1;
-        let life = self.sidecars[sidecar].life;
-        let at = self.now + in_us;
-        self.queue
-            .push(Reverse((at, self.number, sidecar, life, event)));
+        let at = (self.now + in_us, self.number);
+        self.queue.insert(at, (None, Box::new(event)));
+    }
+
+    /// Plans what a sidecar does.
+    pub fn unless_crashed(
+        &mut self,
+        sidecar: usize,
+        in_us: u64,
+        event: impl FnOnce(&mut Run<'_>) + 'static,
+    ) {
+        self.number += 1;
+        let at = (self.now + in_us, self.number);
+        let whose = Some((sidecar, self.sidecars[sidecar].life));
+        self.queue.insert(at, (whose, Box::new(event)));
     }
 
     /// A sidecar's clock.
@@ -83,6 +93,15 @@ impl Run<'_> {
         }
     }
 
+    /// A request of the sidecar's own client, or of a filter. A mixed one waits for the store's answer about another check.
+    pub fn ask(&mut self, sidecar: usize, filter: Option<usize>, cost: u64, mixed: bool) {
+        self.note_asked(cost);
+        match filter {
+            Some(filter) => self.filter_request(sidecar, filter, cost, mixed),
+            None => self.request(sidecar, cost, mixed),
+        }
+    }
+
     pub fn request(&mut self, sidecar: usize, cost: u64, mixed: bool) {
         let now_us = self.clock(sidecar);
         let stay_us = if mixed { 20 * MS } else { 0 };
@@ -93,15 +112,18 @@ impl Run<'_> {
             Some((lease, ends_us, secret)) if mixed => {
                 one.tentative += cost;
                 let (in_us, admitted) = (self.random(60 * MS), self.random(4) > 0);
-                let units = cost;
-                let event = Event::Resolve {
-                    lease,
-                    ends_us,
-                    units,
-                    secret,
-                    admitted,
-                };
-                self.after(sidecar, in_us, event);
+                self.unless_crashed(sidecar, in_us, move |run| {
+                    let now_us = run.clock(sidecar);
+                    let one = &mut run.sidecars[sidecar];
+                    one.tentative -= cost;
+                    if admitted && now_us < ends_us {
+                        one.spent += cost;
+                        run.seen.leased += cost;
+                        run.admit(cost);
+                    } else {
+                        run.put_back(sidecar, lease, cost, secret);
+                    }
+                });
             }
             Some(_) => {
                 one.spent += cost;
@@ -129,7 +151,7 @@ impl Run<'_> {
         if pool.held() > 0 && outcome.remaining + pool.held() >= cost {
             pool.end_all();
             pool.refused(now_us);
-            self.after(sidecar, 0, Event::Collect);
+            self.unless_crashed(sidecar, 0, move |run| run.collect(sidecar));
         }
     }
 
@@ -139,154 +161,93 @@ impl Run<'_> {
         if pool.wants_lease(now_us) {
             pool.asked();
             let in_us = self.random(20 * MS);
-            self.after(sidecar, in_us, Event::Plan);
+            self.unless_crashed(sidecar, in_us, move |run| run.plan(sidecar));
         }
     }
 
-    pub fn handle(&mut self, sidecar: usize, event: Event) {
-        let now_us = self.clock(sidecar);
-        let one = &mut self.sidecars[sidecar];
-        match event {
-            Event::Request {
-                filter,
-                cost,
-                mixed,
-            } => {
-                self.note_asked(cost);
-                match filter {
-                    Some(filter) => self.filter_request(sidecar, filter, cost, mixed),
-                    None => self.request(sidecar, cost, mixed),
-                }
-            }
-            Event::Tick => self.tell(sidecar),
-            Event::FilterCrash { filter } => self.filter_crash(sidecar, filter),
-            Event::Arrive {
-                filter,
-                number,
-                cost,
-            } => self.arrive(sidecar, filter, number, cost),
-            Event::Lend {
-                filter,
-                number,
-                per_s,
-                held,
-            } => self.lend(sidecar, filter, number, per_s, held),
-            Event::Answer { filter, number } => self.answer(sidecar, filter, number),
-            Event::Timeout { filter, number } => self.timeout(sidecar, filter, number),
-            Event::Settle {
-                filter,
-                number,
-                admitted,
-            } => self.settle(sidecar, filter, number, admitted),
-            Event::Resolve {
-                lease,
-                ends_us,
-                units,
-                secret,
-                admitted,
-            } => {
-                one.tentative -= units;
-                if admitted && now_us < ends_us {
-                    one.spent += units;
-                    self.seen.leased += units;
-                    self.admit(units);
-                } else {
-                    self.put_back(sidecar, lease, units, secret);
-                }
-            }
-            Event::Plan => {
-                // What a sidecar knows of the store's clock may be early.
-                let late_us = self.random(5 * MS);
-                let store_us = Some(self.store_us() - late_us);
-                let pool = &mut self.sidecars[sidecar].pool;
-                match pool.ask(&self.world.windows, now_us, store_us) {
-                    Ok(units) => {
-                        let in_us = self.random(15 * MS);
-                        self.after(
-                            sidecar,
-                            in_us,
-                            Event::Run {
-                                units,
-                                sent_us: now_us,
-                            },
-                        );
-                    }
-                    Err(_) => pool.refused(now_us),
-                }
-            }
-            Event::Run { units, sent_us } => {
-                self.secrets += 1;
-                let secret = self.secrets;
-                let outcome = self.decide(units, Some(secret));
-                if self.random(20) == 0 {
-                    // The answer is lost: its units are for nobody.
-                    self.sidecars[sidecar].pool.refused(now_us);
-                    return;
-                }
+    /// The keeper decides what to ask for.
+    pub fn plan(&mut self, sidecar: usize) {
+        let sent_us = self.clock(sidecar);
+        // What a sidecar knows of the store's clock may be early.
+        let late_us = self.random(5 * MS);
+        let store_us = Some(self.store_us() - late_us);
+        let pool = &mut self.sidecars[sidecar].pool;
+        match pool.ask(&self.world.windows, sent_us, store_us) {
+            Ok(units) => {
                 let in_us = self.random(15 * MS);
-                let outcome = (outcome.admitted, outcome.remaining, outcome.at_us);
-                self.after(
-                    sidecar,
-                    in_us,
-                    Event::Granted {
-                        units,
-                        sent_us,
-                        secret,
-                        outcome,
-                    },
-                );
+                self.unless_crashed(sidecar, in_us, move |run| run.call(sidecar, units, sent_us));
             }
-            Event::Granted {
-                units,
-                sent_us,
-                secret,
-                outcome: (admitted, remaining, at_us),
-            } => {
-                let length_us = TERMS.length_us(&self.world.windows, at_us);
-                let ends_us = sent_us + length_us;
-                if !admitted {
-                    one.pool.refused(now_us);
-                    one.pool.note_remaining(remaining);
-                    return;
-                }
-                one.granted += units;
-                if now_us >= ends_us || remaining < reserve(&TERMS, &self.world.windows) {
-                    one.pool.refused(now_us);
-                    one.pool.note_remaining(remaining);
-                    one.returned += units;
-                    self.give_back(secret, units);
-                    return;
-                }
-                one.pool.granted(Grant {
-                    units,
-                    ends_us,
-                    remaining,
-                    tag: secret,
-                });
-                let (held, bound) = (self.held(0..SIDECARS), self.bound());
-                assert!(held <= bound, "{held} units are held, over {bound}");
-                self.seen.most_held = self.seen.most_held.max(held);
-                self.seen.most_of_bound = self.seen.most_of_bound.max(100 * held / bound.max(1));
-                let more_us = self.random(20 * MS);
-                self.after(sidecar, ends_us - now_us + more_us, Event::Collect);
-            }
-            Event::Collect => {
-                self.tell(sidecar);
-                let one = &mut self.sidecars[sidecar];
-                for ended in one.pool.ended(now_us) {
-                    self.sidecars[sidecar].returned += ended.units;
-                    if ended.units > 0 {
-                        self.give_back(ended.tag, ended.units);
-                    }
-                }
-            }
-            Event::Crash => {
-                one.life += 1;
-                one.pool = Pool::new(TERMS);
-                one.parts.clear();
-                (one.granted, one.spent, one.returned, one.tentative) = (0, 0, 0, 0);
-            }
-            Event::Back { us } => self.store_ahead -= us,
+            Err(_) => pool.refused(sent_us),
         }
+    }
+
+    /// Its call runs in the store.
+    fn call(&mut self, sidecar: usize, units: u64, sent_us: u64) {
+        self.secrets += 1;
+        let secret = self.secrets;
+        let outcome = self.decide(units, Some(secret));
+        if self.random(20) == 0 {
+            // The answer is lost: its units are for nobody.
+            let now_us = self.clock(sidecar);
+            self.sidecars[sidecar].pool.refused(now_us);
+            return;
+        }
+        let in_us = self.random(15 * MS);
+        self.unless_crashed(sidecar, in_us, move |run| {
+            run.granted(sidecar, units, sent_us, secret, outcome);
+        });
+    }
+
+    /// Its answer arrives.
+    fn granted(&mut self, sidecar: usize, units: u64, sent_us: u64, secret: u128, told: Outcome) {
+        let (now_us, windows) = (self.clock(sidecar), &self.world.windows);
+        let (ends_us, remaining) = (
+            sent_us + TERMS.length_us(windows, told.at_us),
+            told.remaining,
+        );
+        let one = &mut self.sidecars[sidecar];
+        one.granted += if told.admitted { units } else { 0 };
+        let is_useful = now_us < ends_us && remaining >= reserve(&TERMS, windows);
+        if !(told.admitted && is_useful) {
+            one.pool.refused(now_us);
+            one.pool.note_remaining(remaining);
+            if told.admitted {
+                one.returned += units;
+                self.give_back(secret, units);
+            }
+            return;
+        }
+        one.pool.granted(Grant {
+            units,
+            ends_us,
+            remaining,
+            tag: secret,
+        });
+        let (held, bound) = (self.held(0..SIDECARS), self.bound());
+        assert!(held <= bound, "{held} units are held, over {bound}");
+        self.seen.most_held = self.seen.most_held.max(held);
+        self.seen.most_of_bound = self.seen.most_of_bound.max(100 * held / bound.max(1));
+        let in_us = ends_us - now_us + self.random(20 * MS);
+        self.unless_crashed(sidecar, in_us, move |run| run.collect(sidecar));
+    }
+
+    /// The keeper returns what has ended.
+    pub fn collect(&mut self, sidecar: usize) {
+        let now_us = self.clock(sidecar);
+        self.tell(sidecar);
+        for ended in self.sidecars[sidecar].pool.ended(now_us) {
+            self.sidecars[sidecar].returned += ended.units;
+            if ended.units > 0 {
+                self.give_back(ended.tag, ended.units);
+            }
+        }
+    }
+
+    pub fn crash(&mut self, sidecar: usize) {
+        let one = &mut self.sidecars[sidecar];
+        one.life += 1;
+        one.pool = Pool::new(TERMS);
+        one.parts.clear();
+        (one.granted, one.spent, one.returned, one.tentative) = (0, 0, 0, 0);
     }
 }

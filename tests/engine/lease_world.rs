@@ -2,14 +2,14 @@
 //! calls take time, are lost, and arrive late; they crash; the store's clock steps back, and no sidecar notices. Each has two
 //! filters, which spend parts of its leases (`lease_filters.rs`).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use sluicegate_engine::lease::{LeaseTerms, Pool};
 use sluicegate_engine::{Bucket, BucketSpec};
 use sluicegate_protocol::LeasePart;
 
 use super::lease_filters::{FILTERS, Filter, Lent};
+use super::made::numbered;
 use super::receipts::Stores;
 
 pub const MS: u64 = 1_000;
@@ -27,7 +27,7 @@ pub const TERMS: LeaseTerms = LeaseTerms {
 pub const MEMORY_US: f64 = 250_000.0;
 
 /// What the three sidecars are asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct World {
     pub windows: Vec<BucketSpec>,
     pub phases: Vec<Phase>,
@@ -49,86 +49,15 @@ pub struct Phase {
     pub cost: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Event {
-    /// A request, of the sidecar's own client or of a filter. A mixed one waits for the store's answer about another check.
-    Request {
-        filter: Option<usize>,
-        cost: u64,
-        mixed: bool,
-    },
-    /// That answer: the units of this lease are spent or put back.
-    Resolve {
-        lease: u64,
-        ends_us: u64,
-        units: u64,
-        secret: u128,
-        admitted: bool,
-    },
-    /// The keeper decides what to ask for.
-    Plan,
-    /// Its call runs in the store.
-    Run {
-        units: u64,
-        sent_us: u64,
-    },
-    /// Its answer arrives.
-    Granted {
-        units: u64,
-        sent_us: u64,
-        secret: u128,
-        outcome: (bool, u64, u64),
-    },
-    /// The keeper returns what has ended.
-    Collect,
-    Crash,
-    /// The filters' timers.
-    Tick,
-    /// A filter's VM is reloaded.
-    FilterCrash {
-        filter: usize,
-    },
-    /// A filter's callout reaches the sidecar, with a request of this cost, or none.
-    Arrive {
-        filter: usize,
-        number: u64,
-        cost: u64,
-    },
-    /// The sidecar lends to a filter that spends so many a second, and holds some.
-    Lend {
-        filter: usize,
-        number: u64,
-        per_s: Option<u64>,
-        held: u64,
-    },
-    Answer {
-        filter: usize,
-        number: u64,
-    },
-    Timeout {
-        filter: usize,
-        number: u64,
-    },
-    /// The rest of a filter's decision is answered.
-    Settle {
-        filter: usize,
-        number: u64,
-        admitted: bool,
-    },
-    Back {
-        us: u64,
-    },
-}
-
-/// When an event happens, its number among those of that time, whose it is, and in which of its lives.
-pub type Planned = (u64, u64, usize, u32, Event);
+/// What happens then. If it is a sidecar's own, with that sidecar and in which of its lives: it is dropped if that has ended.
+pub type Planned = (Option<(usize, u32)>, Box<dyn FnOnce(&mut Run<'_>)>);
 
 #[derive(Debug)]
 pub struct Sidecar {
     pub pool: Pool<u128>,
     /// Its clock is ahead of real time by this.
     pub zero_us: u64,
-    /// Counts its crashes: events of an earlier life are dropped.
+    /// Counts its crashes: its own events of an earlier life are dropped.
     pub life: u32,
     pub granted: u64,
     pub spent: u64,
@@ -174,7 +103,8 @@ pub struct Run<'a> {
     /// The store's clock is ahead of real time by this.
     pub store_ahead: u64,
     pub sidecars: Vec<Sidecar>,
-    pub queue: BinaryHeap<Reverse<Planned>>,
+    /// By time, and of one time in the order in which they were planned.
+    pub queue: BTreeMap<(u64, u64), Planned>,
     pub number: u64,
     pub secrets: u128,
     /// Parts on their way to filters, by callout.
@@ -188,10 +118,6 @@ pub struct Run<'a> {
 
 pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
     let subject = "hot".to_owned();
-    let bucket = |(index, spec): (usize, &BucketSpec)| Bucket {
-        key: format!("sg:{{{subject}}}:l:{index}"),
-        spec: *spec,
-    };
     let sidecar = |zero_us| Sidecar {
         pool: Pool::new(TERMS),
         zero_us,
@@ -205,13 +131,13 @@ pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
     };
     Run {
         stores,
-        buckets: world.windows.iter().enumerate().map(bucket).collect(),
+        buckets: numbered(&subject, world.windows.iter().copied()),
         subject,
         world,
         now: SECOND,
         store_ahead: START_US,
         sidecars: [7, 12_345_678, 3 * SECOND].map(sidecar).into(),
-        queue: BinaryHeap::new(),
+        queue: BTreeMap::new(),
         number: 0,
         secrets: 0,
         answers: BTreeMap::new(),
@@ -233,12 +159,8 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
                 for _ in 0..phase.at_once {
                     let mixed = run.random(5) == 0;
                     let filter = usize::try_from(run.random(3)).expect("a small number");
-                    let request = Event::Request {
-                        filter: (filter < FILTERS).then_some(filter),
-                        cost: phase.cost,
-                        mixed,
-                    };
-                    run.after(sidecar, at, request);
+                    let (filter, cost) = ((filter < FILTERS).then_some(filter), phase.cost);
+                    run.later(at, move |run| run.ask(sidecar, filter, cost, mixed));
                 }
                 at += step.max(1) / 2 + run.random(step.max(1));
             }
@@ -246,40 +168,27 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
         begins += phase.for_ms * MS;
     }
     for at in (0..begins).step_by(250 * MS as usize) {
-        (0..SIDECARS).for_each(|sidecar| run.after(sidecar, at, Event::Tick));
+        (0..SIDECARS).for_each(|sidecar| run.later(at, move |run| run.tell(sidecar)));
     }
-    for (sidecar, percent) in &world.crashes {
+    for &(sidecar, percent) in &world.crashes {
         // At another time one of its filters does.
         let filter = usize::from(percent % 2 == 0);
-        run.after(*sidecar, begins / 100 * percent, Event::Crash);
+        run.later(begins / 100 * percent, move |run| run.crash(sidecar));
         let at = begins / 100 * (100 - percent);
-        run.after(*sidecar, at, Event::FilterCrash { filter });
+        run.later(at, move |run| run.filter_crash(sidecar, filter));
     }
-    for (us, percent) in &world.steps {
-        run.after(0, begins / 100 * percent, Event::Back { us: *us });
+    for &(us, percent) in &world.steps {
+        run.later(begins / 100 * percent, move |run| run.store_ahead -= us);
     }
-    while let Some(Reverse((at, _, sidecar, life, event))) = run.queue.pop() {
+    while let Some(((at, _), (whose, event))) = run.queue.pop_first() {
         run.now = at;
-        // Requests, crashes, the clock and filters are not a sidecar's own.
-        let of_world = matches!(
-            event,
-            Event::Request { .. }
-                | Event::Crash
-                | Event::Tick
-                | Event::FilterCrash { .. }
-                | Event::Arrive { .. }
-                | Event::Timeout { .. }
-                | Event::Settle { .. }
-                | Event::Back { .. }
-        );
-        if of_world || life == run.sidecars[sidecar].life {
-            run.handle(sidecar, event);
+        if whose.is_none_or(|(sidecar, life)| run.sidecars[sidecar].life == life) {
+            event(&mut run);
         }
     }
     run.now += 2 * SECOND;
     for sidecar in 0..SIDECARS {
-        run.tell(sidecar);
-        run.handle(sidecar, Event::Collect);
+        run.collect(sidecar);
     }
     run.now += 4 * SECOND;
     for sidecar in 0..SIDECARS {

@@ -7,18 +7,11 @@ use sluicegate_engine::lease::{Grant, LeaseTerms, Pool, burst_with_leases};
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 use super::lease_world::{MS, Phase, SECOND, SIDECARS, START_US, Seen, TERMS, World, new_run, run};
-use super::made::for_all;
+use super::made::{self, for_all, spec};
 use super::receipts::Stores;
 
 fn sliding(quota: u64, window_us: u64, precision_us: u64) -> BucketSpec {
-    BucketSpec {
-        algorithm: Algorithm::SlidingWindow {
-            precision_us,
-            leased: true,
-        },
-        quota,
-        window_us,
-    }
+    spec(made::sliding(precision_us, true), quota, window_us)
 }
 
 /// What the windows of a world are.
@@ -31,37 +24,24 @@ enum Kind {
 
 fn windows(kind: Kind) -> impl Strategy<Value = Vec<BucketSpec>> {
     let quota = prop_oneof![100u64..300, 300u64..1_000];
-    let sliding_one = (
-        quota.clone(),
-        15 * SECOND..40 * SECOND,
-        900 * MS..7 * SECOND,
-    )
+    let (long, precision) = (15 * SECOND..40 * SECOND, 900 * MS..7 * SECOND);
+    let sliding_one = (quota.clone(), long, precision)
         .prop_map(|(quota, window_us, precision_us)| sliding(quota, window_us, precision_us));
     // The burst as the store enforces it: smaller by what drains in the longest time of a lease.
     let bucket_one = (200u64..2_000, 4 * SECOND..12 * SECOND, 0u64..300);
     let bucket_one = bucket_one.prop_map(|(quota, window_us, more)| {
+        let of = |burst| spec(Algorithm::TokenBucket { burst }, quota, window_us);
         let burst = quota + more;
-        let spec = BucketSpec {
-            algorithm: Algorithm::TokenBucket { burst },
-            quota,
-            window_us,
-        };
-        let burst = burst_with_leases(burst, TERMS.longest_us, &spec).expect("it is large");
-        BucketSpec {
-            algorithm: Algorithm::TokenBucket { burst },
-            ..spec
-        }
+        of(burst_with_leases(burst, TERMS.longest_us, &of(burst)).expect("it is large"))
     });
-    let fixed_one = (quota, 4 * SECOND..12 * SECOND).prop_map(|(quota, window_us)| BucketSpec {
-        algorithm: Algorithm::FixedWindow,
-        quota,
-        window_us,
-    });
-    match kind {
-        Kind::Sliding => prop::collection::vec(sliding_one, 1..3).boxed(),
-        Kind::Fixed => prop::collection::vec(fixed_one, 1..3).boxed(),
-        Kind::Bucket => prop::collection::vec(bucket_one, 1..3).boxed(),
-    }
+    let fixed_one = (quota, 4 * SECOND..12 * SECOND)
+        .prop_map(|(quota, window_us)| spec(Algorithm::FixedWindow, quota, window_us));
+    let one = match kind {
+        Kind::Sliding => sliding_one.boxed(),
+        Kind::Fixed => fixed_one.boxed(),
+        Kind::Bucket => bucket_one.boxed(),
+    };
+    prop::collection::vec(one, 1..3)
 }
 
 fn phases() -> impl Strategy<Value = Vec<Phase>> {
@@ -118,18 +98,15 @@ fn run_all(worlds: impl Strategy<Value = World>) {
 
 /// What the worlds have not shown yet.
 fn lacks(total: &Seen) -> Option<&'static str> {
+    let leased = total.leased + total.by_filters;
     let needs = [
-        (
-            total.leased + total.by_filters > total.by_store / 5,
-            "leases",
-        ),
+        (leased > total.by_store / 5, "leases"),
         (total.by_filters > total.leased / 2, "leases in filters"),
         (total.denials > 100, "denials"),
         (total.most_idle > 0, "units idle at a denial"),
     ];
-    needs
-        .into_iter()
-        .find_map(|(met, what)| (!met).then_some(what))
+    let unmet = needs.into_iter().find(|(met, _)| !met);
+    unmet.map(|(_, what)| what)
 }
 
 fn panic_text(why: &Box<dyn std::any::Any + Send>) -> String {
@@ -166,10 +143,7 @@ fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
     stores.start_again();
     let world = World {
         windows: vec![sliding(40, moment.window_us, moment.precision_us)],
-        phases: Vec::new(),
-        crashes: Vec::new(),
-        steps: Vec::new(),
-        seed: 0,
+        ..World::default()
     };
     let mut run = new_run(stores, &world);
     let p = moment.precision_us;
@@ -190,18 +164,15 @@ fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
         tag: (),
     });
     let (begin, end) = (run.now, run.now + length_us);
-    let step = moment
-        .step
-        .map(|(us, part)| (begin + length_us / 1_000 * part, us));
+    let step_at = |(us, part)| (begin + length_us / 1_000 * part, us);
+    let step = moment.step.map(step_at);
     let until = begin + 3 * moment.window_us;
     // Late by up to two steps, in case the pool lets units be spent then.
     let spends = [end.saturating_sub(1), end + 1, end + p / 2, end + 2 * p];
-    let mut times: Vec<u64> = (0..)
-        .map(|n| begin + n * p / 16)
-        .take_while(|at| *at < until)
-        .chain(spends.into_iter().filter(|at| *at >= begin))
-        .chain(step.iter().map(|(at, _)| *at))
-        .collect();
+    let steady = (0..).map(|n| begin + n * p / 16);
+    let mut times: Vec<u64> = steady.take_while(|at| *at < until).collect();
+    times.extend(spends.into_iter().filter(|at| *at >= begin));
+    times.extend(step.map(|(at, _)| at));
     times.sort_unstable();
     let mut stepped = false;
     for at in times {

@@ -59,8 +59,8 @@ impl Lua {
         let source = self.source.replace(BLOCK_LINE, &line);
         let mut load = redis::cmd("SCRIPT");
         let sha = load.arg("LOAD").arg(source).query(&mut self.connection);
-        self.loaded
-            .insert(records, sha.expect("a script that compiles"));
+        let sha = sha.expect("a script that compiles");
+        self.loaded.insert(records, sha);
     }
 
     fn call<'a>(
@@ -71,10 +71,8 @@ impl Lua {
     ) -> RedisResult<Vec<u8>> {
         let keys: Vec<&str> = keys.collect();
         let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.loaded[&self.block])
-            .arg(keys.len())
-            .arg(keys)
-            .arg(arguments);
+        call.arg(&self.loaded[&self.block]).arg(keys.len());
+        call.arg(keys).arg(arguments);
         if let Some(now_us) = now_us {
             call.arg(script::clock(now_us));
         }
@@ -136,35 +134,27 @@ impl Lua {
         cost: u64,
         at_us: u64,
     ) -> Result<u64, String> {
-        let returns = [GiveBack {
-            bucket,
-            cost,
-            at_us,
-        }];
-        let arguments = script::give_back_arguments(&returns, by_then(now_us));
-        let reply = self.call(script::give_back_keys(&returns), arguments, now_us);
-        let reply = script::returned(&returns, &reply.map_err(text)?).map_err(text)?;
+        let reply = self.give_back(now_us, by_then(now_us), bucket, cost, at_us)?;
         done(reply)?[0].map_err(text)
     }
 
     /// What the script says of a give-back with a not-after time.
-    pub fn give_back_by(
+    pub fn give_back(
         &mut self,
-        now_us: u64,
-        not_after_us: u64,
+        now_us: Option<u64>,
+        not_after_us: Option<u64>,
         bucket: &Bucket,
         cost: u64,
         at_us: u64,
-    ) -> Reply<u64> {
+    ) -> Result<Reply<u64>, String> {
         let returns = [GiveBack {
             bucket,
             cost,
             at_us,
         }];
-        let arguments = script::give_back_arguments(&returns, Some(not_after_us));
-        let keys = script::give_back_keys(&returns);
-        let reply = self.call(keys, arguments, Some(now_us)).expect("an answer");
-        script::returned(&returns, &reply).expect("a reply")
+        let arguments = script::give_back_arguments(&returns, not_after_us);
+        let reply = self.call(script::give_back_keys(&returns), arguments, now_us);
+        script::returned(&returns, &reply.map_err(text)?).map_err(text)
     }
 
     /// Units recorded.
@@ -197,16 +187,14 @@ impl Lua {
         let reply = self.call(script::return_keys(returns), arguments, now_us);
         let reply = script::returned_units(returns, &reply.expect("a reply"));
         let each = done(reply.expect("units")).expect("in time");
-        each.into_iter()
-            .map(|units| units.expect("sound state"))
-            .collect()
+        let each: Result<_, _> = each.into_iter().collect();
+        each.expect("sound state")
     }
 
     /// Another command, in words.
     pub fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
-        let answer = redis::cmd(words[0])
-            .arg(&words[1..])
-            .query(&mut self.connection);
+        let mut command = redis::cmd(words[0]);
+        let answer = command.arg(&words[1..]).query(&mut self.connection);
         answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 

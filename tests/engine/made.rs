@@ -3,21 +3,41 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Take};
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 
 pub const SECOND: u64 = 1_000_000;
 /// Any time long after the epoch, on the edge of every window of whole seconds up to ten.
 pub const START_US: u64 = 1_790_000_000_000_000;
 
+pub const fn spec(algorithm: Algorithm, quota: u64, window_us: u64) -> BucketSpec {
+    BucketSpec {
+        algorithm,
+        quota,
+        window_us,
+    }
+}
+
+pub const fn sliding(precision_us: u64, leased: bool) -> Algorithm {
+    Algorithm::SlidingWindow {
+        precision_us,
+        leased,
+    }
+}
+
 pub fn bucket(key: &str, algorithm: Algorithm, quota: u64, window_us: u64) -> Bucket {
     Bucket {
         key: key.to_owned(),
-        spec: BucketSpec {
-            algorithm,
-            quota,
-            window_us,
-        },
+        spec: spec(algorithm, quota, window_us),
     }
+}
+
+/// Buckets with these specifications on one slot, by their number.
+pub fn numbered(slot: impl Display, specs: impl IntoIterator<Item = BucketSpec>) -> Vec<Bucket> {
+    let bucket = |(index, spec): (usize, _)| Bucket {
+        key: format!("sg:{{{slot}}}:{index}"),
+        spec,
+    };
+    specs.into_iter().enumerate().map(bucket).collect()
 }
 
 /// Takes by bucket and cost.
@@ -46,10 +66,8 @@ pub fn one(bucket: &Bucket, cost: u64, peek: bool) -> Batch {
 
 /// So many times more generated cases than `make test` has: `SLUICEGATE_CASES`, which `make test-full` sets.
 pub fn more_cases() -> u32 {
-    let more = std::env::var("SLUICEGATE_CASES");
-    more.map_or(1, |more| {
-        more.parse().expect("SLUICEGATE_CASES is a number")
-    })
+    let more = std::env::var("SLUICEGATE_CASES").unwrap_or_else(|_| "1".to_owned());
+    more.parse().expect("SLUICEGATE_CASES is a number")
 }
 
 /// Checks that many generated inputs, or more; panics with a small one that fails, for which so many steps look.
@@ -59,15 +77,8 @@ pub fn for_all<T: Debug>(
     inputs: &impl Strategy<Value = T>,
     check: impl Fn(T) -> Result<(), TestCaseError>,
 ) {
-    let config = Config {
-        cases: cases * more_cases(),
-        failure_persistence: None,
-        max_shrink_iters,
-        ..Config::default()
-    };
-    if let Err(failure) = TestRunner::new(config).run(inputs, check) {
-        panic!("{failure}");
-    }
+    let outcome = runner(cases * more_cases(), max_shrink_iters).run(inputs, check);
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Whether some generated input fails.
@@ -76,11 +87,14 @@ pub fn is_refuted<T: Debug>(
     inputs: &impl Strategy<Value = T>,
     check: impl Fn(T) -> Result<(), TestCaseError>,
 ) -> bool {
-    let config = Config {
+    runner(cases, 0).run(inputs, check).is_err()
+}
+
+fn runner(cases: u32, max_shrink_iters: u32) -> TestRunner {
+    TestRunner::new(Config {
         cases,
         failure_persistence: None,
-        max_shrink_iters: 0,
+        max_shrink_iters,
         ..Config::default()
-    };
-    TestRunner::new(config).run(inputs, check).is_err()
+    })
 }

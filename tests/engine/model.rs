@@ -42,15 +42,12 @@ impl Model {
 
     fn decide_one(&mut self, now: u64, batch: &Batch, decision: &Decision) -> Outcome {
         let mut held = self.buckets.clone();
-        let takes: Vec<(&Bucket, u64)> = decision
-            .takes
-            .iter()
-            .map(|take| (&batch.buckets[take.bucket], take.cost))
-            .collect();
+        let takes = decision.takes.iter();
+        let takes = takes.map(|take| (&batch.buckets[take.bucket], take.cost));
+        let takes: Vec<(&Bucket, u64)> = takes.collect();
         for (bucket, _) in &takes {
-            held.entry(bucket.key.clone())
-                .or_default()
-                .heal(&bucket.spec, now);
+            let held = held.entry(bucket.key.clone()).or_default();
+            held.heal(&bucket.spec, now);
         }
         self.buckets = held.clone();
         let wait =
@@ -65,25 +62,15 @@ impl Model {
                 }
             }
         }
-        let stands: Vec<(u64, u64)> = takes
-            .iter()
-            .map(|(bucket, _)| {
-                let held = &self.buckets[&bucket.key];
-                (
-                    held.remaining(&bucket.spec, now),
-                    held.reset(&bucket.spec, now),
-                )
-            })
-            .collect();
+        let stands = takes.iter().map(|(bucket, _)| {
+            let (held, spec) = (&self.buckets[&bucket.key], &bucket.spec);
+            (held.remaining(spec, now), held.reset(spec, now))
+        });
+        let stands: Vec<(u64, u64)> = stands.collect();
         let decided_by = if longest > 0 {
             let last = (0..waits.len()).filter(|index| waits[*index] == longest);
-            last.min_by_key(|index| {
-                (
-                    stands[*index].0,
-                    takes[*index].0.spec.most_at_once(),
-                    *index,
-                )
-            })
+            let most = |index: usize| takes[index].0.spec.most_at_once();
+            last.min_by_key(|index| (stands[*index].0, most(*index), *index))
         } else {
             let key = |&(remaining, reset): &(u64, u64)| (remaining, u64::MAX - reset);
             let tightest = stands.iter().map(key).min();
@@ -112,9 +99,8 @@ impl Model {
         if let Algorithm::TokenBucket { .. } = bucket.spec.algorithm {
             return held.write_back_tokens(&bucket.spec, now, records);
         }
-        records
-            .iter()
-            .map(|record| held.write_back(&bucket.spec, now, record))
+        let each = records.iter();
+        each.map(|record| held.write_back(&bucket.spec, now, record))
             .sum()
     }
 
@@ -185,8 +171,7 @@ impl Held {
                 let following = window(spec, window(spec, now).end);
                 let far = |a: &Admission| a.stamp >= following.end;
                 if self.admissions.iter().any(far) {
-                    let units = self.admissions.iter().map(|a| a.units).sum::<u64>();
-                    let units = units.max(spec.quota);
+                    let units = self.units(|_| true).max(spec.quota);
                     self.admissions = vec![Admission { stamp: now, units }];
                     self.born = now + 1;
                 }
@@ -214,21 +199,16 @@ impl Held {
             return 0;
         }
         let following = window(spec, window(spec, now).end);
-        let follows = |a: &&Admission| following.contains(&a.stamp);
-        self.admissions
-            .iter()
-            .filter(follows)
-            .map(|a| a.units)
-            .sum()
+        self.units(|a| following.contains(&a.stamp))
     }
 
     fn used(&self, spec: &BucketSpec, now: u64) -> u64 {
-        let counting = |a: &&Admission| counts(spec, a.stamp, now);
-        self.admissions
-            .iter()
-            .filter(counting)
-            .map(|a| a.units)
-            .sum()
+        self.units(|a| counts(spec, a.stamp, now))
+    }
+
+    fn units(&self, of: impl Fn(&Admission) -> bool) -> u64 {
+        let these = self.admissions.iter().filter(|a| of(a));
+        these.map(|a| a.units).sum()
     }
 
     /// As it was stored. Counted by another rate it is rounded up to what that can count, and a full bucket at most.
@@ -314,11 +294,8 @@ impl Held {
             if backlog == 0 {
                 self.born = now;
             }
-            self.set(
-                spec,
-                backlog + u128::from(cost) * u128::from(spec.window_us),
-                now,
-            );
+            let taken = u128::from(cost) * u128::from(spec.window_us);
+            self.set(spec, backlog + taken, now);
             return;
         }
         self.forget(spec, now);
@@ -380,9 +357,8 @@ impl Held {
             } else {
                 (at < self.born && self.born <= now).then_some(at..self.born)
             };
-            let idle_us = idle
-                .as_ref()
-                .map_or(0, |idle| idle.end.saturating_sub(idle.start));
+            let length = |idle: &Range<u64>| idle.end.saturating_sub(idle.start);
+            let idle_us = idle.as_ref().map_or(0, length);
             let gain = fine.saturating_sub(u128::from(idle_us) * limit);
             let gain = gain.min(most.saturating_sub(held));
             if gain > 0 {

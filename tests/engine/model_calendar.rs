@@ -19,11 +19,8 @@ thread_local! {
 
 pub fn calendar_window(calendar: Calendar, time: u64) -> Range<u64> {
     let known = FOUND.with_borrow(|found| {
-        let windows = found.get(&calendar)?.iter();
-        windows
-            .clone()
-            .find(|window| window.contains(&time))
-            .cloned()
+        let mut windows = found.get(&calendar)?.iter();
+        windows.find(|window| window.contains(&time)).cloned()
     });
     known.unwrap_or_else(|| {
         let zone = TimeZone::get(calendar.time_zone()).expect("a zone");

@@ -2,9 +2,9 @@
 //! (1 and 2 are in checked.rs, 6 is in expiry.rs. These tests check the answers against the promise alone, without the model.)
 
 use super::lua::Lua;
-use super::made::{SECOND, START_US, batch, bucket, for_all};
+use super::made::{self, SECOND, START_US, decision, for_all, numbered, sliding};
 use proptest::prelude::*;
-use sluicegate_engine::{Algorithm, Bucket, BucketSpec, Memory, Outcome};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Memory, Outcome};
 use std::cell::{Cell, RefCell};
 
 /// Either store, asked the same way.
@@ -15,9 +15,11 @@ pub enum Store<'a> {
 
 impl Store<'_> {
     pub fn decide(&self, now: u64, buckets: &[Bucket], costs: &[u64], peek: bool) -> Outcome {
-        let mut batch = batch(buckets, 0, peek);
-        let takes = batch.decisions[0].takes.iter_mut().zip(costs);
-        takes.for_each(|(take, cost)| take.cost = *cost);
+        let takes: Vec<_> = costs.iter().copied().enumerate().collect();
+        let batch = Batch {
+            buckets: buckets.to_vec(),
+            decisions: vec![decision(&takes, peek)],
+        };
         match self {
             Store::Lua(lua) => lua.borrow_mut().decide(Some(now), &batch)[0],
             Store::Memory(memory) => memory.borrow_mut().decide(now, &batch)[0].unwrap(),
@@ -39,11 +41,7 @@ fn on_both<T: std::fmt::Debug>(
     let case = Cell::new(0);
     for_all(40, 1_024, &inputs, |(specs, input)| {
         case.set(case.get() + 1);
-        let bucket = |(index, spec): (usize, _)| Bucket {
-            key: format!("sg:{{{}}}:{index}", case.get()),
-            spec,
-        };
-        let buckets: Vec<Bucket> = specs.into_iter().enumerate().map(bucket).collect();
+        let buckets = numbered(case.get(), specs);
         check(&Store::Lua(&lua), &buckets, &input);
         let memory = Store::Memory(RefCell::new(Memory::new()));
         check(&memory, &buckets, &input);
@@ -52,32 +50,17 @@ fn on_both<T: std::fmt::Debug>(
 }
 
 pub fn spec(algorithm: Algorithm) -> impl Strategy<Value = BucketSpec> {
-    (1u64..40, 20u64..60).prop_map(move |(quota, seconds)| BucketSpec {
-        algorithm,
-        quota,
-        window_us: seconds * SECOND + 7,
-    })
+    (1u64..40, 20u64..60)
+        .prop_map(move |(quota, seconds)| made::spec(algorithm, quota, seconds * SECOND + 7))
 }
 
-pub fn precise() -> Algorithm {
-    Algorithm::SlidingWindow {
-        precision_us: 3 * SECOND,
-        leased: false,
-    }
-}
-
-fn leased() -> Algorithm {
-    Algorithm::SlidingWindow {
-        precision_us: 3 * SECOND,
-        leased: true,
-    }
-}
+pub const PRECISE: Algorithm = sliding(3 * SECOND, false);
 
 fn any_spec() -> impl Strategy<Value = BucketSpec> {
     prop_oneof![
         spec(Algorithm::SlidingLog),
-        spec(precise()),
-        spec(leased()),
+        spec(PRECISE),
+        spec(sliding(3 * SECOND, true)),
         spec(Algorithm::FixedWindow),
         spec(Algorithm::TokenBucket { burst: 9 }),
     ]
@@ -90,20 +73,20 @@ fn traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((pause, cost), 1..60)
 }
 
-/// Sends the traffic; returns every request with its time and whether it was admitted.
-fn send(store: &Store, buckets: &[Bucket], traffic: &[(u64, u64)]) -> (u64, Vec<(u64, u64, bool)>) {
+/// This cost for each bucket, cut to what the bucket allows.
+fn costs(buckets: &[Bucket], cost: u64) -> Vec<u64> {
+    let most = buckets.iter().map(|bucket| bucket.spec.most_at_once());
+    most.map(|most| cost.min(most)).collect()
+}
+
+/// Sends the traffic; returns when the last request was.
+fn send(store: &Store, buckets: &[Bucket], traffic: &[(u64, u64)]) -> u64 {
     let mut now = START_US;
-    let sent = traffic.iter().map(|&(pause, cost)| {
+    for &(pause, cost) in traffic {
         now += pause;
-        let costs: Vec<u64> = buckets
-            .iter()
-            .map(|bucket| cost.min(bucket.spec.most_at_once()))
-            .collect();
-        let outcome = store.decide(now, buckets, &costs, false);
-        (now, costs[0], outcome.admitted)
-    });
-    let sent = sent.collect();
-    (now, sent)
+        store.decide(now, buckets, &costs(buckets, cost), false);
+    }
+    now
 }
 
 #[test]
@@ -117,10 +100,7 @@ fn all_or_nothing() {
                 let each = buckets.iter();
                 each.map(|bucket| store.remaining(now, bucket)).collect()
             };
-            let costs: Vec<u64> = buckets
-                .iter()
-                .map(|bucket| cost.min(bucket.spec.most_at_once()))
-                .collect();
+            let costs = costs(buckets, cost);
             let before = left();
             let admitted = store.decide(now, buckets, &costs, false).admitted;
             let after = left();
@@ -133,12 +113,10 @@ fn all_or_nothing() {
 
 #[test]
 fn true_retry_after() {
-    let inputs = (
-        prop::collection::vec(any_spec(), 1..4),
-        (traffic(), 1u64..40),
-    );
+    let specs = prop::collection::vec(any_spec(), 1..4);
+    let inputs = (specs, (traffic(), 1u64..40));
     on_both(inputs, |store, buckets, (traffic, cost)| {
-        let (now, _) = send(store, buckets, traffic);
+        let now = send(store, buckets, traffic);
         promises_truly(store, now, buckets, *cost);
     });
 }
@@ -154,7 +132,7 @@ fn retry_after_is_true_after_quota_and_burst_have_changed() {
         (traffic(), 1u64..40, 1u64..40, 1u64..20),
     );
     on_both(inputs, |store, buckets, (traffic, cost, quota, burst)| {
-        let (now, _) = send(store, buckets, traffic);
+        let now = send(store, buckets, traffic);
         let mut changed = buckets.to_vec();
         for bucket in &mut changed {
             bucket.spec.quota = *quota;
@@ -168,10 +146,7 @@ fn retry_after_is_true_after_quota_and_burst_have_changed() {
 
 /// A decision is admitted, or will be when it says, and not a microsecond earlier.
 fn promises_truly(store: &Store, now: u64, buckets: &[Bucket], cost: u64) {
-    let costs: Vec<u64> = buckets
-        .iter()
-        .map(|bucket| cost.min(bucket.spec.most_at_once()))
-        .collect();
+    let costs = costs(buckets, cost);
     let outcome = store.decide(now, buckets, &costs, false);
     if outcome.admitted {
         assert_eq!(outcome.retry_after_us, 0);
@@ -187,22 +162,21 @@ fn promises_truly(store: &Store, now: u64, buckets: &[Bucket], cost: u64) {
 #[test]
 fn cached_denials_are_exact() {
     let meanwhile = prop::collection::vec((0u64..1_000, 1u64..40), 1..20);
-    let inputs = (
-        prop::collection::vec(any_spec(), 1..2),
-        (traffic(), 1u64..40, meanwhile),
-    );
+    let specs = prop::collection::vec(any_spec(), 1..2);
+    let inputs = (specs, (traffic(), 1u64..40, meanwhile));
     on_both(inputs, |store, buckets, (traffic, cost, meanwhile)| {
         let most = buckets[0].spec.most_at_once();
-        let (now, _) = send(store, buckets, traffic);
+        let now = send(store, buckets, traffic);
         let denied_cost = (*cost).min(most);
         let denied = store.decide(now, buckets, &[denied_cost], false);
         if denied.admitted {
             return;
         }
         // Until the certificate expires, other requests with smaller costs arrive, and are admitted or not.
-        let mut times: Vec<(u64, u64)> = meanwhile
+        let at = |part: &u64| now + (denied.retry_after_us - 1) * part / 1_000;
+        let mut times: Vec<_> = meanwhile
             .iter()
-            .map(|(part, cost)| (now + (denied.retry_after_us - 1) * part / 1_000, *cost))
+            .map(|(part, cost)| (at(part), *cost))
             .collect();
         times.sort_unstable();
         for (at, other) in times {
@@ -218,13 +192,11 @@ fn cached_denials_are_exact() {
 
 #[test]
 fn the_clock_may_step() {
-    let inputs = (
-        prop::collection::vec(any_spec(), 1..2),
-        (traffic(), 0u64..300 * SECOND),
-    );
+    let specs = prop::collection::vec(any_spec(), 1..2);
+    let inputs = (specs, (traffic(), 0u64..300 * SECOND));
     on_both(inputs, |store, buckets, (traffic, back)| {
         let spec = buckets[0].spec;
-        let (before, _) = send(store, buckets, traffic);
+        let before = send(store, buckets, traffic);
         let held = spec.most_at_once() - store.remaining(before, &buckets[0]);
         let now = before - back;
         // The first request finds no more room than there was.
@@ -247,11 +219,8 @@ fn the_clock_may_step() {
         let follows = spec.algorithm == Algorithm::FixedWindow
             && before / spec.window_us == now / spec.window_us + 1;
         let held = if follows { held } else { 0 };
-        assert_eq!(
-            whole,
-            spec.most_at_once() - held,
-            "locked longer than a window"
-        );
+        let expected = spec.most_at_once() - held;
+        assert_eq!(whole, expected, "locked longer than a window");
     });
 }
 
@@ -259,12 +228,10 @@ fn the_clock_may_step() {
 fn a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
     let lua = RefCell::new(Lua::start());
     for store in [Store::Lua(&lua), Store::Memory(RefCell::new(Memory::new()))] {
-        let bucket = [bucket(
-            "sg:{edge}:fixed",
-            Algorithm::FixedWindow,
-            100,
-            10 * SECOND,
-        )];
+        let bucket = numbered(
+            "edge",
+            [made::spec(Algorithm::FixedWindow, 100, 10 * SECOND)],
+        );
         let edge = START_US + 10 * SECOND;
         assert_eq!(edge % (10 * SECOND), 0);
         let after = edge + 10_000;

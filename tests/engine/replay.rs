@@ -39,7 +39,7 @@ pub fn replay_with(mut lua: Option<&mut Lua>, history: &History) -> Result<u64, 
         key: format!("sg:{{{name}}}:{index}"),
         spec,
     };
-    let world: Vec<Bucket> = history
+    let world = history
         .world
         .iter()
         .copied()
@@ -96,11 +96,8 @@ impl Replay<'_> {
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match step {
             Step::Ask(asks) => {
-                let decisions = asks
-                    .iter()
-                    .map(|ask| self.decision(&ask.takes, ask.peek))
-                    .collect();
-                self.ask(decisions)
+                let decisions = asks.iter().map(|ask| self.decision(&ask.takes, ask.peek));
+                self.ask(decisions.collect())
             }
             Step::Run {
                 bucket,
@@ -198,12 +195,8 @@ impl Replay<'_> {
         self.calls += 1;
         let batch = &self.batch(&decisions);
         let model = self.model.decide(self.now, batch);
-        let rust: Vec<_> = self
-            .memory
-            .decide(self.now, batch)
-            .into_iter()
-            .flatten()
-            .collect();
+        let rust = self.memory.decide(self.now, batch).into_iter();
+        let rust: Vec<_> = rust.flatten().collect();
         agree("Rust", &model, &rust)?;
         if let Some(lua) = &mut self.lua {
             agree("Lua", &model, &lua.try_decide(Some(self.now), batch)?)?;
@@ -213,8 +206,8 @@ impl Replay<'_> {
                 self.promised = self.now + outcome.retry_after_us;
             } else if !decision.peek {
                 let takes = decision.takes.iter();
-                self.taken
-                    .extend(takes.map(|take| (take.bucket, take.cost, self.now)));
+                let taken = takes.map(|take| (take.bucket, take.cost, self.now));
+                self.taken.extend(taken);
             }
         }
         Ok(())
@@ -229,11 +222,9 @@ impl Replay<'_> {
                 Some((_, _, at)) if percent % 3 == 0 => *at,
                 _ => {
                     let part = bucket.spec.window_us / 100 * percent.unsigned_abs();
-                    if percent < 0 {
-                        self.now + part
-                    } else {
-                        self.now - part
-                    }
+                    self.now
+                        .checked_add_signed(-percent.signum() * part as i64)
+                        .expect("a time")
                 }
             };
         // A token bucket with this many units would not become empty within the range of a 53-bit clock.

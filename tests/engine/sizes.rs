@@ -12,28 +12,24 @@ fn the_estimate_is_within_a_quarter_of_what_redis_uses() {
     let mut wrong = Vec::new();
     for mut bucket in every_algorithm(1_000_000 * SECOND) {
         bucket.spec.quota = 2_000_000;
-        let mut entries = 0;
-        let precision_us = match &mut bucket.spec.algorithm {
+        let (mut entries, mut apart_us) = (0, 1);
+        match &mut bucket.spec.algorithm {
             Algorithm::SlidingWindow { precision_us, .. } => {
-                *precision_us = SECOND;
-                SECOND
+                (*precision_us, apart_us) = (SECOND, SECOND);
             }
-            Algorithm::TokenBucket { burst } => {
-                *burst = 2_000_000;
-                1
-            }
-            _ => 1,
-        };
+            Algorithm::TokenBucket { burst } => *burst = 2_000_000,
+            _ => {}
+        }
         for size in [1, 10, 1_000, 20_000] {
-            fill(&mut lua, &bucket, entries, size, precision_us);
+            fill(&mut lua, &bucket, entries, size, apart_us);
             entries = size;
             let measured: Option<u64> = lua.ask(&["MEMORY", "USAGE", &bucket.key, "SAMPLES", "0"]);
             let measured = measured.expect("the key is there") as f64;
             let estimate = bucket.spec.redis_bytes(bucket.key.len(), entries) as f64;
             if !(0.75..=1.25).contains(&(estimate / measured)) {
+                let algorithm = bucket.spec.algorithm;
                 wrong.push(format!(
-                    "{:?}, {entries} entries: {estimate}, not {measured}",
-                    bucket.spec.algorithm
+                    "{algorithm:?}, {entries}: {estimate}, not {measured}"
                 ));
             }
         }
@@ -57,11 +53,8 @@ fn a_busy_log_keeps_the_blocks_of_one_window() {
         fill(&mut lua, &bucket, 0, 10 * BLOCKS * BLOCK, SECOND);
         let fields: u64 = lua.connection.hlen(&bucket.key).expect("an answer");
         // The head, with the open block; a window of ten blocks may begin and end inside one.
-        assert!(
-            (BLOCKS..=1 + BLOCKS + 1).contains(&fields),
-            "{}: {fields} fields",
-            bucket.key
-        );
+        let expected = BLOCKS..=1 + BLOCKS + 1;
+        assert!(expected.contains(&fields), "{}: {fields}", bucket.key);
     }
 }
 

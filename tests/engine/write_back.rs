@@ -19,11 +19,11 @@ fn write_back_leaves_every_window_as_if_redis_had_never_been_down() {
         let mut whole = Memory::new();
         let mut sidecars = [Memory::new(), Memory::new(), Memory::new()];
         let share = |rank| Bucket {
-            key: bucket.key.clone(),
             spec: bucket
                 .spec
                 .share(FleetPosition { rank, of: 3 })
                 .expect("a share"),
+            ..bucket.clone()
         };
         for step in 0..60 {
             let now_us = START_US + 10 * SECOND + step * 500_000 + step;
@@ -62,10 +62,8 @@ fn write_back_leaves_every_window_as_if_redis_had_never_been_down() {
                 if is_token {
                     // Shares that are partly unused drain less than the whole: never over the limit, and held a little longer.
                     let more = should.remaining.saturating_sub(says.remaining);
-                    assert!(
-                        says.remaining <= should.remaining && more <= 10,
-                        "{more} at +{later}"
-                    );
+                    assert!(says.remaining <= should.remaining);
+                    assert!(more <= 10, "{more} at +{later}");
                 } else {
                     assert_eq!(says, should, "{:?} +{later}", bucket.spec.algorithm);
                 }
@@ -172,14 +170,15 @@ fn a_repeated_write_back_of_the_same_name_is_recorded_once() {
         }];
         // The clock steps back before the third.
         let (now, back) = (START_US + 1, START_US - SECOND);
-        let mut write =
-            |now, once| lua.try_write_back_once(Some(now), &target, &records, Some(once));
-        assert_eq!(
-            [write(now, &first), write(now, &first), write(back, &first)],
-            [Ok(7), Ok(0), Ok(0)],
-            "{algorithm:?}"
-        );
-        assert_eq!(write(back, &second), Ok(7));
+        for (now, once, recorded) in [
+            (now, &first, 7),
+            (now, &first, 0),
+            (back, &first, 0),
+            (back, &second, 7),
+        ] {
+            let written = lua.try_write_back_once(Some(now), &target, &records, Some(once));
+            assert_eq!(written, Ok(recorded), "{algorithm:?}");
+        }
         let left = lua.decide(Some(back), &one(&target, 0, true))[0].remaining;
         assert_eq!(left, 1_000 - 14);
         assert!(lua.ttl_ms(&first.key) > 0);

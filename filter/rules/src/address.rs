@@ -148,27 +148,31 @@ mod tests {
         }
     }
 
+    /// IPv4 clients behind NAT64 have keys of their own.
     #[test]
     fn a_peer_is_keyed_by_its_ipv4_address_or_its_ipv6_network() {
-        let peer = |text| client(&from(text, &[]), AddressSource::Peer, Mask::default());
-        assert_eq!(peer("192.0.2.1:443").as_deref(), Some("192.0.2.1"));
-        assert_eq!(peer("[::ffff:192.0.2.1]:443").as_deref(), Some("192.0.2.1"));
-        assert_eq!(
-            peer("[2001:db8:1:2:3::1]:443").as_deref(),
-            Some("2001:db8:1:2::")
-        );
-        assert_eq!(peer("/run/envoy.sock"), None);
+        for (peer, expected) in [
+            ("192.0.2.1:443", Some("192.0.2.1")),
+            ("[::ffff:192.0.2.1]:443", Some("192.0.2.1")),
+            ("[2001:db8:1:2:3::1]:443", Some("2001:db8:1:2::")),
+            ("/run/envoy.sock", None),
+            ("[64:ff9b::c000:201]:443", Some("192.0.2.1")),
+            ("[64:ff9b::192.0.2.2]:443", Some("192.0.2.2")),
+            ("[64:ff9b:1::c000:201]:443", Some("64:ff9b:1::")),
+        ] {
+            let key = client(&from(peer, &[]), AddressSource::Peer, Mask::default());
+            assert_eq!(key.as_deref(), expected, "{peer}");
+        }
+    }
+
+    fn hops(peer: &str, hops: usize, list: &[&str]) -> Option<String> {
+        let source = AddressSource::TrustedHops(hops);
+        client(&from(peer, list), source, Mask::default())
     }
 
     #[test]
     fn only_forwarded_addresses_from_trusted_proxies_count() {
-        let hops = |n, list: &[&str]| {
-            client(
-                &from("10.0.0.1:1", list),
-                AddressSource::TrustedHops(n),
-                Mask::default(),
-            )
-        };
+        let hops = |n, list: &[&str]| hops("10.0.0.1:1", n, list);
         let list = &["6.6.6.6, 192.0.2.7,10.0.0.2"];
         assert_eq!(hops(1, list).as_deref(), Some("10.0.0.2"));
         assert_eq!(hops(2, list).as_deref(), Some("192.0.2.7"));
@@ -181,69 +185,30 @@ mod tests {
 
     #[test]
     fn every_address_format_is_parsed_and_anything_else_is_unreadable() {
-        let entry = |entry| {
-            client(
-                &from("", &[entry]),
-                AddressSource::TrustedHops(1),
-                Mask::default(),
-            )
-        };
-        for address in [
-            "2001:db8::1",
-            "[2001:db8::1]",
-            "[2001:db8::1]:443",
-            "\"[2001:db8::1]:443\"",
-            "\"2001:db8::1\"",
-            "2001:db8::1%eth0",
-            "[2001:db8::1%25eth0]:443",
-        ] {
+        let entry = |entry| hops("", 1, &[entry]);
+        let addresses = r#"2001:db8::1 [2001:db8::1] [2001:db8::1]:443 "[2001:db8::1]:443" "2001:db8::1" 2001:db8::1%eth0
+            [2001:db8::1%25eth0]:443"#;
+        for address in addresses.split_whitespace() {
             assert_eq!(entry(address).as_deref(), Some("2001:db8::"), "{address}");
         }
         assert_eq!(entry(" \"192.0.2.1:443\" ").as_deref(), Some("192.0.2.1"));
         assert_eq!(entry("fe80::1%eth0").as_deref(), Some("fe80::"));
-        for nonsense in [
-            "not an address",
-            "unknown",
-            "",
-            " ",
-            "[2001:db8::1]x",
-            "[192.0.2.1]",
-            "192.0.2.1%eth0",
-            "[2001:db8::1",
-            "[::1]:99999",
-            "\u{ff}",
-        ] {
+        let nonsense = "not an address,unknown,, ,[2001:db8::1]x,[192.0.2.1],192.0.2.1%eth0,[2001:db8::1,[::1]:99999,\u{ff}";
+        for nonsense in nonsense.split(',') {
             assert_eq!(entry(nonsense).as_deref(), Some("400"), "{nonsense}");
         }
     }
 
     #[test]
-    fn ipv4_clients_behind_nat64_have_keys_of_their_own() {
-        let peer = |text| client(&from(text, &[]), AddressSource::Peer, Mask::default());
-        assert_eq!(
-            peer("[64:ff9b::c000:201]:443").as_deref(),
-            Some("192.0.2.1")
-        );
-        assert_eq!(
-            peer("[64:ff9b::192.0.2.2]:443").as_deref(),
-            Some("192.0.2.2")
-        );
-        assert_eq!(
-            peer("[64:ff9b:1::c000:201]:443").as_deref(),
-            Some("64:ff9b:1::")
-        );
-    }
-
-    #[test]
     fn a_mask_of_any_width_is_applied() {
-        let mask =
-            |ipv4, ipv6, text| client(&from(text, &[]), AddressSource::Peer, Mask { ipv4, ipv6 });
-        assert_eq!(mask(24, 64, "192.0.2.77:1").as_deref(), Some("192.0.2.0"));
-        assert_eq!(mask(0, 0, "192.0.2.77:1").as_deref(), Some("0.0.0.0"));
-        assert_eq!(mask(0, 0, "[2001:db8::1]:1").as_deref(), Some("::"));
-        assert_eq!(
-            mask(0, 128, "[2001:db8::1]:1").as_deref(),
-            Some("2001:db8::1")
-        );
+        for (ipv4, ipv6, peer, expected) in [
+            (24, 64, "192.0.2.77:1", "192.0.2.0"),
+            (0, 0, "192.0.2.77:1", "0.0.0.0"),
+            (0, 0, "[2001:db8::1]:1", "::"),
+            (0, 128, "[2001:db8::1]:1", "2001:db8::1"),
+        ] {
+            let key = client(&from(peer, &[]), AddressSource::Peer, Mask { ipv4, ipv6 });
+            assert_eq!(key.as_deref(), Some(expected));
+        }
     }
 }

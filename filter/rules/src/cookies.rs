@@ -155,45 +155,24 @@ mod tests {
         assert_eq!(cookie(&headers, "b").unwrap(), b"2");
         assert_eq!(cookie(&headers, "flag"), None);
         assert_eq!(cookie(&[b"session=", b"session=\"\""], "session"), None);
-        assert_eq!(
-            cookie(&[b"session=1; session=2"], "session").unwrap(),
-            b"400"
-        );
+        let given = cookie(&[b"session=1; session=2"], "session").unwrap();
+        assert_eq!(given, b"400");
     }
 
     #[test]
     fn every_spelling_of_a_cookie_is_one_subject() {
-        for spelt in [
-            "session=a bc",
-            "session=a%20bc",
-            "session=%61+bc",
-            "session=%2561%2520bc",
-            "session=\"a\\040bc\"",
-            "session=\"\\a\\ \\142c\"",
-            "session=\"a bc\"",
-            "SESSION=a bc",
-            "sess%69on=a bc",
-            "session%00x=a bc",
-        ] {
-            assert_eq!(
-                cookie(&[spelt.as_bytes()], "session").unwrap(),
-                b"a bc",
-                "{spelt}"
-            );
+        let spellings = r#"session=a bc|session=a%20bc|session=%61+bc|session=%2561%2520bc|session="a\040bc"|
+            session="\a\ \142c"|session="a bc"|SESSION=a bc|sess%69on=a bc|session%00x=a bc"#;
+        for spelt in spellings.split('|').map(str::trim) {
+            let found = cookie(&[spelt.as_bytes()], "session");
+            assert_eq!(found.as_deref(), Some(&b"a bc"[..]), "{spelt}");
         }
         assert_eq!(cookie(&[b"session.id=1"], "session_id").unwrap(), b"1");
         // Cookies that only some upstreams see, or that upstreams read differently.
-        for spelt in [
-            "a=b session=c",
-            "a=b,session = c",
-            "a=\"b session=c\"",
-            "session=\"ab",
-        ] {
-            assert_eq!(
-                cookie(&[spelt.as_bytes()], "session").unwrap(),
-                b"400",
-                "{spelt}"
-            );
+        let doubtful = r#"a=b session=c|a=b,session = c|a="b session=c"|session="ab"#;
+        for spelt in doubtful.split('|') {
+            let found = cookie(&[spelt.as_bytes()], "session");
+            assert_eq!(found.as_deref(), Some(&b"400"[..]), "{spelt}");
         }
         assert_eq!(cookie(&[b"a=session=c; b=x session"], "session"), None);
     }

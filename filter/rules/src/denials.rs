@@ -171,16 +171,11 @@ mod tests {
     use sluicegate_protocol::LimitStatus;
 
     fn rules() -> Rules {
-        let rule = |name: &str, shadow: bool| {
-            format!(
-                r#"{{"name":"{name}","shadow":{shadow},"checks":[{{"limit":"l","key":[{{"constant":"c"}}]}}],
-                "when_unavailable":"deny"}}"#
-            )
-        };
+        let checks =
+            r#""checks":[{"limit":"l","key":[{"constant":"c"}]}],"when_unavailable":"deny""#;
         let text = format!(
-            r#"{{"version":1,"sidecar":{{"cluster":"s"}},"rules":[{},{}]}}"#,
-            rule("real", false),
-            rule("trial", true)
+            r#"{{"version":1,"sidecar":{{"cluster":"s"}},"rules":[{{"name":"real",{checks}}},
+                {{"name":"trial","shadow":true,{checks}}}]}}"#
         );
         crate::parse(text.as_bytes()).unwrap()
     }
@@ -193,17 +188,11 @@ mod tests {
             cost: 1,
             quota: None,
         };
-        let shadows = if shadowed {
-            vec![Shadow {
-                rule: 1,
-                checks: vec![check(1)],
-            }]
-        } else {
-            Vec::new()
-        };
+        let checks = vec![check(1)];
+        let shadow = shadowed.then_some(Shadow { rule: 1, checks });
         Question {
             checks: vec![check(0)],
-            shadows,
+            shadows: shadow.into_iter().collect(),
             when_unavailable: WhenUnavailable::Deny,
             grpc: false,
             traceparent: None,
@@ -254,15 +243,13 @@ mod tests {
         assert!(!denials.covers("b", 500_000));
         assert!(!denials.covers("a", 1_000_001), "it has ended");
         let report = denials.report();
-        assert_eq!(
-            report,
-            [CachedDenials {
-                limit: "l".into(),
-                shadow: None,
-                key: Some("a".into()),
-                count: 3
-            }]
-        );
+        let expected = CachedDenials {
+            limit: "l".into(),
+            shadow: None,
+            key: Some("a".into()),
+            count: 3,
+        };
+        assert_eq!(report, [expected]);
         assert!(!denials.has_report());
         denials.put_back(report.clone());
         assert!(denials.has_report());
@@ -306,13 +293,11 @@ mod tests {
     #[test]
     fn without_a_clock_no_denial_is_cached() {
         let (rules, mut denials) = (rules(), DenialCache::default());
-        let (asked, stopped) = (
-            question("a", false),
-            CallTimes {
-                sent_us: 0,
-                answered_us: 0,
-            },
-        );
+        let asked = question("a", false);
+        let stopped = CallTimes {
+            sent_us: 0,
+            answered_us: 0,
+        };
         denials.learn(&rules, &asked, version(1, 1), &[denied(1_000)], stopped);
         assert!(denials.covering(&rules, &asked, 0).is_none());
     }
@@ -366,15 +351,11 @@ mod tests {
     fn a_denial_counts_under_the_configured_limit_and_one_for_an_unknown_check_is_not_cached() {
         let mut denials = DenialCache::default();
         let answered = |check, limit: &'static str| {
-            let Verdict::Denied(limit_status) = denied(u64::MAX) else {
-                panic!("a denial")
-            };
-            let limit = limit.into();
-            Verdict::Denied(LimitStatus {
-                check,
-                limit,
-                ..limit_status
-            })
+            let mut verdict = denied(u64::MAX);
+            if let Verdict::Denied(status) = &mut verdict {
+                (status.check, status.limit) = (check, limit.into());
+            }
+            verdict
         };
         denials.learns("a", answered(1, "l"));
         assert!(!denials.covers("a", 2_000));

@@ -105,11 +105,8 @@ mod tests {
     fn every_spelling_of_the_auth_scheme_is_one_subject() {
         for name in ["authorization", "proxy-authorization"] {
             for value in ["Bearer T", "bearer T", "BEARER   T", "Bearer \tT"] {
-                assert_eq!(
-                    header(&[(name, value)], name).unwrap(),
-                    "bearer T",
-                    "{value}"
-                );
+                let found = header(&[(name, value)], name);
+                assert_eq!(found.as_deref(), Some("bearer T"), "{value}");
             }
             let both = [(name, "Bearer T"), (name, "bearer  T")];
             assert_eq!(header(&both, name).unwrap(), "bearer T");
@@ -123,18 +120,8 @@ mod tests {
         for strict in ["YTpi", "YTpiYw==", "YTpiY2Q=", "8J+/"] {
             assert_eq!(basic(strict), format!("basic {strict}"));
         }
-        for loose in [
-            "YTpi!",
-            "YT pi",
-            "YTpi=",
-            "YTpiYw",
-            "YTpiYw=",
-            "YTpiYx==",
-            "YTpiYw==YQ==",
-            "YTpiY2R=",
-            "YTpiY",
-            "8J-_",
-        ] {
+        let loose = "YTpi!,YT pi,YTpi=,YTpiYw,YTpiYw=,YTpiYx==,YTpiYw==YQ==,YTpiY2R=,YTpiY,8J-_";
+        for loose in loose.split(',') {
             assert_eq!(basic(loose), "400", "{loose}");
         }
     }
@@ -151,10 +138,8 @@ mod tests {
         ] {
             assert_eq!(header(headers, "x-a").as_deref(), expected, "{headers:?}");
         }
-        assert_eq!(
-            header(&[("x-a-b", "1"), ("x_a-b", "2")], "x-a-b").as_deref(),
-            Some("400")
-        );
+        let mixed = header(&[("x-a-b", "1"), ("x_a-b", "2")], "x-a-b");
+        assert_eq!(mixed.as_deref(), Some("400"));
         assert_eq!(header(&[("x-a", "1")], "x_a").as_deref(), Some("400"));
     }
 }

@@ -170,9 +170,7 @@ mod tests {
         let names = ParameterNames::new(vec!["key".to_owned()]);
         assert_eq!(readings(b"key=1&b;c", &names, None).len(), 1);
         assert_eq!(readings(b"key=1;a=2", &names, None).len(), 3);
-        assert_eq!(
-            readings(b"key=1;a=2", &names, Some(Semicolon::Drop)).len(),
-            1
-        );
+        let known = readings(b"key=1;a=2", &names, Some(Semicolon::Drop));
+        assert_eq!(known.len(), 1);
     }
 }

@@ -44,29 +44,24 @@ fn other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() 
         ),
         (rule("r", &[check("l"), check("m")], "allow"), "{rule=r}"),
         (
-            [
-                rule("r", &[check("l")], "allow"),
-                rule("s", &[check("l")], "allow"),
-            ]
-            .join(","),
+            ["r", "s"]
+                .map(|name| rule(name, &[check("l")], "allow"))
+                .join(","),
             "",
         ),
     ] {
         let rules = rules(&configured);
         let question = question(&rules, &get("/", &[]));
         let reply = reply(answered(&rules, &question, &answer(&[over.to_owned()])).0);
-        assert_eq!(
-            *reply.details,
-            format!("sluicegate_cost_over_limit{details}")
-        );
+        let details = format!("sluicegate_cost_over_limit{details}");
+        assert_eq!(*reply.details, details);
     }
     // Of several rules without a verdict, the first one with `when_unavailable: deny`.
+    let both = [("open", "allow"), ("closed", "deny")];
     let rules = rules(
-        &[
-            rule("open", &[check("l")], "allow"),
-            rule("closed", &[check("l")], "deny"),
-        ]
-        .join(","),
+        &both
+            .map(|(name, then)| rule(name, &[check("l")], then))
+            .join(","),
     );
     let question = question(&rules, &get("/", &[]));
     for (why, reason) in [
@@ -89,23 +84,22 @@ fn other_refusals_name_rule_and_limit_where_known_and_nothing_from_the_answer() 
 /// Who changes what `rule` names must see another answer, so a decision of the policy names none.
 #[test]
 fn a_rule_is_named_only_if_its_own_when_unavailable_decided() {
-    for (then, names) in [("", "rule=r,"), (r#","then":"deny""#, "")] {
-        let rules = rule(r#","when_unavailable":"deny""#);
+    for (of_rule, of_policy, names) in [
+        ("deny", "", "rule=r,"),
+        ("deny", r#","then":"deny""#, ""),
+        ("allow", "", "rule=r,"),
+        ("allow", r#","then":"allow""#, ""),
+    ] {
+        let rules = rule(&format!(r#","when_unavailable":"{of_rule}""#));
         let question = question(&rules, &get("/", &[]));
-        let body = answer(&[format!(r#"{{"outcome":"unavailable"{then}}}"#)]);
-        let details = format!("sluicegate_unavailable{{{names}reason=store}}");
-        assert_eq!(
-            *reply(answered(&rules, &question, &body).0).details,
-            details
-        );
-    }
-    for (then, names) in [("", "rule=r,"), (r#","then":"allow""#, "")] {
-        let rules = rule(r#","when_unavailable":"allow""#);
-        let question = question(&rules, &get("/", &[]));
-        let body = answer(&[format!(r#"{{"outcome":"unavailable"{then}}}"#)]);
-        let details = format!("sluicegate_unmetered{{{names}reason=store}}");
-        let (conclusion, _) = answered(&rules, &question, &body);
-        assert_eq!(conclusion, Conclusion::Unmetered(details));
+        let body = answer(&[format!(r#"{{"outcome":"unavailable"{of_policy}}}"#)]);
+        let (what, given) = match answered(&rules, &question, &body).0 {
+            Conclusion::Answer(reply) => ("unavailable", reply.details.to_string()),
+            Conclusion::Unmetered(details) => ("unmetered", details),
+            other @ Conclusion::Continue(_) => panic!("{other:?}"),
+        };
+        assert_eq!(given, format!("sluicegate_{what}{{{names}reason=store}}"));
+        assert_eq!(what == "unavailable", of_rule == "deny");
     }
 }
 
@@ -128,42 +122,27 @@ fn a_missing_or_ambiguous_component_is_refused_with_rule_and_limit_in_the_detail
 
 #[test]
 fn envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
-    for (status, outcome, counter, message) in [
-        (Some("200"), Ok(()), "", ""),
-        (
-            None,
-            Err(VerdictError::Timeout),
-            "error_no_answer",
-            "in time",
-        ),
+    let status = |text: &str| VerdictError::Status(text.to_owned());
+    let unreachable = "Envoy cannot reach the sidecar: no healthy endpoint or connection refused";
+    assert_eq!(callout_outcome(Some(b"200")), Ok(()));
+    for (given, why, counter, message) in [
+        (None, VerdictError::Timeout, "error_no_answer", "in time"),
         (
             Some("504"),
-            Err(VerdictError::Timeout),
+            VerdictError::Timeout,
             "error_no_answer",
             "in time",
         ),
         (
             Some("503"),
-            Err(VerdictError::Unreachable),
+            VerdictError::Unreachable,
             "error_unreachable",
-            "Envoy cannot reach the sidecar: no healthy endpoint or connection refused",
+            unreachable,
         ),
-        (
-            Some("413"),
-            Err(VerdictError::Status("413".to_owned())),
-            "error_status",
-            "413",
-        ),
-        (
-            Some(""),
-            Err(VerdictError::Status(String::new())),
-            "error_status",
-            "status",
-        ),
+        (Some("413"), status("413"), "error_status", "413"),
+        (Some(""), status(""), "error_status", "status"),
     ] {
-        let given = callout_outcome(status.map(str::as_bytes));
-        assert_eq!(given, outcome, "{status:?}");
-        let Err(why) = given else { continue };
+        assert_eq!(callout_outcome(given.map(str::as_bytes)), Err(why.clone()));
         assert!(why.to_string().contains(message), "{why}");
         let rules = rule(r#","when_unavailable":"allow""#);
         let question = question(&rules, &get("/", &[]));
@@ -171,6 +150,6 @@ fn envoys_own_callout_errors_are_distinguished_from_the_sidecars_answers() {
         rules.conclude(&question, Err(why), &mut |index| {
             counted.push(rules.counters().names()[index].clone());
         });
-        assert_eq!(counted[0], counter, "{status:?}");
+        assert_eq!(counted[0], counter, "{given:?}");
     }
 }

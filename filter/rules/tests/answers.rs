@@ -1,7 +1,7 @@
 //! How the sidecar's answer, or its absence, affects a waiting request.
 
 use crate::support::answered::{answer, answered, reply, rule, verdict};
-use crate::support::{get, question, request, rules};
+use crate::support::{get, question, request, rows, rules};
 use sluicegate_rules::{Conclusion, HeaderFields, Reply, Taken};
 
 const GRPC: (&str, &[u8]) = ("content-type", b"application/grpc+proto");
@@ -38,10 +38,8 @@ fn a_denial_becomes_a_429_with_the_configured_limit_name_not_the_answers() {
         body.contains(r#""limit":"per-key""#) && !body.contains("<b>"),
         "{body}"
     );
-    assert_eq!(
-        counted,
-        ["denied", "rule=.=r;.;limit=.=per-key;.;rule_limit_denied"]
-    );
+    let of_limit = "rule=.=r;.;limit=.=per-key;.;rule_limit_denied";
+    assert_eq!(counted, ["denied", of_limit]);
 }
 
 #[test]
@@ -58,11 +56,8 @@ fn a_rule_sets_the_headers_and_the_body_of_its_replies() {
         let (conclusion, _) = outcome(&more, &verdict("denied"));
         let reply = reply(conclusion);
         assert_eq!(reply.headers.get("ratelimit").is_some(), draft, "{style}");
-        assert_eq!(
-            reply.headers.get("x-ratelimit-limit").is_some(),
-            legacy,
-            "{style}"
-        );
+        let has_legacy = reply.headers.get("x-ratelimit-limit").is_some();
+        assert_eq!(has_legacy, legacy, "{style}");
         assert_eq!(reply.headers.get("retry-after"), Some("2"), "{style}");
         assert_eq!(reply.headers.get("content-type"), Some("text/html"));
         assert_eq!(reply.body, b"<h1>Slow down</h1>");
@@ -110,11 +105,8 @@ fn grpc_clients_get_a_grpc_status_and_a_message_without_json() {
         ("application/json", false),
     ] {
         let request = get("/", &[("content-type", content_type.as_bytes())]);
-        assert_eq!(
-            crate::support::question(&rules, &request).grpc,
-            grpc,
-            "{content_type}"
-        );
+        let asked = crate::support::question(&rules, &request);
+        assert_eq!(asked.grpc, grpc, "{content_type}");
     }
 }
 
@@ -142,10 +134,8 @@ fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
         error_decision | {"epoch":1,"verdicts":[{"outcome":"error","code":"unknown_limit","message":"m"}]}
         error_decision | {"epoch":1,"verdicts":[{"outcome":"error","code":"new","message":"m"}]}
     "#;
-    let rows = bodies.lines().filter_map(|row| row.split_once('|'));
-    let rows = rows.map(|(kind, body)| (body.trim(), kind.trim()));
     let elsewhere = answer(&[verdict("denied").replace(r#""check":0"#, r#""check":7"#)]);
-    for (body, kind) in rows.chain([(elsewhere.as_str(), "error_body")]) {
+    for [kind, body] in rows(bodies).chain([["error_body", &elsewhere]]) {
         let allow = rule(ALLOW);
         let (conclusion, counted) = answered(&allow, &question(&allow, &get("/", &[])), body);
         let reason = kind.strip_prefix("error_").unwrap();
@@ -185,49 +175,23 @@ fn a_shadow_rule_is_counted_as_what_it_would_have_done_and_never_denies() {
     assert_eq!(asked.decisions(), 2);
     let body = String::from_utf8(both.question_body([(&asked, &Taken::default())], &[])).unwrap();
     assert!(body.ends_with(r#""shadow":"s"}]}"#), "{body}");
-    for (first, second, status, counted) in [
-        (
-            "admitted",
-            "denied",
-            0,
-            [
-                "admitted",
-                "rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_denied",
-            ]
-            .as_slice(),
-        ),
-        (
-            "admitted",
-            "admitted",
-            0,
-            &[
-                "admitted",
-                "rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_admitted",
-            ],
-        ),
-        (
-            "denied",
-            "denied",
-            429,
-            &[
-                "denied",
-                "rule=.=r;.;limit=.=l;.;rule_limit_denied",
-                "rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_denied",
-            ],
-        ),
-    ] {
-        let body = answer(&[verdict(first), verdict(second)]);
-        let (conclusion, given) = answered(&both, &asked, &body);
-        let given_status = match conclusion {
+    let table = "
+        admitted | denied | 0 | admitted shadow_denied
+        admitted | admitted | 0 | admitted shadow_admitted
+        denied | denied | 429 | denied rule=.=r;.;limit=.=l;.;rule_limit_denied shadow_denied
+    ";
+    for [first, second, status, counters] in rows(table) {
+        let (conclusion, counted) =
+            answered(&both, &asked, &answer(&[verdict(first), verdict(second)]));
+        let given = match conclusion {
             Conclusion::Continue(_) | Conclusion::Unmetered(_) => 0,
             Conclusion::Answer(reply) => reply.status,
         };
+        let of_shadow = " rule=.=s;.;limit=.=stricter;.;rule_limit_shadow_";
+        let counters = counters.replace(" shadow_", of_shadow);
         assert_eq!(
-            (given_status, given.as_slice()),
-            (
-                status,
-                &counted.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>()[..]
-            )
+            (given.to_string(), counted.join(" ")),
+            (status.to_owned(), counters)
         );
     }
     // A request that only shadow rules match does not depend on a verdict.
@@ -294,14 +258,10 @@ fn each_window_of_a_limit_has_its_own_policy_name() {
 #[test]
 fn only_a_grpc_denial_has_a_retry_pushback_in_milliseconds() {
     let pushback = "grpc-retry-pushback-ms";
-    assert_eq!(
-        denied(1_001, 60_000, 60_000, true).headers.get(pushback),
-        Some("1001")
-    );
-    assert_eq!(
-        denied(1_001, 60_000, 60_000, false).headers.get(pushback),
-        None
-    );
+    for (grpc, expected) in [(true, Some("1001")), (false, None)] {
+        let reply = denied(1_001, 60_000, 60_000, grpc);
+        assert_eq!(reply.headers.get(pushback), expected);
+    }
     let rules = rule(DENY);
     let question = question(&rules, &request("POST", "/a.B/C", &[GRPC]));
     let over = r#"{"outcome":"error","code":"cost_over_limit","message":"m"}"#;

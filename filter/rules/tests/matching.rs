@@ -23,26 +23,15 @@ fn a_path_is_matched_whole_by_prefix_by_template_and_by_expression() {
         (r#"{"path_prefix":"/v1"}"#, "/v11", true),
         (r#"{"path_prefix":"/"}"#, "", true),
         (r#"{"path_prefix":"/"}"#, "*", true),
-        (
-            r#"{"path_template":"/v1/videos/{id}"}"#,
-            "/v1/videos/7",
-            true,
-        ),
-        (
-            r#"{"path_template":"/v1/videos/{id}"}"#,
-            "/v1/videos",
-            false,
-        ),
+        (r#"{"path_template":"/v1/{id}"}"#, "/v1/7", true),
+        (r#"{"path_template":"/v1/{id}"}"#, "/v1", false),
         (r#"{"path_regex":"/v[0-9]+/.*"}"#, "/v12/x", true),
         // The whole path must match, as in Envoy.
         (r#"{"path_regex":"v[0-9]"}"#, "/v1", false),
         (r#"{"path_regex":"/a|/b"}"#, "/bc", false),
     ] {
-        assert_eq!(
-            is_for(matcher, &get(path, &[])),
-            expected,
-            "{matcher} {path}"
-        );
+        let given = is_for(matcher, &get(path, &[]));
+        assert_eq!(given, expected, "{matcher} {path}");
     }
 }
 
@@ -96,48 +85,16 @@ fn no_spelling_of_a_path_bypasses_a_rule() {
         r#"{"not":{"path_prefix":"/public/"}}"#,
         r#"{"any":[{"path":"/elsewhere"},{"path_template":"/v1/*/7"}]}"#,
     ];
-    for path in [
-        "/v1/videos/7",
-        "/v1/videos/7/",
-        "//v1///videos/7",
-        "/v1/./videos/7",
-        "/x/../v1/videos/7",
-        "/public/../v1/videos/7",
-        "/public/%2e%2e/v1/videos/7",
-        "/public/%252e%252e/v1/videos/7",
-        "/public/..;/v1/videos/7",
-        "/public%2f..%2fv1/videos/7",
-        "/public/..\\v1\\videos/7",
-        "/v1/%76ideos/7",
-        "/v1/vide%6Fs/7",
-        "/v1;a/videos;b=c/7;d",
-        "/v1%2fvideos%2F7",
-        "/v1%5Cvideos\\7",
-        "http://elsewhere/v1/videos/7",
-    ] {
+    let spellings = r"
+        /v1/videos/7 /v1/videos/7/ //v1///videos/7 /v1/./videos/7 /x/../v1/videos/7 /public/../v1/videos/7
+        /public/%2e%2e/v1/videos/7 /public/%252e%252e/v1/videos/7 /public/..;/v1/videos/7 /public%2f..%2fv1/videos/7
+        /public/..\v1\videos/7 /v1/%76ideos/7 /v1/vide%6Fs/7 /v1;a/videos;b=c/7;d /v1%2fvideos%2F7 /v1%5Cvideos\7
+        http://elsewhere/v1/videos/7
+    ";
+    for path in spellings.split_whitespace() {
         for matcher in matchers {
             assert!(is_for(matcher, &get(path, &[])), "{matcher} {path}");
         }
-    }
-}
-
-#[test]
-fn an_escaped_slash_in_a_segment_does_not_bypass_a_template() {
-    let matcher = r#"{"path_template":"/v1/videos/{id}"}"#;
-    for path in ["/v1/videos/a%2Fb", "/v1;x/videos/a%2fb", "/v1/videos/a%5cb"] {
-        assert!(is_for(matcher, &get(path, &[])), "{path}");
-    }
-}
-
-#[test]
-fn methods_are_compared_without_case() {
-    let matcher = r#"{"methods":["POST","PUT"]}"#;
-    for (method, expected) in [("POST", true), ("put", true), ("GET", false), ("", false)] {
-        assert_eq!(
-            is_for(matcher, &request(method, "/", &[])),
-            expected,
-            "{method}"
-        );
     }
 }
 
@@ -213,14 +170,10 @@ fn conditions_are_combined_by_all_any_and_not() {
 #[test]
 fn bytes_that_are_not_utf8_are_matched_like_others() {
     let request = get("/a", &[("x", b"a\xffb")]);
-    assert!(is_for(
-        r#"{"headers":[{"name":"x","regex":"a.b"}]}"#,
-        &request
-    ));
-    assert!(is_for(
-        r#"{"headers":[{"name":"x","prefix":"a"}]}"#,
-        &request
-    ));
+    for condition in [r#""regex":"a.b""#, r#""prefix":"a""#] {
+        let matcher = format!(r#"{{"headers":[{{"name":"x",{condition}}}]}}"#);
+        assert!(is_for(&matcher, &request), "{condition}");
+    }
     let request = FakeRequest {
         headers: [(":path", &b"/a%ff/\xff"[..])].into_iter().collect(),
         ..FakeRequest::default()

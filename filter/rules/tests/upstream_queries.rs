@@ -18,16 +18,10 @@ fn decode(text: &str) -> Result<String, String> {
     let mut out = pieces.next().unwrap().replace('+', " ");
     let mut broken = false;
     for piece in pieces {
-        let byte = piece
-            .get(..2)
-            .and_then(|two| u8::from_str_radix(two, 16).ok());
-        match byte {
-            Some(byte) => out.push(char::from(byte)),
-            None => {
-                broken = true;
-                out.push('%');
-            }
-        }
+        let digits = piece.get(..2);
+        let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
+        broken |= byte.is_none();
+        out.push(byte.map_or('%', char::from));
         out += &piece[if byte.is_some() { 2 } else { 0 }..].replace('+', " ");
     }
     if broken { Err(out) } else { Ok(out) }
@@ -45,11 +39,8 @@ fn values<'a>(pairs: impl Iterator<Item = &'a str>) -> Vec<String> {
 /// go/src/net/url/url.go, `parseQuery` (Go 1.17): a pair with a `;` or a broken escape is an error, which `Query`
 /// drops.
 fn go(query: &str) -> Vec<String> {
-    values(
-        query
-            .split('&')
-            .filter(|pair| !pair.contains(';') && decode(pair).is_ok()),
-    )
+    let pairs = query.split('&');
+    values(pairs.filter(|pair| !pair.contains(';') && decode(pair).is_ok()))
 }
 
 /// cpython/Lib/urllib/parse.py, `parse_qsl` (3.9.2): `&` alone separates; broken escapes are left.
@@ -81,10 +72,8 @@ fn expected(values: &[String]) -> String {
                 b'a'..=b'z' | b'0'..=b'9' => char::from(byte).to_string(),
                 byte => format!("%{byte:02X}"),
             };
-            format!(
-                "l @query/a={} 1",
-                value.bytes().map(escape).collect::<String>()
-            )
+            let value: String = value.bytes().map(escape).collect();
+            format!("l @query/a={value} 1")
         }
     }
 }

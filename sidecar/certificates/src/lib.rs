@@ -197,10 +197,8 @@ mod tests {
         let mut certificates = Certificates::new(10);
         certificates.hold("a", &status(1_000, 5_000), TIMES);
         let later = certificates.covering("a", 1_510_000).unwrap();
-        assert_eq!(
-            (later.retry_after_ms, later.reset_ms, later.hold_ms),
-            (4_500, 49_500, 490)
-        );
+        let given = (later.retry_after_ms, later.reset_ms, later.hold_ms);
+        assert_eq!(given, (4_500, 49_500, 490));
         assert!(certificates.covering("a", 1_999_999).is_some());
         assert!(
             certificates.covering("a", 2_000_000).is_none(),
@@ -231,10 +229,8 @@ mod tests {
             certificates.hold("a", &denied, TIMES);
             let ends_us = TIMES.sent_us + MAX_HOLD_MS * 1_000;
             let held = certificates.covering("a", ends_us - 1).unwrap();
-            assert_eq!(
-                (held.limit.as_ref(), held.receipt),
-                ("", Vec::<String>::new())
-            );
+            let given = (held.limit.as_ref(), held.receipt);
+            assert_eq!(given, ("", Vec::<String>::new()));
             assert!(certificates.covering("a", ends_us).is_none());
         }
     }
@@ -246,10 +242,8 @@ mod tests {
         certificates.hold("short", &status(100, 900), TIMES);
         certificates.hold("new", &status(500, 900), TIMES);
         let holds = |name| certificates.covering(name, TIMES.answered_us).is_some();
-        assert_eq!(
-            (holds("long"), holds("short"), holds("new")),
-            (true, false, true)
-        );
+        let given = (holds("long"), holds("short"), holds("new"));
+        assert_eq!(given, (true, false, true));
         let later = CallTimes {
             sent_us: 10_000_000,
             answered_us: 10_000_001,

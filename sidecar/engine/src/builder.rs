@@ -164,25 +164,14 @@ const NEW: usize = usize::MAX;
 mod tests {
     use super::*;
     use crate::batch::Algorithm;
+    use crate::test;
 
     fn spec(quota: u64) -> BucketSpec {
-        BucketSpec {
-            algorithm: Algorithm::SlidingLog,
-            quota,
-            window_us: 1_000_000,
-        }
-    }
-
-    fn take(bucket: usize) -> Take {
-        Take { bucket, cost: 1 }
+        test::spec(Algorithm::SlidingLog, quota, 1_000_000)
     }
 
     fn decision(takes: &[usize]) -> Decision {
-        Decision {
-            takes: takes.iter().copied().map(take).collect(),
-            peek: false,
-            receipts: Vec::new(),
-        }
+        test::decision(takes, 1, false)
     }
 
     fn batch(keys: &[&str], limit: u64, decisions: &[&[usize]]) -> Batch {
@@ -203,10 +192,8 @@ mod tests {
     #[test]
     fn a_bucket_of_two_batches_stands_in_one_once() {
         let mut builder = BatchBuilder::new();
-        let (one, other) = (
-            batch(&["a", "b"], 5, &[&[0, 1]]),
-            batch(&["c", "b"], 5, &[&[1, 0]]),
-        );
+        let one = batch(&["a", "b"], 5, &[&[0, 1]]);
+        let other = batch(&["c", "b"], 5, &[&[1, 0]]);
         assert!(builder.copy(&one, &one.decisions[0]));
         assert!(builder.copy(&other, &other.decisions[0]));
         assert_eq!(builder.weight(), 4);
@@ -258,13 +245,8 @@ mod tests {
         assert!(part.has_mixed_specs() && !call.has_mixed_specs());
         let part = part.finish();
         assert_eq!(part.spec_ranks(), [0, 1]);
-        assert_eq!(
-            part.buckets
-                .iter()
-                .map(|bucket| bucket.spec)
-                .collect::<Vec<_>>(),
-            specs
-        );
+        let of_part = part.buckets.iter().map(|bucket| bucket.spec);
+        assert!(of_part.eq(specs));
         assert_eq!(part.decisions, [decision(&[0]), decision(&[1])]);
     }
 

@@ -131,27 +131,15 @@ pub const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spec(algorithm: Algorithm, quota: u64, window_us: u64) -> BucketSpec {
-        BucketSpec {
-            algorithm,
-            quota,
-            window_us,
-        }
-    }
+    use crate::test::{sliding, spec};
 
     #[test]
     fn a_refusal_names_the_field_its_value_and_a_remedy() {
         let zero = spec(Algorithm::SlidingLog, 0, 60_000_000).check();
-        assert_eq!(
-            zero.unwrap_err().to_string(),
-            "`quota` is 0: use 1 to 2147483647"
-        );
-        let long = Algorithm::SlidingWindow {
-            precision_us: 2_000,
-            leased: false,
-        };
-        let error = spec(long, 5, 1_000).check().unwrap_err();
+        let why = zero.unwrap_err().to_string();
+        assert_eq!(why, "`quota` is 0: use 1 to 2147483647");
+        let long = spec(sliding(2_000, false), 5, 1_000);
+        let error = long.check().unwrap_err();
         assert_eq!((error.field, error.value), ("precision", 2_000));
         let short = spec(Algorithm::FixedWindow, 5, 999).check().unwrap_err();
         assert_eq!(short.field, "window");

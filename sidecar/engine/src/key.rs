@@ -88,13 +88,10 @@ fn escape(key: &mut String, text: &str, special: &str) {
 mod tests {
     use super::*;
     use crate::calendar::{Calendar, CalendarUnit};
+    use crate::test::spec;
 
     fn log(window_us: u64) -> BucketSpec {
-        BucketSpec {
-            algorithm: Algorithm::SlidingLog,
-            quota: 10,
-            window_us,
-        }
+        spec(Algorithm::SlidingLog, 10, window_us)
     }
 
     #[test]
@@ -106,9 +103,8 @@ mod tests {
     #[test]
     fn a_calendar_windows_key_names_its_unit_and_its_zone() {
         let key = |unit, zone| {
-            let mut spec = log(1_000);
-            spec.algorithm = Algorithm::CalendarWindow(Calendar::new(unit, zone).unwrap());
-            bucket_key("s", "l", &spec)
+            let month = Algorithm::CalendarWindow(Calendar::new(unit, zone).unwrap());
+            bucket_key("s", "l", &spec(month, 10, 1_000))
         };
         let berlin = key(CalendarUnit::Month, "europe/BERLIN");
         assert_eq!(berlin, "sg:{s}:l:cal1:month:Europe/Berlin");
@@ -132,30 +128,18 @@ mod tests {
 
     #[test]
     fn different_parts_never_share_a_key() {
-        assert_ne!(
-            bucket_key("", "l", &log(1_000)),
-            bucket_key("%", "l", &log(1_000))
-        );
-        assert_ne!(
-            bucket_key("s", "a:b", &log(1_000)),
-            bucket_key("s", "a", &log(1_000))
-        );
+        let key = |subject, limit| bucket_key(subject, limit, &log(1_000));
+        assert_ne!(key("", "l"), key("%", "l"));
+        assert_ne!(key("s", "a:b"), key("s", "a"));
     }
 
     #[test]
     fn a_key_does_not_name_the_quota() {
         for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: 5 }] {
-            let of = |quota| BucketSpec {
-                algorithm,
-                quota,
-                window_us: 60_000_000,
-            };
-            assert_eq!(bucket_key("s", "l", &of(10)), bucket_key("s", "l", &of(20)));
+            let of = |quota| bucket_key("s", "l", &spec(algorithm, quota, 60_000_000));
+            assert_eq!(of(10), of(20));
         }
-        let token = BucketSpec {
-            algorithm: Algorithm::TokenBucket { burst: 5 },
-            ..log(60_000_000)
-        };
+        let token = spec(Algorithm::TokenBucket { burst: 5 }, 10, 60_000_000);
         assert_eq!(bucket_key("s", "l", &token), "sg:{s}:l:tok2:60000ms");
     }
 }

@@ -28,6 +28,8 @@ mod receipt;
 pub mod script;
 mod share;
 mod size;
+#[cfg(test)]
+mod test;
 mod verdict;
 
 pub use batch::{

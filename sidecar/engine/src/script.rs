@@ -260,7 +260,7 @@ fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Take;
+    use crate::test;
 
     #[test]
     fn a_write_back_is_packed_as_the_script_says() {
@@ -282,20 +282,11 @@ mod tests {
     }
 
     fn batch() -> Batch {
-        let spec = BucketSpec {
-            algorithm: Algorithm::FixedWindow,
-            quota: 5,
-            window_us: 1_000,
-        };
+        let spec = test::spec(Algorithm::FixedWindow, 5, 1_000);
         let key = "k".to_owned();
-        let takes = vec![Take { bucket: 0, cost: 2 }];
         Batch {
             buckets: vec![Bucket { key, spec }],
-            decisions: vec![Decision {
-                takes,
-                peek: true,
-                receipts: Vec::new(),
-            }],
+            decisions: vec![test::decision(&[0], 2, true)],
         }
     }
 
@@ -304,15 +295,9 @@ mod tests {
         assert_eq!(keys(&batch()).collect::<Vec<_>>(), ["k"]);
         let spec = [2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 0, 0, 0];
         let decision = [1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2];
-        let never = [255; 7];
-        assert_eq!(
-            arguments(&batch(), None),
-            [[&never[..], &spec, &decision].concat()]
-        );
-        let late = [0, 0, 0, 0, 0, 1, 2];
-        assert_eq!(
-            arguments(&batch(), Some(258)),
-            [[&late[..], &spec, &decision].concat()]
-        );
+        for (not_after_us, time) in [(None, [255; 7]), (Some(258), [0, 0, 0, 0, 0, 1, 2])] {
+            let expected = [[&time[..], &spec, &decision].concat()];
+            assert_eq!(arguments(&batch(), not_after_us), expected);
+        }
     }
 }

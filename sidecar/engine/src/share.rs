@@ -45,11 +45,7 @@ mod tests {
     use super::*;
 
     fn share(algorithm: Algorithm, quota: u64, rank: u64, of: u64) -> Option<BucketSpec> {
-        let whole = BucketSpec {
-            algorithm,
-            quota,
-            window_us: 60_000_000,
-        };
+        let whole = crate::test::spec(algorithm, quota, 60_000_000);
         whole.share(FleetPosition { rank, of })
     }
 
@@ -64,19 +60,11 @@ mod tests {
     #[test]
     fn a_token_bucket_shares_its_rate_and_its_burst() {
         let algorithm = Algorithm::TokenBucket { burst: 5 };
-        let shares: Vec<_> = (0..3).map(|rank| share(algorithm, 100, rank, 3)).collect();
-        let rates: Vec<_> = shares.iter().flatten().map(|spec| spec.quota).collect();
-        let bursts: Vec<_> = shares
-            .iter()
-            .flatten()
-            .map(|spec| spec.most_at_once())
-            .collect();
-        assert_eq!((rates, bursts), (vec![34, 33, 33], vec![2, 2, 1]));
+        let shares = [0, 1, 2].map(|rank| share(algorithm, 100, rank, 3).unwrap());
+        let rates_and_bursts = shares.map(|spec| (spec.quota, spec.most_at_once()));
+        assert_eq!(rates_and_bursts, [(34, 2), (33, 2), (33, 1)]);
+        // Who has no unit has no share.
         assert_eq!(share(Algorithm::TokenBucket { burst: 2 }, 100, 2, 3), None);
-    }
-
-    #[test]
-    fn who_has_no_unit_has_no_share() {
         assert_eq!(share(Algorithm::FixedWindow, 2, 2, 3), None);
     }
 }

@@ -84,10 +84,8 @@ mod tests {
     #[test]
     fn a_denial_is_decided_by_the_bucket_that_has_room_last() {
         let said = outcome(&[look(0, 0, 9), look(5, 2, 7), look(4, 1, 8)], 100);
-        assert_eq!(
-            (said.admitted, said.decided_by, said.retry_after_us),
-            (false, 1, 5)
-        );
+        assert!(!said.admitted);
+        assert_eq!((said.decided_by, said.retry_after_us), (1, 5));
         assert_eq!((said.remaining, said.reset_us, said.at_us), (2, 7, 100));
     }
 

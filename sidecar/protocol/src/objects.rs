@@ -278,15 +278,11 @@ mod tests {
             {"checks":[{"limit":"\u0061","key":"k","cost":5},{"key":"k","limit":"b"}],"peek":true,"shadow":"r"}]} "#;
         let read = read_decisions(body).unwrap();
         let decision = read.decisions[0].as_ref().unwrap();
-        assert_eq!(
-            (decision.checks[0].limit.as_ref(), decision.checks[0].cost),
-            ("a", 5)
-        );
+        let given = (decision.checks[0].limit.as_ref(), decision.checks[0].cost);
+        assert_eq!(given, ("a", 5));
         assert_eq!(decision.shadow.as_deref(), Some("r"));
-        assert_eq!(
-            (read.denied[0].key.as_deref(), read.denied[0].count),
-            (None, 2)
-        );
+        let given = (read.denied[0].key.as_deref(), read.denied[0].count);
+        assert_eq!(given, (None, 2));
         // An entry that cannot be read does not affect the others.
         let body = br#"{"decisions":[{"checks":[{"limit":"a","key":"k"}]},{"checks":7}]}"#;
         let read = read_decisions(body).unwrap();

@@ -125,10 +125,8 @@ fn a_type_error_names_the_field_and_shows_no_key() {
     }
     let body = r#"{"give_backs":[{"limit":"a","key":"k","receipt":"r","units":"x"}]}"#;
     let read = sluicegate_protocol::read_give_backs(body.as_bytes()).unwrap();
-    assert_eq!(
-        read[0].as_ref().unwrap_err().message,
-        "`give_backs[0].units`: a string is not an integer of at least 0"
-    );
+    let wanted = "`give_backs[0].units`: a string is not an integer of at least 0";
+    assert_eq!(read[0].as_ref().unwrap_err().message, wanted);
 }
 
 #[test]

@@ -110,12 +110,11 @@ mod tests {
         let all = Arguments::command();
         let mut seen = std::collections::BTreeMap::new();
         for command in all.get_subcommands() {
-            for argument in command
-                .get_arguments()
-                .filter(|one| one.get_long().is_some())
-            {
+            for argument in command.get_arguments() {
+                let Some(long) = argument.get_long().map(str::to_owned) else {
+                    continue;
+                };
                 let value = argument.get_value_names().map(|names| format!("{names:?}"));
-                let long = argument.get_long().unwrap().to_owned();
                 let before = seen.entry(long.clone()).or_insert_with(|| value.clone());
                 assert_eq!(*before, value, "--{long} of {}", command.get_name());
             }

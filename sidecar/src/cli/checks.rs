@@ -137,10 +137,8 @@ mod tests {
             one(text).map(|check| (check.limit.into_owned(), check.key.into_owned(), check.cost))
         };
         let owned = |limit: &str, key: &str, cost| Ok((limit.to_owned(), key.to_owned(), cost));
-        assert_eq!(
-            read("yt-quota=cred-1:100"),
-            owned("yt-quota", "cred-1", 100)
-        );
+        let quota = owned("yt-quota", "cred-1", 100);
+        assert_eq!(read("yt-quota=cred-1:100"), quota);
         assert_eq!(read("l=a=b:c:1"), owned("l", "a=b:c", 1));
         for wrong in ["", "l", "l=k", "l=k:", "l=k:x", "l=k:0", "l=k:-1", "k:1"] {
             assert!(read(wrong).is_err(), "{wrong}");

@@ -119,11 +119,8 @@ mod tests {
     fn the_table_in_the_documents_is_this_one() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/jobs.md");
         let page = std::fs::read_to_string(page).unwrap();
-        assert!(
-            page.contains(&markdown()),
-            "docs/jobs.md does not have this table:\n{}",
-            markdown()
-        );
+        let table = markdown();
+        assert!(page.contains(&table), "docs/jobs.md lacks this:\n{table}");
     }
 
     #[test]

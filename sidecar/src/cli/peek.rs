@@ -161,10 +161,8 @@ mod tests {
 
     #[test]
     fn people_are_told_what_is_left_and_what_comes_when() {
-        assert_eq!(
-            text(&left()),
-            "limit `yt`: 40 of 100 left in a window of 1day\n50 units available in 2m\nnext unit available in 1m 30s\nwhole quota available in 2h\n"
-        );
+        let some = "limit `yt`: 40 of 100 left in a window of 1day\n50 units available in 2m\nnext unit available in 1m 30s\nwhole quota available in 2h\n";
+        assert_eq!(text(&left()), some);
         let whole = Left {
             remaining: 100,
             next_unit_ms: None,
@@ -172,9 +170,8 @@ mod tests {
             retry_after_ms: 0,
             ..left()
         };
-        assert_eq!(
-            text(&whole),
-            "limit `yt`: 100 of 100 left in a window of 1day\nthe whole quota is available now\n"
-        );
+        let all =
+            "limit `yt`: 100 of 100 left in a window of 1day\nthe whole quota is available now\n";
+        assert_eq!(text(&whole), all);
     }
 }

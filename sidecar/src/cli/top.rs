@@ -158,30 +158,23 @@ mod tests {
 
     #[test]
     fn a_page_names_subjects_with_their_counts_and_how_exact_they_are() {
+        let denied = |subject: &str, count, error| TopDenied {
+            subject: subject.to_owned(),
+            count,
+            error,
+        };
         let limit = TopLimit {
             limit: "per-key".to_owned(),
             denied_total: 120,
             since_seconds: 61,
-            most_denied: vec![
-                TopDenied {
-                    subject: "0123456789ab".to_owned(),
-                    count: 90,
-                    error: 3,
-                },
-                TopDenied {
-                    subject: "ba9876543210".to_owned(),
-                    count: 30,
-                    error: 0,
-                },
-            ],
+            most_denied: vec![denied("0123456789ab", 90, 3), denied("ba9876543210", 30, 0)],
             nearest: vec![TopNearest {
                 subject: "0123456789ab".to_owned(),
                 used_ratio: 0.96,
             }],
         };
-        let table = text(&Top {
-            limits: vec![limit],
-        });
+        let limits = vec![limit];
+        let table = text(&Top { limits });
         let lines: Vec<_> = table.lines().collect();
         assert_eq!(
             lines[..6],

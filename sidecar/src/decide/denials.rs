@@ -249,18 +249,14 @@ mod tests {
         denials.hold(denials.moment(1), &decision(), &denied());
         let held = denials.covering(denials.moment(1), &decision()).unwrap();
         assert_eq!(held.limit, "l");
-        assert!(
-            denials.covering(denials.moment(2), &decision()).is_none(),
-            "the policy was reloaded"
-        );
+        let covers =
+            |epoch, asked: &Decision<'_>| denials.covering(denials.moment(epoch), asked).is_some();
+        assert!(!covers(2, &decision()), "the policy was reloaded");
         let mut dearer = decision();
         dearer.checks[0].cost = 2;
-        assert!(denials.covering(denials.moment(1), &dearer).is_none());
+        assert!(!covers(1, &dearer));
         denials.hold(denials.moment(2), &dearer, &denied());
-        assert!(
-            denials.covering(denials.moment(1), &decision()).is_none(),
-            "a newer epoch has taken over"
-        );
+        assert!(!covers(1, &decision()), "a newer epoch has taken over");
     }
 
     #[test]
@@ -273,10 +269,8 @@ mod tests {
         denials.hold(before, &decision(), &denied());
         let now = denials.moment(2);
         assert!(denials.covering(now, &decision()).is_none());
-        assert!(
-            denials.covering(now, &other).is_some(),
-            "and voids no other"
-        );
+        // It voids no other.
+        assert!(denials.covering(now, &other).is_some());
     }
 
     #[test]
@@ -286,11 +280,9 @@ mod tests {
         denials.void([("l", "k")]);
         denials.hold(before, &decision(), &denied());
         assert!(denials.is_empty());
+        // Asked for after it.
         denials.hold(denials.moment(1), &decision(), &denied());
-        assert!(
-            denials.covering(denials.moment(1), &decision()).is_some(),
-            "asked for after it"
-        );
+        assert!(denials.covering(denials.moment(1), &decision()).is_some());
         denials.void([("l", "k")]);
         assert!(denials.covering(denials.moment(1), &decision()).is_none());
     }

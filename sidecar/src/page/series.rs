@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(sent.series.len(), sent.counts.len());
         let names = sent.series.iter();
         names
-            .map(|series| (series.name.as_str(), !series.unlisted))
+            .map(|one| (one.name.as_str(), !one.unlisted))
             .collect()
     }
 

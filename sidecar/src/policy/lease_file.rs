@@ -146,14 +146,13 @@ mod tests {
         );
         let policy = Policy::parse(&policy)?;
         let limit = policy.limit("l").unwrap();
-        let is_marked = |spec: &BucketSpec| {
-            !matches!(
-                spec.algorithm,
-                Algorithm::SlidingWindow { leased: false, .. }
-            )
-        };
         assert!(limit.windows.iter().all(is_marked));
         Ok(limit.lease.unwrap())
+    }
+
+    fn is_marked(spec: &BucketSpec) -> bool {
+        let algorithm = spec.algorithm;
+        !matches!(algorithm, Algorithm::SlidingWindow { leased: false, .. })
     }
 
     const MINUTE: &str = "{ quota: 60000, per: 1m }";
@@ -183,16 +182,11 @@ mod tests {
 
     #[test]
     fn without_lease_nothing_is_marked() {
-        let policy =
-            "limits: { l: { algorithm: sliding_window, windows: [{ quota: 5, per: 1s }] } }";
-        let policy = Policy::parse(policy).unwrap();
+        let window = "{ algorithm: sliding_window, windows: [{ quota: 5, per: 1s }] }";
+        let policy = Policy::parse(&format!("limits: {{ l: {window} }}")).unwrap();
         let limit = policy.limit("l").unwrap();
         assert_eq!(limit.lease, None);
-        let window = limit.windows[0].algorithm;
-        assert!(matches!(
-            window,
-            Algorithm::SlidingWindow { leased: false, .. }
-        ));
+        assert!(!is_marked(&limit.windows[0]));
     }
 
     #[test]

@@ -78,6 +78,7 @@ pub(super) fn read(
 #[cfg(test)]
 mod tests {
     use crate::policy::{Grant, Policy};
+    use crate::test_table::{has_all, rows};
 
     const GOOD: &str = "
 limits:
@@ -102,33 +103,21 @@ limits:
 
     #[test]
     fn a_broken_override_is_refused_with_line_field_and_remedy() {
-        let cases: [(&str, &str, &[&str]); 9] = [
-            (
-                "per: 1m }],",
-                "per: 1h }],",
-                &["line 7", "override 1", "`1s`, `1m`"],
-            ),
-            ("quota: 500", "quota: 0", &["line 7", "`quota` is 0"]),
-            ("quota: 500", "qouta: 500", &["line 7", "`quota`"]),
-            (
-                "blocked: true",
-                "blocked: true, unlimited: true",
-                &["line 8", "exactly one"],
-            ),
-            ("blocked: true", "blocked: 1", &["line 8", "`blocked`", "1"]),
-            ("03:00:00Z", "03:00", &["line 8", "`until`", "RFC 3339"]),
-            ("key: b", "key: a", &["line 8", "`key`", "twice"]),
-            ("key: b", "key: ''", &["line 8", "`key`", "empty"]),
-            ("key: b, ", "", &["line 8", "`key`"]),
-        ];
-        for (from, to, named) in cases {
-            let message = Policy::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
-            for name in named {
-                assert!(
-                    message.contains(name),
-                    "{from} -> {to}: no {name:?} in {message}"
-                );
-            }
+        let table = "
+            per: 1m }], | per: 1h }], | line 7, override 1, `1s`, `1m`
+            quota: 500 | quota: 0 | line 7, `quota` is 0
+            quota: 500 | qouta: 500 | line 7, `quota`
+            blocked: true | blocked: true, unlimited: true | line 8, exactly one
+            blocked: true | blocked: 1 | line 8, `blocked`, 1
+            03:00:00Z | 03:00 | line 8, `until`, RFC 3339
+            key: b | key: a | line 8, `key`, twice
+            key: b | key: '' | line 8, `key`, empty
+            key: b, blocked | blocked | line 8, `key`
+        ";
+        for [from, to, named] in rows(table) {
+            let broken = GOOD.replacen(&from, &to, 1);
+            assert_ne!(broken, GOOD, "{from}");
+            has_all(&Policy::parse(&broken).unwrap_err(), &named);
         }
     }
 }

@@ -243,10 +243,8 @@ mod tests {
 
     #[test]
     fn exactly_one_kind_is_given() {
-        assert_eq!(
-            read(r#"{"unlimited":true}"#).unwrap().grant,
-            Grant::Unlimited
-        );
+        let unlimited = read(r#"{"unlimited":true}"#).unwrap();
+        assert_eq!(unlimited.grant, Grant::Unlimited);
         assert_eq!(read(r#"{"blocked":true}"#).unwrap().grant, Grant::Blocked);
         for wrong in [
             "{}",
@@ -289,32 +287,28 @@ mod tests {
         let limit = limit(
             "{ algorithm: sliding_log, windows: [{ quota: 5, per: 1s }, { quota: 50, per: 1m }] }",
         );
-        let minute = WindowQuota {
-            window: NamedWindow::Length(60_000_000),
-            ..quota(500)
+        let of = |seconds: u64, units| WindowQuota {
+            window: NamedWindow::Length(seconds * 1_000_000),
+            ..quota(units)
         };
-        let quotas: Vec<_> = limit.with_quotas(&[minute]).unwrap();
-        let quotas: Vec<_> = quotas.iter().map(|spec| spec.quota).collect();
-        assert_eq!(quotas, [5, 500]);
-        let why = limit.with_quotas(&[quota(500)]).unwrap_err();
-        assert!(why.contains("2 windows") && why.contains("`1m`"), "{why}");
-        let hour = WindowQuota {
-            window: NamedWindow::Length(3_600_000_000),
-            ..quota(500)
-        };
-        let why = limit.with_quotas(&[hour]).unwrap_err();
-        assert!(why.contains("`1s`, `1m`"), "{why}");
-        let why = limit.with_quotas(&[WindowQuota { quota: 0, ..minute }]);
-        assert!(why.unwrap_err().contains("`quota` is 0"));
+        let quotas = limit.with_quotas(&[of(60, 500)]).unwrap();
+        assert_eq!([quotas[0].quota, quotas[1].quota], [5, 500]);
+        for (wrong, named) in [
+            (quota(500), ["2 windows", "`1m`"]),
+            (of(3_600, 500), ["`1s`", "`1m`"]),
+            (of(60, 0), ["`quota`", "is 0"]),
+        ] {
+            let why = limit.with_quotas(&[wrong]).unwrap_err();
+            assert!(named.iter().all(|name| why.contains(name)), "{why}");
+        }
     }
 
     /// `per: 2d` of an override changed the window of a day once, which may last as long when the clock is moved.
     #[test]
     fn calendar_windows_are_named_as_in_the_policy() {
         let changed = |windows: &str, per: &str| {
-            let limit = limit(&format!(
-                "{{ algorithm: fixed_window, windows: {windows} }}"
-            ));
+            let limit = format!("{{ algorithm: fixed_window, windows: {windows} }}");
+            let limit = self::limit(&limit);
             let terms = format!(r#"{{"windows":[{{"quota":7,"per":"{per}"}}]}}"#);
             let Grant::Quotas(quotas) = read(&terms)?.grant else {
                 panic!("{terms}");
@@ -322,8 +316,8 @@ mod tests {
             let quotas = limit.with_quotas(&quotas)?;
             Ok::<_, String>(quotas.iter().map(|spec| spec.quota).collect::<Vec<_>>())
         };
-        let contract =
-            "[{ quota: 9, per: month, time_zone: Europe/Berlin }, { quota: 2, per: day }]";
+        let month = "{ quota: 9, per: month, time_zone: Europe/Berlin }";
+        let contract = &*format!("[{month}, {{ quota: 2, per: day }}]");
         assert_eq!(changed(contract, "month").unwrap(), [7, 2]);
         assert_eq!(changed(contract, "month Europe/Berlin").unwrap(), [7, 2]);
         assert_eq!(changed(contract, "day UTC").unwrap(), [9, 7]);
@@ -349,8 +343,10 @@ mod tests {
 
     #[test]
     fn a_burst_is_given_or_scaled_with_the_quota() {
-        let limit =
-            limit("{ algorithm: token_bucket, windows: [{ quota: 100, per: 1m, burst: 5 }] }");
+        let windows = "[{ quota: 100, per: 1m, burst: 5 }]";
+        let limit = limit(&format!(
+            "{{ algorithm: token_bucket, windows: {windows} }}"
+        ));
         let burst = |quota| limit.with_quotas(&[quota]).unwrap()[0].most_at_once();
         assert_eq!(burst(quota(1_000)), 50);
         assert_eq!(burst(quota(1)), 1);

@@ -184,11 +184,7 @@ mod tests {
         assert_eq!(again(), Some(false), "nothing has changed");
         std::fs::remove_file(&path).unwrap();
         assert_eq!((again(), source.refusal().is_some()), (None, true));
-        assert_eq!(
-            again(),
-            Some(false),
-            "that it is missing was reported already"
-        );
+        assert_eq!(again(), Some(false), "that was reported already");
         assert!(source.refusal().is_some(), "it is still missing");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!((again(), source.refusal()), (Some(true), None));

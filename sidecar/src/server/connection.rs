@@ -172,10 +172,8 @@ mod tests {
     #[test]
     fn a_head_has_a_time_limit_from_its_first_byte_however_slowly_it_trickles() {
         let connection = Connection::opened(0);
-        assert!(
-            !connection.is_overdue(50_000, PATIENCE),
-            "nothing was sent yet"
-        );
+        // Nothing was sent yet.
+        assert!(!connection.is_overdue(50_000, PATIENCE));
         for now_ms in (50_000..=60_000).step_by(100) {
             connection.received(now_ms);
             assert!(!connection.is_overdue(now_ms, PATIENCE));
@@ -183,10 +181,8 @@ mod tests {
         connection.received(60_001);
         assert!(connection.is_overdue(60_001, PATIENCE));
         connection.asked(60_001, false);
-        assert!(
-            !connection.is_overdue(500_000, PATIENCE),
-            "it is being served"
-        );
+        // It is being served.
+        assert!(!connection.is_overdue(500_000, PATIENCE));
     }
 
     #[test]

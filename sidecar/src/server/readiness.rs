@@ -85,15 +85,10 @@ mod tests {
             (Phase::Draining, &StoreState::Answers, false, false),
             (Phase::Stopping, &StoreState::Answers, false, false),
         ] {
-            assert_eq!(
-                is_ready(phase, store, needs_store),
-                ready,
-                "{phase:?} {store:?}"
-            );
+            let is = is_ready(phase, store, needs_store);
+            assert_eq!(is, ready, "{phase:?} {store:?}");
         }
-        assert_eq!(
-            describe(&lost, 3_999),
-            "the store has not answered for 2 s: refused"
-        );
+        let says = "the store has not answered for 2 s: refused";
+        assert_eq!(describe(&lost, 3_999), says);
     }
 }

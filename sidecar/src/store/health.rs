@@ -152,10 +152,8 @@ mod tests {
         monitor.down(b, ConnectionError::Closed.into());
         assert!(changes.has_changed().unwrap());
         let down = health();
-        assert_eq!(
-            down.cause().map(StoreError::kind),
-            Some(FailureKind::Connection)
-        );
+        let kind = down.cause().map(StoreError::kind);
+        assert_eq!(kind, Some(FailureKind::Connection));
         assert!(down.since >= up.since);
         monitor.remove(b);
         assert!(health().is_up());

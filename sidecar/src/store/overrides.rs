@@ -191,13 +191,11 @@ mod tests {
         assert_eq!(read, (("per-key".to_owned(), "a:b\n".to_owned()), one));
         for (field, text) in [
             ("l:k", "{}"),
-            ("l", "{\"unlimited\":true}"),
-            ("l:k", "{\"more\":1}"),
+            ("l", r#"{"unlimited":true}"#),
+            ("l:k", r#"{"more":1}"#),
         ] {
-            assert!(
-                from_text(field, text.as_bytes()).is_none(),
-                "{field} {text}"
-            );
+            let read = from_text(field, text.as_bytes());
+            assert!(read.is_none(), "{field} {text}");
         }
     }
 
@@ -205,30 +203,18 @@ mod tests {
     fn every_change_has_another_version_and_nothing_else_has() {
         let mut stored = StoredOverrides::default();
         let one = unlimited(Some("1970-01-01T00:00:05Z"));
-        assert_eq!(
-            stored.change(Change::Set("l", "k", &one), 0),
-            Changed::Unknown
-        );
-        assert_eq!(
-            stored.change(Change::Set("l", "k", &one), 0),
-            Changed::Known
-        );
+        let set = || Change::Set("l", "k", &one);
+        let sweep = || Change::Sweep(&[("l", "k")]);
+        assert_eq!(stored.change(set(), 0), Changed::Unknown);
+        assert_eq!(stored.change(set(), 0), Changed::Known);
         assert_eq!((stored.version, stored.entries.len()), (2, 1));
-        assert_eq!(
-            stored.change(Change::Remove("l", "other"), 0),
-            Changed::Unknown
-        );
-        assert_eq!(
-            stored.change(Change::Sweep(&[("l", "k")]), 4_999),
-            Changed::Unknown
-        );
+        let other = Change::Remove("l", "other");
+        assert_eq!(stored.change(other, 0), Changed::Unknown);
+        assert_eq!(stored.change(sweep(), 4_999), Changed::Unknown);
         assert_eq!(stored.version, 2);
         assert!(stored.ended(4_999, 9).is_empty());
         assert_eq!(stored.ended(5_000, 9), [("l", "k")]);
-        assert_eq!(
-            stored.change(Change::Sweep(&[("l", "k")]), 5_000),
-            Changed::Known
-        );
+        assert_eq!(stored.change(sweep(), 5_000), Changed::Known);
         assert_eq!((stored.version, stored.entries.len()), (3, 0));
     }
 
@@ -240,14 +226,10 @@ mod tests {
             let name = ("l".to_owned(), n.to_string());
             stored.entries.insert(name, one.clone());
         }
-        assert_eq!(
-            stored.change(Change::Set("l", "more", &one), 0),
-            Changed::Full
-        );
-        assert_eq!(
-            stored.change(Change::Set("l", "7", &one), 0),
-            Changed::Known
-        );
+        let more = Change::Set("l", "more", &one);
+        assert_eq!(stored.change(more, 0), Changed::Full);
+        let known = Change::Set("l", "7", &one);
+        assert_eq!(stored.change(known, 0), Changed::Known);
         assert_eq!(stored.entries.len(), MAX_OVERRIDES);
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use sluicegate::server::Token;
 
-use super::{Answer, BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, send, start};
+use super::{Answer, BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, start};
 use crate::support::{has, lacks};
 
 const RESET: &str = r#"{"resets":[{"limit":"per-key","key":"k"}]}"#;
@@ -85,9 +85,8 @@ async fn a_page_of_another_host_reads_nothing_and_a_link_to_our_page_works() {
         assert!(status != 421 || answer.body.contains("--allow-host"));
     }
     // RFC 9112, 3.2.2: the request's target takes precedence over Host.
-    let head =
-        "GET http://evil.example/v1/top HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    assert_eq!(send(admin, head).status, 421);
+    let target = "GET http://evil.example/v1/top";
+    assert_eq!(ask(admin, target, "host: localhost\r\n", "").status, 421);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,12 +114,8 @@ async fn no_page_is_answered_on_the_port_for_decisions_and_filters_and_curl_are(
         ("origin: http://sluicegate\r\n", 403),
         ("sec-fetch-site: cross-site\r\n", 403),
     ] {
-        let answer = ask(
-            port,
-            DECIDE,
-            &format!("host: sluicegate\r\n{headers}"),
-            BODY,
-        );
+        let all = format!("host: sluicegate\r\n{headers}");
+        let answer = ask(port, DECIDE, &all, BODY);
         assert_eq!(answer.status, status, "{headers:?}: {}", answer.body);
     }
 }

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use sluicegate::server::{Settings, Token};
+use sluicegate::server::Token;
 
-use super::{BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, start, start_with};
+use super::{BODY, DECIDE, HOST, JSON, access_to, admin_with, ask, start, start_for};
 use crate::support::{has, lacks, rows};
 
 /// Asks, and expects a problem detail: its status, code and field. Returns the answer's head.
@@ -35,10 +35,8 @@ fn refused(
 /// The same of each row: what is expected, and what is asked. Returns statuses and heads.
 fn all_refused(port: SocketAddr, table: &str) -> Vec<(u16, String)> {
     let one = |[status, code, field, target, headers, body]: [String; 6]| {
-        let headers = headers
-            .replace("HOST", HOST.trim_end())
-            .replace("; ", "\r\n");
-        let headers = format!("{headers}\r\n");
+        let headers = headers.replace("HOST", HOST.trim_end()) + "\r\n";
+        let headers = headers.replace("; ", "\r\n");
         let body = body.replace("BODY", BODY);
         let status = status.parse().unwrap();
         let expected = (status, code.as_str(), field.as_str());
@@ -111,11 +109,7 @@ async fn errors_on_the_admin_port_name_their_field() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entrys_error_names_its_field_in_the_body() {
-    let settings = Settings {
-        access: access_to("127.0.0.1:9181", &[]),
-        ..Settings::default()
-    };
-    let (port, admin) = start_with(settings).await;
+    let (port, admin) = start_for(access_to("127.0.0.1:9181", &[])).await;
     let ask = |port, target, headers: &str, body: &str| -> Value {
         serde_json::from_str(&ask(port, target, headers, body).body).unwrap()
     };

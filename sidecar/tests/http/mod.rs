@@ -11,8 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::decide::PolicyHandle;
-use sluicegate::decide::Service;
+use sluicegate::decide::{PolicyHandle, Service};
 use sluicegate::policy::StoreAddress;
 use sluicegate::server::listen::Listener;
 use sluicegate::server::{Access, Listeners, Settings, Stop};
@@ -33,12 +32,15 @@ const JSON: &str = "content-type: application/json\r\n";
 
 /// Starts a sidecar in this process; returns the address for decisions and the admin address.
 async fn start() -> (SocketAddr, SocketAddr) {
-    start_with(Settings::default()).await
+    start_for(Settings::default().access).await
 }
 
-async fn start_with(settings: Settings) -> (SocketAddr, SocketAddr) {
-    let (ports, _) = start_until(settings, std::future::pending()).await;
-    ports
+async fn start_for(access: Access) -> (SocketAddr, SocketAddr) {
+    let settings = Settings {
+        access,
+        ..Settings::default()
+    };
+    start_until(settings, std::future::pending()).await.0
 }
 
 /// Who may ask a sidecar with this admin address, which also has these names.
@@ -49,11 +51,7 @@ fn access_to(address: &str, names: &[&str]) -> Access {
 
 /// Starts a sidecar; returns its admin address.
 async fn admin_with(access: Access) -> SocketAddr {
-    let settings = Settings {
-        access,
-        ..Settings::default()
-    };
-    start_with(settings).await.1
+    start_for(access).await.1
 }
 
 /// Starts a sidecar that stops with `stop`; returns its addresses and its task.
@@ -68,23 +66,16 @@ async fn start_until(
     let handle = PolicyHandle::load(&path, &metrics).unwrap();
     let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
     let service = Arc::new(Service::new(handle, store, metrics));
-    let [decisions, admin] = [
-        TcpListener::bind("127.0.0.1:0").await.unwrap(),
-        TcpListener::bind("127.0.0.1:0").await.unwrap(),
-    ];
+    let decisions = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ports = (decisions.local_addr().unwrap(), admin.local_addr().unwrap());
     let changed = Arc::new(Notify::new());
-    let running = tokio::spawn(sluicegate::server::run(
-        service,
-        Listeners {
-            decisions: Listener::Tcp(decisions),
-            admin: Listener::Tcp(admin),
-        },
-        settings,
-        changed,
-        stop,
-    ));
-    (ports, running)
+    let listeners = Listeners {
+        decisions: Listener::Tcp(decisions),
+        admin: Listener::Tcp(admin),
+    };
+    let running = sluicegate::server::run(service, listeners, settings, changed, stop);
+    (ports, tokio::spawn(running))
 }
 
 /// A connection over which these bytes have gone.
@@ -134,10 +125,8 @@ async fn a_malformed_chunked_body_gets_400_and_not_413() {
     let (port, _) = start().await;
     let decide = |chunks: &str| {
         let head = "POST /v1/decide HTTP/1.1\r\nhost: s\r\nconnection: close\r\n";
-        send(
-            port,
-            &format!("{head}transfer-encoding: chunked\r\n\r\n{chunks}"),
-        )
+        let whole = format!("{head}transfer-encoding: chunked\r\n\r\n{chunks}");
+        send(port, &whole)
     };
     for broken in ["zz\r\nx\r\n0\r\n\r\n", "5\r\nabcdefgh\r\n0\r\n\r\n"] {
         let answer = decide(broken);

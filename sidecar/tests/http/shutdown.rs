@@ -26,16 +26,13 @@ fn question() -> String {
 
 /// Reads an answer with a body; returns whether it closes the connection.
 fn answered(stream: &mut TcpStream) -> bool {
-    let mut answer = Vec::new();
-    let mut bytes = [0; 4096];
-    while !answer.ends_with(b"}]}") {
+    let (mut answer, mut bytes) = (String::new(), [0; 4096]);
+    while !answer.ends_with("}]}") {
         let read = stream.read(&mut bytes).unwrap();
-        assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
-        answer.extend_from_slice(&bytes[..read]);
+        assert!(read > 0, "{answer}");
+        answer += std::str::from_utf8(&bytes[..read]).unwrap();
     }
-    String::from_utf8(answer)
-        .unwrap()
-        .contains("connection: close")
+    answer.contains("connection: close")
 }
 
 /// Longer than any test, on a machine that stalls.
@@ -82,15 +79,13 @@ async fn half_sent_requests_and_open_pages_do_not_delay_the_shutdown() {
     // A drain this long would be noticed; WithoutDrain skips it.
     let ((port, admin), running) = start_until(settings(LONG), stopped).await;
     let half = question();
+    let page = "GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let _held = [
         connect(port, ""),
         connect(port, "POST /v1/dec"),
         connect(port, &half[..half.len() - 5]),
         connect(admin, "GET /metrics HTTP/1.1\r\n"),
-        connect(
-            admin,
-            "GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n",
-        ),
+        connect(admin, page),
     ];
     // All of them have been accepted.
     ask(port, DECIDE, HOST, "");

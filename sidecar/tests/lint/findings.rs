@@ -41,18 +41,12 @@ const CASES: &str = r"
 fn each_finding_has_its_file_line_severity_and_remedy() {
     for [line, severity, says, from, to] in rows(CASES) {
         has(GOOD, &from);
-        let (given, printed) = run(
-            &["check-config"],
-            true,
-            &envoy(&GOOD.replacen(&from, &to, 1)),
-        );
+        let file = envoy(&GOOD.replacen(&from, &to, 1));
+        let (given, printed) = run(&["check-config"], true, &file);
         let at = format!("file.yaml:{line}: {severity}: ");
-        let mut lines = printed.lines();
-        let found = lines.any(|one| {
-            [at.as_str(), &says, "; "]
-                .iter()
-                .all(|part| one.contains(part))
-        });
+        let parts = [at.as_str(), &says, "; "];
+        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
+        let found = printed.lines().any(has_all);
         assert!(found, "{to}: no {at:?} with {says:?} in\n{printed}");
         assert_eq!(given, if severity == "error" { 64 } else { 0 }, "{printed}");
     }

@@ -2,10 +2,8 @@
 
 use tempfile::TempDir;
 
-use super::{
-    GOOD, POLICY, check_stream, envoy, has, has_all, indented, is_without_findings, printed,
-    sluicegate,
-};
+use super::{GOOD, POLICY, check_stream, envoy, indented, is_without_findings};
+use crate::support::{has, has_all, printed, sluicegate};
 
 const SERVICE_ENTRY: &str = "kind: ServiceEntry
 metadata: { name: sluicegate, namespace: shop }
@@ -79,12 +77,10 @@ fn a_cluster_that_no_object_provides_is_found() {
         SERVICE_ENTRY.replace("namespace: shop", "namespace: other") + "  exportTo: [\".\"]\n";
     let plain = istio.replace(CLUSTER, "cluster: sluicegate");
     let other_cluster = ENVOY_PROXY.replace("name: sluicegate, connect", "name: sidecar, connect");
+    let no_host = "no ServiceEntry in these files has the host `sluicegate.internal`";
+    let private_only = "exported to its own namespace `other` only";
     for (documents, severity, says) in [
-        (
-            [istio.as_str()].as_slice(),
-            "warning",
-            "no ServiceEntry in these files has the host `sluicegate.internal`",
-        ),
+        ([istio.as_str()].as_slice(), "warning", no_host),
         (
             &[&istio, &other_host],
             "error",
@@ -95,11 +91,7 @@ fn a_cluster_that_no_object_provides_is_found() {
             "error",
             "has no port 9180, only 9181",
         ),
-        (
-            &[&istio, &private],
-            "error",
-            "exported to its own namespace `other` only",
-        ),
+        (&[&istio, &private], "error", private_only),
         (
             &[&plain, SERVICE_ENTRY],
             "error",
@@ -113,27 +105,20 @@ fn a_cluster_that_no_object_provides_is_found() {
         (&[&gateway], "warning", "adds a cluster `sluicegate`"),
     ] {
         let (status, printed) = check_stream(documents);
-        let found = printed.lines().any(|line| {
-            line.contains(&format!(": {severity}: "))
-                && line.contains("/sluicegate: `sidecar.cluster`: ")
-                && line.contains(says)
-        });
-        assert!(found, "{says}: {printed}");
-        assert_eq!(
-            status,
-            if severity == "error" { 64 } else { 0 },
-            "{printed}"
-        );
+        let severe = format!(": {severity}: ");
+        let parts = [&severe, "/sluicegate: `sidecar.cluster`: ", says];
+        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
+        assert!(printed.lines().any(has_all), "{says}: {printed}");
+        let expected = if severity == "error" { 64 } else { 0 };
+        assert_eq!(status, expected, "{printed}");
     }
 }
 
 #[test]
 fn clusters_of_services_and_of_patches_in_strings_are_known() {
     let service = "kind: Service\nmetadata: { name: limiter, namespace: shop }\nspec: { ports: [{ port: 80 }] }\n";
-    let istio = wasm_plugin().replace(
-        CLUSTER,
-        "cluster: \"outbound|80||limiter.shop.svc.cluster.local\"",
-    );
+    let cluster = "cluster: \"outbound|80||limiter.shop.svc.cluster.local\"";
+    let istio = wasm_plugin().replace(CLUSTER, cluster);
     let merge = "kind: EnvoyProxy\nspec:\n  bootstrap:\n    type: Merge\n    value: |\n      static_resources:\n        clusters:\n          - { name: sluicegate, lb_policy: RANDOM }\n";
     let filter = "kind: EnvoyFilter\nspec: { configPatches: [{ applyTo: CLUSTER, patch: { operation: ADD, value: { name: sluicegate, connect_timeout: 1s } } }] }";
     let patched = wasm_plugin().replace(CLUSTER, "cluster: sluicegate");
@@ -153,26 +138,18 @@ fn a_plugin_that_stays_dead_or_fails_open_is_found() {
     let istio = wasm_plugin();
     let unset = istio.replace("  failStrategy: FAIL_RELOAD\n", "");
     let fail_open = istio.replace("FAIL_RELOAD", "FAIL_OPEN");
-    for (documents, says) in [
-        (
-            [ENVOY_PROXY, &gateway].as_slice(),
-            "`failure_policy`: if the filter's VM fails once",
-        ),
-        (
-            &[ENVOY_PROXY, RELOAD, &open],
-            "`failOpen`: all requests pass unmetered",
-        ),
-        (
-            &[SERVICE_ENTRY, &unset],
-            "`failStrategy`: if the filter's VM fails once",
-        ),
-        (
-            &[SERVICE_ENTRY, &fail_open],
-            "`failStrategy`: all requests pass unmetered",
-        ),
+    let (dead, unmetered) = (
+        "if the filter's VM fails once",
+        "all requests pass unmetered",
+    );
+    for (documents, field, says) in [
+        ([ENVOY_PROXY, &gateway].as_slice(), "failure_policy", dead),
+        (&[ENVOY_PROXY, RELOAD, &open], "failOpen", unmetered),
+        (&[SERVICE_ENTRY, &unset], "failStrategy", dead),
+        (&[SERVICE_ENTRY, &fail_open], "failStrategy", unmetered),
     ] {
         let (status, printed) = check_stream(documents);
-        has(&printed, &format!("/sluicegate: {says}"));
+        has(&printed, &format!("/sluicegate: `{field}`: {says}"));
         assert!(printed.ends_with("\n0 errors, 1 warnings\n"), "{printed}");
         assert_eq!(status, 0);
     }
@@ -187,10 +164,8 @@ fn a_policy_in_a_config_map_is_validated_and_its_limits_are_compared() {
     let says = "error: ConfigMap shop/sluicegate-policy: `data.policy.yaml`: limit `per-key`: window 1: `quota` is 0";
     has(&printed, says);
     let text = [SERVICE_ENTRY, &istio, &config_map("shop", &wrong)].join("\n---\n");
-    let line = 1 + text
-        .lines()
-        .position(|line| line.contains("quota: 0,"))
-        .unwrap();
+    let line = text.lines().position(|line| line.contains("quota: 0,"));
+    let line = 1 + line.unwrap();
     has(&printed, &format!("standard input:{line}: error"));
 
     let lacking = POLICY.replacen("everyone:", "somebody:", 1);
@@ -199,19 +174,10 @@ fn a_policy_in_a_config_map_is_validated_and_its_limits_are_compared() {
     has(&printed, "no limit `everyone`");
 
     // Of two policies, the one of the plugin's namespace counts.
-    let (status, printed) = check_stream(&[
-        SERVICE_ENTRY,
-        &istio,
-        &config_map("shop", POLICY),
-        &config_map("other", &lacking),
-    ]);
+    let with_two = |maps: [String; 2]| check_stream(&[SERVICE_ENTRY, &istio, &maps[0], &maps[1]]);
+    let (status, printed) = with_two([config_map("shop", POLICY), config_map("other", &lacking)]);
     assert_eq!(status, 0, "{printed}");
-    let (_, printed) = check_stream(&[
-        SERVICE_ENTRY,
-        &istio,
-        &config_map("one", POLICY),
-        &config_map("other", POLICY),
-    ]);
+    let (_, printed) = with_two(["one", "other"].map(|namespace| config_map(namespace, POLICY)));
     has(&printed, "warning: several policies might be");
 }
 
@@ -244,10 +210,8 @@ fn a_folder_is_searched_and_its_files_are_checked_together() {
     };
     let checked = run();
     is_without_findings(&checked);
-    has(
-        &checked.1,
-        "plugin.yaml:6: WasmPlugin shop/sluicegate: configuration ",
-    );
+    let named = "plugin.yaml:6: WasmPlugin shop/sluicegate: configuration ";
+    has(&checked.1, named);
     write("template.yaml", "name: {{ .Values.name }}\n  a: [");
     let (status, printed) = run();
     assert_eq!(status, 64);

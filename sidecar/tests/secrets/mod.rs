@@ -38,12 +38,7 @@ fn broken_files(store: &str) -> Vec<(String, Vec<u8>, &'static [&'static str])> 
 
 /// Fails with all of `leaks` at once.
 fn assert_none(leaks: &[String]) {
-    assert!(
-        leaks.is_empty(),
-        "{} failures:\n{}",
-        leaks.len(),
-        leaks.join("\n")
-    );
+    assert!(leaks.is_empty(), "{}:\n{}", leaks.len(), leaks.join("\n"));
 }
 
 #[test]

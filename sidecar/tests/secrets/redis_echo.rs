@@ -16,10 +16,8 @@ fn a_redis_that_repeats_the_password() -> u16 {
                 let mut bytes = [0; 4096];
                 while stream.read(&mut bytes).is_ok_and(|read| read > 0) {
                     // One error per command; extra errors do no harm.
-                    let commands = String::from_utf8_lossy(&bytes)
-                        .matches("\r\nCLIENT\r\n")
-                        .count()
-                        + 1;
+                    let asked = String::from_utf8_lossy(&bytes);
+                    let commands = asked.matches("\r\nCLIENT\r\n").count() + 1;
                     let error = format!(
                         "-ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' '{SECRET}' \r\n"
                     );
@@ -44,9 +42,8 @@ fn no_secret_when_redis_repeats_the_password_in_its_error() {
             let folder = Folder::with(&GOOD.replace("STORE", &store).replace("20ms", "3s"));
             let running = Running::start(&folder, folder.serve());
             let _viewer = running.ask("/page/stream");
-            running.eventually("the store is lost", || {
-                running.get("/readyz").contains("has not answered")
-            });
+            let lost = || running.get("/readyz").contains("has not answered");
+            running.eventually("the store is lost", lost);
             running.eventually("the page tells", || running.page().contains("store_lost"));
             for (place, printed) in running.everything() {
                 if printed.contains(SECRET) {
@@ -65,11 +62,8 @@ fn no_log_filter_reveals_a_secret() {
     let mut leaks = Vec::new();
     for filter in ["trace", "info,redis=trace", "redis::aio=trace,trace"] {
         // The Cluster client logs the most.
-        for (format, scheme) in [
-            ("text", "redis+cluster"),
-            ("json", "redis+cluster"),
-            ("text", "redis"),
-        ] {
+        let cluster = "redis+cluster";
+        for (format, scheme) in [("text", cluster), ("json", cluster), ("text", "redis")] {
             let store = format!("{scheme}://:{SECRET}@127.0.0.1:{port}");
             let folder = Folder::with(&GOOD.replace("STORE", &store).replace("20ms", "1s"));
             let mut command = folder.serve();
@@ -83,15 +77,11 @@ fn no_log_filter_reveals_a_secret() {
             let head = format!("authorization: Bearer {SECRET}\r\n");
             running.post("decisions", "/v1/decide", &head, &body);
             running.post("admin", "/v1/reset", &head, &body.replace("checks", SECRET));
-            running.eventually("the failure is logged", || {
-                running.log().contains("store call failed")
-            });
+            let logged = || running.log().contains("store call failed");
+            running.eventually("the failure is logged", logged);
             let log = running.log();
-            assert_eq!(
-                log.contains("TRACE"),
-                filter != "info,redis=trace",
-                "{filter}: {log}"
-            );
+            let traces = filter != "info,redis=trace";
+            assert_eq!(log.contains("TRACE"), traces, "{filter}: {log}");
             let library = "redis::";
             let leaking = |line: &&str| line.contains(SECRET) || line.contains(library);
             for line in log.lines().filter(leaking) {

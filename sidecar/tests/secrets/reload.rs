@@ -6,11 +6,8 @@ fn is_refused_without_the_secret_on_reload(store: &str) {
     let good = GOOD.replace("STORE", store);
     let folder = Folder::with(&good);
     let running = Running::start(&folder, folder.serve());
-    let refused = || {
-        running
-            .get("/readyz")
-            .contains("the policy file is refused")
-    };
+    let is_refused = "the policy file is refused";
+    let refused = || running.get("/readyz").contains(is_refused);
     let mut leaks = Vec::new();
     for (number, (case, file, named)) in broken_files(store).into_iter().enumerate() {
         folder.write(&file);

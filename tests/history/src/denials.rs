@@ -44,15 +44,15 @@ fn denial(history: &History, ledger: &Ledger, record: &Record, report: &mut Repo
             used + cost > window.quota
         })
     };
-    if !full(false) {
+    if !full(false)
+        && let Some((limit, _, bucket, _)) = windows(history, &record.checks).next()
+    {
         let what = if full(true) {
             Wrong::DenialsTook
         } else {
             Wrong::WronglyDenied
         };
-        if let Some((limit, _, bucket, _)) = windows(history, &record.checks).next() {
-            report.add(&limit.name, bucket, record.when, what);
-        }
+        report.add(&limit.name, bucket, record.when, what);
     }
 }
 
@@ -61,12 +61,9 @@ fn peek(history: &History, ledger: &Ledger, record: &Record, left: u64, report: 
     let since = forgotten_until(history, record.when);
     let until = record.when.from;
     let each = windows(history, &record.checks).map(|(limit, window, bucket, _)| {
-        let at_most = ledger
-            .possible(bucket)
-            .at_most(window, record.when, record.when.to);
-        let at_least = ledger
-            .certain(bucket)
-            .at_least(window, record.when, since, until);
+        let (possible, certain) = (ledger.possible(bucket), ledger.certain(bucket));
+        let at_most = possible.at_most(window, record.when, record.when.to);
+        let at_least = certain.at_least(window, record.when, since, until);
         let taken = window.quota.saturating_sub(left);
         (limit, bucket, window.quota, taken, at_most, at_least)
     });

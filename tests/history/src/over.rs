@@ -32,12 +32,8 @@ pub(crate) fn check(history: &History, ledger: &Ledger, report: &mut Report) {
                 && one.units > allowed
             {
                 let units = one.units;
-                report.add(
-                    &limit.name,
-                    bucket,
-                    one.window,
-                    Wrong::Over { units, allowed },
-                );
+                let what = Wrong::Over { units, allowed };
+                report.add(&limit.name, bucket, one.window, what);
             }
             if let Some(peak) = filled.iter().max_by_key(|one| one.units) {
                 report.peaks.push(Peak {
@@ -54,11 +50,9 @@ pub(crate) fn check(history: &History, ledger: &Ledger, report: &mut Report) {
 
 /// The quota, and once more for each disturbance in the window that allows it.
 fn allowed(history: &History, window: &Window, when: Span) -> u64 {
-    let touches = history
-        .disturbances
-        .iter()
-        .filter(|one| one.once_more && one.when.from <= when.to && one.when.to >= when.from);
-    window.quota * (1 + touches.count() as u64)
+    let touching = history.disturbing(when);
+    let more = touching.filter(|one| one.once_more).count();
+    window.quota * (1 + more as u64)
 }
 
 /// For each instant at which a use has certainly happened: what has certainly happened in the window that ends there.
@@ -99,13 +93,9 @@ fn aligned(uses: &Uses, window: &Window) -> Vec<Filled> {
     }
     let filled = sums.into_iter().map(|(index, units)| {
         let from = index * window.per_us;
-        Filled {
-            units,
-            window: Span {
-                from,
-                to: from + window.per_us - 1,
-            },
-        }
+        let to = from + window.per_us - 1;
+        let window = Span { from, to };
+        Filled { units, window }
     });
     filled.collect()
 }

@@ -129,7 +129,12 @@ pub struct Disturbance {
 impl History {
     /// Whether any of these disturbances touches this time.
     pub(crate) fn disturbed(&self, when: Span, which: impl Fn(&Disturbance) -> bool) -> bool {
-        let mut each = self.disturbances.iter();
-        each.any(|one| which(one) && one.when.from <= when.to && one.when.to >= when.from)
+        self.disturbing(when).any(which)
+    }
+
+    /// Those that touch this time.
+    pub(crate) fn disturbing(&self, when: Span) -> impl Iterator<Item = &Disturbance> {
+        let each = self.disturbances.iter();
+        each.filter(move |one| one.when.from <= when.to && one.when.to >= when.from)
     }
 }

@@ -51,9 +51,8 @@ fn promise(
     }
     let may_be_full = |wait: u64| {
         windows(history, &record.checks).any(|(limit, window, bucket, cost)| {
-            let used = ledger
-                .possible(bucket)
-                .at_most(window, after(wait), when.to);
+            let possible = ledger.possible(bucket);
+            let used = possible.at_most(window, after(wait), when.to);
             used + limit.idle + cost > window.quota
         })
     };

@@ -78,10 +78,8 @@ impl Uses {
 /// The total of what is earlier than `time`.
 fn before(totals: &[(u64, u64)], time: u64) -> u64 {
     let count = totals.partition_point(|(at, _)| *at < time);
-    count
-        .checked_sub(1)
-        .and_then(|last| totals.get(last))
-        .map_or(0, |(_, total)| *total)
+    let last = totals.get(..count).and_then(<[_]>::last);
+    last.map_or(0, |(_, total)| *total)
 }
 
 /// All uses of a history, by bucket.
@@ -123,11 +121,8 @@ impl Ledger {
                 }
             }
         }
-        for all in [
-            &mut ledger.certain,
-            &mut ledger.possible,
-            &mut ledger.denied,
-        ] {
+        let (certain, possible) = (&mut ledger.certain, &mut ledger.possible);
+        for all in [certain, possible, &mut ledger.denied] {
             all.values_mut().for_each(Uses::sum_up);
         }
         ledger

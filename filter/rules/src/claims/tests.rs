@@ -18,16 +18,16 @@ impl Request for FakeRequest {
     }
 }
 
+fn claim(namespace: &str, path: &[&str]) -> Claim {
+    Claim {
+        namespace: namespace.to_owned(),
+        path: path.iter().map(|&name| name.to_owned()).collect(),
+    }
+}
+
 /// `None` if the claim is missing, the type `400` if it is unreadable.
 fn read(metadata: Vec<u8>, path: &[&str]) -> Option<(&'static str, String)> {
-    let claim = Claim {
-        namespace: JWT_AUTHN.to_owned(),
-        path: [&["payload"], path]
-            .concat()
-            .into_iter()
-            .map(str::to_owned)
-            .collect(),
-    };
+    let claim = claim(JWT_AUTHN, &[&["payload"], path].concat());
     match claim.read(&FakeRequest(metadata, Headers::default())) {
         Lookup::Value(kind, value) => Some((kind, String::from_utf8_lossy(&value).into_owned())),
         Lookup::Missing => None,
@@ -76,10 +76,8 @@ fn invalid_metadata_is_unreadable_and_empty_metadata_has_no_claim() {
     // A claim that is truncated or has the wrong wire type.
     for claim in [&b"\x1a\x05al"[..], b"\x18\x01", b"\x12\x01a", b"\x19\x00"] {
         let payload = bytes(5, &map_entry("sub", claim));
-        let found = read(
-            map_entry(JWT_AUTHN, &map_entry("payload", &payload)),
-            &["sub"],
-        );
+        let metadata = map_entry(JWT_AUTHN, &map_entry("payload", &payload));
+        let found = read(metadata, &["sub"]);
         assert!(matches!(found, Some(("400", _))), "{claim:?}");
     }
 }
@@ -106,10 +104,8 @@ fn neither_deep_nesting_nor_client_bytes_hide_another_claim() {
             deep = json!({ "a": deep });
         }
         let claims = json!({ "a": deep, "sub": "alice", "z": [deep] });
-        assert_eq!(
-            read(metadata("payload", &claims), &["sub"]),
-            alice("", "alice")
-        );
+        let found = read(metadata("payload", &claims), &["sub"]);
+        assert_eq!(found, alice("", "alice"));
     }
     // What `header_to_metadata` copied from a header.
     let copied = map_entry("envoy.lb", &map_entry("from-header", &bytes(3, b"\xff")));
@@ -175,21 +171,14 @@ proptest! {
 #[test]
 fn a_quota_is_a_whole_number_from_one_and_anything_else_is_none() {
     let units = |value: serde_json::Value| {
-        let claim = Claim {
-            namespace: JWT_AUTHN.to_owned(),
-            path: ["payload", "plan", "quota"].map(str::to_owned).to_vec(),
-        };
+        let claim = claim(JWT_AUTHN, &["payload", "plan", "quota"]);
         let metadata = metadata("payload", &json!({ "plan": { "quota": value } }));
         claim.units(&FakeRequest(metadata, Headers::default()))
     };
-    for (value, expected) in [
-        (json!(1), 1),
-        (json!(5_000), 5_000),
-        (json!("5000"), 5_000),
-        (json!(2_147_483_647_u64), 2_147_483_647),
-    ] {
-        assert_eq!(units(value), Some(expected));
+    for number in [1, 5_000, 2_147_483_647_u64] {
+        assert_eq!(units(json!(number)), Some(number));
     }
+    assert_eq!(units(json!("5000")), Some(5_000));
     let none = json!([0, -5, 0.5, 5_000.5, 2_147_483_648_u64, 1e300, f64::MIN_POSITIVE, null, true, "", "0", "-1", "+5",
         "05", "5 ", "5.0", "5e3", "99999999999999999999", [5], { "quota": 5 }]);
     for value in none.as_array().unwrap() {
@@ -199,21 +188,16 @@ fn a_quota_is_a_whole_number_from_one_and_anything_else_is_none() {
 
 #[test]
 fn a_value_of_another_filter_is_read_from_its_own_namespace() {
-    let of = |namespace: &str, path: &[&str]| Claim {
-        namespace: namespace.to_owned(),
-        path: path.iter().map(|name| (*name).to_owned()).collect(),
-    };
-    let ext_authz = map_entry(
-        "envoy.filters.http.ext_authz",
-        &map_entry("quota", &value(&json!(70))),
-    );
+    const EXT_AUTHZ: &str = "envoy.filters.http.ext_authz";
+    let ext_authz = map_entry(EXT_AUTHZ, &map_entry("quota", &value(&json!(70))));
     let both = [ext_authz, metadata("payload", &json!({ "quota": 9 }))].concat();
-    let units = |claim: Claim| claim.units(&FakeRequest(both.clone(), Headers::default()));
-    assert_eq!(
-        units(of("envoy.filters.http.ext_authz", &["quota"])),
-        Some(70)
-    );
-    assert_eq!(units(of(JWT_AUTHN, &["payload", "quota"])), Some(9));
-    assert_eq!(units(of(JWT_AUTHN, &["quota"])), None);
-    assert_eq!(units(of("other", &["quota"])), None);
+    let request = FakeRequest(both, Headers::default());
+    for (namespace, path, expected) in [
+        (EXT_AUTHZ, &["quota"][..], Some(70)),
+        (JWT_AUTHN, &["payload", "quota"], Some(9)),
+        (JWT_AUTHN, &["quota"], None),
+        ("other", &["quota"], None),
+    ] {
+        assert_eq!(claim(namespace, path).units(&request), expected);
+    }
 }

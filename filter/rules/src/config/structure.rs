@@ -49,18 +49,13 @@ mod tests {
 
     #[test]
     fn a_struct_becomes_the_json_that_it_stands_for() {
-        let number = |number| Value {
-            kind: Some(Kind::NumberValue(number)),
-        };
+        let value = |kind| Value { kind: Some(kind) };
+        let values = [5.0, -1.5, f64::NAN].map(|number| value(Kind::NumberValue(number)));
         let list = prost_types::ListValue {
-            values: vec![number(5.0), number(-1.5), number(f64::NAN)],
+            values: values.into(),
         };
-        let inner = Value {
-            kind: Some(Kind::ListValue(list)),
-        };
-        let structure = Struct {
-            fields: [("list".to_owned(), inner)].into(),
-        };
+        let fields = [("list".to_owned(), value(Kind::ListValue(list)))].into();
+        let structure = Struct { fields };
         let read = read(&structure.encode_to_vec()).unwrap();
         assert_eq!(read, serde_json::json!({ "list": [5, -1.5, null] }));
     }

@@ -99,11 +99,8 @@ mod tests {
         assert_eq!(report.iter().map(|denied| denied.count).sum::<u64>(), 600);
         let (named, rest): (Vec<_>, Vec<_>) =
             report.iter().partition(|denied| denied.key.is_some());
-        assert_eq!(
-            (named.len(), rest.len()),
-            (REPORTED_KEYS, 1),
-            "those without a key are together"
-        );
+        // Those without a key are together.
+        assert_eq!((named.len(), rest.len()), (REPORTED_KEYS, 1));
         assert!(named.iter().all(|denied| denied.count == 2));
     }
 }

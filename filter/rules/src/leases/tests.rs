@@ -59,10 +59,15 @@ const fn times(sent_us: u64) -> CallTimes {
     }
 }
 
+/// An answer to a callout that told nothing.
+fn lend(leases: &mut Leases, version: PolicyVersion, parts: &[LeasePart<'_>], sent_us: u64) {
+    leases.answered(LeaseReport::default(), version, parts, times(sent_us));
+}
+
 /// Leases that were lent these parts by a callout at one millisecond.
 fn leases(parts: &[LeasePart<'_>]) -> Leases {
     let mut leases = Leases::default();
-    leases.answered(LeaseReport::default(), VERSION, parts, times(MS));
+    lend(&mut leases, VERSION, parts, MS);
     leases
 }
 
@@ -79,14 +84,18 @@ fn admit(leases: &mut Leases, limits: &str, now_us: u64) -> bool {
     decides
 }
 
-fn ended(id: u64, spent: u64) -> PartReport {
+fn told(id: u64, spent: u64, ended: bool, wants_per_s: u64) -> PartReport {
     PartReport {
         id,
         spent,
         decisions: spent,
-        ended: true,
-        wants_per_s: 0,
+        ended,
+        wants_per_s,
     }
+}
+
+fn ended(id: u64, spent: u64) -> PartReport {
+    told(id, spent, true, 0)
 }
 
 #[test]
@@ -122,35 +131,24 @@ fn more_is_asked_for_when_a_third_is_left_and_other_keys_join() {
     }
     assert!(leases.wants_renewal());
     assert!(admit(&mut leases, "m", 9 * MS));
-    let told = leases.report(13 * MS, true);
-    let wants = |id, spent, per_s| PartReport {
-        id,
-        spent,
-        decisions: spent,
-        ended: false,
-        wants_per_s: per_s,
-    };
+    let report = leases.report(13 * MS, true);
     // 6 and 1 in the 10 ms since the answer.
-    assert_eq!(told.parts, [wants(1, 6, 600), wants(2, 1, 100)]);
-    assert!(told.asks());
+    let wants = [told(1, 6, false, 600), told(2, 1, false, 100)];
+    assert!(report.parts == wants && report.asks());
     assert!(admit(&mut leases, "l", 14 * MS));
     assert!(!leases.wants_renewal(), "it is under way");
-    leases.answered(told, VERSION, &[part(3, "l", 6, 100 * MS)], times(13 * MS));
-    assert!(
-        admit(&mut leases, "l", 16 * MS),
-        "the last unit of the first part"
-    );
+    let more = [part(3, "l", 6, 100 * MS)];
+    leases.answered(report, VERSION, &more, times(13 * MS));
+    // The last unit of the first part.
+    assert!(admit(&mut leases, "l", 16 * MS));
     assert!(!leases.wants_renewal());
     for now_ms in 17..=22 {
         assert!(admit(&mut leases, "l", now_ms * MS));
     }
     assert!(!admit(&mut leases, "l", 23 * MS));
     // One more of the first part than was told, and all of the second.
-    let told = leases.report(30 * MS, true).parts;
-    let spent: Vec<_> = told
-        .iter()
-        .map(|part| (part.id, part.spent, part.ended))
-        .collect();
+    let told = leases.report(30 * MS, true).parts.into_iter();
+    let spent: Vec<_> = told.map(|one| (one.id, one.spent, one.ended)).collect();
     assert_eq!(spent, [(1, 8, true), (3, 6, true), (2, 1, false)]);
 }
 
@@ -204,10 +202,8 @@ fn of_several_checks_those_with_a_part_are_taken_and_the_rest_is_asked_for() {
     assert_eq!(checks(Verdict::Denied(status(0))), (false, 0, 0));
     leases.put_back(&rules, &both, &taken);
     for n in 0..8 {
-        assert!(
-            admit(&mut leases, "m", 20 * MS),
-            "{n}: a denial put it back"
-        );
+        let admitted = admit(&mut leases, "m", 20 * MS);
+        assert!(admitted, "{n}: a denial put it back");
     }
     assert!(!admit(&mut leases, "m", 20 * MS));
 }
@@ -226,16 +222,9 @@ fn a_part_that_may_end_before_the_answer_is_not_used_with_other_checks() {
 #[test]
 fn shadow_rules_are_asked_for() {
     let (rules, mut both) = (rules(), question("l", 1));
-    both.shadows = vec![Shadow {
-        rule: 1,
-        checks: vec![ResolvedCheck {
-            rule: 1,
-            limit: 0,
-            key: "s".to_owned(),
-            cost: 1,
-            quota: None,
-        }],
-    }];
+    let mut checks = question("l", 1).checks;
+    (checks[0].rule, checks[0].key) = (1, "s".to_owned());
+    both.shadows = vec![Shadow { rule: 1, checks }];
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
     let taken = leases.take(&rules, &both, 10 * MS, 50 * MS);
     assert!(!taken.decides(&both) && taken.decisions_to_ask(&both) == 1);
@@ -271,22 +260,13 @@ fn the_end_of_a_part_undoes_an_admission_and_no_other_verdict() {
 
 #[test]
 fn a_look_and_a_requested_quota_are_asked_for() {
-    let rules = rules();
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
-    assert!(
-        leases
-            .take(&rules, &question("l", 0), 10 * MS, 0)
-            .is_empty()
-    );
-    assert!(
-        leases
-            .take(&rules, &question("l", 9), 10 * MS, 0)
-            .is_empty(),
-        "more than there is"
-    );
     let mut wanted = question("l", 1);
     wanted.checks[0].quota = Some(5);
-    assert!(leases.take(&rules, &wanted, 10 * MS, 0).is_empty());
+    // 9 is more than there is.
+    for asked in [question("l", 0), question("l", 9), wanted] {
+        assert!(leases.take(&rules(), &asked, 10 * MS, 0).is_empty());
+    }
 }
 
 #[test]
@@ -294,87 +274,54 @@ fn a_new_policy_ends_the_parts_of_the_earlier_one() {
     let (rules, one) = (rules(), question("l", 1));
     let mut leases = leases(&[part(1, "l", 8, 100 * MS)]);
     let taken = leases.take(&rules, &one, 10 * MS, 0);
-    let next = PolicyVersion {
-        epoch: 2,
-        ..VERSION
-    };
-    let answer = |leases: &mut Leases, version, parts: &[LeasePart<'_>]| {
-        leases.answered(LeaseReport::default(), version, parts, times(10 * MS));
-    };
-    let other = PolicyVersion {
-        instance: 9,
-        epoch: 5,
-    };
-    answer(&mut leases, other, &[]);
-    assert!(
-        leases.is_live(&rules, &one, &taken, 12 * MS),
-        "another sidecar's"
-    );
-    answer(&mut leases, VERSION, &[]);
-    answer(&mut leases, next, &[part(2, "l", 8, 100 * MS)]);
-    assert!(
-        !leases.is_live(&rules, &one, &taken, 12 * MS),
-        "it is told as unspent"
-    );
+    let of = |instance, epoch| PolicyVersion { instance, epoch };
+    let lives = |leases: &mut Leases| leases.is_live(&rules, &one, &taken, 12 * MS);
+    lend(&mut leases, of(9, 5), &[], 10 * MS);
+    assert!(lives(&mut leases), "another sidecar's");
+    lend(&mut leases, VERSION, &[], 10 * MS);
+    let next = [part(2, "l", 8, 100 * MS)];
+    lend(&mut leases, of(7, 2), &next, 10 * MS);
+    assert!(!lives(&mut leases), "it is told as unspent");
     // An answer of the earlier policy is late.
-    answer(&mut leases, VERSION, &[part(3, "l", 8, 100 * MS)]);
-    assert_eq!(
-        leases.report(12 * MS, false).parts,
-        [ended(1, 0), ended(3, 0)]
-    );
+    lend(&mut leases, VERSION, &[part(3, "l", 8, 100 * MS)], 10 * MS);
+    let told = leases.report(12 * MS, false).parts;
+    assert_eq!(told, [ended(1, 0), ended(3, 0)]);
     assert!(admit(&mut leases, "l", 12 * MS));
 }
 
 #[test]
 fn nothing_is_spent_without_a_clock_and_no_answer_holds_forever() {
     let mut leases = Leases::default();
-    leases.answered(
-        LeaseReport::default(),
-        VERSION,
-        &[part(1, "l", 8, MS)],
-        times(0),
-    );
+    lend(&mut leases, VERSION, &[part(1, "l", 8, MS)], 0);
     assert!(!admit(&mut leases, "l", 1));
     let forever = [part(2, "l", u64::MAX, u64::MAX)];
-    leases.answered(LeaseReport::default(), VERSION, &forever, times(MS));
+    lend(&mut leases, VERSION, &forever, MS);
     assert!(admit(&mut leases, "l", 10_000 * MS));
     assert!(!admit(&mut leases, "l", 10_001 * MS));
 }
 
 #[test]
 fn the_number_of_keys_is_bounded_and_idle_ones_are_forgotten() {
-    let mut leases = Leases::default();
     let named = |n: u64| LeasePart {
         key: format!("k{n}").into(),
         ..part(n, "l", 8, 100 * MS)
     };
     let parts: Vec<_> = (1..=1_025).map(named).collect();
-    leases.answered(LeaseReport::default(), VERSION, &parts, times(MS));
+    let mut leases = leases(&parts);
     assert_eq!(leases.report(2 * MS, false).parts, [ended(1_025, 0)]);
-    let mut told = 0;
-    loop {
-        match leases.report(2_000 * MS, false).parts.len() {
-            0 => break,
-            parts => told += parts,
-        }
-        assert!(told <= 1_024);
-    }
-    assert_eq!(told, 1_024);
+    let reports = std::iter::repeat_with(|| leases.report(2_000 * MS, false).parts.len());
+    let told = reports.take_while(|parts| *parts > 0).take(1_025);
+    assert_eq!(told.sum::<usize>(), 1_024);
     assert!(leases.is_empty());
 }
 
 #[test]
 fn a_part_whose_limit_or_key_no_question_has_is_not_kept() {
     let long = "x".repeat(1 << 20);
-    let key = LeasePart {
-        key: long.as_str().into(),
-        ..part(1, "l", 8, 100 * MS)
-    };
-    let limit = LeasePart {
-        limit: long.as_str().into(),
-        ..part(2, "l", 8, 100 * MS)
-    };
-    let mut leases = leases(&[key, limit]);
+    let mut parts = [1, 2].map(|id| part(id, "l", 8, 100 * MS));
+    parts[0].key = long.as_str().into();
+    parts[1].limit = long.as_str().into();
+    let mut leases = leases(&parts);
     let told = leases.report(2 * MS, false);
     assert_eq!(told.parts, [ended(1, 0), ended(2, 0)]);
     assert!(leases.is_empty());

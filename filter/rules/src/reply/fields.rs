@@ -100,12 +100,7 @@ mod tests {
     use super::*;
     use sfv::{BareItem, ListEntry, Parser};
 
-    fn limit_status(
-        quota: u64,
-        window_ms: u64,
-        remaining: u64,
-        reset_ms: u64,
-    ) -> LimitStatus<'static> {
+    fn limit_status([quota, window_ms, remaining, reset_ms]: [u64; 4]) -> LimitStatus<'static> {
         LimitStatus {
             check: 0,
             limit: "".into(),
@@ -149,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_drafts_fields_are_structured_fields() {
-        let limit_status = limit_status(100, 60_000, 12, 29_001);
+        let limit_status = limit_status([100, 60_000, 12, 29_001]);
         let named = |name: &str, number| (name.to_owned(), number);
         let (policy, available) = written("per-key", &limit_status, 29_001);
         let name = "per-key/60s".to_owned();
@@ -161,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_largest_numbers_are_structured_fields_too() {
-        let limit_status = limit_status(u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        let limit_status = limit_status([u64::MAX; 4]);
         let (policy, available) = written("per-key", &limit_status, u64::MAX);
         for field in [policy, available] {
             assert!(read(&field).0.starts_with("per-key/"), "{field}");
@@ -170,16 +165,16 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_whole_seconds_has_no_w() {
-        let (policy, _) = written("a", &limit_status(5, 1_500, 0, 0), 0);
+        let (policy, _) = written("a", &limit_status([5, 1_500, 0, 0]), 0);
         assert_eq!(policy, "\"a/1500ms\";q=5");
-        let (policy, _) = written("a", &limit_status(5, 0, 0, 0), 0);
+        let (policy, _) = written("a", &limit_status([5, 0, 0, 0]), 0);
         assert_eq!(policy, "\"a/0ms\";q=5");
     }
 
     #[test]
     fn each_window_of_a_limit_is_a_policy_of_its_own() {
         let names: Vec<_> = [1, 1_000, 1_500, 60_000, 3_600_000]
-            .map(|window_ms| read(&written("per-key", &limit_status(5, window_ms, 0, 0), 0).1).0)
+            .map(|window_ms| read(&written("per-key", &limit_status([5, window_ms, 0, 0]), 0).1).0)
             .into();
         let expected = ["1ms", "1s", "1500ms", "60s", "3600s"].map(|of| format!("per-key/{of}"));
         assert_eq!(names, expected);

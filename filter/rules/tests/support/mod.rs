@@ -66,16 +66,33 @@ pub fn checking(check: &str) -> Rules {
     ))
 }
 
+/// The evaluation, and the names of the counters that it increments.
+pub fn evaluated(rules: &Rules, request: &FakeRequest) -> (Evaluation, Vec<String>) {
+    let mut counted = Vec::new();
+    let mut count = |index: usize| counted.push(rules.counters().names()[index].clone());
+    let evaluation = rules.evaluate(request, &mut count);
+    (evaluation, counted)
+}
+
 pub fn question(rules: &Rules, request: &FakeRequest) -> Question {
-    match rules.evaluate(request, &mut |_| {}) {
+    match evaluated(rules, request).0 {
         Evaluation::Ask(question) => question,
         other => panic!("{other:?}"),
     }
 }
 
+/// The cells of a table's rows, without the space around them.
+pub fn rows<const CELLS: usize>(table: &str) -> impl Iterator<Item = [&str; CELLS]> {
+    let rows = table.lines().filter(|row| !row.trim().is_empty());
+    rows.map(|row| {
+        let mut cells = row.split(" | ").map(str::trim);
+        std::array::from_fn(|_| cells.next().unwrap_or_default())
+    })
+}
+
 /// The checks of the question as `limit key cost`, the status if the request is refused, or why there is no verdict.
 pub fn asked(rules: &Rules, request: &FakeRequest) -> Vec<String> {
-    match rules.evaluate(request, &mut |_| {}) {
+    match evaluated(rules, request).0 {
         Evaluation::Pass => Vec::new(),
         Evaluation::Refuse(reply) => vec![reply.status.to_string()],
         Evaluation::Ask(question) => spelt(rules, &question.checks),

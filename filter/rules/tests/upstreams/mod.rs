@@ -170,6 +170,12 @@ impl Paths {
     }
 }
 
+/// What each model serves for a path that it does not refuse, by the model's name.
+fn served(path: &str) -> impl Iterator<Item = (&'static str, Served)> {
+    let each = MODELS.iter();
+    each.filter_map(move |model| Some((model.name, (model.serve)(path)?)))
+}
+
 fn is_refused(asked: &[String]) -> bool {
     matches!(asked, [one] if one == "400" || one == "414")
 }
@@ -179,42 +185,32 @@ fn is_refused(asked: &[String]) -> bool {
 fn a_rule_for_what_any_model_serves_applies() {
     let rules = MATCHES.map(|one| configuration(STRICT, &rule("r", one, false, &constant("l"))));
     let mut paths = Paths::new();
-    let (mut served, mut refused) = (0, 0);
+    let (mut applied, mut refused) = (0, 0);
     for _ in 0..4_000 {
         let path = paths.path();
-        let answers: Vec<_> = rules
-            .iter()
-            .map(|rules| asked(rules, &get(&path, &[])))
-            .collect();
-        for model in &MODELS {
-            let Some(resource) = (model.serve)(&path) else {
-                continue;
-            };
+        let answers = rules.each_ref().map(|rules| asked(rules, &get(&path, &[])));
+        for (model, resource) in served(&path) {
             for (one, asked) in MATCHES.iter().zip(&answers) {
                 if one.is_for(&resource) {
-                    served += 1;
+                    applied += 1;
                     refused += usize::from(is_refused(asked));
-                    assert!(
-                        !asked.is_empty(),
-                        "{}: {} {path}: {resource:?}",
-                        model.name,
-                        one.json()
-                    );
+                    let rule = one.json();
+                    assert!(!asked.is_empty(), "{model}: {rule} {path}: {resource:?}");
                 }
             }
         }
     }
-    assert!(served > 20_000, "{served}");
+    assert!(applied > 20_000, "{applied}");
     // Refusing everything would keep the promise too: it must not happen.
-    assert!(refused * 100 < served, "{refused} of {served}");
+    assert!(refused * 100 < applied, "{refused} of {applied}");
 }
 
 /// Second promise: with the server's name or choices configured, the only reading is the server's.
 #[test]
 fn a_named_upstream_has_exactly_the_reading_of_its_model() {
     let mut paths = Paths::new();
-    for model in &MODELS {
-        let Some(name) = model.named else { continue };
+    for model in MODELS.iter().filter(|model| !model.named.is_empty()) {
+        let name = model.named;
         let rules = configuration(name, &rule("r", MATCHES[0], false, &constant("l")));
         let mut compared = 0;
         for _ in 0..4_000 {
@@ -242,45 +238,34 @@ fn one_resource_of_any_model_has_one_key() {
     ];
     let mut paths = Paths::new();
     let tier = r#"{"limit":{"by":{"template":"x"},"map":{"a":"a","b":"b","default":"d"}},"key":[{"constant":"c"}]}"#;
-    let mut rules: Vec<(Match, Rules)> = keys
-        .iter()
-        .map(|(one, key)| {
-            let check = format!(r#"{{"limit":"l","key":[{key}],"when_missing":"deny"}}"#);
-            (*one, configuration(STRICT, &rule("r", *one, false, &check)))
-        })
+    let checks = keys.map(|(one, key)| {
+        let check = format!(r#"{{"limit":"l","key":[{key}],"when_missing":"deny"}}"#);
+        (one, check)
+    });
+    let checks = checks.into_iter().chain([(MATCHES[6], tier.to_owned())]);
+    let rules: Vec<(Match, Rules)> = checks
+        .map(|(one, check)| (one, configuration(STRICT, &rule("r", one, false, &check))))
         .collect();
-    rules.push((
-        MATCHES[6],
-        configuration(STRICT, &rule("r", MATCHES[6], false, tier)),
-    ));
     let (mut pairs, mut refused) = (0, 0);
     for _ in 0..6_000 {
         let path = paths.path();
         let other = paths.respelt(&path);
+        if path == other {
+            continue;
+        }
         for model in &MODELS {
-            let (Some(one), Some(two)) = ((model.serve)(&path), (model.serve)(&other)) else {
+            let one = (model.serve)(&path);
+            let Some(one) = one.filter(|one| (model.serve)(&other).as_ref() == Some(one)) else {
                 continue;
             };
-            if one != two || path == other {
-                continue;
-            }
-            for (matcher, rules) in &rules {
-                if !matcher.is_for(&one) {
-                    continue;
-                }
-                let (first, second) = (
-                    asked(rules, &get(&path, &[])),
-                    asked(rules, &get(&other, &[])),
-                );
+            for (_, rules) in rules.iter().filter(|(matcher, _)| matcher.is_for(&one)) {
+                let [first, second] = [&path, &other].map(|path| asked(rules, &get(path, &[])));
                 pairs += 1;
                 if is_refused(&first) || is_refused(&second) {
                     refused += 1;
                 } else {
-                    assert_eq!(
-                        first, second,
-                        "{}: {path} and {other} are {one:?}",
-                        model.name
-                    );
+                    let name = model.name;
+                    assert_eq!(first, second, "{name}: {path} and {other} are {one:?}");
                     assert_eq!(first.len(), 1);
                 }
             }
@@ -304,23 +289,15 @@ fn no_request_costs_less_than_what_any_model_serves() {
     for _ in 0..4_000 {
         let path = paths.path();
         let answer = asked(&rules, &get(&path, &[]));
-        for model in &MODELS {
-            let Some(resource) = (model.serve)(&path) else {
-                continue;
-            };
+        // A refusal's "cost" is its status.
+        let cost = answer[0].rsplit(' ').next().unwrap();
+        let cost: u64 = cost.parse().unwrap();
+        for (model, resource) in served(&path) {
             let entry = table.iter().find(|(one, _)| one.is_for(&resource));
             let least = entry.map_or(5, |(_, cost)| *cost);
-            let cost = answer[0]
-                .rsplit(' ')
-                .next()
-                .unwrap()
-                .parse::<u64>()
-                .unwrap();
-            // A refusal's "cost" is its status.
             assert!(
                 cost >= least,
-                "{}: {path} costs {cost}, {resource:?} {least}",
-                model.name
+                "{model}: {path} costs {cost}, {resource:?} {least}"
             );
         }
     }
@@ -334,38 +311,24 @@ fn stop_hides_no_rule_from_any_model() {
         let list: Vec<(Match, bool)> = (0..4)
             .map(|_| (MATCHES[paths.number(MATCHES.len())], paths.number(2) == 0))
             .collect();
-        let written: Vec<String> = list
-            .iter()
-            .enumerate()
-            .map(|(index, (one, stop))| {
-                rule(
-                    &format!("r{index}"),
-                    *one,
-                    *stop,
-                    &constant(&format!("l{index}")),
-                )
-            })
-            .collect();
+        let written = |(index, (one, stop)): (usize, &(Match, bool))| {
+            let check = constant(&format!("l{index}"));
+            rule(&format!("r{index}"), *one, *stop, &check)
+        };
+        let written: Vec<String> = list.iter().enumerate().map(written).collect();
         let rules = configuration(STRICT, &written.join(","));
         for _ in 0..60 {
             let path = paths.path();
             let answer = asked(&rules, &get(&path, &[]));
-            for model in &MODELS {
-                let Some(resource) = (model.serve)(&path) else {
-                    continue;
-                };
-                if resource.has_inner_slash() {
-                    // Only templates compare segments that contain a `/`; other matchers have no meaning here.
-                    continue;
-                }
+            // Only templates compare segments that contain a `/`; other matchers have no meaning here.
+            for (model, resource) in served(&path).filter(|(_, one)| !one.has_inner_slash()) {
                 for (index, (one, stop)) in list.iter().enumerate() {
                     if one.is_for(&resource) {
                         let limit = format!("l{index} ");
                         let asked = answer.iter().any(|check| check.starts_with(&limit));
                         assert!(
                             asked || is_refused(&answer),
-                            "{}: {path} is {resource:?}: {written:?} asks {answer:?}",
-                            model.name
+                            "{model}: {path} is {resource:?}: {written:?} asks {answer:?}"
                         );
                         if *stop {
                             break;

@@ -6,8 +6,8 @@
 /// A server: its name, and how it parses a path.
 pub struct Model {
     pub name: &'static str,
-    /// The matching `upstream_paths`, if there is one.
-    pub named: Option<&'static str>,
+    /// The matching `upstream_paths`; empty if there is none.
+    pub named: &'static str,
     pub serve: fn(&str) -> Option<Served>,
 }
 
@@ -18,11 +18,8 @@ pub struct Served(pub Vec<Vec<u8>>);
 impl Served {
     pub fn of_text(text: &[u8]) -> Self {
         let text = text.strip_prefix(b"/").unwrap_or(text);
-        Self(
-            text.split(|byte| *byte == b'/')
-                .map(<[u8]>::to_vec)
-                .collect(),
-        )
+        let segments = text.split(|byte| *byte == b'/');
+        Self(segments.map(<[u8]>::to_vec).collect())
     }
 
     pub fn has_inner_slash(&self) -> bool {
@@ -30,66 +27,42 @@ impl Served {
     }
 
     pub fn text(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        for segment in &self.0 {
-            text.push(b'/');
-            text.extend(segment);
-        }
-        text
+        let segments = self.0.iter();
+        segments
+            .flat_map(|segment| [b"/", &segment[..]].concat())
+            .collect()
     }
 }
 
+const fn model(
+    name: &'static str,
+    named: &'static str,
+    serve: fn(&str) -> Option<Served>,
+) -> Model {
+    Model { name, named, serve }
+}
+
 pub const MODELS: [Model; 8] = [
-    Model {
-        name: "Go, URL.Path",
-        named: Some(r#""go""#),
-        serve: go,
-    },
-    Model {
-        name: "Go, ServeMux",
-        named: None,
-        serve: go_mux,
-    },
-    Model {
-        name: "WSGI",
-        named: Some(r#""wsgi""#),
-        serve: wsgi,
-    },
-    Model {
-        name: "Tomcat",
-        named: Some(r#""tomcat""#),
-        serve: tomcat,
-    },
-    Model {
-        name: "nginx",
-        named: Some(r#""nginx""#),
-        serve: nginx,
-    },
-    Model {
-        name: "the path as it came",
-        named: Some(
-            r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"literal",
-                "double_slash":"keep","dot_segments":"keep","query_semicolon":"literal"}"#,
-        ),
-        serve: raw,
-    },
-    Model {
-        name: "URL standard, pathname",
-        named: Some(
-            r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"raw_separator",
-                "double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#,
-        ),
-        serve: pathname,
-    },
-    Model {
-        name: "URL standard, pathname, decoded",
-        named: Some(
-            r#"{"parameters":"keep","escapes":"once","encoded_slash":"separator","backslash":"raw_separator",
-                "double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#,
-        ),
-        serve: decoded_pathname,
-    },
+    model("Go, URL.Path", r#""go""#, go),
+    model("Go, ServeMux", "", go_mux),
+    model("WSGI", r#""wsgi""#, wsgi),
+    model("Tomcat", r#""tomcat""#, tomcat),
+    model("nginx", r#""nginx""#, nginx),
+    model("the path as it came", AS_IT_CAME, raw),
+    model("URL standard, pathname", PATHNAME, pathname),
+    model(
+        "URL standard, pathname, decoded",
+        DECODED_PATHNAME,
+        decoded_pathname,
+    ),
 ];
+
+const AS_IT_CAME: &str = r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"literal",
+    "double_slash":"keep","dot_segments":"keep","query_semicolon":"literal"}"#;
+const PATHNAME: &str = r#"{"parameters":"keep","escapes":"keep","encoded_slash":"literal","backslash":"raw_separator",
+    "double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#;
+const DECODED_PATHNAME: &str = r#"{"parameters":"keep","escapes":"once","encoded_slash":"separator",
+    "backslash":"raw_separator","double_slash":"keep","dot_segments":"resolve_encoded","query_semicolon":"literal"}"#;
 
 /// Decodes once; `Err` has the text with broken escapes unchanged.
 fn unescape(text: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
@@ -120,9 +93,8 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
 
 /// go/src/net/url/url.go, `parse` and `setPath`: a broken escape is an error (400), `%2F` decodes to `/`.
 pub fn go(path: &str) -> Option<Served> {
-    unescape(path.as_bytes())
-        .ok()
-        .map(|text| Served::of_text(&text))
+    let text = unescape(path.as_bytes()).ok()?;
+    Some(Served::of_text(&text))
 }
 
 /// go/src/net/http/server.go, `findHandler` (Go 1.22): patterns match `EscapedPath`, each segment unescaped by itself;
@@ -172,20 +144,14 @@ fn tomcat(path: &str) -> Option<Served> {
         return None;
     }
     let text = unescape(rest.as_bytes()).ok()?;
-    if text.contains(&b'\\') || text.contains(&0) {
-        return None;
-    }
-    normalized(&text)
+    normalized(&text).filter(|_| !text.contains(&b'\\') && !text.contains(&0))
 }
 
 /// src/http/ngx_http_parse.c, `ngx_http_parse_complex_uri` with `merge_slashes on`: decodes once and treats the
 /// result like literal characters; broken escapes, zero bytes and `..` above the root: 400.
 fn nginx(path: &str) -> Option<Served> {
     let text = unescape(path.as_bytes()).ok()?;
-    if text.contains(&0) {
-        return None;
-    }
-    normalized(&text)
+    normalized(&text).filter(|_| !text.contains(&0))
 }
 
 /// Merges slashes and resolves dot segments; `None` above the root.

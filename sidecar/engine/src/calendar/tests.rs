@@ -45,7 +45,8 @@ const WINDOWS: &str = "
     day America/St_Johns 2010-11-07T03:15:00Z 2010-11-07T02:30:00Z 2010-11-08T03:30:00Z
     day America/St_Johns 2010-11-07T03:30:00Z 2010-11-07T02:30:00Z 2010-11-08T03:30:00Z
     # Samoa had no 30 December 2011.
-    day Pacific/Apia 2011-12-30T09:59:59Z 2011-12-29T10:00:00Z 2011-12-30T10:00:00Z";
+    day Pacific/Apia 2011-12-30T09:59:59Z 2011-12-29T10:00:00Z 2011-12-30T10:00:00Z
+    day Pacific/Apia 2011-12-30T10:00:00Z 2011-12-30T10:00:00Z 2011-12-31T10:00:00Z";
 
 /// Unit, zone and a time, and the hours of its window.
 const HOURS: &str = "
@@ -92,16 +93,6 @@ fn months_weeks_and_days_are_as_long_as_the_clocks_make_them() {
 }
 
 #[test]
-fn a_day_that_a_zone_skipped_is_no_window() {
-    // Samoa had no 30 December 2011.
-    let calendar = Calendar::new(Day, "Pacific/Apia").unwrap();
-    let edges = calendar.edges(at("2011-12-30T10:00:00Z")).map(shown);
-    assert_eq!(edges[0], "2011-12-29T10:00:00Z");
-    assert_eq!(edges[1], "2011-12-30T10:00:00Z");
-    assert_eq!(edges[2], "2011-12-31T10:00:00Z");
-}
-
-#[test]
 fn windows_follow_each_other_without_a_gap_in_every_zone() {
     let from = at("2010-01-01T00:00:00Z");
     for zone in TimeZoneDatabase::bundled().available() {
@@ -117,15 +108,9 @@ fn windows_follow_each_other_without_a_gap_in_every_zone() {
                 assert!((edges[1]..edges[2]).contains(&start), "{zone} {edges:?}");
                 assert_eq!(calendar.edges(edges[2] - 1), edges, "{zone}");
                 let next = calendar.edges(edges[2]);
-                assert_eq!(
-                    [next[0], next[1], next[2]],
-                    [edges[1], edges[2], edges[3]],
-                    "{zone}"
-                );
-                assert!(
-                    edges[2] - edges[1] <= calendar.longest_us(),
-                    "{zone} {edges:?}"
-                );
+                assert_eq!(next[..3], edges[1..], "{zone}");
+                let length_us = edges[2] - edges[1];
+                assert!(length_us <= calendar.longest_us(), "{zone} {edges:?}");
                 assert!(before == 0 || edges[1] >= before);
                 before = edges[2];
                 start = edges[2] + calendar.longest_us() * step * 2;
@@ -136,14 +121,7 @@ fn windows_follow_each_other_without_a_gap_in_every_zone() {
 
 #[test]
 fn a_name_that_is_no_zone_is_refused() {
-    for name in [
-        "",
-        "Berlin",
-        "CET+1",
-        "local",
-        "../etc/passwd",
-        "Europe/Berlin\n",
-    ] {
+    for name in ",Berlin,CET+1,local,../etc/passwd,Europe/Berlin\n".split(',') {
         assert_eq!(Calendar::new(Day, name), Err(UnknownTimeZone), "{name}");
     }
     assert_eq!(Calendar::new(Day, "utc").unwrap().time_zone(), "UTC");
@@ -152,9 +130,8 @@ fn a_name_that_is_no_zone_is_refused() {
 #[test]
 fn a_time_that_no_calendar_has_is_in_a_window_all_the_same() {
     for now in [0, 1, u64::from(u32::MAX), 1 << 56] {
-        let (start, end) = Calendar::new(Month, "Europe/Berlin")
-            .unwrap()
-            .window_at(now);
+        let month = Calendar::new(Month, "Europe/Berlin").unwrap();
+        let (start, end) = month.window_at(now);
         assert!(start <= now && now <= end, "{now}");
     }
 }

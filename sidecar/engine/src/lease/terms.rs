@@ -134,27 +134,13 @@ impl LeaseTerms {
 mod tests {
     use super::*;
     use crate::calendar::{Calendar, CalendarUnit};
+    use crate::test::{sliding, spec};
 
     const TERMS: LeaseTerms = LeaseTerms {
         longest_us: 100_000,
         most: 1_000,
         from_per_s: 50,
     };
-
-    fn spec(algorithm: Algorithm, quota: u64, window_us: u64) -> BucketSpec {
-        BucketSpec {
-            algorithm,
-            quota,
-            window_us,
-        }
-    }
-
-    fn sliding(precision_us: u64, leased: bool) -> Algorithm {
-        Algorithm::SlidingWindow {
-            precision_us,
-            leased,
-        }
-    }
 
     fn minute(quota: u64) -> BucketSpec {
         spec(sliding(1_000_000, true), quota, 60_000_000)
@@ -170,11 +156,8 @@ mod tests {
         assert_eq!(spend_by_us(&windows, 1_000_001), Some(1_200_000));
         assert_eq!(spend_by_us(&windows[..1], 1_000_001), Some(2_000_000));
         assert_eq!(spend_by_us(&windows[2..], 3_999_999), Some(4_000_000));
-        assert_eq!(
-            spend_by_us(&windows[..1], 2_000_000),
-            Some(2_000_000),
-            "no time at all"
-        );
+        let none_left = spend_by_us(&windows[..1], 2_000_000);
+        assert_eq!(none_left, Some(2_000_000), "no time at all");
         let day = Calendar::new(CalendarUnit::Day, "UTC").unwrap();
         let day = spec(Algorithm::CalendarWindow(day), 5, day.longest_us());
         let noon_us = 20_000 * 86_400_000_000 + 43_200_000_000;
@@ -193,11 +176,8 @@ mod tests {
             (9_900_001, None),
             (u64::MAX, None),
         ] {
-            assert_eq!(
-                burst_with_leases(100, longest_us, &bucket),
-                left,
-                "{longest_us}"
-            );
+            let burst = burst_with_leases(100, longest_us, &bucket);
+            assert_eq!(burst, left, "{longest_us}");
         }
     }
 
@@ -215,17 +195,10 @@ mod tests {
     #[test]
     fn a_lease_ends_before_its_step_does() {
         let windows = [minute(10)];
-        assert_eq!(TERMS.length_us(&windows, 1_000_000), 0);
-        assert_eq!(
-            TERMS.length_us(&windows, 1_000_001),
-            99_900,
-            "as long as the terms say"
-        );
-        assert_eq!(
-            TERMS.length_us(&windows, 1_950_000),
-            49_950,
-            "less than the step is long"
-        );
+        let length_us = |now_us| TERMS.length_us(&windows, now_us);
+        assert_eq!(length_us(1_000_000), 0);
+        assert_eq!(length_us(1_000_001), 99_900, "as long as the terms say");
+        assert_eq!(length_us(1_950_000), 49_950, "less than the step is long");
     }
 
     #[test]
@@ -251,10 +224,8 @@ mod tests {
 
     #[test]
     fn the_reserve_is_that_of_the_fastest_window() {
-        let windows = [
-            minute(60_000),
-            spec(sliding(10_000, true), 3_001, 1_000_000),
-        ];
+        let second = spec(sliding(10_000, true), 3_001, 1_000_000);
+        let windows = [minute(60_000), second];
         assert_eq!(reserve(&TERMS, &windows), 601);
     }
 }

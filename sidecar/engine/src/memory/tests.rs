@@ -1,31 +1,24 @@
 //! The embedded store by example; the promises are proved in tests/engine, against the model.
 
 use super::{Full, Memory};
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Receipt, Take};
+use crate::batch::{Algorithm, Batch, Bucket, Outcome, Receipt};
 use crate::receipt::{Return, Returns};
+use crate::test::{decision, spec};
 
 const SECOND: u64 = 1_000_000;
 
 fn bucket(algorithm: Algorithm, quota: u64) -> Bucket {
     Bucket {
         key: format!("{algorithm:?}"),
-        spec: BucketSpec {
-            algorithm,
-            quota,
-            window_us: 10 * SECOND,
-        },
+        spec: spec(algorithm, quota, 10 * SECOND),
     }
 }
 
 fn batch(buckets: &[Bucket], peek: bool, cost: u64) -> Batch {
-    let take = |bucket| Take { bucket, cost };
+    let all: Vec<_> = (0..buckets.len()).collect();
     Batch {
         buckets: buckets.to_vec(),
-        decisions: vec![Decision {
-            takes: (0..buckets.len()).map(take).collect(),
-            peek,
-            receipts: Vec::new(),
-        }],
+        decisions: vec![decision(&all, cost, peek)],
     }
 }
 
@@ -45,11 +38,8 @@ fn memory_returns_to_nothing_when_traffic_ends() {
     let swept = memory.sweep(10 * SECOND, usize::MAX);
     assert_eq!((swept.dropped, swept.done), (1, true), "only what is due");
     let swept = memory.sweep(11 * SECOND, 100);
-    assert_eq!(
-        (swept.dropped, swept.done),
-        (100, false),
-        "no more than asked"
-    );
+    // No more than asked.
+    assert_eq!((swept.dropped, swept.done), (100, false));
     while !memory.sweep(11 * SECOND, 100).done {}
     assert!(memory.is_empty());
 }
@@ -83,12 +73,8 @@ fn invented_keys_at_a_high_rate_stay_bounded() {
     // 5,000 new keys in each tenth of a second, with a window of one.
     for step in 0..50u64 {
         let now_us = step * SECOND / 10;
-        fill(
-            &mut memory,
-            now_us,
-            step * 5_000..(step + 1) * 5_000,
-            SECOND,
-        );
+        let keys = step * 5_000..(step + 1) * 5_000;
+        fill(&mut memory, now_us, keys, SECOND);
         if step % 10 == 0 {
             while !memory.sweep(now_us, 1_000).done {}
         }
@@ -199,11 +185,7 @@ fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
     let mut memory = Memory::new();
     let token = |quota, burst| Bucket {
         key: "token".to_owned(),
-        spec: BucketSpec {
-            algorithm: Algorithm::TokenBucket { burst },
-            quota,
-            window_us: YEAR,
-        },
+        spec: spec(Algorithm::TokenBucket { burst }, quota, YEAR),
     };
     let (large, small) = (token(1_000_000, 1_000_000), token(7, 100));
     assert_eq!((large.spec.check(), small.spec.check()), (Ok(()), Ok(())));

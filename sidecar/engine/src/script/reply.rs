@@ -195,20 +195,15 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Decision, Take};
+    use crate::test::decision;
 
     const NOW_US: u64 = 1_790_000_000_123_456;
 
     /// Of so many decisions with a take each. Replies do not depend on the buckets.
     fn batch(decisions: usize) -> Batch {
-        let decision = Decision {
-            takes: vec![Take { bucket: 0, cost: 2 }],
-            peek: false,
-            receipts: Vec::new(),
-        };
         Batch {
             buckets: Vec::new(),
-            decisions: vec![decision; decisions],
+            decisions: vec![decision(&[0], 2, false); decisions],
         }
     }
 

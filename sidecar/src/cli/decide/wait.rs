@@ -34,23 +34,19 @@ mod tests {
 
     #[test]
     fn a_wait_is_never_shorter_than_the_retry_after_and_hardly_longer() {
-        assert_eq!(pause(ms(200), ms(1_000), 0.0), Some(ms(200)));
-        assert_eq!(pause(ms(200), ms(1_000), 1.0), Some(ms(220)));
-        assert_eq!(
-            pause(ms(3_600_000), ms(7_200_000), 1.0),
-            Some(ms(3_601_000))
-        );
-        assert_eq!(pause(ms(0), ms(5_000), 0.0), Some(NO_TIME));
-    }
-
-    #[test]
-    fn what_comes_free_too_late_is_not_waited_for() {
-        assert_eq!(pause(ms(1_001), ms(1_000), 0.0), None);
-        assert_eq!(pause(ms(1), ms(0), 1.0), None);
-        assert_eq!(
-            pause(ms(995), ms(1_000), 1.0),
-            Some(ms(1_000)),
-            "the jitter is cut"
-        );
+        for (retry_after, left, jitter, expected) in [
+            (200, 1_000, 0.0, Some(ms(200))),
+            (200, 1_000, 1.0, Some(ms(220))),
+            (3_600_000, 7_200_000, 1.0, Some(ms(3_601_000))),
+            (0, 5_000, 0.0, Some(NO_TIME)),
+            // What comes free too late is not waited for.
+            (1_001, 1_000, 0.0, None),
+            (1, 0, 1.0, None),
+            // The jitter is cut.
+            (995, 1_000, 1.0, Some(ms(1_000))),
+        ] {
+            let waits = pause(ms(retry_after), ms(left), jitter);
+            assert_eq!(waits, expected, "{retry_after} {left}");
+        }
     }
 }

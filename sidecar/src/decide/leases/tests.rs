@@ -24,6 +24,17 @@ fn world() -> World {
     }
 }
 
+fn outcome(admitted: bool, remaining: u64) -> Outcome {
+    Outcome {
+        admitted,
+        decided_by: 0,
+        remaining,
+        reset_us: 60_000_000,
+        retry_after_us: u64::from(!admitted),
+        at_us: 1_790_000_000_000_000,
+    }
+}
+
 impl World {
     fn wanted<'a>(&'a self, key: &'a str, cost: u64) -> Wanted<'a> {
         let limit = &self.limit;
@@ -34,17 +45,17 @@ impl World {
         self.leases.take(self.wanted(key, cost), epoch, true)
     }
 
+    /// What the store says of this cost for a key; the key's limit denied or did not.
+    fn note_denied(&self, cost: u64, remaining: u64, by_this_limit: bool) {
+        let denied = outcome(false, remaining);
+        let wanted = self.wanted("k", cost);
+        self.leases.note(wanted, 1, &denied, by_this_limit);
+    }
+
     /// A lease of 100 units for a key that was asked for.
     fn grant(&self, key: &str, epoch: u64) {
         assert!(self.take(key, 1, epoch).is_none());
-        let outcome = Outcome {
-            admitted: true,
-            decided_by: 0,
-            remaining: 5_000,
-            reset_us: 60_000_000,
-            retry_after_us: 0,
-            at_us: 1_790_000_000_000_000,
-        };
+        let outcome = outcome(true, 5_000);
         let key_of = self.wanted(key, 1).under(epoch);
         let metrics = self.metrics.leases("l").unwrap();
         let asked = Asked::new(key_of, 100, 7, metrics);
@@ -84,36 +95,20 @@ fn another_epoch_spends_nothing_of_an_earlier_one() {
     assert!(world.take("k", 1, 2).is_none());
     assert_eq!(world.held(), 100, "until it is returned");
     world.grant("k", 2);
-    assert!(
-        world.take("k", 1, 1).is_none(),
-        "a request that began before"
-    );
+    // A request that began before.
+    assert!(world.take("k", 1, 1).is_none());
     assert!(world.take("k", 1, 2).is_some());
 }
 
 #[test]
 fn a_denial_ends_the_leases_that_caused_it_and_no_others() {
     let world = world();
-    let denied = |remaining| Outcome {
-        admitted: false,
-        decided_by: 0,
-        remaining,
-        reset_us: 1,
-        retry_after_us: 1,
-        at_us: 1,
-    };
     world.grant("k", 1);
-    world
-        .leases
-        .note(world.wanted("k", 8_000), 1, &denied(5_000), true);
+    world.note_denied(8_000, 5_000, true);
     assert!(world.take("k", 1, 1).is_some(), "it could not have helped");
-    world
-        .leases
-        .note(world.wanted("k", 60), 1, &denied(3), false);
+    world.note_denied(60, 3, false);
     assert!(world.take("k", 1, 1).is_some(), "another limit denied");
-    world
-        .leases
-        .note(world.wanted("k", 60), 1, &denied(3), true);
+    world.note_denied(60, 3, true);
     assert!(world.take("k", 1, 1).is_none());
 }
 

@@ -50,19 +50,14 @@ store:
     };
     assert_eq!(redis.options.key_prefix, "edge/");
     assert_eq!(redis.options.connections, 16);
-    assert_eq!(
-        redis.options.tls.server_name.as_deref(),
-        Some("redis.internal")
-    );
+    let server_name = redis.options.tls.server_name.as_deref();
+    assert_eq!(server_name, Some("redis.internal"));
     assert_eq!(redis.url.database, 2);
     // Another URL keeps the options, and has to go with them.
     let other = policy.store.with_url("rediss+sentinel://c/other").unwrap();
     assert!(matches!(other, StoreAddress::Redis(other) if other.options == redis.options));
     let why = policy.store.with_url("redis://c").unwrap_err();
-    assert!(
-        why.contains("`redis+sentinel://`") && why.contains("sentinel"),
-        "{why}"
-    );
+    has_all(&why, "`redis+sentinel://`, sentinel");
     assert_eq!(policy.store.with_url("memory"), Ok(StoreAddress::Memory));
 }
 
@@ -72,11 +67,13 @@ fn a_limit_may_accept_quotas_from_requests_up_to_a_maximum() {
         let text = format!("limits:\n  l:\n    {text}\n");
         parse(&text).map(|policy| Arc::clone(policy.limit("l").unwrap()))
     };
+    let up_to = |windows, max: u64| {
+        limit(&format!(
+            "{windows}\n    quota_from_request: {{ max: {max} }}"
+        ))
+    };
     let windows = "algorithm: sliding_window\n    windows: [{ quota: 100, per: 1m }]";
-    let accepts = limit(&format!(
-        "{windows}\n    quota_from_request: {{ max: 5000 }}"
-    ))
-    .unwrap();
+    let accepts = up_to(windows, 5_000).unwrap();
     for quota in [1, 100, 5_000] {
         assert_eq!(accepts.accepted_quota(Some(quota)), Some(quota));
     }
@@ -93,10 +90,7 @@ fn a_limit_may_accept_quotas_from_requests_up_to_a_maximum() {
         (windows, 99, "100"),
         (windows, 3_000_000_000_u64, "2147483647"),
     ] {
-        let why = limit(&format!(
-            "{windows}\n    quota_from_request: {{ max: {max} }}"
-        ));
-        let why = why.unwrap_err();
+        let why = up_to(windows, max).unwrap_err();
         assert!(why.contains("line 5: ") && why.contains(named), "{why}");
     }
 }

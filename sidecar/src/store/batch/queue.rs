@@ -199,31 +199,20 @@ mod tests {
     #[test]
     fn a_small_caller_does_not_wait_behind_a_large_one() {
         let mut queue = Queue::default();
-        queue.push(
-            Arc::new(batch(&vec![vec![0]; 2 * MAX_CALL_WEIGHT])),
-            "large",
-        );
+        let large = batch(&vec![vec![0]; 2 * MAX_CALL_WEIGHT]);
+        queue.push(Arc::new(large), "large");
         queue.push(Arc::new(batch(&[vec![1]])), "small");
         let call = queue.next_call();
         assert_eq!(call.batch().decisions.len(), MAX_CALL_WEIGHT);
-        assert_eq!(
-            call.batch().buckets.len(),
-            2,
-            "a hot bucket is in the call once"
-        );
+        // A hot bucket is in the call once.
+        assert_eq!(call.batch().buckets.len(), 2);
         let waited: Vec<_> = queue.first_in(&call).collect();
         assert_eq!(waited, [&"large", &"small"]);
         let done = queue.answer(&call, vec![None; MAX_CALL_WEIGHT]);
-        assert_eq!(
-            done.iter().map(|(answer, _)| *answer).collect::<Vec<_>>(),
-            ["small"]
-        );
+        assert!(done.iter().map(|(answer, _)| *answer).eq(["small"]));
         let next = queue.next_call();
-        assert_eq!(
-            queue.first_in(&next).count(),
-            0,
-            "its first decisions were in an earlier call"
-        );
+        // Its first decisions were in an earlier call.
+        assert_eq!(queue.first_in(&next).count(), 0);
     }
 
     #[test]

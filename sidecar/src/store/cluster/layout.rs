@@ -190,14 +190,9 @@ mod tests {
         .unwrap();
         let primaries = layout.primaries.iter();
         let primaries: Vec<_> = primaries.map(|one| (one.slot, &one.endpoint)).collect();
-        assert_eq!(
-            primaries,
-            [
-                (0, &tcp("10.0.0.1", 7000)),
-                (6, &tcp("seed", 7001)),
-                (7, &tcp("seed", 7002))
-            ]
-        );
+        let [first, second, third] = [("10.0.0.1", 7000), ("seed", 7001), ("seed", 7002)]
+            .map(|(host, port)| tcp(host, port));
+        assert_eq!(primaries, [(0, &first), (6, &second), (7, &third)]);
         let owner = |slot: usize| layout.owners[slot];
         assert_eq!([owner(0), owner(5), owner(6)], [Some(0), Some(0), Some(1)]);
         assert_eq!([owner(7), owner(16_383)], [Some(2); 2]);
@@ -209,10 +204,8 @@ mod tests {
     #[test]
     fn each_primary_is_probed_in_a_slot_of_its_own_however_few_it_has() {
         let ranges = [(0, 0), (1, 4_999), (5_000, 5_000), (5_001, 16_383)];
-        let layout = read(rows(4, move |number| {
-            ranges[usize::try_from(number).unwrap()]
-        }))
-        .unwrap();
+        let range = move |number| ranges[usize::try_from(number).unwrap()];
+        let layout = read(rows(4, range)).unwrap();
         for (number, primary) in layout.primaries.iter().enumerate() {
             let owner = layout.owners[usize::from(slot(&primary.tag))];
             assert_eq!(owner.map(usize::from), Some(number), "{primary:?}");

@@ -198,10 +198,8 @@ mod tests {
 
     #[test]
     fn a_sub_batch_holds_the_takes_of_one_slot_in_order() {
-        let batch = batch(
-            &["sg:{a}:l:1", "sg:{b}:l:1", "sg:{a}:l:2"],
-            &[&[0, 1, 2], &[1], &[2]],
-        );
+        let keys = ["sg:{a}:l:1", "sg:{b}:l:1", "sg:{a}:l:2"];
+        let batch = batch(&keys, &[&[0, 1, 2], &[1], &[2]]);
         let sub_batches = split(&batch);
         assert_eq!(sub_batches.len(), 2);
         assert_eq!(sub_batches[0].sources, [(0, vec![0, 2]), (2, vec![0])]);
@@ -219,10 +217,8 @@ mod tests {
     ) -> (Vec<Option<Outcome>>, Vec<Given>) {
         let keys = ["sg:{a}:l", "sg:{b}:l", "sg:{c}:l"];
         let batch = batch(&keys[..answers.len()], decisions);
-        let answers: Vec<_> = answers
-            .iter()
-            .map(|answer| answer.map(|each| each.iter().copied().map(Ok).collect()))
-            .collect();
+        let sound = |each: &[Outcome]| each.iter().copied().map(Ok).collect();
+        let answers: Vec<_> = answers.iter().map(|answer| answer.map(sound)).collect();
         let combined = combine(&batch, &split(&batch), &answers);
         let given = combined.to_give_back.iter();
         let given = given.map(|g| (g.bucket.key.clone(), g.cost, g.at_us));

@@ -6,15 +6,9 @@ use super::*;
 fn in_force(reports: &[(u64, u64, u64)]) -> Vec<(u64, u64)> {
     let (mut position, start) = (Position::default(), Instant::now());
     assert_eq!(position.in_force(), None);
-    let report = |(after_ms, rank, of): &(u64, u64, u64)| {
-        let now = start + Duration::from_millis(*after_ms);
-        position.report(
-            now,
-            FleetPosition {
-                rank: *rank,
-                of: *of,
-            },
-        );
+    let report = |&(after_ms, rank, of): &(u64, u64, u64)| {
+        let now = start + Duration::from_millis(after_ms);
+        position.report(now, FleetPosition { rank, of });
         let now = position.in_force().unwrap();
         (now.rank, now.of)
     };

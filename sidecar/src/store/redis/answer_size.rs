@@ -254,29 +254,13 @@ mod tests {
 
     #[test]
     fn every_kind_of_answer_ends_where_the_redis_crate_ends_it() {
-        for answer in [
-            "+OK\r\n",
-            "+a\rb\r\n",
-            "-ERR no\r\n",
-            ":1\r\n",
-            "$-1\r\n",
-            "$0\r\n\r\n",
-            "$4\r\n\r\n\r\n\r\n",
-            "*-1\r\n",
-            "*0\r\n",
-            "*2\r\n*1\r\n:1\r\n$1\r\na\r\n",
-            "_\r\n",
-            ",1.5\r\n",
-            "#t\r\n",
-            "(12\r\n",
-            "!3\r\nERR\r\n",
-            "=5\r\ntxt:a\r\n",
-            "%1\r\n+k\r\n*1\r\n:1\r\n",
-            "~1\r\n:1\r\n",
-            "|1\r\n+a\r\n+b\r\n:1\r\n",
-            ">2\r\n+push\r\n:1\r\n",
-            "* 1 \r\n:1\r\n",
-        ] {
+        // A new line for each `/`.
+        let answers = "+OK/ -ERR:no/ :1/ $-1/ $0// $4//// *-1/ *0/ *2/*1/:1/$1/a/ _/ ,1.5/ #t/ (12/ !3/ERR/ =5/txt:a/
+            %1/+k/*1/:1/ ~1/:1/ |1/+a/+b/:1/ >2/+push/:1/";
+        let answers = answers
+            .split_whitespace()
+            .map(|answer| answer.replace('/', "\r\n"));
+        for answer in answers.chain(["+a\rb\r\n".to_owned(), "* 1 \r\n:1\r\n".to_owned()]) {
             let two = answer.repeat(2);
             let length = answer.len();
             assert_eq!(ends(two.as_bytes()), (vec![length, 2 * length], Ok(())));
@@ -313,10 +297,8 @@ mod tests {
         }
         size.read(b"*2\r\n").unwrap();
         size.read(half.as_bytes()).unwrap();
-        assert!(matches!(
-            size.read(half.as_bytes()),
-            Err(TooLarge::Bytes(_))
-        ));
+        let result = size.read(half.as_bytes());
+        assert!(matches!(result, Err(TooLarge::Bytes(_))));
         // Arrays in arrays: few in each.
         let mut size = AnswerSize::default();
         size.read(b"*500000\r\n").unwrap();

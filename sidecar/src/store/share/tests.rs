@@ -34,6 +34,21 @@ fn one_of(of: u64) -> FleetPosition {
     FleetPosition { rank: 0, of }
 }
 
+/// How many of so many units at this time are admitted.
+fn admitted(
+    share: &mut Share,
+    now_us: u64,
+    position: FleetPosition,
+    bucket: &[Bucket],
+    of: u64,
+) -> usize {
+    let outcomes = (0..of).map(|_| ask(share, now_us, position, bucket));
+    outcomes
+        .flatten()
+        .filter(|outcome| outcome.admitted)
+        .count()
+}
+
 /// Asks for a unit of each bucket.
 fn ask(
     share: &mut Share,
@@ -57,10 +72,8 @@ fn a_share_admits_its_part_and_owes_it_to_the_whole_bucket() {
     assert_eq!(debts[0].bucket, whole[0]);
     let owed: Vec<_> = (0..4).map(|n| at(n, 1)).collect();
     assert_eq!(debts[0].records, owed);
-    assert!(
-        share.is_pending(&whole[0]),
-        "until it is known to be written"
-    );
+    // Until it is known to be written.
+    assert!(share.is_pending(&whole[0]));
     share.written(&debts);
     assert!(share.nothing_pending());
 }
@@ -68,20 +81,12 @@ fn a_share_admits_its_part_and_owes_it_to_the_whole_bucket() {
 #[test]
 fn a_denied_decision_owes_nothing_and_a_cost_above_the_share_has_no_answer() {
     let (mut share, buckets) = (Share::new(1 << 20), [bucket("a", 10), bucket("b", 1)]);
-    assert!(
-        ask(&mut share, START_US, one_of(1), &buckets)
-            .unwrap()
-            .admitted
-    );
+    assert_eq!(admitted(&mut share, START_US, one_of(1), &buckets, 1), 1);
     let denied = ask(&mut share, START_US, one_of(1), &buckets).unwrap();
     assert!(!denied.admitted && denied.decided_by == 1);
-    let owed: u64 = share
-        .start_write_back(9, |_| Some(START_US))
-        .iter()
-        .flat_map(|debt| &debt.records)
-        .map(|r| r.units)
-        .sum();
-    assert_eq!(owed, 2);
+    let debts = share.start_write_back(9, |_| Some(START_US));
+    let owed = debts.iter().flat_map(|debt| &debt.records);
+    assert_eq!(owed.map(|record| record.units).sum::<u64>(), 2);
     let (mut other, last_of_three) = (Share::new(1 << 20), FleetPosition { rank: 2, of: 3 });
     assert_eq!(ask(&mut other, START_US, last_of_three, &buckets), None);
 }
@@ -94,12 +99,8 @@ fn admissions_during_a_write_back_are_owed_separately() {
     ask(&mut share, START_US + 5, one_of(1), &whole);
     share.written(&debts);
     assert!(share.is_pending(&whole[0]));
-    let left = (0..10).filter(|_| {
-        ask(&mut share, START_US + 6, one_of(1), &whole)
-            .unwrap()
-            .admitted
-    });
-    assert_eq!(left.count(), 8);
+    let left = admitted(&mut share, START_US + 6, one_of(1), &whole, 10);
+    assert_eq!(left, 8);
     let debts = share.start_write_back(9, |_| Some(START_US + 7));
     assert_eq!(debts[0].records, [at(5, 1), at(6, 8)]);
     let at = |after_us: u64| move |_: &str| Some(START_US + after_us);
@@ -111,11 +112,8 @@ fn admissions_during_a_write_back_are_owed_separately() {
 fn records_older_than_their_window_are_not_written_back() {
     let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
     ask(&mut share, START_US, one_of(1), &whole);
-    assert!(
-        share
-            .start_write_back(9, |_| Some(START_US + MINUTE_US))
-            .is_empty()
-    );
+    let debts = share.start_write_back(9, |_| Some(START_US + MINUTE_US));
+    assert!(debts.is_empty());
     assert!(share.nothing_pending());
 }
 
@@ -158,11 +156,8 @@ fn each_debt_has_a_mark_of_its_own_in_its_slot() {
         debt.once("name-1").key
     });
     assert!(marks.iter().all(|mark| mark.starts_with("sg:{s}:")));
-    let different: HashSet<_> = marks
-        .iter()
-        .chain(&keys.map(str::to_owned))
-        .cloned()
-        .collect();
+    let all = marks.iter().map(String::as_str).chain(keys);
+    let different: HashSet<_> = all.collect();
     assert_eq!(different.len(), 2 * keys.len(), "{marks:?}");
 }
 
@@ -172,11 +167,10 @@ fn each_debt_has_a_mark_of_its_own_in_its_slot() {
 fn a_later_outage_finds_what_the_share_has_admitted_in_the_window() {
     let (mut share, whole) = (Share::new(1 << 20), [bucket("k", 10)]);
     let admitted = |share: &mut Share, after_us: u64| {
-        let times = (0..20).filter(|n| {
-            let outcome = ask(share, START_US + after_us + n, one_of(1), &whole);
-            outcome.unwrap().admitted
-        });
-        times.count()
+        let times = (0..20).map(|n| START_US + after_us + n);
+        times
+            .map(|now_us| admitted(share, now_us, one_of(1), &whole, 1))
+            .sum::<usize>()
     };
     assert_eq!(admitted(&mut share, 0), 10);
     let debts = share.start_write_back(9, |_| Some(START_US + 50));
@@ -256,11 +250,8 @@ fn a_token_bucket_is_written_back_by_one_call_at_a_time() {
     take(&mut share, 3);
     let unanswered = share.start_write_back(9, |_| Some(START_US));
     take(&mut share, 2);
-    let mut sent = [
-        unanswered.clone(),
-        share.start_write_back(9, |_| Some(START_US)),
-    ]
-    .concat();
+    let mut sent = unanswered.clone();
+    sent.extend(share.start_write_back(9, |_| Some(START_US)));
     // Repeated, and answered.
     share.written(&unanswered);
     sent.extend(share.start_write_back(9, |_| Some(START_US)));
@@ -302,16 +293,10 @@ fn what_a_flood_of_keys_owed_is_dropped_although_few_keys_come_after_it() {
 /// of every key as it was in the beginning.
 #[test]
 fn a_share_follows_the_number_of_sidecars_while_something_is_pending() {
-    let (mut share, [old, new]) = (
-        Share::new(1 << 20),
-        ["old", "new"].map(|key| [bucket(key, 10)]),
-    );
+    let [old, new] = ["old", "new"].map(|key| [bucket(key, 10)]);
+    let mut share = Share::new(1 << 20);
     let admitted = |share: &mut Share, position, bucket: &[Bucket]| {
-        let outcomes = (0..20).map(|_| ask(share, START_US, position, bucket));
-        outcomes
-            .flatten()
-            .filter(|outcome| outcome.admitted)
-            .count()
+        admitted(share, START_US, position, bucket, 20)
     };
     assert_eq!(admitted(&mut share, one_of(2), &old), 5);
     assert_eq!(admitted(&mut share, one_of(1), &new), 10);
@@ -359,10 +344,8 @@ fn of_a_write_back_that_fails_in_part_only_the_rest_is_sent_again() {
     debts.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
     let rest = share.answered(debts.clone(), &[true, false, true]);
     assert_eq!(rest, debts[1..2]);
-    assert_eq!(
-        keys.each_ref().map(|key| share.is_pending(key)),
-        [false, true, false]
-    );
+    let pending = keys.each_ref().map(|key| share.is_pending(key));
+    assert_eq!(pending, [false, true, false]);
     // Its node's clock decides whether it has expired.
     let clock = |of: &'static str| move |key: &str| (key == of).then_some(START_US + MINUTE_US);
     assert!(!share.forget_if_expired(&rest, clock("a")));

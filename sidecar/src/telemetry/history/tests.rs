@@ -16,6 +16,10 @@ fn admitted(admitted: u64) -> Counts {
     }
 }
 
+const fn run(since_ms: u64, last_ms: u64) -> Denying {
+    Denying { since_ms, last_ms }
+}
+
 impl History {
     fn count<const N: usize>(&mut self, at_ms: u64, totals: [(&str, Counts); N]) {
         self.add(at_ms, totals, Failures::new());
@@ -40,20 +44,13 @@ fn denials_without_a_pause_are_one_run_since_the_first() {
     history.count(1_000, [("a", denied(3)), ("b", admitted(1))]);
     history.count(1_000 + PAUSE_MS, [("a", denied(4)), ("b", admitted(1))]);
     history.count(2_000 + PAUSE_MS, [("a", denied(4)), ("b", admitted(1))]);
-    let run = Denying {
-        since_ms: 1_000,
-        last_ms: 1_000 + PAUSE_MS,
-    };
+    let run = run(1_000, 1_000 + PAUSE_MS);
     assert_eq!(history.denying("a"), Some(run));
     assert!(run.goes_on(1_000 + 2 * PAUSE_MS) && !run.goes_on(1_001 + 2 * PAUSE_MS));
     assert_eq!(history.denying("b"), None);
     history.count(1_001 + 2 * PAUSE_MS, [("a", denied(5)), ("b", admitted(1))]);
     let new = 1_001 + 2 * PAUSE_MS;
-    let run = Denying {
-        since_ms: new,
-        last_ms: new,
-    };
-    assert_eq!(history.denying("a"), Some(run));
+    assert_eq!(history.denying("a"), Some(self::run(new, new)));
 }
 
 #[test]
@@ -66,14 +63,8 @@ fn a_later_limit_gets_the_next_index_and_has_had_no_decision_before() {
     assert_eq!(history.charts(), ["b", "a"]);
     let counts: Vec<_> = history.samples().map(|s| s.counts.clone()).collect();
     let [first, second] = [Some(denied(1)), Some(denied(2))];
-    assert_eq!(
-        counts,
-        [
-            vec![first, Some(denied(0))],
-            vec![first, second],
-            vec![first, second]
-        ]
-    );
+    let before = vec![first, Some(denied(0))];
+    assert_eq!(counts, [before, vec![first, second], vec![first, second]]);
 }
 
 #[test]
@@ -102,10 +93,8 @@ fn a_limit_without_recent_decisions_makes_room_for_another() {
     let names: Vec<_> = (0..MAX_CHARTS + 2).map(|n| format!("{n:03}")).collect();
     let mut counts = vec![0; names.len()];
     let add = |history: &mut History, at_ms: u64, counts: &[u64]| {
-        let totals = names
-            .iter()
-            .map(String::as_str)
-            .zip(counts.iter().map(|n| denied(*n)));
+        let counts = counts.iter().map(|n| denied(*n));
+        let totals = names.iter().map(String::as_str).zip(counts);
         history.add(at_ms, totals, Failures::new());
     };
     add(&mut history, 0, &counts);
@@ -124,12 +113,9 @@ fn a_limit_without_recent_decisions_makes_room_for_another() {
     add(&mut history, end + 1, &counts);
     let chart = history.chart(&late).unwrap();
     // It had one decision throughout the kept samples.
-    assert!(
-        chart[..MAX_SAMPLES - 1]
-            .iter()
-            .all(|count| *count == Some(denied(1)))
-    );
-    assert_eq!(chart[MAX_SAMPLES - 1], Some(denied(7)));
+    let mut expected = vec![Some(denied(1)); MAX_SAMPLES];
+    expected[MAX_SAMPLES - 1] = Some(denied(7));
+    assert_eq!(chart, expected);
     assert!(history.chart("000").is_some());
     assert_eq!(history.chart(&later), None);
     assert_eq!(history.charts().len(), MAX_CHARTS);
@@ -152,10 +138,8 @@ fn counts_that_were_not_kept_are_unknown_not_zero() {
     let kept = end + 1 - u64::try_from(MAX_SAMPLES).unwrap();
     assert!(chart.contains(&None));
     for (at_ms, count) in (kept..).zip(chart) {
-        assert!(
-            count.is_none_or(|count| count == denied(at_ms)),
-            "{at_ms}: {count:?}"
-        );
+        let is_true = count.is_none_or(|count| count == denied(at_ms));
+        assert!(is_true, "{at_ms}: {count:?}");
     }
 }
 
@@ -168,13 +152,7 @@ fn after_a_step_back_of_the_clock_nothing_lies_in_the_future() {
     history.count(20_000, [("a", denied(2))]);
     let kept: Vec<_> = history.samples().map(|s| (s.at_ms, s.after_step)).collect();
     assert_eq!(kept, [(1_000, false), (20_000, true)]);
-    let run = |last_ms| {
-        Some(Denying {
-            since_ms: 20_000,
-            last_ms,
-        })
-    };
-    assert_eq!(history.denying("a"), run(20_000));
+    assert_eq!(history.denying("a"), Some(run(20_000, 20_000)));
     history.count(21_000, [("a", denied(3))]);
-    assert_eq!(history.denying("a"), run(21_000));
+    assert_eq!(history.denying("a"), Some(run(20_000, 21_000)));
 }

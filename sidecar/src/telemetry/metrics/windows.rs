@@ -94,16 +94,12 @@ mod tests {
         windows.refresh(&families, unix_ms);
         let text = prometheus::TextEncoder::new();
         let text = text.encode_to_string(&families.registry.gather()).unwrap();
-        let of_windows = [
-            "sluicegate_limit_quota{",
-            "sluicegate_limit_window_seconds{",
-            "sluicegate_limit_burst{",
-        ];
-        let lines = text.lines();
-        let lines = lines.filter(|line| of_windows.iter().any(|name| line.starts_with(name)));
-        lines
-            .map(|line| line.trim_start_matches("sluicegate_limit_").to_owned())
-            .collect()
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("sluicegate_limit_"));
+        let names = ["quota{", "window_seconds{", "burst{"];
+        let lines = lines.filter(|line| names.iter().any(|name| line.starts_with(name)));
+        lines.map(str::to_owned).collect()
     }
 
     const PLAIN: &str = "
@@ -121,32 +117,22 @@ mod tests {
 
     #[test]
     fn each_window_has_its_quota_its_length_and_its_burst() {
-        assert_eq!(
-            after(&[PLAIN], 0),
-            [
-                r#"quota{limit="l",window="1m"} 120"#,
-                r#"quota{limit="l",window="1s"} 10"#,
-                r#"window_seconds{limit="l",window="1m"} 60"#,
-                r#"window_seconds{limit="l",window="1s"} 1"#,
-            ]
-        );
-        assert_eq!(
-            after(&[TOKENS], 0),
-            [
-                r#"burst{limit="l",window="1m"} 7"#,
-                r#"quota{limit="l",window="1m"} 100"#,
-                r#"window_seconds{limit="l",window="1m"} 60"#,
-            ]
-        );
+        let plain = r#"quota{limit="l",window="1m"} 120
+quota{limit="l",window="1s"} 10
+window_seconds{limit="l",window="1m"} 60
+window_seconds{limit="l",window="1s"} 1"#;
+        assert_eq!(after(&[PLAIN], 0).join("\n"), plain);
+        let tokens = r#"burst{limit="l",window="1m"} 7
+quota{limit="l",window="1m"} 100
+window_seconds{limit="l",window="1m"} 60"#;
+        assert_eq!(after(&[TOKENS], 0).join("\n"), tokens);
     }
 
     #[test]
     fn windows_that_a_reload_took_away_are_gone_and_others_have_their_new_quotas() {
         let raised = PLAIN.replace("quota: 120", "quota: 240");
-        assert_eq!(
-            after(&[PLAIN, &raised], 0)[0],
-            r#"quota{limit="l",window="1m"} 240"#
-        );
+        let quota = &after(&[PLAIN, &raised], 0)[0];
+        assert_eq!(quota, r#"quota{limit="l",window="1m"} 240"#);
         assert_eq!(after(&[TOKENS, PLAIN], 0), after(&[PLAIN], 0));
         assert_eq!(after(&[PLAIN, TOKENS], 0), after(&[TOKENS], 0));
     }

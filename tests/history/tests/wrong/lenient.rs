@@ -1,10 +1,8 @@
 //! What leniencies allow, and what they must not hide.
 
-use super::simulated::{Bug, SECOND};
-use super::{found_with, two_a_second};
-use sluicegate_history::{
-    Check, Disturbance, History, Kind, Record, Span, Verdict, Window, Wrong, check,
-};
+use super::simulated::{Bug, SECOND, window};
+use super::{disturbance, found_with, one, two_a_second, violations};
+use sluicegate_history::{History, Kind, Span, Verdict, Wrong};
 
 const MS: u64 = 1_000;
 
@@ -18,37 +16,11 @@ fn a_history_that_needs_every_leniency_is_right() {
 /// Outside the disturbed times, with requests without a verdict, idle units and cached denials.
 #[test]
 fn no_leniency_hides_a_bug() {
-    for bug in [
-        Bug::Admits,
-        Bug::Denies,
-        Bug::DenialTakes,
-        Bug::RetriesEarly,
-        Bug::RetriesLate,
-        Bug::TakesTwice,
-        Bug::Forgets,
-    ] {
+    for bug in Bug::ALL {
         for (seed, wrong) in found_with(bug, 0, true).iter().enumerate() {
             assert!(!wrong.is_empty(), "{bug:?} {seed}");
         }
     }
-}
-
-fn one(when: Span, cost: u64, verdict: Verdict) -> Record {
-    let check = Check {
-        limit: 0,
-        subject: 0,
-        cost,
-    };
-    Record {
-        when,
-        checks: vec![check],
-        verdict,
-    }
-}
-
-fn found(history: &History) -> Vec<Wrong> {
-    let report = check(history);
-    report.violations.iter().map(|one| one.what).collect()
 }
 
 /// Two of two units are taken at 1 s.
@@ -63,24 +35,14 @@ fn only_a_disturbance_that_forgets_excuses_what_is_missing() {
     let mut history = full();
     let peek = one(Span::exact(SECOND + 20), 0, Verdict::Left(2));
     history.records.push(peek);
-    let mut disturbance = Disturbance {
-        when: Span {
-            from: SECOND + 5,
-            to: SECOND + 10,
-        },
-        once_more: true,
-        forgets: false,
-        denials: true,
-    };
-    history.disturbances = vec![disturbance];
+    history.disturbances = vec![disturbance(SECOND + 5, SECOND + 10)];
     let missing = Wrong::MoreLeft {
         taken: 0,
         at_least: 2,
     };
-    assert_eq!(found(&history), [missing]);
-    disturbance.forgets = true;
-    history.disturbances = vec![disturbance];
-    assert_eq!(found(&history), []);
+    assert_eq!(violations(&history), [missing]);
+    history.disturbances[0].forgets = true;
+    assert_eq!(violations(&history), []);
 }
 
 #[test]
@@ -89,11 +51,11 @@ fn idle_units_excuse_a_denial_and_one_more_unit_of_room_does_not() {
     let mut history = two_a_second(Kind::Trailing, &[Span::exact(SECOND)]);
     let denial = one(Span::exact(SECOND + 5), 1, Verdict::Denied(None));
     history.records.push(denial);
-    assert_eq!(found(&history), [Wrong::WronglyDenied]);
+    assert_eq!(violations(&history), [Wrong::WronglyDenied]);
     history.limits[0].idle = 1;
-    assert_eq!(found(&history), []);
+    assert_eq!(violations(&history), []);
     history.limits[0].windows[0].quota = 3;
-    assert_eq!(found(&history), [Wrong::WronglyDenied]);
+    assert_eq!(violations(&history), [Wrong::WronglyDenied]);
 }
 
 #[test]
@@ -104,18 +66,18 @@ fn a_denial_that_nobody_was_given_before_comes_from_no_cache() {
     let mut history = full();
     history.cached_us = SECOND;
     history.records.push(early(half));
-    assert_eq!(found(&history).len(), 1);
+    assert_eq!(violations(&history).len(), 1);
     // The same checks were denied before anything was taken, but longer ago than a denial is cached.
     for (ago, wrong) in [(9 * SECOND / 10, 0), (11 * SECOND / 10, 1)] {
         let mut history = history.clone();
         let mut before = one(Span::exact(half - ago), 1, Verdict::Denied(None));
         history.limits[0].idle = 2;
         history.records.push(before.clone());
-        assert_eq!(found(&history).len(), wrong, "{ago}");
+        assert_eq!(violations(&history).len(), wrong, "{ago}");
         // Another cost is another denial.
         before.checks[0].cost = 2;
         *history.records.last_mut().expect("it") = before;
-        assert_eq!(found(&history).len(), 1, "{ago}");
+        assert_eq!(violations(&history).len(), 1, "{ago}");
     }
 }
 
@@ -127,32 +89,24 @@ fn a_retry_after_is_late_by_what_its_own_answer_travelled_and_no_more() {
         to: SECOND + 105 * MS,
     };
     let told = |late: u64| {
-        let again = SECOND + 500 * MS;
-        one(
-            Span::exact(again),
-            1,
-            Verdict::Denied(Some(500 * MS + late)),
-        )
+        let again = Span::exact(SECOND + 500 * MS);
+        one(again, 1, Verdict::Denied(Some(500 * MS + late)))
     };
     let mut history = full();
     history.cached_us = SECOND;
-    history
-        .records
-        .push(one(original, 1, Verdict::Denied(Some(900 * MS))));
+    let denied = one(original, 1, Verdict::Denied(Some(900 * MS)));
+    history.records.push(denied);
     // Another client's answer took a second.
     let mut slow = one(original, 1, Verdict::Denied(None));
     slow.checks[0].subject = 1;
     slow.when.to += SECOND;
-    history.limits[0].idle = 0;
-    let quota_of_another = one(Span::exact(SECOND), 2, Verdict::Admitted);
-    history.records.push(quota_of_another);
-    let other = history.records.last_mut().expect("it");
-    other.checks[0].subject = 1;
-    history.records.push(slow);
+    let mut quota_of_another = one(Span::exact(SECOND), 2, Verdict::Admitted);
+    quota_of_another.checks[0].subject = 1;
+    history.records.extend([quota_of_another, slow]);
     for (late, wrong) in [(5 * MS, 0), (10 * MS, 0), (12 * MS, 1)] {
         let mut history = history.clone();
         history.records.push(told(late));
-        assert_eq!(found(&history).len(), wrong, "{late}");
+        assert_eq!(violations(&history).len(), wrong, "{late}");
     }
 }
 
@@ -161,22 +115,14 @@ fn a_peek_at_two_windows_tells_the_one_with_the_least_room() {
     // Two of three in the short window, and two of four in the long one: one is left.
     let mut history = full();
     history.limits[0].windows[0].quota = 3;
-    let long = Window {
-        kind: Kind::Trailing,
-        quota: 4,
-        per_us: 10 * SECOND,
-    };
+    let long = window(Kind::Trailing, 4, 10);
     history.limits[0].windows.push(long);
     let peek = |left| one(Span::exact(SECOND + 5), 0, Verdict::Left(left));
     for (left, wrong) in [(0, 1), (1, 0), (2, 1), (3, 2)] {
         let mut history = history.clone();
         history.records.push(peek(left));
-        assert_eq!(
-            found(&history).len(),
-            wrong,
-            "{left}: {:?}",
-            found(&history)
-        );
+        let found = violations(&history);
+        assert_eq!(found.len(), wrong, "{left}: {found:?}");
     }
 }
 
@@ -188,6 +134,6 @@ fn a_request_without_a_verdict_may_have_taken_or_not() {
         history.records.push(unknown);
         let peek = one(Span::exact(SECOND + 5), 0, Verdict::Left(left));
         history.records.push(peek);
-        assert_eq!(found(&history).len(), wrong, "{left}");
+        assert_eq!(violations(&history).len(), wrong, "{left}");
     }
 }

@@ -3,10 +3,8 @@
 mod lenient;
 mod simulated;
 
-use simulated::{Bug, SECOND, Simulation, run};
-use sluicegate_history::{
-    Check, Disturbance, History, Kind, Limit, Record, Span, Verdict, Window, Wrong, check,
-};
+use simulated::{Bug, SECOND, Simulation, check_of, run, window};
+use sluicegate_history::{Disturbance, History, Kind, Limit, Record, Span, Verdict, Wrong, check};
 
 /// What is found in a history with this bug, for each of several seeds.
 fn found(bug: Bug, doubt_us: u64) -> Vec<Vec<Wrong>> {
@@ -53,11 +51,9 @@ fn one_admission_without_room_is_over() {
 fn one_denial_without_need_is_wrong() {
     let each = found(Bug::Denies, 0);
     // Where other denials could have filled a window, they are suspected.
+    let suspected = |one: &Wrong| matches!(one, Wrong::WronglyDenied | Wrong::DenialsTook);
     for wrong in &each {
-        assert!(
-            matches!(wrong[..], [Wrong::WronglyDenied | Wrong::DenialsTook]),
-            "{wrong:?}"
-        );
+        assert!(wrong.len() == 1 && suspected(&wrong[0]), "{wrong:?}");
     }
     assert!(each.concat().contains(&Wrong::WronglyDenied));
 }
@@ -78,21 +74,17 @@ fn one_denial_that_takes_is_not_all_or_nothing() {
 #[test]
 fn one_retry_after_that_is_a_unit_too_short_or_too_long_is_untrue() {
     for wrong in found(Bug::RetriesEarly, 0) {
-        assert!(
-            matches!(wrong[..], [Wrong::TooEarly { by_us: 1..=1_000 }]),
-            "{wrong:?}"
-        );
+        let is_early = matches!(wrong[..], [Wrong::TooEarly { by_us: 1..=1_000 }]);
+        assert!(is_early, "{wrong:?}");
     }
     for wrong in found(Bug::RetriesLate, 0) {
-        assert!(
-            matches!(
-                wrong[..],
-                [Wrong::TooLate {
-                    by_us: 1_000..2_000
-                }]
-            ),
-            "{wrong:?}"
+        let is_late = matches!(
+            wrong[..],
+            [Wrong::TooLate {
+                by_us: 1_000..2_000
+            }]
         );
+        assert!(is_late, "{wrong:?}");
     }
 }
 
@@ -118,50 +110,58 @@ fn one_admission_that_is_forgotten_leaves_too_much() {
 /// A fault is found in doubt too, if it is larger than the doubt.
 #[test]
 fn with_times_in_doubt_what_is_certain_is_found() {
-    let wrong = found(Bug::Denies, 100).concat();
-    assert!(wrong.len() > 6, "{wrong:?}");
-    let wrong = found(Bug::Admits, 100).concat();
-    assert!(wrong.len() > 6, "{wrong:?}");
-    let wrong = found(Bug::RetriesLate, 100).concat();
-    assert!(wrong.len() > 4, "{wrong:?}");
+    for (bug, more_than) in [(Bug::Denies, 6), (Bug::Admits, 6), (Bug::RetriesLate, 4)] {
+        let wrong = found(bug, 100).concat();
+        assert!(wrong.len() > more_than, "{wrong:?}");
+    }
+}
+
+/// A decision over the only limit.
+fn one(when: Span, cost: u64, verdict: Verdict) -> Record {
+    let check = check_of(0, 0, cost);
+    Record {
+        when,
+        checks: vec![check],
+        verdict,
+    }
 }
 
 /// One limit of 2 in a second, and these admissions of one unit.
 fn two_a_second(kind: Kind, times: &[Span]) -> History {
-    let record = |when: &Span| Record {
-        when: *when,
-        checks: vec![Check {
-            limit: 0,
-            subject: 0,
-            cost: 1,
-        }],
-        verdict: Verdict::Admitted,
+    let admitted = |when: &Span| one(*when, 1, Verdict::Admitted);
+    let limit = Limit {
+        name: "two".to_owned(),
+        windows: vec![window(kind, 2, 1)],
+        idle: 0,
     };
     History {
-        limits: vec![Limit {
-            name: "two".to_owned(),
-            windows: vec![Window {
-                kind,
-                quota: 2,
-                per_us: SECOND,
-            }],
-            idle: 0,
-        }],
-        records: times.iter().map(record).collect(),
+        limits: vec![limit],
+        records: times.iter().map(admitted).collect(),
         ..History::default()
+    }
+}
+
+fn violations(history: &History) -> Vec<Wrong> {
+    let found = check(history).violations;
+    found.into_iter().map(|one| one.what).collect()
+}
+
+/// What is promised less from one time to another; denials are checked.
+const fn disturbance(from: u64, to: u64) -> Disturbance {
+    Disturbance {
+        when: Span { from, to },
+        once_more: true,
+        forgets: false,
+        denials: false,
     }
 }
 
 #[test]
 fn a_window_is_as_long_as_it_says_to_the_microsecond() {
-    let at = |last: u64| {
-        [
-            Span::exact(SECOND),
-            Span::exact(SECOND + 5),
-            Span::exact(last),
-        ]
+    let over = |kind, last| {
+        let times = [SECOND, SECOND + 5, last].map(Span::exact);
+        violations(&two_a_second(kind, &times)).len()
     };
-    let over = |kind, last| check(&two_a_second(kind, &at(last))).violations.len();
     assert_eq!(over(Kind::Trailing, 2 * SECOND - 1), 1);
     assert_eq!(over(Kind::Trailing, 2 * SECOND), 0);
     // A step holds units longer; more than the quota may not come of it.
@@ -178,7 +178,7 @@ fn what_may_have_been_in_another_window_is_not_over() {
         span(SECOND + 10, SECOND + 900_000),
         span(SECOND + 100_000, 2 * SECOND - 1),
     ];
-    let over = |times: &[Span]| check(&two_a_second(Kind::Trailing, times)).violations.len();
+    let over = |times: &[Span]| violations(&two_a_second(Kind::Trailing, times)).len();
     assert_eq!(over(&certain), 1);
     let mut doubtful = certain;
     doubtful[2].to = 2 * SECOND;
@@ -189,22 +189,15 @@ fn what_may_have_been_in_another_window_is_not_over() {
 fn an_outage_allows_the_quota_once_more_in_the_windows_that_it_touches() {
     let four = [0, 1, 2, 3].map(|n| Span::exact(SECOND + n));
     let mut history = two_a_second(Kind::Trailing, &four);
-    let outage = |from, to| Disturbance {
-        when: Span { from, to },
-        once_more: true,
-        forgets: false,
-        denials: false,
-    };
-    for (disturbance, over) in [
-        (outage(SECOND, SECOND + 1), 0),
-        (outage(SECOND + 4, 3 * SECOND), 1),
-        (outage(1, 3), 1),
+    for (from, to, over) in [
+        (SECOND + 4, 3 * SECOND, 1),
+        (1, 3, 1),
+        (SECOND, SECOND + 1, 0),
     ] {
-        history.disturbances = vec![disturbance];
-        assert_eq!(check(&history).violations.len(), over, "{disturbance:?}");
+        history.disturbances = vec![disturbance(from, to)];
+        assert_eq!(violations(&history).len(), over, "{from} {to}");
     }
     history.records.push(history.records[0].clone());
-    history.disturbances = vec![outage(SECOND, SECOND + 1)];
     let report = check(&history);
     let what = Wrong::Over {
         units: 5,

@@ -73,7 +73,27 @@ struct Held {
     cost: u64,
 }
 
-fn window(kind: Kind, quota: u64, seconds: u64) -> Window {
+impl Bug {
+    pub const ALL: [Self; 7] = [
+        Self::Admits,
+        Self::Denies,
+        Self::DenialTakes,
+        Self::RetriesEarly,
+        Self::RetriesLate,
+        Self::TakesTwice,
+        Self::Forgets,
+    ];
+}
+
+pub const fn check_of(limit: usize, subject: u32, cost: u64) -> Check {
+    Check {
+        limit,
+        subject,
+        cost,
+    }
+}
+
+pub fn window(kind: Kind, quota: u64, seconds: u64) -> Window {
     Window {
         kind,
         quota,
@@ -130,12 +150,12 @@ fn has_room(limits: &[Limit], held: &[Held], checks: &[Check], now: u64) -> bool
 
 /// The first instant at which there is room: some instant at which a unit ends, of some window.
 fn next_room(limits: &[Limit], held: &[Held], checks: &[Check], now: u64) -> u64 {
-    let mut ends = Vec::new();
-    for window in limits.iter().flat_map(|limit| &limit.windows) {
-        for one in held.iter().filter(|one| counts(window, one.at, now)) {
-            ends.push(end(window, one.at));
-        }
-    }
+    let windows = limits.iter().flat_map(|limit| &limit.windows);
+    let ends = windows.flat_map(|window| {
+        let live = held.iter().filter(|one| counts(window, one.at, now));
+        live.map(|one| end(window, one.at))
+    });
+    let mut ends: Vec<_> = ends.collect();
     ends.sort_unstable();
     let room = ends
         .into_iter()
@@ -161,11 +181,8 @@ pub fn run(simulation: &Simulation) -> History {
     let (mut held, mut records): (Vec<Held>, Vec<Record>) = (Vec::new(), Vec::new());
     let (mut now, mut disturbances) = (1_000 * SECOND, Vec::new());
     let counts = matches!(bug, Bug::DenialTakes | Bug::TakesTwice | Bug::Forgets);
-    let mut strikes_left = if lenient && counts {
-        STRIKES_LENIENT
-    } else {
-        1
-    };
+    let often = lenient && counts;
+    let mut strikes_left = if often { STRIKES_LENIENT } else { 1 };
     let from = if lenient { FROM_LENIENT } else { FROM };
     let mut cached: Option<Cached> = None;
     for index in 0..DECISIONS {
@@ -173,17 +190,9 @@ pub fn run(simulation: &Simulation) -> History {
         now += 1 + random.below(100_000);
         let cost = 1 + random.below(3);
         let subject = random.below(2) as u32;
-        let check = |limit: usize, subject| Check {
-            limit,
-            subject,
-            cost,
-        };
-        let mut checks = vec![check(3, 0)];
-        checks.extend(
-            (0..3)
-                .filter(|_| random.below(2) == 0)
-                .map(|limit| check(limit, subject)),
-        );
+        let limited = (0..3).filter(|_| random.below(2) == 0);
+        let limited = limited.map(|limit| check_of(limit, subject, cost));
+        let checks: Vec<_> = [check_of(3, 0, cost)].into_iter().chain(limited).collect();
         if let Some(cached) = cached.take() {
             let again = cached.arrived + random.below(CACHED_US - TRAVELS_US);
             if again < cached.ends && again < now {
@@ -214,28 +223,24 @@ pub fn run(simulation: &Simulation) -> History {
         let has_no_verdict = lenient && random.below(20) == 0 && index < from;
         let idles = lenient && random.below(10) == 0;
         let asked = |more: u64| -> Vec<Check> {
-            let more = |check: &Check| Check {
-                cost: check.cost + more,
-                ..*check
-            };
-            checks.iter().map(more).collect()
+            let each = checks.iter();
+            each.map(|one| check_of(one.limit, one.subject, one.cost + more))
+                .collect()
         };
         let certain: Vec<Held> = held.iter().filter(|one| one.certain).copied().collect();
         let room = has_room(&limits, &held, &asked(if idles { idle } else { 0 }), now)
             && !(lenient && DENIES_ALL.contains(&index));
-        let exact = if room {
-            0
+        let next = if room {
+            now
         } else {
-            next_room(&limits, &held, &checks, now) - now
+            next_room(&limits, &held, &checks, now)
         };
+        let exact = next - now;
         let told = exact.div_ceil(UNIT) * UNIT;
         let strikes = |when: bool| when && index >= from && strikes_left > 0;
         // More than idle units and an answer's travel can excuse.
-        let (early, late) = if lenient {
-            (10 * UNIT, 5 * SECOND)
-        } else {
-            (UNIT, UNIT)
-        };
+        let lenient_by = (10 * UNIT, 5 * SECOND);
+        let (early, late) = if lenient { lenient_by } else { (UNIT, UNIT) };
         let is_certain = || next_room(&limits, &certain, &checks, now) == now + exact;
         let mut struck = true;
         let verdict = match bug {
@@ -300,25 +305,18 @@ pub fn run(simulation: &Simulation) -> History {
             // The next is decided after it.
             now += TRAVELS_US;
         }
+        let unknown = has_no_verdict.then_some(Verdict::Unknown);
         records.push(Record {
             when,
             checks,
-            verdict: if has_no_verdict {
-                Verdict::Unknown
-            } else {
-                verdict
-            },
+            verdict: unknown.unwrap_or(verdict),
         });
     }
     let of_count = held.iter().filter(|one| one.limit == 3);
     let taken: u64 = of_count.map(|one| one.cost).sum();
     records.push(Record {
         when: Span::exact(now + 1 + simulation.doubt_us),
-        checks: vec![Check {
-            limit: 3,
-            subject: 0,
-            cost: 0,
-        }],
+        checks: vec![check_of(3, 0, 0)],
         verdict: Verdict::Left(1_000_000 - taken),
     });
     History {
@@ -333,11 +331,10 @@ pub fn run(simulation: &Simulation) -> History {
 
 /// When the first of all units ends: until then no denial can become an admission.
 fn ends_first(limits: &[Limit], held: &[Held], now: u64) -> u64 {
-    let windows = |one: &Held| limits.get(one.limit).map(|limit| limit.windows.clone());
     let ends = held.iter().flat_map(|one| {
-        let each = windows(one).unwrap_or_default().into_iter();
+        let each = limits[one.limit].windows.iter();
         let each = each.filter(|window| counts(window, one.at, now));
-        each.map(|window| end(&window, one.at))
+        each.map(|window| end(window, one.at))
     });
     ends.min().unwrap_or(now)
 }

@@ -1,21 +1,14 @@
 //! Tests of the leases of one key.
 
 use super::*;
-use crate::batch::Algorithm;
+use crate::test::{sliding, spec};
 
 const TERMS: LeaseTerms = LeaseTerms {
     longest_us: 100_000,
     most: 400,
     from_per_s: 50,
 };
-const WINDOWS: [BucketSpec; 1] = [BucketSpec {
-    algorithm: Algorithm::SlidingWindow {
-        precision_us: 1_000_000,
-        leased: true,
-    },
-    quota: 600_000,
-    window_us: 60_000_000,
-}];
+const WINDOWS: [BucketSpec; 1] = [spec(sliding(1_000_000, true), 600_000, 60_000_000)];
 /// A second, by the pool's clock and by the store's.
 const START: u64 = 1_000_001;
 
@@ -44,10 +37,8 @@ fn units_are_spent_until_the_end_and_not_a_microsecond_later() {
     pool.granted(grant(10, START + 50));
     let taken = pool.take(START + 49, 4, 0).unwrap();
     assert_eq!((taken.remaining, taken.ends_us), (100_006, START + 50));
-    assert!(
-        pool.take(START + 49, 1, 1).is_none(),
-        "it must last a little longer"
-    );
+    // It must last a little longer.
+    assert!(pool.take(START + 49, 1, 1).is_none());
     assert!(pool.take(START + 50, 1, 0).is_none());
     assert_eq!(pool.held(), 6, "until it is returned");
     let ended = pool.ended(START + 50);
@@ -65,11 +56,8 @@ fn an_empty_lease_says_nothing_and_a_cost_is_not_split() {
     pool.granted(grant(3, START + 90));
     pool.granted(grant(3, START + 80));
     assert!(pool.take(START, 4, 0).is_none(), "3 and 3 are not 4");
-    assert_eq!(
-        pool.take(START, 3, 0).unwrap().ends_us,
-        START + 80,
-        "the first to end"
-    );
+    let taken = pool.take(START, 3, 0).unwrap();
+    assert_eq!(taken.ends_us, START + 80, "the first to end");
 }
 
 #[test]
@@ -136,10 +124,8 @@ fn where_another_limit_is_the_tightest_the_first_lease_is_the_smallest() {
     assert_eq!(pool.ask(&WINDOWS, START, Some(START)), Ok(SMALLEST_LEASE));
     pool.note_remaining(100_000);
     pool.note_admitted(&WINDOWS);
-    assert!(
-        pool.ask(&WINDOWS, START, Some(START)).unwrap() > 250,
-        "what is known stays"
-    );
+    let units = pool.ask(&WINDOWS, START, Some(START)).unwrap();
+    assert!(units > 250, "what is known stays");
 }
 
 #[test]
@@ -154,10 +140,8 @@ fn the_next_lease_is_half_as_large_if_more_than_half_came_back() {
         pool.granted(grant(units, now_us));
         pool.ended(now_us);
     }
-    assert!(
-        sizes.windows(2).all(|pair| pair[1] == (pair[0] / 2).max(8)),
-        "{sizes:?}"
-    );
+    let halves = |pair: &[u64]| pair[1] == (pair[0] / 2).max(8);
+    assert!(sizes.windows(2).all(halves), "{sizes:?}");
     assert_eq!(sizes.last(), Some(&8));
     // All is spent: doubles again, up to what the rate allows.
     for round in 10..18 {
@@ -177,10 +161,8 @@ fn what_is_held_lasts_as_long_as_the_rate_says() {
     assert_eq!(pool.lasts_us(START), 0);
     pool.granted(grant(400, START + 100_000));
     let lasts_us = pool.lasts_us(START);
-    assert!(
-        (95_000..110_000).contains(&lasts_us),
-        "{lasts_us} for 400 at 4,000 a second"
-    );
+    // 400 at 4,000 a second.
+    assert!((95_000..110_000).contains(&lasts_us), "{lasts_us}");
     assert_eq!(pool.lasts_us(START + 100_000), 0);
 }
 
@@ -216,8 +198,6 @@ fn a_filter_is_lent_what_it_will_spend_and_what_it_holds_counts() {
     pool.spent_by_filter(START, START, 0, 80 + lent);
     // It had been asked for more than it may have at once.
     assert!(asks(&mut pool) > less);
-    assert!(
-        pool.lend(START + 100_000, Some(1_000), 0).is_none(),
-        "ended"
-    );
+    let ended = pool.lend(START + 100_000, Some(1_000), 0);
+    assert!(ended.is_none());
 }

@@ -10,12 +10,8 @@ use super::*;
 fn expired_records_take_no_place_in_a_write_back() {
     let (mut share, live) = (Share::new(1 << 20), [bucket("live", 10)]);
     for n in 0..500 {
-        ask(
-            &mut share,
-            START_US,
-            one_of(1),
-            &[bucket(&n.to_string(), 10)],
-        );
+        let key = [bucket(&n.to_string(), 10)];
+        ask(&mut share, START_US, one_of(1), &key);
     }
     let now_us = START_US + MINUTE_US;
     ask(&mut share, now_us, one_of(1), &live);
@@ -60,12 +56,8 @@ fn a_look_past_the_buckets_of_a_node_that_is_away_finds_many() {
 fn what_a_look_found_stays_pending_if_its_store_is_away_when_its_turn_comes() {
     let mut share = Share::new(1 << 20);
     for n in 0..3 {
-        ask(
-            &mut share,
-            START_US,
-            one_of(1),
-            &[bucket(&n.to_string(), 10)],
-        );
+        let key = [bucket(&n.to_string(), 10)];
+        ask(&mut share, START_US, one_of(1), &key);
     }
     assert_eq!(share.start_write_back(1, |_| Some(START_US)).len(), 1);
     assert!(share.start_write_back(1, |_| None).is_empty());
