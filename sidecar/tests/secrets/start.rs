@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
+use crate::support::rows;
+
 use super::{BROKEN, Folder, GOOD, SECRET, STORES, assert_none, broken_files, finish, sluicegate};
 
 fn fails_without_the_secret_at_the_start(store: &str) {
@@ -80,7 +82,7 @@ fn no_secret_in_errors_about_the_environment_or_arguments() {
         let bytes = [store.as_bytes(), b"\xe9"].concat();
         not_unicode.env("SLUICEGATE_STORE", OsString::from_vec(bytes));
         commands.extend([twice, not_unicode]);
-        for words in "
+        let table = "
             serve --policy nowhere --strore STORE
             serve --policy nowhere --strore=STORE
             serve --policy nowhere STORE
@@ -90,10 +92,9 @@ fn no_secret_in_errors_about_the_environment_or_arguments() {
             serve --policy STORE
             check-config --envoy STORE
             estimate --policy nowhere --keys STORE
-            STORE"
-            .lines()
-            .skip(1)
-        {
+            STORE
+        ";
+        for [words] in rows(table) {
             let words = words.replace("STORE", store);
             let words: Vec<_> = words.split_whitespace().collect();
             commands.push(sluicegate(&words));
