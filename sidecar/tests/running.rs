@@ -154,8 +154,10 @@ impl<'a> Running<'a> {
 
     /// Sends SIGTERM and returns the exit status.
     pub fn end(mut self) -> Option<i32> {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").arg(id).status().unwrap().success());
+        // A shell's own `kill`: a bare Debian has no other.
+        let kill = format!("kill {}", self.process.id());
+        let killed = Command::new("sh").args(["-c", &kill]).status();
+        assert!(killed.unwrap().success());
         assert!(comes_true(|| self.process.try_wait().unwrap().is_some()));
         self.process.wait().unwrap().code()
     }

@@ -150,7 +150,7 @@ fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
 }
 
 #[tokio::test]
-async fn the_documented_metrics_are_those_that_a_sidecar_serves_and_promtool_accepts_them() {
+async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
     let (sidecar, _redis, _folder) = experienced().await;
     let text = sidecar.metrics().await;
     let (served, values) = served(&text);
@@ -197,10 +197,12 @@ async fn the_documented_metrics_are_those_that_a_sidecar_serves_and_promtool_acc
         let metric = sidecar.metric(&format!("sluicegate_{name}")).await;
         assert_eq!(metric, value, "{name}\n{text}");
     }
-    promtool_finds_nothing_wrong(&text);
 }
 
-fn promtool_finds_nothing_wrong(text: &str) {
+#[tokio::test]
+async fn promtool_finds_nothing_wrong() {
+    let (sidecar, _redis, _folder) = experienced().await;
+    let text = sidecar.metrics().await;
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
