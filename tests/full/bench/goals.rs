@@ -21,54 +21,27 @@ pub fn judge(report: &mut Report, samples: &Samples) {
         ("admitting over a callout each", ADMITTING, EACH, 1.7),
         ("denying over local_ratelimit", DENYING, LOCAL, 0.70),
         ("from leases over no filter", LEASED, NONE, 0.85),
-        (
-            "from leases over a wasm filter that does nothing",
-            LEASED,
-            NOTHING,
-            0.93,
-        ),
     ];
+    let name = "from leases over a wasm filter that does nothing";
+    at_least.push((name, LEASED, NOTHING, 0.93));
+    let leased = added(LEASED) / added(EACH);
     let mut at_most = vec![
         ("a callout each", added(ADMITTING) / added(EACH), 1.3),
-        (
-            "a callout each, from leases",
-            added(LEASED) / added(EACH),
-            1.0 / 3.0,
-        ),
+        ("a callout each, from leases", leased, 1.0 / 3.0),
     ];
     if before().is_some() {
-        at_least.extend([
-            (
-                "admitting over the filter before",
-                ADMITTING,
-                ADMITTING_BEFORE,
-                0.97,
-            ),
-            (
-                "denying over the filter before",
-                DENYING,
-                DENYING_BEFORE,
-                0.93,
-            ),
-        ]);
+        let name = "admitting over the filter before";
+        at_least.push((name, ADMITTING, ADMITTING_BEFORE, 0.97));
+        let name = "denying over the filter before";
+        at_least.push((name, DENYING, DENYING_BEFORE, 0.93));
         let value = added(ADMITTING) / added(ADMITTING_BEFORE);
         at_most.push(("the filter before", value, 1.05));
     }
     if sidecar_before().is_some() {
-        at_least.extend([
-            (
-                "on Redis: over the sidecar before",
-                ADMITTING,
-                SIDECAR_BEFORE,
-                0.97,
-            ),
-            (
-                "on the embedded store: over the sidecar before",
-                EMBEDDED,
-                EMBEDDED_BEFORE,
-                0.97,
-            ),
-        ]);
+        let name = "on Redis: over the sidecar before";
+        at_least.push((name, ADMITTING, SIDECAR_BEFORE, 0.97));
+        let name = "on the embedded store: over the sidecar before";
+        at_least.push((name, EMBEDDED, EMBEDDED_BEFORE, 0.97));
     }
     for (name, a, b, goal) in at_least {
         let (value, name) = named(name, over(a, b));
@@ -81,26 +54,12 @@ pub fn judge(report: &mut Report, samples: &Samples) {
         let name = format!("added latency over {name}, 1 connection");
         report.at_most(&name, value, goal);
     }
-    let counts: [(_, _, Pick, _); 4] = [
-        (
-            "callouts per 1,000 from leases",
-            LEASED,
-            |s| s.callouts,
-            5.0,
-        ),
-        (
-            "Redis calls per 1,000 from leases",
-            LEASED,
-            |s| s.redis_calls,
-            5.0,
-        ),
-        ("callouts per 1,000 denials", DENYING, |s| s.callouts, 1.0),
-        (
-            "Redis calls per 1,000 admitted",
-            ADMITTING,
-            |s| s.redis_calls,
-            150.0,
-        ),
+    let (callouts, redis): (Pick, Pick) = (|s| s.callouts, |s| s.redis_calls);
+    let counts = [
+        ("callouts per 1,000 from leases", LEASED, callouts, 5.0),
+        ("Redis calls per 1,000 from leases", LEASED, redis, 5.0),
+        ("callouts per 1,000 denials", DENYING, callouts, 1.0),
+        ("Redis calls per 1,000 admitted", ADMITTING, redis, 150.0),
     ];
     for (name, variant, pick, goal) in counts {
         let (value, name) = named(name, spread(of(variant), pick));

@@ -41,37 +41,23 @@ pub async fn measure(variant: &Variant, connections: u32, seconds: u32) -> Sampl
     let before = processes.map(cpu_seconds);
     let (callouts, calls) = (variant.callouts().await, variant.redis_calls().await);
     let mut wrk = Command::new("wrk");
-    wrk.args(["-t", "1", "--latency", "-s"])
-        .arg(&variant.script);
-    wrk.args([
-        "-c",
-        &connections.to_string(),
-        "-d",
-        &format!("{seconds}s"),
-        &variant.envoy.url("/"),
-    ]);
+    wrk.args(["-t1", "--latency", "-s"]).arg(&variant.script);
+    wrk.args([format!("-c{connections}"), format!("-d{seconds}s")]);
+    wrk.arg(variant.envoy.url("/"));
     // In a separate thread, since the upstream runs in this runtime.
-    let output = tokio::task::spawn_blocking(move || wrk.output())
-        .await
-        .expect("wrk is waited for");
+    let output = tokio::task::spawn_blocking(move || wrk.output()).await;
+    let output = output.expect("wrk is waited for");
     let output = output.expect("wrk runs; install it: tests/setup bench");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let reported = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         let value = line.and_then(|line| line.trim().parse::<f64>().ok());
-        value.unwrap_or_else(|| {
-            panic!(
-                "wrk reported no {name}:\n{text}{}",
-                String::from_utf8_lossy(&output.stderr)
-            )
-        })
+        let errors = String::from_utf8_lossy(&output.stderr);
+        value.unwrap_or_else(|| panic!("wrk reported no {name}:\n{text}{errors}"))
     };
     let requests = reported("requests ");
-    assert!(
-        reported("unexpected ") <= requests * variant.may_differ,
-        "{}:\n{text}",
-        variant.name
-    );
+    let expected = reported("unexpected ") <= requests * variant.may_differ;
+    assert!(expected, "{}:\n{text}", variant.name);
     let thousands = requests / 1_000.0;
     let used = |index: usize| Used {
         cpu_us: (cpu_seconds(processes[index]) - before[index]) * 1e6 / requests,
@@ -96,11 +82,8 @@ pub fn cpu_seconds(process: Option<u32>) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a running process");
     // After the name, which is in parentheses and may hold anything: fields 14 and 15 are user and system time.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(|ticks| ticks.parse::<f64>().expect("ticks"));
+    let fields = fields.split_whitespace().skip(11).take(2);
+    let ticks = fields.map(|ticks| ticks.parse::<f64>().expect("ticks"));
     ticks.sum::<f64>() / TICKS
 }
 

@@ -63,10 +63,8 @@ async fn main() {
                 let sample = load::measure(variant, connections, seconds).await;
                 // The first round warms up: connections, caches, the VM's compiled code.
                 if round > 0 {
-                    samples
-                        .entry((variant.name, connections))
-                        .or_default()
-                        .push(sample);
+                    let all = samples.entry((variant.name, connections));
+                    all.or_default().push(sample);
                 }
             }
         }
@@ -75,12 +73,8 @@ async fn main() {
     let mut report = Report::default();
     for variant in &variants {
         for connections in CONNECTIONS {
-            figures(
-                &mut report,
-                variant,
-                connections,
-                &samples[&(variant.name, connections)],
-            );
+            let samples = &samples[&(variant.name, connections)];
+            figures(&mut report, variant, connections, samples);
         }
     }
     if wanted.is_empty() {

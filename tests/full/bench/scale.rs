@@ -56,18 +56,15 @@ pub async fn run(quick: bool) {
         for connections in CONNECTIONS {
             let point = Point::of(&measured(&variant, connections, rounds, seconds).await);
             let plural = if workers == 1 { "" } else { "s" };
-            point.tell(
-                &mut report,
-                &format!("{workers} worker{plural}, {connections} connections"),
-            );
+            let name = format!("{workers} worker{plural}, {connections} connections");
+            point.tell(&mut report, &name);
             points.push((connections, point));
         }
-        let line = |pick: fn(&Point) -> f64| Line {
-            name: format!("Envoy workers: {workers}"),
-            points: points
-                .iter()
-                .map(|(x, point)| (f64::from(*x), pick(point)))
-                .collect(),
+        let line = |pick: fn(&Point) -> f64| {
+            let points = points.iter();
+            let points = points.map(|(x, point)| (f64::from(*x), pick(point)));
+            let (name, points) = (format!("Envoy workers: {workers}"), points.collect());
+            Line { name, points }
         };
         batches.push(line(|point| point.batch));
         costs.push(line(|point| point.cpu_us));
@@ -86,23 +83,13 @@ pub async fn run(quick: bool) {
         point.tell(&mut report, &keys.to_string());
     }
     leases(&mut report, quick).await;
-    let megabytes = after_a_million_keys().await;
-    report.at_most(
-        "the sidecar after a million keys seen once, MB",
-        megabytes,
-        30.0,
-    );
+    let name = "the sidecar after a million keys seen once, MB";
+    report.at_most(name, after_a_million_keys().await, 30.0);
     report.finish("scale");
-    chart::lines(
-        "target/bench/scale.svg",
-        &[
-            ("Decisions in one call of Redis, by connections", &batches),
-            (
-                "CPU microseconds a request: Envoy, sidecar and Redis, by connections",
-                &costs,
-            ),
-        ],
-    );
+    let decisions = "Decisions in one call of Redis, by connections";
+    let cpu = "CPU microseconds a request: Envoy, sidecar and Redis, by connections";
+    let charts = [(decisions, &batches), (cpu, &costs)];
+    chart::lines("target/bench/scale.svg", &charts);
 }
 
 /// What leases change: for keys of very different heat, and for a fleet with one hot key.
@@ -110,13 +97,8 @@ pub async fn leases(report: &mut Report, quick: bool) {
     let (rounds, seconds) = if quick { QUICK } else { ROUNDS };
     let lines = zipf(report, rounds, seconds).await;
     fleet::run(report, 2 * seconds).await;
-    chart::lines(
-        "target/bench/leases.svg",
-        &[(
-            "Requests a second by number of keys (Zipf: the n-th is asked for 1/n as often), 64 connections",
-            &lines,
-        )],
-    );
+    let title = "Requests a second by number of keys (Zipf: the n-th is asked for 1/n as often), 64 connections";
+    chart::lines("target/bench/leases.svg", &[(title, &lines)]);
 }
 
 /// The Zipf mixes with and without leases, in turns; requests a second by number of keys.

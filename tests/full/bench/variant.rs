@@ -64,18 +64,14 @@ impl Variant {
     /// Envoy, sidecar, Redis.
     pub fn processes(&self) -> [Option<u32>; 3] {
         let sidecar = self.sidecar.as_ref().map(Sidecar::id);
-        [
-            Some(self.envoy.id()),
-            sidecar,
-            self.redis.as_ref().map(Redis::id),
-        ]
+        let redis = self.redis.as_ref().map(Redis::id);
+        [Some(self.envoy.id()), sidecar, redis]
     }
 
     /// Callouts so far.
     pub async fn callouts(&self) -> f64 {
-        self.envoy
-            .stat("cluster.sluicegate.upstream_rq_total")
-            .await as f64
+        let name = "cluster.sluicegate.upstream_rq_total";
+        self.envoy.stat(name).await as f64
     }
 
     /// Calls of Redis so far: decisions, leases and what they return.
@@ -201,26 +197,19 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         match name {
             NONE => drop(filters.as_array_mut().expect("a list").remove(0)),
             NOTHING | FLOOR | ADMITTING_BEFORE | DENYING_BEFORE => {
-                *at(
-                    &mut filters[0],
-                    "/typed_config/config/vm_config/code/local/filename",
-                ) = json!(other)
+                let code = &mut filters[0]["typed_config"]["config"]["vm_config"]["code"];
+                code["local"]["filename"] = json!(other);
             }
             LOCAL => filters[0] = local_ratelimit(),
             _ => {}
         }
     };
-    let envoy = Envoy::asking(port)
-        .upstream(upstream)
-        .plugin(plugin(name))
-        .workers(scale.workers)
-        .patch(edit)
-        .start(folder.path())
-        .await;
-    let (status, keys) = if denying {
-        (429, Keys::Uniform(1))
-    } else {
-        (200, scale.keys)
+    let envoy = Envoy::asking(port).upstream(upstream).plugin(plugin(name));
+    let envoy = envoy.workers(scale.workers).patch(edit);
+    let envoy = envoy.start(folder.path()).await;
+    let (status, keys, may_differ) = match denying {
+        true => (429, Keys::Uniform(1), 0.01),
+        false => (200, scale.keys, 0.0),
     };
     let script = folder.path().join("wrk.lua");
     std::fs::write(&script, wrk(status, keys)).expect("a script");
@@ -230,7 +219,7 @@ async fn start(name: &'static str, upstream: u16, scale: Scale) -> Variant {
         sidecar,
         redis,
         script,
-        may_differ: if denying { 0.01 } else { 0.0 },
+        may_differ,
         _folder: folder,
     }
 }

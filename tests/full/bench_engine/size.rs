@@ -27,11 +27,8 @@ pub fn bytes(rig: &mut Rig, report: &mut Report) {
         let [log, zset] = ["log", "zset"].map(|key| rig.bytes(key) / requests as f64);
         report.figure(&format!("sliding_log, {name}"), log, "bytes/request");
         report.figure(&format!("sorted set, {name}"), zset, "bytes/request");
-        report.at_least(
-            &format!("sorted set over sliding_log, bytes, {name}"),
-            zset / log,
-            goal,
-        );
+        let name = format!("sorted set over sliding_log, bytes, {name}");
+        report.at_least(&name, zset / log, goal);
     }
 }
 
@@ -41,12 +38,8 @@ fn log(limit: u64) -> BucketSpec {
 
 /// Fills a log with that many entries, a millisecond apart; the time of the last.
 fn fill(rig: &mut Rig, key: &str, entries: u64) -> u64 {
-    let call = |n| {
-        rig.decide(
-            &batch(key, log(LARGE * 10), 1, 1),
-            Some(START_US + n * 1_000),
-        )
-    };
+    let one = batch(key, log(LARGE * 10), 1, 1);
+    let call = |n| rig.decide(&one, Some(START_US + n * 1_000));
     let calls: Vec<Vec<u8>> = (0..entries).map(call).collect();
     rig.wire.flood(&calls, calls.len());
     START_US + (entries - 1) * 1_000
@@ -108,16 +101,10 @@ pub fn time(rig: &mut Rig, report: &mut Report) {
     ] {
         report.figure(&format!("{what}, 10 entries"), small, "us of Redis");
         report.figure(&format!("{what}, 100,000 entries"), large, "us of Redis");
-        report.at_most(
-            &format!("100,000 entries over 10, {what}"),
-            large / small,
-            2.0,
-        );
+        let name = format!("100,000 entries over 10, {what}");
+        report.at_most(&name, large / small, 2.0);
     }
-    report.figure(
-        "longest call, 100,000 entries",
-        longest / 1_000.0,
-        "ms of Redis",
-    );
-    report.at_most("longest call, ms", longest / 1_000.0, 5.0);
+    let ms = longest / 1_000.0;
+    report.figure("longest call, 100,000 entries", ms, "ms of Redis");
+    report.at_most("longest call, ms", ms, 5.0);
 }

