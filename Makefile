@@ -25,7 +25,7 @@ demo: ## install what is missing, build, run the whole chain and print its 200s 
 	@$(MAKE) --no-print-directory --jobs=2 filter-demo program-demo
 	@target/debug/demo
 
-test: ## the loop while you work: lints, unit tests, the engine, the store, the whole chain with a real Envoy and Redis, one fault (five minutes; the first time twelve)
+test: ## the loop while you work: lints, unit tests, the engine, the store, the whole chain with a real Envoy and Redis, one fault (four minutes; the first time ten)
 	@$(MAKE) --no-print-directory --jobs=2 filter-test programs
 	@luacheck --quiet --config lua/.luacheckrc lua
 	@echo "test: unit tests, engine, store, chain, jobs, one fault"
