@@ -22,11 +22,11 @@ help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 24
 
 demo: ## install what is missing, build, run the whole chain and print its 200s and 429s (KEEP=1: keep it running until Ctrl-C; REDIS_URL=redis://...: keep the counts in Redis)
-	@$(MAKE) --no-print-directory --jobs=2 filter-demo program-demo
+	@$(MAKE) --no-print-directory --jobs=3 filter-demo envoy-demo program-demo
 	@target/debug/demo
 
 test: ## the loop while you work: lints, unit tests, the engine, the store, the whole chain with a real Envoy and Redis, one fault (four minutes; the first time ten)
-	@$(MAKE) --no-print-directory --jobs=2 filter-test programs
+	@$(MAKE) --no-print-directory --jobs=3 filter-test envoy-test programs
 	@luacheck --quiet --config lua/.luacheckrc lua
 	@echo "test: unit tests, engine, store, chain, jobs, one fault"
 	@$(LINTED) $(CARGO_TEST) $(CRATES) -- $(AT_ONCE) $(addprefix --skip ,$(LONG))
@@ -47,10 +47,15 @@ rest:
 	@cargo build --quiet --locked -p sluicegate
 	@$(CARGO_TEST) -p sluicegate-tests --test core -- --ignored the_memory_of_a_flood
 
-# Installing waits for others' servers, so the first compilation goes on meanwhile.
-.PHONY: filter-demo filter-test program-demo programs
-filter-demo filter-test: filter-%:
+# Installing waits for others' servers, so compilers work meanwhile. The demo's filter is not optimized: that takes longer than its run.
+.PHONY: setup-demo setup-test envoy-demo envoy-test filter-demo filter-test program-demo programs
+setup-demo setup-test: setup-%:
 	@tests/setup $*
+envoy-demo envoy-test: envoy-%: setup-%
+	@tests/setup envoy
+filter-demo: setup-demo
+	@filter/build filter-demo
+filter-test: setup-test
 	@filter/build
 program-demo:
 	@echo "demo: building the sidecar (the first build takes a minute or two)"
