@@ -52,6 +52,8 @@ if now > not_after then return pack('>I7', now) end
 local LOG, FIXED, TOKEN, RECEIPT, CALENDAR, LEASED = 1, 2, 3, 4, 5, 6
 local PEEK, GIVE_BACK, RECEIPTS = 1, 2, 4
 local TWO32, TWO48 = 4294967296, 281474976710656
+-- The largest limit.
+local FULL = 2147483647
 -- When a key's end is set, it is this many microseconds later than that of its content: Redis expires keys by a
 -- separate millisecond clock.
 local MARGIN = 1000000
@@ -74,10 +76,13 @@ local REACH = 1024
 local DEPTH = 128
 
 -- A token bucket: its level in fine units, as of when, born, when the key expires; and the rate that the level is
--- counted by: fine units per unit, and per microsecond.
+-- counted by: fine units per unit, and per microsecond. 39 bytes.
 local TOKEN_STATE = '>I7I7I7I7I7I4'
+-- What follows if a change of the policy has cut the level: the level without the cut, the rate that it is counted by,
+-- and the limit that the other was cut to. 22 bytes.
+local UNCUT = '>I7I7I4I4'
 
--- make_rare, outlive, read_edges, read_receipt and rescale are in rare.lua, which goes in front of this file.
+-- make_rare, read_edges, read_receipt, read_token and save_token are in rare.lua, which goes in front of this file.
 local rare
 -- Indices of keys that cannot be read, if there are any.
 local broken
@@ -113,8 +118,8 @@ for i = 1, #KEYS do
           -- By whoever wrote it this window began later: the zone's rules changed with another version.
           edge, level, kept, born = start, count, count, since
         elseif start > edge then
-          -- The clock stepped back into an earlier window, whose count is lost: it is full.
-          level, born = count > limit and count or limit, now + 1
+          -- The clock stepped back into an earlier window, whose count is lost: it is full for any limit.
+          level, born = count > FULL and count or FULL, now + 1
           if start == ends then
             -- Back by one window: the following window keeps its count, and this one is not written.
             kept, following = level, count
@@ -133,33 +138,29 @@ for i = 1, #KEYS do
     buckets[i] = bucket
   elseif kind == TOKEN then
     local state, level, kept, born, expires = read('GET', key), 0, 0, now, 0
+    local bucket
     if state then
-      if #state == 39 then
-        local stored, as_of, since, stored_expires, unit, rate = unpack(TOKEN_STATE, state)
-        local other_rate = unit ~= b or rate ~= a
-        -- What another rate has let in must not take hours to drain by this one: a full bucket at most. It is cut
-        -- before it drains, so that looks, which do not write it, see it drain.
-        if other_rate then stored = rescale(stored, unit, b, limit * b) end
+      local stored, as_of, since, stored_expires, unit, rate
+      local size = #state
+      if size == 39 then stored, as_of, since, stored_expires, unit, rate = unpack(TOKEN_STATE, state) end
+      if unit == b and rate == a then
         level, born, expires = stored, since, stored_expires
         if as_of > now then
           -- The clock stepped back: drain from the new now on.
           born, expires = now + 1, 0
         else
           level = stored - (now - as_of) * a
-          if level <= 0 then
-            level, born = 0, now
-          elseif other_rate then
-            local empty = (level + (-level) % a) / a
-            if expires < now + empty then expires = outlive(key, state, now, empty, MARGIN, TOKEN_STATE) end
-          end
+          if level <= 0 then level, born = 0, now end
+          kept = level
         end
-        if as_of <= now then kept = level end
+      elseif size == 39 or size == 61 then
+        bucket = read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT)
       else
         broken = broken or {}
         broken[i] = true
       end
     end
-    buckets[i] = {
+    buckets[i] = bucket or {
       drain = a, unit = b, cap = limit * b, level = level, kept = kept, born = born, expires = expires,
     }
   elseif kind == RECEIPT then
@@ -315,7 +316,9 @@ for i = 1, #buckets do
   local level, kept = bucket.level, bucket.kept
   if level ~= kept or bucket.returned then
     local key, born = KEYS[i], bucket.born
-    if level == 0 then
+    if bucket.uncut then
+      save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
+    elseif level == 0 then
       call('UNLINK', key)
     elseif bucket.drain then
       local empty = (level + (-level) % bucket.drain) / bucket.drain

@@ -43,14 +43,83 @@ local function rescale(level, unit, other, most)
   return scaled < most and scaled or most
 end
 
--- Gives a token bucket's key a later end, and leaves its state as it is: a faster rate has written it, and set an end
--- before the `empty` microseconds are over that it needs to drain by the rate in force. Returns when it expires now.
-local function outlive(key, state, now, empty, MARGIN, TOKEN_STATE)
-  local level, as_of, born, _, unit, rate = struct.unpack(TOKEN_STATE, state)
-  local expires = now + 2 * empty + MARGIN
-  state = struct.pack(TOKEN_STATE, level, as_of, born, expires, unit, rate)
-  redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
-  return expires
+-- A quotient rounded up, exactly.
+local function quotient_up(a, b)
+  return (a + (-a) % b) / b
+end
+
+-- Reads a token bucket that another rate has counted, or that is stored twice: as a change of the policy has cut it,
+-- and uncut.
+--
+-- Its level is what a decision by this rate and limit finds: as stored, if it goes on with what was cut, or if its
+-- rate is that of what was not; otherwise rounded up, and a full bucket at most. What another rate has let in must not
+-- take hours to drain by this one. It is cut before it drains, so that looks, which do not write it, see it drain.
+-- `uncut`, in units of `uncut_unit`, is every taking, drained by the fastest rate that has taken since the cut: so a
+-- larger policy finds what a smaller one has cut. `held` is what is stored, for those who give or write back.
+local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNCUT)
+  local max, huge, pack, sub = math.max, math.huge, struct.pack, string.sub
+  local level, as_of, born, expires, unit, rate = struct.unpack(TOKEN_STATE, state)
+  local uncut, uncut_unit, uncut_rate, cut_to = 0, unit, rate, limit
+  if #state > 39 then uncut, uncut_unit, uncut_rate, cut_to = struct.unpack(UNCUT, state, 40) end
+  local stepped_back = as_of > now
+  -- The clock stepped back: drain from the new now on.
+  if stepped_back then as_of, born, expires = now, now + 1, 0 end
+  local passed = now - as_of
+  local most, most_unit, most_rate = level, unit, rate
+  if rescale(uncut, uncut_unit, unit, huge) > level then
+    most, most_unit, most_rate = uncut, uncut_unit, uncut_rate
+  end
+  local found, found_cut_to
+  if unit == b and rate == a and limit <= cut_to then
+    found, found_cut_to = level, cut_to
+  elseif uncut > 0 and uncut_unit == b and uncut_rate == a then
+    found, found_cut_to = uncut, limit
+  else
+    found, found_cut_to = rescale(most, most_unit, b, limit * b), limit
+  end
+  if rescale(a, b, most_unit, huge) > most_rate then
+    most, most_unit, most_rate = rescale(most, most_unit, b, 4503599627370496), b, a
+  end
+  local drains = max(quotient_up(level, rate), quotient_up(uncut, uncut_rate))
+  local empty = max(drains, quotient_up(found, a)) - passed
+  -- Also for a look, since a faster rate may have set an end before it has drained by this one.
+  if empty > 0 and expires < now + empty then
+    expires = now + 2 * empty + MARGIN
+    state = sub(state, 1, 7) .. pack('>I7I7I7', as_of, born, expires) .. sub(state, 29)
+    redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
+  end
+  found = max(0, found - passed * a)
+  return {
+    drain = a, unit = b, cap = limit * b, level = found, kept = found, born = found > 0 and born or now,
+    expires = expires, uncut = max(0, most - passed * most_rate), uncut_unit = most_unit, uncut_rate = most_rate,
+    cut_to = found_cut_to,
+    held = {
+      level = max(0, level - passed * rate), unit = unit, drain = rate, born = born, emptied = as_of + drains,
+      uncut = max(0, uncut - passed * uncut_rate), uncut_unit = uncut_unit, uncut_rate = uncut_rate, cut_to = cut_to,
+    },
+  }
+end
+
+-- Writes such a bucket.
+local function save_token(bucket, key, now, MARGIN, TOKEN_STATE, UNCUT)
+  local level, unit, uncut, expires = bucket.level, bucket.unit, bucket.uncut, bucket.expires
+  -- A decision has taken whole units. Who gives or writes back has changed `uncut` too.
+  local units = bucket.held and (level - bucket.kept) / unit or 0
+  uncut = math.min(uncut + units * bucket.uncut_unit, 4503599627370496)
+  if rescale(uncut, bucket.uncut_unit, unit, math.huge) <= level then uncut = 0 end
+  if level == 0 and uncut == 0 then return redis.call('UNLINK', key) end
+  local empty = math.max(quotient_up(level, bucket.drain), quotient_up(uncut, bucket.uncut_rate))
+  local later = expires < now + empty
+  if later then expires = now + 2 * empty + MARGIN end
+  local state = struct.pack(TOKEN_STATE, level, now, bucket.born, expires, unit, bucket.drain)
+  if uncut > 0 then
+    state = state .. struct.pack(UNCUT, uncut, bucket.uncut_unit, bucket.uncut_rate, bucket.cut_to)
+  end
+  if later then
+    redis.call('SET', key, state, 'PX', math.ceil((expires - now) / 1000))
+  else
+    redis.call('SET', key, state, 'KEEPTTL')
+  end
 end
 
 local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO32, TWO48)
@@ -252,18 +321,45 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return returned
   end
 
+  -- Whoever gives or writes back has no say in the policy: a token bucket is changed as it is stored, unless it holds
+  -- nothing.
+  local function as_stored(bucket)
+    local held = bucket.held
+    if not held then return end
+    bucket.held, bucket.born, bucket.emptied = nil, held.born, held.emptied
+    bucket.level, bucket.kept = held.level, held.level
+    if held.level == 0 and held.uncut == 0 then
+      bucket.uncut = nil
+    else
+      bucket.unit, bucket.drain = held.unit, held.drain
+      bucket.uncut, bucket.uncut_unit, bucket.uncut_rate = held.uncut, held.uncut_unit, held.uncut_rate
+      bucket.cut_to = held.cut_to
+    end
+  end
+
+  -- Fine units to return of `cost` units, of `left` that were taken together and are not returned: what has drained
+  -- since counts as returned.
+  local function undrained(level, unit, rate, cost, left, passed)
+    return max(0, min(level, cost * unit, left * unit - passed * rate))
+  end
+
   -- Returns units to a bucket, at most those of the taking that are not returned yet (`left`); returns how many.
   local function give_back(bucket, key, cost, at, left)
-    if bucket.level == 0 or at < bucket.born or at > now then return 0 end
+    as_stored(bucket)
+    if bucket.level == 0 and not bucket.uncut or at < bucket.born or at > now then return 0 end
     local returned
     if bucket.head then
       returned = log_give_back(bucket, key, cost, at)
       bucket.level = bucket.level - returned
     elseif bucket.drain then
-      -- What has drained since counts as returned; a part of a unit is reported as one.
-      local undrained = left * bucket.unit - (now - at) * bucket.drain
-      returned = max(0, min(bucket.level, cost * bucket.unit, undrained))
+      local uncut = bucket.uncut
+      if uncut then
+        uncut = undrained(uncut, bucket.uncut_unit, bucket.uncut_rate, cost, left, now - at)
+        bucket.uncut, bucket.returned = bucket.uncut - uncut, bucket.returned or uncut > 0
+      end
+      returned = undrained(bucket.level, bucket.unit, bucket.drain, cost, left, now - at)
       bucket.level = bucket.level - returned
+      -- A part of a unit is reported as one.
       returned = ceil(returned / bucket.unit)
     else
       returned = at >= bucket.start and min(cost, bucket.level) or 0
@@ -294,6 +390,8 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       end
     end
     local left = receipt.level
+    -- The clock stepped back behind the taking: nothing can be returned yet, so the receipt keeps its units.
+    if left > 0 and receipt.at > now then return 1, 0, ends end
     local units = min(cost, left)
     receipt.level = left - units
     for i = position, units > 0 and ends - 1 or 0, 4 do
@@ -391,14 +489,14 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   -- Records for a token bucket, without what has drained since each was taken: while the bucket held something, it
   -- drained that; only while it was empty could the new units have drained instead.
   local function token_write_back(bucket, key, times, units)
+    as_stored(bucket)
     local drain, unit, level, recorded = bucket.drain, bucket.unit, bucket.level, 0
     local most = min(TWO32 * 1048576, (TWO32 - 1) * unit)
-    local emptied = 0
-    local state = level == 0 and call('GET', key)
+    local emptied = bucket.emptied or 0
+    local state = level == 0 and not bucket.emptied and call('GET', key)
     if state then
-      local stored, as_of, _, _, stored_unit, rate = unpack('>I7I7I7I7I7I4', state)
-      if stored_unit ~= unit or rate ~= drain then stored = rescale(stored, stored_unit, unit, bucket.cap) end
-      emptied = as_of + (stored + (-stored) % drain) / drain
+      local stored, as_of = unpack('>I7I7', state)
+      emptied = stored > 0 and as_of + quotient_up(stored, drain) or 0
     end
     for i = 1, #times do
       local at, gain = times[i], min(units[i], (most - most % unit) / unit) * unit
@@ -415,6 +513,10 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       level, recorded = level + gain, recorded + ceil(gain / unit)
     end
     bucket.level = level
+    if bucket.uncut and recorded > 0 then
+      bucket.uncut = min(bucket.uncut + recorded * bucket.uncut_unit, TWO32 * 1048576)
+      bucket.returned = true
+    end
     return recorded
   end
 

@@ -3,7 +3,7 @@
 
 use super::model_calendar::calendar_window;
 use sluicegate_engine::{
-    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_HELD, Outcome, Record,
+    Algorithm, Batch, Bucket, BucketSpec, Decision, MAX_HELD, MAX_UNITS, Outcome, Record,
     greatest_common_divisor,
 };
 use std::collections::HashMap;
@@ -20,13 +20,24 @@ struct Admission {
 #[derive(Clone, Debug, Default)]
 struct Held {
     admissions: Vec<Admission>,
-    /// Token bucket: units times the window's length, of which `limit` drain each microsecond.
+    /// Token bucket: units times the window's length, of which `quota` drain each microsecond.
     backlog: u128,
     as_of: u64,
-    /// The quota by whose rate the backlog was last counted.
+    /// The quota of the last decision that took something.
     quota: u64,
+    /// The backlog as it would be if no change of policy had cut it.
+    uncut: Option<Uncut>,
     /// Takes before this cannot be given back: the bucket was empty since, or the clock stepped.
     born: u64,
+}
+
+/// It drains by the fastest rate that has taken since the cut.
+#[derive(Clone, Copy, Debug)]
+struct Uncut {
+    backlog: u128,
+    quota: u64,
+    /// The burst that the other backlog was cut to.
+    burst: u64,
 }
 
 #[derive(Debug, Default)]
@@ -163,7 +174,6 @@ impl Held {
             Algorithm::TokenBucket { .. } => {
                 if self.as_of > now {
                     self.as_of = now;
-                    self.set(spec, self.backlog(spec, now), now);
                     self.born = now + 1;
                 }
             }
@@ -171,7 +181,8 @@ impl Held {
                 let following = window(spec, window(spec, now).end);
                 let far = |a: &Admission| a.stamp >= following.end;
                 if self.admissions.iter().any(far) {
-                    let units = self.units(|_| true).max(spec.quota);
+                    // Of any quota, since what was counted in this window is lost.
+                    let units = self.units(|_| true).max(MAX_UNITS);
                     self.admissions = vec![Admission { stamp: now, units }];
                     self.born = now + 1;
                 }
@@ -211,23 +222,79 @@ impl Held {
         these.map(|a| a.units).sum()
     }
 
-    /// As it was stored. Counted by another rate it is rounded up to what that can count, and a full bucket at most.
+    /// The larger of what is held with and without the cut, and by which quota it drains.
+    fn most(&self) -> (u128, u64) {
+        let uncut = self.uncut.filter(|uncut| uncut.backlog > self.backlog);
+        uncut.map_or((self.backlog, self.quota), |uncut| {
+            (uncut.backlog, uncut.quota)
+        })
+    }
+
+    /// What a decision by `spec` finds stored. Counted by another rate it is rounded up to what that can count, and a full
+    /// bucket at most.
     fn stored(&self, spec: &BucketSpec) -> u128 {
-        if self.quota == spec.quota {
-            return self.backlog;
+        let burst = spec.most_at_once();
+        let own = self.quota == spec.quota && self.uncut.is_none_or(|uncut| burst <= uncut.burst);
+        let uncut = self.uncut.filter(|uncut| uncut.quota == spec.quota);
+        match uncut {
+            _ if own => self.backlog,
+            Some(uncut) => uncut.backlog,
+            None => {
+                let full = u128::from(burst) * u128::from(spec.window_us);
+                rounded(self.most().0, spec, spec.quota).min(full)
+            }
         }
-        let divisor = u128::from(greatest_common_divisor(spec.quota, spec.window_us));
-        let full = u128::from(spec.most_at_once()) * u128::from(spec.window_us);
-        self.backlog.next_multiple_of(divisor).min(full)
     }
 
     fn backlog(&self, spec: &BucketSpec, now: u64) -> u128 {
-        let drained = u128::from(now - self.as_of) * u128::from(spec.quota);
-        self.stored(spec).saturating_sub(drained)
+        drained(self.stored(spec), spec.quota, now - self.as_of)
     }
 
-    fn set(&mut self, spec: &BucketSpec, backlog: u128, now: u64) {
-        (self.backlog, self.as_of, self.quota) = (backlog, now, spec.quota);
+    /// Takes for a decision by `spec`; without the cut everything drains by the fastest rate.
+    fn take_tokens(&mut self, spec: &BucketSpec, now: u64, cost: u64) {
+        let (backlog, taken) = (
+            self.backlog(spec, now),
+            u128::from(cost) * u128::from(spec.window_us),
+        );
+        let (most, quota) = self.most();
+        let fastest = quota.max(spec.quota);
+        let most = if fastest == quota {
+            most
+        } else {
+            rounded(most, spec, fastest)
+        };
+        let most = drained(most, fastest, now - self.as_of);
+        let is_own = self.quota == spec.quota;
+        let burst = self.uncut.map(|uncut| uncut.burst);
+        let burst = burst.filter(|burst| is_own && spec.most_at_once() <= *burst);
+        if backlog == 0 {
+            self.born = now;
+        }
+        self.uncut = (most > backlog).then(|| Uncut {
+            backlog: (most + taken).min(most_fine(spec, fastest)),
+            quota: fastest,
+            burst: burst.unwrap_or(spec.most_at_once()),
+        });
+        (self.backlog, self.quota, self.as_of) = (backlog + taken, spec.quota, now);
+    }
+
+    /// What is held by the rates that it is stored by, whatever the policy is now.
+    fn held(&self, now: u64) -> (u128, u128) {
+        let passed = now - self.as_of;
+        let uncut = self
+            .uncut
+            .map(|uncut| drained(uncut.backlog, uncut.quota, passed));
+        let backlog = drained(self.backlog, self.quota, passed);
+        (backlog, uncut.unwrap_or(0))
+    }
+
+    /// Stores what is held, by the rates that it is stored by.
+    fn hold(&mut self, (backlog, uncut): (u128, u128), now: u64) {
+        (self.backlog, self.as_of) = (backlog, now);
+        if let Some(cut) = &mut self.uncut {
+            cut.backlog = uncut;
+        }
+        self.uncut = self.uncut.filter(|uncut| uncut.backlog > backlog);
     }
 
     /// How long until `cost` has room: 0, or the first moment at which something expires that makes room.
@@ -290,13 +357,7 @@ impl Held {
 
     fn take(&mut self, spec: &BucketSpec, now: u64, cost: u64) {
         if let Algorithm::TokenBucket { .. } = spec.algorithm {
-            let backlog = self.backlog(spec, now);
-            if backlog == 0 {
-                self.born = now;
-            }
-            let taken = u128::from(cost) * u128::from(spec.window_us);
-            self.set(spec, backlog + taken, now);
-            return;
+            return self.take_tokens(spec, now, cost);
         }
         self.forget(spec, now);
         if self.used(spec, now) == 0 {
@@ -336,19 +397,26 @@ impl Held {
         units
     }
 
-    /// What is empty drains a record from its time on (or from when it was empty); what is not drains what it holds,
-    /// and a record only from before it began to hold something.
+    /// By the rate that is stored, if the bucket holds something. What is empty drains a record from its time on (or from
+    /// when it was empty); what is not drains what it holds, and a record only from before it began to hold something.
     fn write_back_tokens(&mut self, spec: &BucketSpec, now: u64, records: &[Record]) -> u64 {
-        let (window, limit) = (u128::from(spec.window_us), u128::from(spec.quota));
-        let divisor = u128::from(greatest_common_divisor(spec.quota, spec.window_us));
-        let most = (divisor << 52).min(u128::from(MAX_HELD) * window);
-        let mut emptied = match self.stored(spec) {
+        let window = u128::from(spec.window_us);
+        let empty_in = |backlog: u128, quota: u64| us(backlog.div_ceil(u128::from(quota.max(1))));
+        let uncut = self
+            .uncut
+            .map_or(0, |uncut| empty_in(uncut.backlog, uncut.quota));
+        let mut emptied = match empty_in(self.backlog, self.quota).max(uncut) {
             0 => 0,
-            backlog => self.as_of + us(backlog.div_ceil(limit)),
+            empty_in => self.as_of + empty_in,
         };
+        let (mut held, uncut) = self.held(now);
+        let is_empty = held == 0 && uncut == 0;
+        let quota = if is_empty { spec.quota } else { self.quota };
+        let limit = u128::from(quota);
+        let most = most_fine(spec, quota).min(u128::from(MAX_HELD) * window);
         let mut recorded = 0;
         for record in records {
-            let (at, held) = (record.at_us.min(now), self.backlog(spec, now));
+            let at = record.at_us.min(now);
             let fine = (most / window).min(u128::from(record.units)) * window;
             let idle = if held == 0 {
                 let from = at.max(emptied);
@@ -365,9 +433,16 @@ impl Held {
                 if idle.is_some() {
                     self.born = at;
                 }
-                self.set(spec, held + gain, now);
+                held += gain;
                 recorded += us(gain.div_ceil(window));
             }
+        }
+        if recorded > 0 {
+            self.quota = quota;
+            self.uncut = self.uncut.filter(|_| !is_empty);
+            let more = uncut + u128::from(recorded) * window;
+            let quota = self.uncut.map_or(self.quota, |uncut| uncut.quota);
+            self.hold((held, more.min(most_fine(spec, quota))), now);
         }
         recorded
     }
@@ -378,13 +453,16 @@ impl Held {
         }
         if let Algorithm::TokenBucket { .. } = spec.algorithm {
             let window = u128::from(spec.window_us);
-            let drained = u128::from(now - at) * u128::from(spec.quota);
-            let back = (u128::from(cost) * window).saturating_sub(drained);
-            let back = back.min(self.backlog(spec, now));
-            if back > 0 {
-                self.set(spec, self.backlog(spec, now) - back, now);
+            let back = |held: u128, quota: u64| {
+                drained(u128::from(cost) * window, quota, now - at).min(held)
+            };
+            let (held, uncut) = self.held(now);
+            let returned = back(held, self.quota);
+            let of_uncut = self.uncut.map_or(0, |cut| back(uncut, cut.quota));
+            if returned + of_uncut > 0 {
+                self.hold((held - returned, uncut - of_uncut), now);
             }
-            return us(back.div_ceil(window));
+            return us(returned.div_ceil(window));
         }
         if !counts(spec, stamp(spec, at), now) {
             return 0;
@@ -410,6 +488,23 @@ impl Held {
         self.admissions.retain(|admission| admission.units > 0);
         cost - left
     }
+}
+
+fn drained(backlog: u128, quota: u64, passed: u64) -> u128 {
+    backlog.saturating_sub(u128::from(passed) * u128::from(quota))
+}
+
+/// Rounded up to what the rate of a quota can count, at most the most that it can.
+fn rounded(backlog: u128, spec: &BucketSpec, quota: u64) -> u128 {
+    let divisor = u128::from(greatest_common_divisor(quota, spec.window_us));
+    backlog
+        .next_multiple_of(divisor)
+        .min(most_fine(spec, quota))
+}
+
+/// The most that the rate of a quota can count.
+fn most_fine(spec: &BucketSpec, quota: u64) -> u128 {
+    u128::from(greatest_common_divisor(quota, spec.window_us)) << 52
 }
 
 fn us(value: u128) -> u64 {

@@ -137,14 +137,30 @@ a token bucket waits for its old clock
 - if as_of > now then
 + if as_of > now * 2 then
 a token bucket's level is taken for one of the rate in force
-- if other_rate then stored = rescale(stored, unit, b, limit * b) end
-+
+- if unit == b and rate == a then
+-         level, born
++ if size == 39 then
++         level, born
 a level of another rate is rounded down
 - scaled + quotient + (remainder > 0 and 1 or 0)
 + scaled + quotient
 a level of another rate is more than a full bucket
-- rescale(stored, unit, b, limit * b)
-+ rescale(stored, unit, b, 9007199254740991)
+- rescale(most, most_unit, b, limit * b)
++ rescale(most, most_unit, b, 9007199254740991)
+what a change of the policy cuts is forgotten
+- if uncut > 0 then
+-     state
++ if uncut < 0 then
++     state
+what was not cut drains by the slower of two rates
+- if rescale(a, b, most_unit, huge) > most_rate then
++ if rescale(a, b, most_unit, huge) < 0 then
+a larger burst goes on with what a smaller one has cut
+- and limit <= cut_to then
++ then
+who gives or writes back counts by its own rate
+- bucket.unit, bucket.drain = held.unit, held.drain
++ local _
 tokens are rounded up
 - left = (left - left % bucket.unit) / bucket.unit
 + left = math.ceil(left / bucket.unit)
@@ -152,8 +168,8 @@ a give-back after a reset takes from others
 - or at < bucket.born or at > now
 + or at > now
 a token bucket gives back what has drained
-- * bucket.unit - (now - at) * bucket.drain
-+ * bucket.unit
+- left * unit - passed * rate
++ left * unit
 
 === kept history
 what comes next is stale when two admissions share a stamp
@@ -175,8 +191,8 @@ a token bucket's key ends with the units of its first take
 
 === a slower rate extends a key
 a look by a slower rate leaves a token bucket's key its end
-- if expires < now + empty then expires = outlive(
-+ if expires == 0 then expires = outlive(
+- if empty > 0 and expires < now + empty then
++ if expires == 0 then
 ";
 
 struct Bug {

@@ -13,9 +13,6 @@ pub const MAX_HELD: u64 = (1 << 32) - 1;
 pub const MIN_WINDOW_US: u64 = 1_000;
 /// Longest window: 366 days, well within the times that the script can distinguish.
 pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
-/// Largest capacity of a token bucket in fine units: sums of two stay exact in a double.
-const MAX_BACKLOG: u64 = 1 << 52;
-
 /// A number of a [`BucketSpec`] that no store can keep exactly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}` is {value}: {remedy}")]
@@ -39,6 +36,22 @@ pub struct TokenRate {
     pub per_unit: u64,
 }
 
+impl TokenRate {
+    /// Largest backlog in fine units: sums of two stay exact in a double.
+    pub(crate) const MAX_BACKLOG: u64 = 1 << 52;
+
+    /// Most fine units after a write-back of units taken elsewhere.
+    pub(crate) fn max_backlog(self) -> u64 {
+        Self::MAX_BACKLOG.min(MAX_HELD.saturating_mul(self.per_unit))
+    }
+
+    /// Whether more units return in a time than by another rate.
+    pub(crate) fn is_faster_than(self, other: Self) -> bool {
+        let units = u128::from(self.per_us) * u128::from(other.per_unit);
+        units > u128::from(other.per_us) * u128::from(self.per_unit)
+    }
+}
+
 impl BucketSpec {
     /// The rate in lowest terms, for token buckets.
     #[must_use]
@@ -57,11 +70,6 @@ impl BucketSpec {
             Algorithm::TokenBucket { burst } => burst,
             _ => self.quota,
         }
-    }
-
-    /// Most fine units of a token bucket after a write-back of units taken elsewhere.
-    pub(crate) fn max_backlog(&self) -> u64 {
-        MAX_BACKLOG.min(MAX_HELD.saturating_mul(self.token_rate().per_unit))
     }
 
     /// Refuses numbers that a store could not count exactly.
@@ -88,13 +96,13 @@ impl BucketSpec {
             Algorithm::TokenBucket { burst } => {
                 units("burst", burst)?;
                 let per_unit = self.token_rate().per_unit;
-                if burst.saturating_mul(per_unit) > MAX_BACKLOG {
+                if burst.saturating_mul(per_unit) > TokenRate::MAX_BACKLOG {
                     let remedy = format!(
                         "a limit of {} in {} us can be counted exactly with a burst of at most {}; \
                          use that, or a limit that divides the window",
                         self.quota,
                         self.window_us,
-                        MAX_BACKLOG / per_unit
+                        TokenRate::MAX_BACKLOG / per_unit
                     );
                     return refuse("burst", burst, remedy);
                 }
@@ -149,7 +157,7 @@ mod tests {
     fn a_burst_is_refused_only_where_doubles_would_round() {
         // 7 and a day share no divisor: one unit weighs 86,400,000,000 fine units.
         let day = 86_400_000_000;
-        let most = MAX_BACKLOG / day;
+        let most = TokenRate::MAX_BACKLOG / day;
         let fits = spec(Algorithm::TokenBucket { burst: most }, 7, day);
         assert_eq!(fits.check(), Ok(()));
         let over = spec(Algorithm::TokenBucket { burst: most + 1 }, 7, day);

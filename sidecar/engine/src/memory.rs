@@ -217,7 +217,7 @@ impl Memory {
     pub fn return_units(&mut self, now_us: u64, returns: &Returns) -> Vec<u64> {
         let give = |one: &Return| {
             let place = self.receipts.place(&one.receipt);
-            let take_off = |left: &mut Left| left.take_off(one.units);
+            let take_off = |left: &mut Left| left.take_off(now_us, one.units);
             let taken_off = self.receipts.change(place, &one.receipt, take_off);
             let (units, left, at_us) = taken_off.unwrap_or_default();
             let buckets = one.buckets.iter();

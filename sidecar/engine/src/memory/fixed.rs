@@ -2,7 +2,7 @@
 
 use super::order::in_order;
 use crate::batch::{BucketSpec, Record};
-use crate::check::MAX_HELD;
+use crate::check::{MAX_HELD, MAX_UNITS};
 use crate::verdict::Look;
 
 #[derive(Clone, Debug)]
@@ -24,14 +24,14 @@ impl Fixed {
     }
 
     /// If the clock stepped back over an edge, what was taken in this window before is forgotten:
-    /// so it counts as full, until it ends. Over one edge, the count of the
+    /// so it counts as full for any quota, until it ends. Over one edge, the count of the
     /// window that follows is kept beside that, or the clock could pass the edge once more and find it empty.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
         let (start_us, end_us) = spec.window_at(now_us);
         let is_later = self.count > 0 && self.start_us > end_us;
         if is_later {
             self.start_us = start_us;
-            self.count = self.count.max(spec.quota);
+            self.count = self.count.max(MAX_UNITS);
             self.born_us = now_us + 1;
         }
         is_later

@@ -97,8 +97,12 @@ impl Left {
         }
     }
 
-    /// Takes off up to so many units; how many, how many there were, and when they were taken.
-    pub(super) fn take_off(&mut self, units: u64) -> (u64, u64, u64) {
+    /// Takes off up to so many units; how many, how many there were, and when they were taken. None if the clock stepped
+    /// back behind the taking: nothing can be returned yet.
+    pub(super) fn take_off(&mut self, now_us: u64, units: u64) -> (u64, u64, u64) {
+        if self.taken_at_us > now_us {
+            return (0, self.units, self.taken_at_us);
+        }
         let left = self.units;
         let units = units.min(self.units);
         self.units -= units;

@@ -36,7 +36,11 @@ impl State {
 
     /// Repairs what is of later than now; whether anything was.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
-        of_each!(self, state => state.heal(spec, now_us))
+        match self {
+            State::Log(state) => state.heal(spec, now_us),
+            State::Fixed(state) => state.heal(spec, now_us),
+            State::Token(state) => state.heal(now_us),
+        }
     }
 
     pub(super) fn look(&self, spec: &BucketSpec, now_us: u64, cost: u64) -> Look {
@@ -58,7 +62,7 @@ impl State {
         match self {
             State::Log(state) => state.give_back(spec, now_us, cost, at_us),
             State::Fixed(state) => state.give_back(spec, now_us, cost, at_us),
-            State::Token(state) => state.give_back(spec, now_us, cost, left, at_us),
+            State::Token(state) => state.give_back(now_us, cost, left, at_us),
         }
     }
 
@@ -74,7 +78,8 @@ impl State {
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             State::Log(log) => log.heap_bytes(),
-            State::Fixed(_) | State::Token(_) => 0,
+            State::Fixed(_) => 0,
+            State::Token(token) => token.heap_bytes(),
         }
     }
 
@@ -84,7 +89,11 @@ impl State {
 
     /// What it holds: units, and when they were taken, oldest first.
     pub(super) fn records(&self, spec: &BucketSpec, now_us: u64) -> Vec<Record> {
-        of_each!(self, state => state.records(spec, now_us))
+        match self {
+            State::Log(state) => state.records(spec, now_us),
+            State::Fixed(state) => state.records(spec, now_us),
+            State::Token(state) => state.records(now_us),
+        }
     }
 
     /// When the last unit will have come back if nobody asks; 0 if it holds none.

@@ -205,7 +205,7 @@ fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
             buckets: vec![0],
         }],
     };
-    // By the smaller quota the bucket was full, and it has drained for a microsecond.
-    assert_eq!(memory.return_units(SECOND + 1, &returns), [100]);
+    // Counted by the larger quota's rate, which is the one that is stored.
+    assert_eq!(memory.return_units(SECOND + 1, &returns), [1_000_000]);
     assert_eq!(ask(&mut memory, SECOND + 1, &small, 0).remaining, 100);
 }
