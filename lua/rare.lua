@@ -503,7 +503,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       if level == 0 then
         local from = max(at, emptied)
         emptied = from + (gain + (-gain) % drain) / drain
-        gain = gain - (now - from) * drain
+        gain = gain - max(0, now - from) * drain
         if gain > 0 then bucket.born = at end
       elseif at < bucket.born and bucket.born <= now then
         gain = gain - (bucket.born - at) * drain

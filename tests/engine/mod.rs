@@ -14,7 +14,7 @@
 //! | `calendar.rs` | calendar windows: edges, other clocks, other rules |
 //! | `calls.rs` | calls that run too late, keys that cannot be read, what a call reads and writes, logs larger than any history |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
-//! | `policies.rs` | token buckets while policies change, on both stores |
+//! | `policies.rs` | policies that change or differ, on both stores |
 //! | `checked.rs` | the same of whole histories, by a checker that knows nothing of the engine |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
 //! | `leases.rs`, `lease_world.rs`, `lease_run.rs`, `lease_filters.rs`, `lease_checks.rs` | several sidecars with leases on one key, and their filters, in virtual time, on both stores |

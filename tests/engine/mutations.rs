@@ -128,7 +128,7 @@ the calendar window that follows is as long as this one
 
 === TokenBucket
 tokens are written back that have drained
-- gain = gain - (now - from) * drain
+- gain = gain - max(0, now - from) * drain
 + gain = gain * 1
 tokens that are written back drain beside those that were there
 - elseif at < bucket.born and bucket.born <= now then

@@ -1,4 +1,4 @@
-//! Token buckets while policies change, on both stores: together they admit at most what the larger of them would.
+//! Policies that change or differ, on both stores: together they admit at most what the larger of them would.
 
 use super::lua::Lua;
 use super::made::{SECOND, START_US, bucket, is_refuted, more_cases};
@@ -40,7 +40,7 @@ fn a_client_that_asks_two_policies_gets_what_the_larger_allows() {
         let mut admitted = 0;
         for step in 0..100 {
             let now = START_US + step * SECOND / 10;
-            admitted += drain(store, now, &large, 2_000) + drain(store, now, &small, 2_000);
+            admitted += drain(store, now, &small, 2_000) + drain(store, now, &large, 2_000);
         }
         // The burst, and 9.9 s of the larger rate.
         assert_eq!(admitted, 1_000 + 99);
@@ -133,6 +133,19 @@ fn who_gives_or_writes_back_by_an_old_policy_takes_nothing_away() {
     let memory = Store::Memory(RefCell::new(memory));
     assert_eq!(left(&memory, later + 49 * SECOND, &new), 0);
     assert_eq!(left(&memory, later + 59 * SECOND, &new), 100);
+}
+
+/// Whose count is lost, because the clock has stepped back over two edges.
+#[test]
+fn a_window_is_full_for_every_quota_after_a_step_of_the_clock() {
+    on_both(|store| {
+        let window = |quota| bucket("step", Algorithm::FixedWindow, quota, 10 * SECOND);
+        let (small, large) = (window(5), window(100));
+        assert_eq!(drain(store, START_US, &large, 200), 100);
+        assert_eq!(drain(store, START_US + 20 * SECOND, &small, 200), 5);
+        assert_eq!(drain(store, START_US + SECOND, &small, 200), 0);
+        assert_eq!(drain(store, START_US + SECOND, &large, 200), 0);
+    });
 }
 
 /// A pause and a cost by one of the policies.

@@ -146,6 +146,22 @@ fn the_same_receipt_twice_returns_its_units_once_and_a_guessed_one_none() {
     });
 }
 
+/// It stands for units that were taken later than now, which can be returned again when the clock has caught up.
+#[test]
+fn a_clock_that_steps_back_uses_up_no_receipt() {
+    for_each_algorithm(|stores, limit, now| {
+        assert!(stores.take(now + 2 * SECOND, limit, 3, 1));
+        assert_eq!(stores.back(now + SECOND, limit, 3, 1), 0);
+        let later = stores.back(now + 3 * SECOND, limit, 3, 1);
+        // A log gives what is later than now the stamp of now, and then nobody knows whose it is.
+        let expected = match limit.buckets[0].spec.algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => (0, 7),
+            _ => (3, 10),
+        };
+        assert_eq!((later, stores.remaining(now + 3 * SECOND, limit)), expected);
+    });
+}
+
 #[test]
 fn a_script_that_does_not_lower_the_receipt_is_detected() {
     let right = "receipt.level = left - units";
