@@ -26,6 +26,7 @@ use crate::telemetry::verdict::Source;
 mod background;
 mod leases;
 mod overrides;
+mod past_overrides;
 mod undo;
 
 /// The state of a sidecar.
@@ -136,7 +137,9 @@ impl Service {
         for (wanted, outcome, decided) in plan.for_leases(&asked, &outcomes) {
             self.leases.note(wanted, epoch.number, outcome, decided);
         }
-        let decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+        let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+        self.look_past_overrides(&epoch, overrides, &asked, &mut decided)
+            .await;
         let leases = lending.lend(&self.leases, &epoch, &asked);
         for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
@@ -223,3 +226,6 @@ fn random_instance() -> u64 {
 fn json(answer: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(answer).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;
