@@ -172,8 +172,8 @@ impl Service {
         Ok(json(&answer))
     }
 
-    /// Voids denials from before the store's clock was set back, the filters' too: their units become available later now,
-    /// and the read that repairs the state must reach the store. A new epoch does so, and ends all leases.
+    /// Voids denials from before the store's clock stepped, the filters' too: their units become available earlier or later
+    /// now, and the read that repairs the state must reach the store. A new epoch does so, and ends all leases.
     fn void_after_step(&self) {
         let steps = self.store.clock_steps();
         if self.clock_steps.load(Ordering::Relaxed) != steps

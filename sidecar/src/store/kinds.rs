@@ -185,11 +185,11 @@ impl Store {
         }
     }
 
-    /// How often its clock was found to have stepped back, as after a failover to a Redis whose clock is behind.
+    /// How often its clock was found to have stepped, as after a failover to a Redis whose clock is behind.
     /// Conclusions from earlier answers may then be wrong.
     pub fn clock_steps(&self) -> u64 {
         match &self.kind {
-            Kind::Memory(_) => 0,
+            Kind::Memory(memory) => memory.clock_steps(),
             Kind::Redis(redis) => redis.clock_steps(),
             Kind::Cluster(cluster) => cluster.clock_steps(),
         }
@@ -227,7 +227,7 @@ impl Store {
     /// The clock of the node that keeps a bucket, in microseconds, if known; never late.
     pub fn clock_us(&self, key: &str) -> Option<u64> {
         match &self.kind {
-            Kind::Memory(_) => Some(clock::steady_unix_us()),
+            Kind::Memory(_) => Some(clock::unix_us()),
             Kind::Redis(redis) => redis.node().clock_us(),
             Kind::Cluster(cluster) => cluster.with_owner(key, Node::clock_us)?,
         }
