@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use sluicegate_protocol::{Answer, Problem, Read, read_decisions};
+use sluicegate_protocol::{Answer, Decision, Problem, Read, read_decisions};
 use tokio::runtime::Handle;
 
 use super::denials::Denials;
@@ -29,6 +29,8 @@ mod overrides;
 mod past_overrides;
 mod undo;
 
+use overrides::Start;
+
 /// The state of a sidecar.
 #[derive(Debug)]
 pub struct Service {
@@ -44,6 +46,8 @@ pub struct Service {
     clock_steps: AtomicU64,
     /// Held while the store's overrides are read.
     reading_overrides: tokio::sync::Mutex<()>,
+    /// Whether they have ever been read: before, nothing is decided by the store.
+    overrides_were_read: AtomicBool,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// The events of the live page.
@@ -80,6 +84,7 @@ impl Service {
             denials: Denials::default(),
             clock_steps: AtomicU64::new(0),
             reading_overrides: tokio::sync::Mutex::default(),
+            overrides_were_read: AtomicBool::new(false),
             metrics,
             events,
             traces: Traces::default(),
@@ -96,6 +101,7 @@ impl Service {
         header: impl Fn(&str) -> Option<&'h str>,
     ) -> Result<Vec<u8>, Problem> {
         let started = Instant::now();
+        let start = self.start().await;
         self.void_after_step();
         let epoch = self.policy.current();
         let Read {
@@ -120,13 +126,12 @@ impl Service {
             leases: &self.leases,
             epoch: epoch.number,
         };
-        let mut plan = Plan::new(
-            &epoch.policy,
-            &asked,
-            overrides,
-            Some(leasing),
-            |decision| self.denials.covering(moment, decision),
-        );
+        let covering = |decision: &Decision<'_>| self.denials.covering(moment, decision);
+        let mut plan = match start {
+            Start::Waiting => Plan::unavailable(&asked),
+            _ => Plan::new(&epoch.policy, &asked, overrides, Some(leasing), covering),
+        };
+        plan.without_store = start == Start::WithoutStore;
         plan.leave_receipts(&asked, receipts::secret);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);

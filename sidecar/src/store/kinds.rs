@@ -7,10 +7,10 @@ use futures_util::future::join_all;
 use sluicegate_engine::{Batch, FleetPosition, Returns};
 use tokio::sync::watch;
 
-use super::call::Script;
+use super::call::{OVERRIDES_KEY, Script};
 use super::cluster::client::Cluster;
 use super::error::StoreError;
-use super::health::{Health, Monitor};
+use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::overrides::{self, Change, Changed, StoredOverrides};
 use super::redis::Redis;
@@ -214,6 +214,12 @@ impl Store {
             Kind::Redis(redis) => redis.node().is_down(),
             Kind::Cluster(cluster) => cluster.with_owner(key, Node::is_down).unwrap_or(true),
         }
+    }
+
+    /// Whether the node that keeps the overrides is known to be down. While the first connection is being made, it is not.
+    pub fn is_down_for_overrides(&self) -> bool {
+        let is_unknown = matches!(self.monitor.watch().borrow().state, HealthState::Unknown);
+        !is_unknown && self.is_down(OVERRIDES_KEY)
     }
 
     /// Whether every bucket's node is known to be down, where that is one node.

@@ -1,6 +1,7 @@
 //! Tests of a whole service, on the embedded store unless a test says otherwise.
 
 mod past_overrides;
+mod start;
 mod wall_clock;
 
 use std::time::Duration;
