@@ -54,9 +54,6 @@ use readiness::Readiness;
 /// How often what has expired is freed, and an idle store is looked after.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the start waits for the store's overrides, so that a restarted sidecar applies them to its first decision.
-const FIRST_READ_OF_OVERRIDES: Duration = Duration::from_millis(250);
-
 /// Events that belong to one change of the policy file are taken together.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -163,7 +160,6 @@ pub async fn run(
         patience: ADMIN_PATIENCE,
         max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
-    service.wait_for_overrides(FIRST_READ_OF_OVERRIDES).await;
     let within = settings.shutdown_timeout;
     let served = async {
         tokio::join!(

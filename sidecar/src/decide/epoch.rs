@@ -14,7 +14,7 @@ use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 /// A policy with its overrides.
 #[derive(Debug)]
 pub struct Epoch {
-    /// Counted from 1; increases with each reload, each change of overrides, and each step back of the store's clock. A new
+    /// Counted from 1; increases with each reload, each change of overrides, and each step of the store's clock. A new
     /// epoch voids all denial certificates: here at once, and in a filter with the first answer that has another number.
     pub number: u64,
     /// The number of the loaded policy, counted from 1.

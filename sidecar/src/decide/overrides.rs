@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sluicegate_engine::BucketSpec;
-use sluicegate_protocol::{ListedOverride, OverrideSource, OverrideState};
+use sluicegate_protocol::{Check, ListedOverride, OverrideSource, OverrideState};
 
 use crate::policy::{Grant, Limit, Override, Policy};
 use crate::store::StoredOverrides;
@@ -196,10 +196,30 @@ impl<'a> OverridesNow<'a> {
         Some((&timed.effect, ends_in_ms))
     }
 
-    /// The time, in microseconds since 1970; 0 if there are no overrides.
+    /// When the first override of these checks ends, in milliseconds since 1970: then what it hides decides.
+    pub fn first_end_ms(self, checks: &[Check<'_>]) -> Option<u64> {
+        let (_, now_ms) = self.overrides?;
+        let ends = checks.iter().filter_map(|check| {
+            let (_, ends_in_ms) = self.find(&check.limit, &check.key)?;
+            Some(now_ms.saturating_add(ends_in_ms?))
+        });
+        ends.min()
+    }
+
+    /// The same overrides at another time.
+    pub fn at(self, now_ms: u64) -> Self {
+        let overrides = self.overrides.map(|(by_limit, _)| (by_limit, now_ms));
+        Self { overrides }
+    }
+
+    /// The time, in milliseconds since 1970; 0 if there are no overrides.
+    pub fn unix_ms(self) -> u64 {
+        self.overrides.map_or(0, |(_, now_ms)| now_ms)
+    }
+
+    /// The same in microseconds.
     pub fn unix_us(self) -> u64 {
-        let now_ms = self.overrides.map_or(0, |(_, now_ms)| now_ms);
-        now_ms.saturating_mul(1_000)
+        self.unix_ms().saturating_mul(1_000)
     }
 }
 

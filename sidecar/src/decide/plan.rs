@@ -26,6 +26,8 @@ pub struct Plan {
     pub batch: Arc<Batch>,
     decisions: Vec<Entry>,
     denial_ttl_ms: u64,
+    /// The store must not decide: this sidecar does not know its overrides.
+    pub without_store: bool,
     /// A key is asked for with several quotas.
     pub has_mixed_specs: bool,
     /// The limits of checks with a quota that the policy does not accept, one entry for each check.
@@ -56,7 +58,7 @@ pub struct Leasing<'a> {
 }
 
 /// A decision for the store. The batch has the planned decisions in the same order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Planned {
     /// For each take of the decision in the batch: the index of its check, and the check's limit.
     sources: Vec<(usize, Arc<Limit>)>,
@@ -154,6 +156,18 @@ impl Plan {
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
         plan
+    }
+
+    /// A plan that decides nothing: every decision is unavailable.
+    pub fn unavailable(asked: &[Result<Asked<'_>, Problem>]) -> Self {
+        let entry = |one: &Result<Asked<'_>, Problem>| match one {
+            Err(problem) => Entry::Bad(problem.clone()),
+            Ok(_) => Entry::Planned(Planned::default()),
+        };
+        Self {
+            decisions: asked.iter().map(entry).collect(),
+            ..Self::default()
+        }
     }
 
     /// Adds receipts to the decisions that ask for them. `asked` is the request that the plan was made from; `secret` returns

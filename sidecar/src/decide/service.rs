@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use sluicegate_protocol::{Answer, Problem, Read, read_decisions};
+use sluicegate_protocol::{Answer, Decision, Problem, Read, read_decisions};
 use tokio::runtime::Handle;
 
 use super::denials::Denials;
@@ -26,7 +26,10 @@ use crate::telemetry::verdict::Source;
 mod background;
 mod leases;
 mod overrides;
+mod past_overrides;
 mod undo;
+
+use overrides::Start;
 
 /// The state of a sidecar.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub struct Service {
     clock_steps: AtomicU64,
     /// Held while the store's overrides are read.
     reading_overrides: tokio::sync::Mutex<()>,
+    /// Whether they have ever been read: before, nothing is decided by the store.
+    overrides_were_read: AtomicBool,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// The events of the live page.
@@ -79,6 +84,7 @@ impl Service {
             denials: Denials::default(),
             clock_steps: AtomicU64::new(0),
             reading_overrides: tokio::sync::Mutex::default(),
+            overrides_were_read: AtomicBool::new(false),
             metrics,
             events,
             traces: Traces::default(),
@@ -95,6 +101,7 @@ impl Service {
         header: impl Fn(&str) -> Option<&'h str>,
     ) -> Result<Vec<u8>, Problem> {
         let started = Instant::now();
+        let start = self.start().await;
         self.void_after_step();
         let epoch = self.policy.current();
         let Read {
@@ -119,13 +126,12 @@ impl Service {
             leases: &self.leases,
             epoch: epoch.number,
         };
-        let mut plan = Plan::new(
-            &epoch.policy,
-            &asked,
-            overrides,
-            Some(leasing),
-            |decision| self.denials.covering(moment, decision),
-        );
+        let covering = |decision: &Decision<'_>| self.denials.covering(moment, decision);
+        let mut plan = match start {
+            Start::Waiting => Plan::unavailable(&asked),
+            _ => Plan::new(&epoch.policy, &asked, overrides, Some(leasing), covering),
+        };
+        plan.without_store = start == Start::WithoutStore;
         plan.leave_receipts(&asked, receipts::secret);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);
@@ -136,7 +142,9 @@ impl Service {
         for (wanted, outcome, decided) in plan.for_leases(&asked, &outcomes) {
             self.leases.note(wanted, epoch.number, outcome, decided);
         }
-        let decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+        let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+        self.look_past_overrides(&epoch, overrides, &asked, &mut decided)
+            .await;
         let leases = lending.lend(&self.leases, &epoch, &asked);
         for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
@@ -169,8 +177,8 @@ impl Service {
         Ok(json(&answer))
     }
 
-    /// Voids denials from before the store's clock was set back, the filters' too: their units become available later now,
-    /// and the read that repairs the state must reach the store. A new epoch does so, and ends all leases.
+    /// Voids denials from before the store's clock stepped, the filters' too: their units become available earlier or later
+    /// now, and the read that repairs the state must reach the store. A new epoch does so, and ends all leases.
     fn void_after_step(&self) {
         let steps = self.store.clock_steps();
         if self.clock_steps.load(Ordering::Relaxed) != steps
@@ -223,3 +231,6 @@ fn random_instance() -> u64 {
 fn json(answer: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(answer).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

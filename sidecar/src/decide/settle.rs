@@ -54,7 +54,11 @@ impl Settler {
         }
         self.asked.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.store.timeout();
-        let held = self.outage.held_back(&self.store, batch, deadline).await;
+        let held = if plan.without_store {
+            vec![true; batch.decisions.len()]
+        } else {
+            self.outage.held_back(&self.store, batch, deadline).await
+        };
         let is_held = |index: usize| held.get(index).is_some_and(|held| *held);
         let Answer { outcomes, in_doubt } = if held.is_empty() && !plan.has_mixed_specs {
             self.batcher.decide(Arc::clone(batch), parent).await

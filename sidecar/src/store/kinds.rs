@@ -7,10 +7,10 @@ use futures_util::future::join_all;
 use sluicegate_engine::{Batch, FleetPosition, Returns};
 use tokio::sync::watch;
 
-use super::call::Script;
+use super::call::{OVERRIDES_KEY, Script};
 use super::cluster::client::Cluster;
 use super::error::StoreError;
-use super::health::{Health, Monitor};
+use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::overrides::{self, Change, Changed, StoredOverrides};
 use super::redis::Redis;
@@ -185,11 +185,11 @@ impl Store {
         }
     }
 
-    /// How often its clock was found to have stepped back, as after a failover to a Redis whose clock is behind.
+    /// How often its clock was found to have stepped, as after a failover to a Redis whose clock is behind.
     /// Conclusions from earlier answers may then be wrong.
     pub fn clock_steps(&self) -> u64 {
         match &self.kind {
-            Kind::Memory(_) => 0,
+            Kind::Memory(memory) => memory.clock_steps(),
             Kind::Redis(redis) => redis.clock_steps(),
             Kind::Cluster(cluster) => cluster.clock_steps(),
         }
@@ -216,6 +216,12 @@ impl Store {
         }
     }
 
+    /// Whether the node that keeps the overrides is known to be down. While the first connection is being made, it is not.
+    pub fn is_down_for_overrides(&self) -> bool {
+        let is_unknown = matches!(self.monitor.watch().borrow().state, HealthState::Unknown);
+        !is_unknown && self.is_down(OVERRIDES_KEY)
+    }
+
     /// Whether every bucket's node is known to be down, where that is one node.
     pub fn is_all_down(&self) -> bool {
         match &self.kind {
@@ -227,7 +233,7 @@ impl Store {
     /// The clock of the node that keeps a bucket, in microseconds, if known; never late.
     pub fn clock_us(&self, key: &str) -> Option<u64> {
         match &self.kind {
-            Kind::Memory(_) => Some(clock::steady_unix_us()),
+            Kind::Memory(_) => Some(clock::unix_us()),
             Kind::Redis(redis) => redis.node().clock_us(),
             Kind::Cluster(cluster) => cluster.with_owner(key, Node::clock_us)?,
         }

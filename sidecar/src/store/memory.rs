@@ -1,19 +1,26 @@
-//! The embedded store: the engine behind a lock. Its fixed windows begin where Redis's would.
+//! The embedded store: the engine behind a lock. Its time is the wall clock, so that its windows begin where Redis's would,
+//! also after the clock was corrected: the engine repairs its state after a step back.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use sluicegate_engine::{Batch, Full, Memory as Engine, Outcome, Returns};
 
 use super::overrides::StoredOverrides;
+use super::redis::clock::Clock;
 use crate::clock;
 
 /// Entries examined while decisions wait: less than a millisecond's work.
 const SWEEP_AT_ONCE: usize = 500;
 
 /// State in this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memory {
     engine: Mutex<Engine>,
+    /// What it knows of the wall clock.
+    clock: Mutex<Clock>,
+    clock_steps: AtomicU64,
     overrides: Mutex<StoredOverrides>,
 }
 
@@ -22,16 +29,18 @@ impl Memory {
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             engine: Mutex::new(Engine::with_limit(limit_bytes)),
+            clock: Mutex::new(Clock::new(Instant::now())),
+            clock_steps: AtomicU64::new(0),
             overrides: Mutex::default(),
         }
     }
 
     pub fn decide(&self, batch: &Batch) -> Vec<Result<Outcome, Full>> {
-        self.engine().decide(clock::steady_unix_us(), batch)
+        self.engine().decide(clock::unix_us(), batch)
     }
 
     pub fn return_units(&self, returns: &Returns) -> Vec<u64> {
-        self.engine().return_units(clock::steady_unix_us(), returns)
+        self.engine().return_units(clock::unix_us(), returns)
     }
 
     pub fn reset(&self, keys: &[String]) -> Vec<bool> {
@@ -42,7 +51,7 @@ impl Memory {
     /// Drops expired entries in small steps, so that decisions get their turn in between; to be called about once a second.
     pub async fn sweep(&self) {
         // Entries that expire from now on wait for the next sweep, or a flood of keys would keep this one from ending.
-        let now_us = clock::steady_unix_us();
+        let now_us = clock::unix_us();
         while !self.sweep_at_once(now_us) {
             tokio::task::yield_now().await;
         }
@@ -58,6 +67,18 @@ impl Memory {
         self.overrides
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often the wall clock was found to have stepped. To be asked before each decision.
+    pub fn clock_steps(&self) -> u64 {
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = Instant::now();
+        let wall_us = clock::unix_us();
+        let stepped = clock.observe(wall_us, before, Instant::now());
+        let steps = self
+            .clock_steps
+            .fetch_add(u64::from(stepped), Ordering::Relaxed);
+        steps + u64::from(stepped)
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {

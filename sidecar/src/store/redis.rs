@@ -9,13 +9,13 @@
 //! | `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
 //! | `answer_size.rs`, `bounded.rs` | a bound on the size of each answer |
 //! | `probe.rs` | the probe of a connection |
-//! | `clock.rs`, `backoff.rs` | an estimate of Redis's clock; pauses between attempts; both pure |
+//! | `clock.rs`, `backoff.rs` | an estimate of a store's clock; pauses between attempts; both pure |
 //! | `sentinel.rs` | the current primary |
 
 pub mod answer_size;
 mod backoff;
 mod bounded;
-mod clock;
+pub mod clock;
 pub mod connection;
 pub mod dial;
 pub mod node;
@@ -196,7 +196,7 @@ impl Redis {
         self.node.ask(&command, Deadline::after(within)).await
     }
 
-    /// How often its clock was found to have stepped back.
+    /// How often its clock was found to have stepped.
     pub(super) fn clock_steps(&self) -> u64 {
         self.common.clock_steps.load(Ordering::Relaxed)
     }

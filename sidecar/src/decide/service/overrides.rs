@@ -1,5 +1,6 @@
 //! Overrides: reads them from the store, lists, sets and removes them.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_protocol::{
@@ -22,6 +23,8 @@ use crate::telemetry::metrics::OverrideCounts;
 const READ_EVERY: Duration = Duration::from_millis(400);
 /// The same, until the first successful read.
 const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
+/// The same, while decisions wait for it.
+const FIRST_READ_AGAIN_AFTER: Duration = Duration::from_millis(2);
 /// The same, after more than a store may hold: each reading takes all of them from Redis.
 const TOO_MANY_READ_EVERY: Duration = Duration::from_secs(5);
 /// How often to look for ended overrides.
@@ -30,6 +33,17 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SWEEP_AT_ONCE: usize = 100;
 /// An override stays in the store for one to two times this long after its end: each sidecar removes it at another time.
 const SWEEP_AFTER_MS: u64 = 60_000;
+
+/// What a sidecar that has started may decide.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// Everything: it knows the store's overrides, or cannot read them.
+    Done,
+    /// What needs no answer of the store, with the policy file's overrides: the store is down.
+    WithoutStore,
+    /// Nothing yet.
+    Waiting,
+}
 
 impl Service {
     /// Reads the store's overrides whenever they change. Never returns.
@@ -69,20 +83,32 @@ impl Service {
         }
     }
 
+    /// How decisions are made while the store's overrides have never been read. They wait for the first reading, for as long
+    /// as for a call to the store, unless the store is known to be down.
+    pub(super) async fn start(&self) -> Start {
+        let is_read = || self.overrides_were_read.load(Ordering::Relaxed);
+        if !is_read() && !self.store.is_down_for_overrides() {
+            self.wait_for_overrides(self.store.timeout()).await;
+        }
+        if is_read() {
+            Start::Done
+        } else if self.store.is_down_for_overrides() {
+            Start::WithoutStore
+        } else {
+            Start::Waiting
+        }
+    }
+
     /// Waits until the store's overrides have been read for the first time, at most so long.
     pub async fn wait_for_overrides(&self, within: Duration) {
         let read = async {
-            loop {
-                match self.read_overrides().await {
-                    // Trying again does not help against missing permissions, nor against too many.
-                    Ok(()) | Err(StoreError::Refused(_) | StoreError::TooManyOverrides(_)) => {
-                        return;
-                    }
-                    Err(_) => tokio::time::sleep(FIRST_READ_EVERY).await,
-                }
+            while !self.overrides_were_read.load(Ordering::Relaxed)
+                && self.read_overrides().await.is_err()
+                && !self.store.is_down_for_overrides()
+            {
+                tokio::time::sleep(FIRST_READ_AGAIN_AFTER).await;
             }
         };
-        // On a timeout, the policy file's overrides apply until `watch_overrides` succeeds.
         let _ = tokio::time::timeout(within, read).await;
     }
 
@@ -90,6 +116,15 @@ impl Service {
     async fn read_overrides(&self) -> Result<(), StoreError> {
         // One read at a time; otherwise an older answer could replace a newer one.
         let _reading = self.reading_overrides.lock().await;
+        let read = self.read_changed_overrides().await;
+        if let Ok(()) | Err(StoreError::Refused(_) | StoreError::TooManyOverrides(_)) = read {
+            // Trying again does not help against missing permissions, nor against too many: the policy file's apply.
+            self.overrides_were_read.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+
+    async fn read_changed_overrides(&self) -> Result<(), StoreError> {
         let version = self.store.overrides_version().await?;
         let epoch = self.policy.current();
         if let Some(known) = &epoch.overrides.stored

@@ -136,7 +136,7 @@ impl Cluster {
         Ok(each.into_iter().map(Result::unwrap_or_default).collect())
     }
 
-    /// How often a node's clock was found to have stepped back.
+    /// How often a node's clock was found to have stepped.
     pub(in crate::store) fn clock_steps(&self) -> u64 {
         self.common.clock_steps.load(Ordering::Relaxed)
     }

@@ -111,10 +111,12 @@ fn merge(
         bucket.map_or(0, |bucket| bucket.spec.most_at_once())
     };
     let mut deciding: Option<Outcome> = None;
+    let mut longest_wait_us = 0;
     for (numbers, outcome) in outcomes {
         let mut outcome = (*outcome)?;
         // From an index in the sub-batch to one in the decision.
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
+        longest_wait_us = longest_wait_us.max(outcome.retry_after_us);
         if deciding
             .as_ref()
             .is_none_or(|so_far| decides_before(&outcome, so_far, quota))
@@ -122,22 +124,27 @@ fn merge(
             deciding = Some(outcome);
         }
     }
-    deciding
+    // The longest of all, should the nodes' clocks differ by more than their answers.
+    deciding.map(|deciding| Outcome {
+        retry_after_us: longest_wait_us,
+        ..deciding
+    })
 }
 
-/// Denials before admissions, and of denials the longest wait first. Then the least remaining; then, of denials, the
-/// smallest quota, and of admissions the latest reset; then the first take.
+/// Denials before admissions, and of denials the one that ends last first. Then the least remaining; then, of denials, the
+/// smallest quota, and of admissions the latest reset; then the first take. Ends and resets are compared as times of the
+/// nodes' clocks: the nodes decide some microseconds apart, so waits until the same edge differ.
 fn decides_before(a: &Outcome, b: &Outcome, quota: impl Fn(&Outcome) -> u64) -> bool {
     use std::cmp::Reverse;
     let rank = |outcome: &Outcome| {
         let among_equals = if outcome.admitted {
-            (outcome.reset_us, Reverse(0))
+            (outcome.at_us.saturating_add(outcome.reset_us), Reverse(0))
         } else {
             (0, Reverse(quota(outcome)))
         };
         (
             !outcome.admitted,
-            outcome.retry_after_us,
+            (!outcome.admitted).then(|| outcome.at_us.saturating_add(outcome.retry_after_us)),
             Reverse(outcome.remaining),
             among_equals,
             Reverse(outcome.decided_by),
@@ -247,6 +254,41 @@ mod tests {
             assert_eq!((outcome.decided_by, outcome.remaining), (1, 0));
             assert!(given.is_empty());
         }
+    }
+
+    #[test]
+    fn waits_until_the_same_edge_are_equal_whenever_their_nodes_decided() {
+        for (first_us, second_us) in [(100, 103), (103, 100)] {
+            let until_edge = |left, at_us| [outcome(false, left, 500 - at_us, at_us)];
+            let (loose, tight) = (until_edge(5, first_us), until_edge(0, second_us));
+            let (decisions, _) = combined(&[&[0, 1]], &[Some(&loose), Some(&tight)]);
+            let outcome = decisions[0].unwrap();
+            assert_eq!(
+                (outcome.decided_by, outcome.remaining),
+                (1, 0),
+                "{first_us}"
+            );
+            assert_eq!(outcome.retry_after_us, 400, "the longer wait");
+        }
+    }
+
+    #[test]
+    fn a_denial_waits_for_all_although_the_nodes_clocks_differ() {
+        let ahead = [outcome(false, 5, 50, 1_000_000)];
+        let behind = [outcome(false, 0, 90, 100)];
+        let (decisions, _) = combined(&[&[0, 1]], &[Some(&ahead), Some(&behind)]);
+        assert_eq!(decisions[0].unwrap().retry_after_us, 90);
+    }
+
+    #[test]
+    fn resets_at_the_same_edge_are_equal_too() {
+        let admitted = |at_us| Outcome {
+            reset_us: 500 - at_us,
+            ..outcome(true, 0, 0, at_us)
+        };
+        let (one, other) = ([admitted(103)], [admitted(100)]);
+        let (decisions, _) = combined(&[&[0, 1]], &[Some(&one), Some(&other)]);
+        assert_eq!(decisions[0].unwrap().decided_by, 0, "the first");
     }
 
     #[test]

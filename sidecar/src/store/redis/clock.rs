@@ -1,8 +1,9 @@
-//! An estimate of Redis's clock from its replies, so that a call can carry its deadline in Redis's time. Pure.
+//! An estimate of a store's clock from its replies, so that a call can carry its deadline in Redis's time, and so that steps
+//! of that clock are noticed. Pure.
 //!
 //! A reply with the time `t`, requested at `sent` and here at `received`, proves that Redis's clock is ahead of ours by at
 //! least `t - received` and at most `t - sent`. The largest lower bound is used, so that a deadline in Redis's time comes
-//! early, never late. Ours is the monotonic clock.
+//! early, never late. Bounds that contradict each other prove a step. Ours is the monotonic clock.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,16 @@ const BELIEVED: Duration = Duration::from_secs(10);
 /// A smaller difference is drift, not a step.
 const STEP_US: i128 = 10_000;
 
-/// What is known of one Redis's clock.
+/// How far the store's clock is ahead of ours, in microseconds: at least, and at most.
+type Ahead = (i128, i128);
+
+/// What is known of one store's clock.
 #[derive(Clone, Debug)]
 pub struct Clock {
     /// Our clock's zero.
     origin: Instant,
-    /// The lower bound of how far Redis's clock is ahead of ours, in microseconds: of this period and of the previous one.
-    ahead: [Option<i128>; 2],
+    /// Of this period and of the previous one.
+    ahead: [Option<Ahead>; 2],
     period_began: Instant,
 }
 
@@ -32,7 +36,7 @@ impl Clock {
         }
     }
 
-    /// Adds a reply's time; whether it proves that the clock stepped back, or that another Redis answers now.
+    /// Adds a reply's time; whether it proves that the clock stepped, or that another Redis answers now.
     pub fn observe(&mut self, redis_us: u64, sent: Instant, received: Instant) -> bool {
         if received.saturating_duration_since(self.period_began) >= BELIEVED / 2 {
             self.ahead = [None, self.ahead[0]];
@@ -40,24 +44,25 @@ impl Clock {
         }
         let least = i128::from(redis_us) - self.ours(received);
         let most = i128::from(redis_us) - self.ours(sent);
-        let back_us = self.ahead().map_or(0, |ahead| ahead - most);
-        if back_us > 0 {
+        let back_or_forward = |known: Ahead| (known.0 - most).max(least - known.1);
+        let step_us = self.ahead().map_or(0, back_or_forward);
+        if step_us > 0 {
             // The estimate contradicts this reply.
             self.ahead = [None; 2];
         }
-        let so_far = &mut self.ahead[0];
-        *so_far = Some(so_far.map_or(least, |so_far| so_far.max(least)));
-        back_us >= STEP_US
+        let [so_far, _] = self.ahead;
+        self.ahead[0] = Some(both(so_far.unwrap_or((least, most)), (least, most)));
+        step_us >= STEP_US
     }
 
     /// One of our instants in Redis's clock, in microseconds; never late. `None` before the first reply.
     pub fn at(&self, moment: Instant) -> Option<u64> {
-        let at = self.ours(moment) + self.ahead()?;
+        let at = self.ours(moment) + self.ahead()?.0;
         Some(u64::try_from(at).unwrap_or(0))
     }
 
-    fn ahead(&self) -> Option<i128> {
-        self.ahead.into_iter().flatten().max()
+    fn ahead(&self) -> Option<Ahead> {
+        self.ahead.into_iter().flatten().reduce(both)
     }
 
     fn ours(&self, moment: Instant) -> i128 {
@@ -66,6 +71,11 @@ impl Clock {
         };
         since(moment, self.origin) - since(self.origin, moment)
     }
+}
+
+/// What two replies prove.
+fn both(one: Ahead, other: Ahead) -> Ahead {
+    (one.0.max(other.0), one.1.min(other.1))
 }
 
 #[cfg(test)]
@@ -96,11 +106,25 @@ mod tests {
         let mut clock = Clock::new(start);
         clock.observe(9_000_000, start, start + MS);
         // Forward.
-        assert!(!clock.observe(90_000_000, start + 10 * MS, start + 11 * MS));
+        assert!(clock.observe(90_000_000, start + 10 * MS, start + 11 * MS));
         assert_eq!(clock.at(start + 11 * MS), Some(90_000_000));
         // And back.
         assert!(clock.observe(1_000_000, start + 20 * MS, start + 21 * MS));
         assert_eq!(clock.at(start + 21 * MS), Some(1_000_000));
+        assert!(!clock.observe(1_010_000, start + 30 * MS, start + 31 * MS));
+    }
+
+    #[test]
+    fn a_slow_answer_is_no_step_and_hides_none_that_is_longer() {
+        let start = Instant::now();
+        for (step_ms, is_step) in [(-111, true), (-99, false), (99, false), (111, true)] {
+            let mut clock = Clock::new(start);
+            // The first takes 100 ms there or back, and the second as well: nobody knows which way.
+            assert!(!clock.observe(1_000_000, start, start + 100 * MS));
+            let second = u64::try_from(2_000_000 + 1_000 * step_ms).unwrap();
+            let (sent, received) = (start + 1_000 * MS, start + 1_100 * MS);
+            assert_eq!(clock.observe(second, sent, received), is_step, "{step_ms}");
+        }
     }
 
     #[test]

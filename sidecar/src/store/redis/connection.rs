@@ -40,7 +40,7 @@ pub struct Connection {
     /// When the last answer came, in milliseconds after the connection was opened.
     last_reply_ms: AtomicU64,
     health: watch::Sender<ConnectionHealth>,
-    /// Counts backward steps of Redis's clock, over all connections of the store.
+    /// Counts steps of Redis's clock, over all connections of the store.
     clock_steps: Arc<AtomicU64>,
 }
 

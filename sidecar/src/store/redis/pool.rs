@@ -35,7 +35,7 @@ pub struct Common {
     pub monitor: Arc<Monitor>,
     /// Whether the log has warned that this Redis evicts.
     pub warned: AtomicBool,
-    /// Counts how often the clock of a node was found to have stepped back.
+    /// Counts how often the clock of a node was found to have stepped.
     pub clock_steps: Arc<AtomicU64>,
 }
 

@@ -1,0 +1,78 @@
+//! The true end of a denial that lasts as long as an override or longer: then what the override hides decides.
+
+use futures_util::future::join_all;
+use sluicegate_protocol::{Decision, LimitStatus, Problem, Verdict};
+use tokio::time::timeout;
+
+use super::Service;
+use crate::clock;
+use crate::decide::epoch::Epoch;
+use crate::decide::overrides::OverridesNow;
+use crate::decide::plan::Plan;
+use crate::telemetry::verdict::{Decided, Source};
+
+impl Service {
+    /// Corrects the waits of denials that do not end before an override of their checks does. Takes as long as one call to
+    /// the store, at most: what is not known by then stays as it is.
+    pub(super) async fn look_past_overrides(
+        &self,
+        epoch: &Epoch,
+        overrides: OverridesNow<'_>,
+        asked: &[Result<Decision<'_>, Problem>],
+        decided: &mut [Decided<'_>],
+    ) {
+        let looks = decided
+            .iter_mut()
+            .zip(asked)
+            .filter_map(|(decided, asked)| {
+                let (Verdict::Denied(status), Ok(asked)) = (&mut decided.verdict, asked) else {
+                    return None;
+                };
+                // A cached denial was corrected before.
+                let is_new = decided.source != Source::Certificate;
+                let any_ends = is_new && overrides.first_end_ms(&asked.checks).is_some();
+                any_ends.then(|| self.look_past(epoch, overrides, asked, status))
+            });
+        let looks: Vec<_> = looks.collect();
+        if !looks.is_empty() {
+            let _ = timeout(self.store.timeout(), join_all(looks)).await;
+        }
+    }
+
+    /// Asks how the decision would stand after each end of an override that comes before the denial's own end.
+    async fn look_past(
+        &self,
+        epoch: &Epoch,
+        mut overrides: OverridesNow<'_>,
+        asked: &Decision<'_>,
+        status: &mut LimitStatus<'_>,
+    ) {
+        let now_ms = overrides.unix_ms();
+        let look = [Ok(Decision {
+            peek: true,
+            receipt: false,
+            ..asked.clone()
+        })];
+        while let Some(end_ms) = overrides.first_end_ms(&asked.checks) {
+            let ends_in_ms = end_ms.saturating_sub(now_ms);
+            if status.retry_after_ms < ends_in_ms {
+                return;
+            }
+            overrides = overrides.at(end_ms);
+            let plan = Plan::new(&epoch.policy, &look, overrides, None, |_| None);
+            let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
+            let verdicts = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
+            status.retry_after_ms = match verdicts.first().map(|of| (of.source, &of.verdict)) {
+                Some((_, Verdict::Admitted(_))) => ends_in_ms,
+                // From that moment on.
+                Some((Source::Override, Verdict::Denied(then))) => ends_in_ms + then.retry_after_ms,
+                // From now on.
+                Some((_, Verdict::Denied(then))) => then.retry_after_ms.max(ends_in_ms),
+                // It costs more than the quota then is, which has no end: as long as for a block without one.
+                Some((_, Verdict::Error { .. })) => ends_in_ms + status.window_ms,
+                _ => return,
+            };
+            status.reset_ms = status.reset_ms.max(status.retry_after_ms);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Tests of a whole service, on the embedded store unless a test says otherwise.
+
+mod past_overrides;
+mod start;
+mod wall_clock;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::policy::StoreAddress;
+
+/// A service with this policy, in this store.
+fn service_in(address: &StoreAddress, policy: &str) -> Service {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.yaml");
+    std::fs::write(&path, policy).unwrap();
+    let metrics = Metrics::new().unwrap();
+    let handle = PolicyHandle::load(&path, &metrics).unwrap();
+    let store = Store::open(address, Duration::from_secs(1));
+    Service::new(handle, store, metrics)
+}
+
+fn service(policy: &str) -> Service {
+    service_in(&StoreAddress::Memory, policy)
+}
+
+/// The verdict on one decision of these checks.
+async fn ask(service: &Service, checks: Value) -> Value {
+    let body = json!({"decisions": [{"checks": checks}]}).to_string();
+    let answer = service.decide(body.as_bytes(), |_| None).await.unwrap();
+    let mut answer: Value = serde_json::from_slice(&answer).unwrap();
+    answer["verdicts"][0].take()
+}
+
+/// A check of limit `l` and key `k`.
+fn check(cost: u64) -> Value {
+    json!({"limit": "l", "key": "k", "cost": cost})
+}
