@@ -32,6 +32,9 @@ mod redis;
 mod reply;
 mod returns;
 mod share;
+#[cfg(feature = "simulation")]
+#[path = "../tests/simulated.rs"]
+pub mod simulated;
 #[cfg(test)]
 mod test_batches;
 

@@ -45,6 +45,9 @@ enum Kind {
     Redis(Redis),
     /// In a Redis Cluster.
     Cluster(Cluster),
+    /// In the Redis of a simulation.
+    #[cfg(feature = "simulation")]
+    Simulated(super::simulated::Link),
 }
 
 impl Store {
@@ -76,6 +79,22 @@ impl Store {
         }
     }
 
+    /// A store behind a link of a simulation.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(
+        server: Arc<super::simulated::Server>,
+        faults: super::simulated::Faults,
+        timeout: Duration,
+    ) -> Self {
+        let monitor = Arc::new(Monitor::default());
+        let link = super::simulated::Link::open(server, faults, timeout, Arc::clone(&monitor));
+        Self {
+            kind: Kind::Simulated(link),
+            timeout,
+            monitor,
+        }
+    }
+
     /// Notifies of changes of the store's health.
     pub fn health_changes(&self) -> watch::Receiver<Health> {
         self.monitor.watch()
@@ -96,6 +115,8 @@ impl Store {
             Kind::Memory(_) => "the sidecar's memory",
             Kind::Redis(_) => "Redis",
             Kind::Cluster(_) => "Redis Cluster",
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(_) => "a simulated Redis",
         }
     }
 
@@ -121,6 +142,8 @@ impl Store {
             Kind::Memory(memory) => StoreReply::each(memory.decide(batch)),
             Kind::Redis(redis) => StoreReply::whole(batch, redis.decide(batch).await),
             Kind::Cluster(cluster) => cluster.decide(batch).await,
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.decide(batch).await,
         }
     }
 
@@ -128,7 +151,7 @@ impl Store {
     pub fn decide_at_once(&self, batch: &Batch) -> Option<StoreReply> {
         match &self.kind {
             Kind::Memory(memory) => Some(StoreReply::each(memory.decide(batch))),
-            Kind::Redis(_) | Kind::Cluster(_) => None,
+            _ => None,
         }
     }
 
@@ -182,6 +205,8 @@ impl Store {
             Kind::Memory(memory) => Ok(memory.return_units(returns)),
             Kind::Redis(redis) => redis.return_units(returns).await,
             Kind::Cluster(cluster) => cluster.return_units(returns).await,
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.return_units(returns).await,
         }
     }
 
@@ -192,6 +217,8 @@ impl Store {
             Kind::Memory(memory) => memory.clock_steps(),
             Kind::Redis(redis) => redis.clock_steps(),
             Kind::Cluster(cluster) => cluster.clock_steps(),
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.clock_steps(),
         }
     }
 
@@ -204,6 +231,8 @@ impl Store {
             Kind::Memory(memory) => Ok(memory.reset(keys)),
             Kind::Redis(redis) => redis.reset(keys).await,
             Kind::Cluster(cluster) => cluster.reset(keys).await,
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.reset(keys).await,
         }
     }
 
@@ -213,6 +242,8 @@ impl Store {
             Kind::Memory(_) => false,
             Kind::Redis(redis) => redis.node().is_down(),
             Kind::Cluster(cluster) => cluster.with_owner(key, Node::is_down).unwrap_or(true),
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.is_down(),
         }
     }
 
@@ -226,6 +257,8 @@ impl Store {
     pub fn is_all_down(&self) -> bool {
         match &self.kind {
             Kind::Redis(redis) => redis.node().is_down(),
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.is_down(),
             Kind::Memory(_) | Kind::Cluster(_) => false,
         }
     }
@@ -236,6 +269,8 @@ impl Store {
             Kind::Memory(_) => Some(clock::unix_us()),
             Kind::Redis(redis) => redis.node().clock_us(),
             Kind::Cluster(cluster) => cluster.with_owner(key, Node::clock_us)?,
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.clock_us(),
         }
     }
 
@@ -265,6 +300,8 @@ impl Store {
             Kind::Memory(_) => return Ok(None),
             Kind::Redis(redis) => redis.announce(name, SIDECAR_TTL, leaving).await?,
             Kind::Cluster(cluster) => cluster.announce(name, SIDECAR_TTL, leaving).await?,
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => return Ok(Some(link.announce(name, leaving).await?)),
         };
         Ok(Some(FleetPosition { rank, of }))
     }
@@ -290,6 +327,8 @@ impl Store {
                 };
                 join_all(debts.iter().map(one)).await
             }
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => vec![link.write_back(debts, name).await; debts.len()],
         }
     }
 
@@ -303,6 +342,8 @@ impl Store {
             Kind::Memory(memory) => return Ok(memory.overrides().version),
             Kind::Redis(redis) => redis.ask_of_overrides(command, self.timeout).await?,
             Kind::Cluster(cluster) => cluster.ask_of_overrides(command, self.timeout).await?,
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => return Ok(link.overrides().await?.version),
         };
         Ok(overrides::version(head.as_deref()))
     }
@@ -315,6 +356,8 @@ impl Store {
         let command = Script::overrides;
         let hash = match &self.kind {
             Kind::Memory(memory) => return Ok(memory.overrides().clone()),
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => return link.overrides().await,
             Kind::Redis(redis) => {
                 redis
                     .ask_of_overrides(command, READ_OVERRIDES_WITHIN)
@@ -336,6 +379,8 @@ impl Store {
     pub async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
         let command = |script: &Script| script.change_overrides(change);
         let known: i64 = match &self.kind {
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => return link.change_overrides(change).await,
             Kind::Memory(memory) => {
                 return Ok(memory.overrides().change(change, clock::unix_ms()));
             }

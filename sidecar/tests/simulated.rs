@@ -1,0 +1,354 @@
+//! A Redis for simulations: the engine in memory, behind links that can be cut, be slow, or lose answers. Part of the library
+//! with the feature `simulation` alone. Time is tokio's, so a paused runtime makes it virtual.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluicegate_engine::{Batch, Bucket, FleetPosition, Memory, Outcome, Returns};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::error::{ConnectionError, StoreError};
+use super::health::{ComponentId, Monitor};
+use super::kinds::SIDECAR_TTL;
+use super::overrides::{Change, Changed, StoredOverrides};
+use super::redis::clock::Clock;
+use super::reply::StoreReply;
+use super::share::Debt;
+
+/// How often a link's supervisor looks whether the server answers.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+
+/// The Redis that the links of all sidecars lead to.
+#[derive(Debug)]
+pub struct Server(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    engine: Memory,
+    overrides: StoredOverrides,
+    /// By name: when each expires.
+    sidecars: BTreeMap<String, u64>,
+    /// Names of write-backs that were executed, with their bucket.
+    written: BTreeSet<String>,
+    began: Instant,
+    /// Its clock when the simulation began, and by how much it has stepped since.
+    start_us: u64,
+    stepped_us: i64,
+    calls: Option<Vec<Call>>,
+}
+
+/// A call that changed or read buckets, with its answer.
+#[derive(Debug, Clone)]
+pub enum Call {
+    /// Decisions.
+    Decide(u64, Batch, Vec<Outcome>),
+    /// Give-backs by receipts.
+    Return(u64, Returns, Vec<u64>),
+    /// Units that were taken elsewhere.
+    WriteBack(u64, Bucket, Vec<sluicegate_engine::Record>, u64),
+    /// A reset of these keys.
+    Reset(Vec<String>),
+    /// All data was lost.
+    Lost,
+}
+
+/// What is wrong with a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// Nothing arrives.
+    pub cut: bool,
+    /// Calls arrive, answers do not.
+    pub loses_answers: bool,
+    /// How long a call takes, and its answer.
+    pub there: Duration,
+    /// The same for its answer.
+    pub back: Duration,
+}
+
+/// What a test changes of a link while it is used.
+pub type Faults = Arc<Mutex<Fault>>;
+
+/// A sidecar's way to the server.
+#[derive(Debug)]
+pub struct Link {
+    inner: Arc<Inner>,
+    supervisor: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    server: Arc<Server>,
+    faults: Faults,
+    timeout: Duration,
+    clock: Mutex<Clock>,
+    steps: AtomicU64,
+    down: AtomicBool,
+    suspected: Notify,
+    monitor: Arc<Monitor>,
+    component: ComponentId,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn now_us(&self) -> u64 {
+        let passed = crate::clock::micros(self.began.elapsed());
+        (self.start_us + passed).saturating_add_signed(self.stepped_us)
+    }
+
+    fn note(&mut self, call: impl FnOnce() -> Call) {
+        if let Some(calls) = &mut self.calls {
+            calls.push(call());
+        }
+    }
+}
+
+impl Server {
+    /// An empty one whose clock begins here. If `records`, it keeps its calls.
+    pub fn new(start_us: u64, records: bool) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            engine: Memory::new(),
+            overrides: StoredOverrides::default(),
+            sidecars: BTreeMap::new(),
+            written: BTreeSet::new(),
+            began: Instant::now(),
+            start_us,
+            stepped_us: 0,
+            calls: records.then(Vec::new),
+        })))
+    }
+
+    /// Its clock.
+    pub fn now_us(&self) -> u64 {
+        lock(&self.0).now_us()
+    }
+
+    /// Sets its clock forward, or back.
+    pub fn step_us(&self, by_us: i64) {
+        lock(&self.0).stepped_us += by_us;
+    }
+
+    /// Loses everything, as after a restart without persistence.
+    pub fn lose_data(&self) {
+        let mut state = lock(&self.0);
+        state.engine = Memory::new();
+        state.overrides = StoredOverrides::default();
+        state.sidecars.clear();
+        state.written.clear();
+        state.note(|| Call::Lost);
+    }
+
+    /// How many keys are left now.
+    pub fn keys_left(&self) -> usize {
+        let mut state = lock(&self.0);
+        let now_us = state.now_us();
+        while !state.engine.sweep(now_us, 1_000).done {}
+        state.engine.len()
+    }
+
+    /// The calls so far.
+    pub fn calls(&self) -> Vec<Call> {
+        lock(&self.0).calls.clone().unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn fault(&self) -> Fault {
+        *lock(&self.faults)
+    }
+
+    /// One call: `execute` runs at the server, if it gets there in time.
+    async fn exchange<T>(
+        &self,
+        within: Duration,
+        execute: impl FnOnce(&mut State, u64) -> T,
+    ) -> Result<T, StoreError> {
+        let sent = Instant::now();
+        let deadline = sent + within;
+        let late = || StoreError::Timeout(within);
+        let not_after_us = lock(&self.clock).at(deadline.into_std());
+        if self.fault().cut || self.fault().there >= within {
+            sleep_until(deadline).await;
+            return Err(late());
+        }
+        sleep(self.fault().there).await;
+        if self.fault().cut {
+            sleep_until(deadline).await;
+            return Err(late());
+        }
+        let (answer, now_us) = {
+            let mut state = lock(&self.server.0);
+            let now_us = state.now_us();
+            let in_time = not_after_us.is_none_or(|not_after_us| now_us <= not_after_us);
+            (in_time.then(|| execute(&mut state, now_us)), now_us)
+        };
+        let fault = self.fault();
+        if fault.cut || fault.loses_answers || sent.elapsed() + fault.back >= within {
+            sleep_until(deadline).await;
+            return Err(late());
+        }
+        sleep(fault.back).await;
+        let received = Instant::now().into_std();
+        let stepped = lock(&self.clock).observe(now_us, sent.into_std(), received);
+        self.steps.fetch_add(u64::from(stepped), Ordering::Relaxed);
+        answer.ok_or(StoreError::Late)
+    }
+
+    async fn call<T>(
+        &self,
+        within: Duration,
+        execute: impl FnOnce(&mut State, u64) -> T,
+    ) -> Result<T, StoreError> {
+        if self.down.load(Ordering::Relaxed) {
+            return Err(StoreError::Connection(ConnectionError::NotYet));
+        }
+        let answer = self.exchange(within, execute).await;
+        if matches!(answer, Err(StoreError::Timeout(_))) {
+            self.suspected.notify_one();
+        }
+        answer
+    }
+
+    /// Says whether the server is up, for ever.
+    async fn supervise(&self) {
+        loop {
+            let answer = self.exchange(self.timeout, |_, _| ()).await;
+            self.down.store(answer.is_err(), Ordering::Relaxed);
+            match answer {
+                Ok(()) => {
+                    self.monitor.up(self.component);
+                    let _ = tokio::time::timeout(PROBE_EVERY * 10, self.suspected.notified()).await;
+                }
+                Err(error) => {
+                    self.monitor.down(self.component, error);
+                    sleep(PROBE_EVERY).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+    }
+}
+
+impl Link {
+    pub(super) fn open(
+        server: Arc<Server>,
+        faults: Faults,
+        timeout: Duration,
+        monitor: Arc<Monitor>,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            server,
+            faults,
+            timeout,
+            clock: Mutex::new(Clock::new(Instant::now().into_std())),
+            steps: AtomicU64::new(0),
+            down: AtomicBool::new(true),
+            suspected: Notify::new(),
+            component: monitor.add(),
+            monitor,
+        });
+        let supervised = Arc::clone(&inner);
+        let supervisor = tokio::spawn(async move { supervised.supervise().await });
+        Self { inner, supervisor }
+    }
+
+    pub(super) async fn decide(&self, batch: &Batch) -> StoreReply {
+        let decide = |state: &mut State, now_us| {
+            let outcomes = state.engine.decide(now_us, batch);
+            let known = outcomes.iter().flatten().copied().collect();
+            state.note(|| Call::Decide(now_us, batch.clone(), known));
+            outcomes
+        };
+        let answer = self.inner.call(self.inner.timeout, decide).await;
+        StoreReply::whole(batch, answer)
+    }
+
+    pub(super) async fn return_units(&self, returns: &Returns) -> Result<Vec<u64>, StoreError> {
+        let give = |state: &mut State, now_us| {
+            let units = state.engine.return_units(now_us, returns);
+            state.note(|| Call::Return(now_us, returns.clone(), units.clone()));
+            units
+        };
+        self.inner.call(self.inner.timeout, give).await
+    }
+
+    pub(super) async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let reset = |state: &mut State, _| {
+            state.note(|| Call::Reset(keys.to_vec()));
+            keys.iter().map(|key| state.engine.reset(key)).collect()
+        };
+        self.inner.call(self.inner.timeout, reset).await
+    }
+
+    pub(super) async fn write_back(&self, debts: &[Debt], name: &str) -> bool {
+        let write = |state: &mut State, now_us| {
+            // As the script does: the call is one, and the first bucket remembers its name.
+            let first = debts.first().map(|debt| debt.once(name).key);
+            if first.is_some_and(|first| !state.written.insert(first)) {
+                return;
+            }
+            for debt in debts {
+                let (bucket, records) = (&debt.bucket, &debt.records);
+                let units = state.engine.write_back(now_us, bucket, records);
+                state.note(|| Call::WriteBack(now_us, bucket.clone(), records.clone(), units));
+            }
+        };
+        self.inner.call(self.inner.timeout, write).await.is_ok()
+    }
+
+    pub(super) async fn announce(
+        &self,
+        name: &str,
+        leaving: bool,
+    ) -> Result<FleetPosition, StoreError> {
+        let announce = |state: &mut State, now_us| {
+            let until_us = now_us + crate::clock::micros(SIDECAR_TTL);
+            state.sidecars.retain(|_, ends_us| *ends_us > now_us);
+            for ends_us in state.sidecars.values_mut() {
+                *ends_us = until_us.min(*ends_us);
+            }
+            state.sidecars.remove(name);
+            if !leaving {
+                state.sidecars.insert(name.to_owned(), until_us);
+            }
+            let rank = state.sidecars.keys().position(|other| other == name);
+            FleetPosition {
+                rank: rank.unwrap_or(0) as u64,
+                of: state.sidecars.len() as u64,
+            }
+        };
+        self.inner.call(self.inner.timeout, announce).await
+    }
+
+    pub(super) async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
+        let read = |state: &mut State, _| state.overrides.clone();
+        self.inner.call(self.inner.timeout, read).await
+    }
+
+    pub(super) async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
+        let change = |state: &mut State, now_us| state.overrides.change(change, now_us / 1_000);
+        self.inner.call(self.inner.timeout, change).await
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.inner.down.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn clock_us(&self) -> Option<u64> {
+        lock(&self.inner.clock).at(Instant::now().into_std())
+    }
+
+    pub(super) fn clock_steps(&self) -> u64 {
+        self.inner.steps.load(Ordering::Relaxed)
+    }
+}
