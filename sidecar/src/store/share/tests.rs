@@ -2,6 +2,7 @@
 
 mod looks;
 mod merged;
+mod repeated;
 
 use super::*;
 use crate::store::test_batches;
@@ -331,11 +332,12 @@ fn a_token_buckets_share_stays_until_its_level_is_written_back() {
     assert_eq!(debts.len(), 2);
     assert_eq!(remaining(&mut share, 0, one_of(1), "k"), 2, "sent");
     share.written(&debts);
-    // Its one unit is the whole level now, and drains by the rate of a half.
-    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 3);
+    // It goes on holding all three, of which half a one has drained, until the last of them is written back.
+    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 1, "of 5");
     let debts = share.start_write_back(9, |_| Some(START_US + 1_000_000));
+    assert_eq!(debts[0].records, [at(1_000_000, 2)]);
     share.written(&debts);
-    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 9);
+    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 5);
 }
 
 /// One node of a Cluster that fails kept what another had recorded among the debts, and the keys of that other node with the
