@@ -246,6 +246,12 @@ impl Share {
         }
     }
 
+    /// Forgets what it has admitted of a bucket, and what it owes of that. What is being written back is still to be answered.
+    pub fn reset(&mut self, key: &str) {
+        self.engine.reset(key);
+        self.pending.remove(key);
+    }
+
     /// Drops these if all their records are older than their window by the store's clock, which `now_us` returns for a key;
     /// whether it did.
     pub fn forget_if_expired(

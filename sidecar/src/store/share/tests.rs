@@ -3,6 +3,7 @@
 mod looks;
 mod merged;
 mod repeated;
+mod resets;
 
 use super::*;
 use crate::store::test_batches;
