@@ -117,6 +117,22 @@ fn write_back_may_exceed_the_limit_and_retry_after_stays_exact() {
     }
 }
 
+/// What a reset leaves of a call that is to be repeated, because its answer was lost.
+#[test]
+fn a_write_back_without_records_changes_nothing() {
+    let mut lua = Lua::start();
+    for bucket in every_algorithm(60 * SECOND) {
+        let now_us = Some(START_US + 20 * SECOND);
+        let left = |lua: &mut Lua| lua.decide(now_us, &one(&bucket, 1, true))[0].remaining;
+        let whole = left(&mut lua);
+        assert_eq!(lua.try_write_back(now_us, &bucket, &[]), Ok(0));
+        assert_eq!(left(&mut lua), whole, "{bucket:?}");
+        lua.decide(now_us, &one(&bucket, 3, false));
+        assert_eq!(lua.try_write_back(now_us, &bucket, &[]), Ok(0));
+        assert_eq!(left(&mut lua), whole - 3, "{bucket:?}");
+    }
+}
+
 /// A log of 10,000 entries, all of them later than what is written back.
 #[test]
 fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {

@@ -156,6 +156,15 @@ impl Settler {
         units
     }
 
+    /// Resets buckets, by their keys, and this sidecar's shares of them; whether each held anything.
+    ///
+    /// # Errors
+    /// Some of them are not known to have been reset.
+    pub async fn reset(&self, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let reset = self.outage.reset(&self.store, keys).await;
+        reset.inspect_err(|error| self.record_error(error))
+    }
+
     /// Records the error of a call that was made beside the queue.
     pub fn record_error(&self, error: &StoreError) {
         self.batcher.record_error(error);

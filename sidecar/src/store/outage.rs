@@ -9,6 +9,7 @@ use sluicegate_engine::{Batch, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use super::error::StoreError;
 use super::kinds::Store;
 use super::position::Position;
 use super::share::{Debt, Share};
@@ -42,6 +43,9 @@ pub struct Outage {
     pending: AtomicBool,
     /// Rank of this sidecar and number of sidecars.
     position: Mutex<Position>,
+    /// Calls whose answers were lost; they are repeated unchanged, since the store may have executed them. Locked while one
+    /// is made, and during a reset: of what was admitted before it, nothing is recorded after it.
+    unanswered: tokio::sync::Mutex<VecDeque<Call>>,
     /// Notified after a write-back.
     written: Notify,
     /// Notified when the first record becomes pending.
@@ -56,6 +60,7 @@ impl Outage {
             decided_at: Mutex::new(Instant::now()),
             pending: AtomicBool::new(false),
             position: Mutex::default(),
+            unanswered: tokio::sync::Mutex::default(),
             written: Notify::new(),
             debt_added: Notify::new(),
         }
@@ -144,10 +149,9 @@ impl Outage {
         let mut number = 0_u64;
         loop {
             self.debt_added.notified().await;
-            // Calls whose answers were lost are repeated unchanged, since the store may have executed them.
-            let mut unanswered: VecDeque<Call> = VecDeque::new();
             let mut pause = Duration::ZERO;
             while self.pending.load(Ordering::Relaxed) {
+                let mut unanswered = self.unanswered.lock().await;
                 number += 1;
                 let began = Instant::now();
                 let new = Call {
@@ -169,6 +173,7 @@ impl Outage {
                         unanswered.push_back(rest);
                     }
                 }
+                drop(unanswered);
                 self.written.notify_waiters();
                 if !any_written {
                     pause = pause.max(RETRY_PAUSE);
@@ -206,6 +211,28 @@ impl Outage {
         }
         self.update_pending(&share);
         Call { debts, ..call }
+    }
+
+    /// Resets buckets in the store, by their keys, and with them what this sidecar has admitted of its shares; whether the
+    /// store held anything of each.
+    ///
+    /// # Errors
+    /// Some of them are not known to have been reset. Then the shares stay as they are.
+    pub async fn reset(&self, store: &Store, keys: &[String]) -> Result<Vec<bool>, StoreError> {
+        let mut unanswered = self.unanswered.lock().await;
+        let held = store.reset(keys).await?;
+        for debt in unanswered.iter_mut().flat_map(|call| &mut call.debts) {
+            // The call stays, since its first bucket names it.
+            if keys.contains(&debt.bucket.key) {
+                debt.records.clear();
+            }
+        }
+        let mut share = self.share();
+        keys.iter().for_each(|key| share.reset(key));
+        self.update_pending(&share);
+        drop(share);
+        self.written.notify_waiters();
+        Ok(held)
     }
 
     fn update_pending(&self, share: &Share) {

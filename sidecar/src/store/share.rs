@@ -192,21 +192,23 @@ impl Share {
         }
         for key in over {
             self.pending.remove(&key);
-            self.engine.reset(&key);
         }
     }
 
     /// Takes out a bucket to write it back. `None` if it was dropped meanwhile.
     fn take_out(&mut self, key: &Arc<str>, now_us: u64) -> Option<Debt> {
         let pending = self.pending.remove(key)?;
-        let mut records = if is_level(&pending.spec) {
-            self.engine.records(now_us, key)
-        } else {
-            pending.records
-        };
+        let mut records = pending.records;
+        if is_level(&pending.spec) {
+            // The share holds what was written back before, too, and that has drained first.
+            let owed = records.iter().map(|record| record.units).sum();
+            records = self.engine.records(now_us, key);
+            for record in &mut records {
+                record.units = record.units.min(owed);
+            }
+        }
         records.retain(|record| is_held(&pending.spec, record, now_us));
         if records.is_empty() {
-            self.engine.reset(key);
             return None;
         }
         let writing = self.writing.entry(Arc::clone(key)).or_insert(Writing {
@@ -230,8 +232,8 @@ impl Share {
         rest
     }
 
-    /// The store has these. What they hold of the share they hold on: or each outage of a window would admit the share
-    /// once more. Only a token bucket starts again, because its level is what is written back.
+    /// The store has these. They still hold what they held of the share, or each outage of a window would admit the share
+    /// once more.
     pub fn written(&mut self, debts: &[Debt]) {
         for debt in debts {
             let key = debt.bucket.key.as_str();
@@ -241,21 +243,13 @@ impl Share {
                     self.writing.remove(key);
                 }
             }
-            if !is_level(&debt.bucket.spec) {
-                continue;
-            }
-            self.engine.reset(key);
-            let Some(after) = self.pending.get(key) else {
-                continue;
-            };
-            if let Some(spec) = debt.bucket.spec.share(after.position) {
-                let bucket = Bucket {
-                    key: key.to_owned(),
-                    spec,
-                };
-                self.engine.write_back(self.now_us, &bucket, &after.records);
-            }
         }
+    }
+
+    /// Forgets what it has admitted of a bucket, and what it owes of that. What is being written back is still to be answered.
+    pub fn reset(&mut self, key: &str) {
+        self.engine.reset(key);
+        self.pending.remove(key);
     }
 
     /// Drops these if all their records are older than their window by the store's clock, which `now_us` returns for a key;

@@ -72,15 +72,10 @@ impl Service {
                 Ok((asked, buckets)) => {
                     void.push((asked.limit.as_ref(), asked.key.as_ref()));
                     let keys: Vec<_> = buckets.into_iter().map(|bucket| bucket.key).collect();
-                    match self.store.reset(&keys).await {
-                        Ok(held) => WasReset::Reset {
-                            held: held.contains(&true),
-                        },
-                        Err(error) => {
-                            self.settler.record_error(&error);
-                            WasReset::Unavailable
-                        }
-                    }
+                    let held = self.settler.reset(&keys).await;
+                    held.map_or(WasReset::Unavailable, |held| WasReset::Reset {
+                        held: held.contains(&true),
+                    })
                 }
             };
             outcomes.push(outcome);

@@ -100,3 +100,48 @@ fn a_sweep_keeps_what_is_admitted_while_it_waits() {
     let admitted = more.filter(|outcome| outcome.as_ref().unwrap().admitted);
     assert_eq!(admitted.count(), 4, "of five");
 }
+
+/// What it owed was written back after the reset, so that the key had not its whole quota.
+#[tokio::test]
+async fn nothing_that_a_share_admitted_before_a_reset_is_recorded_after_it() {
+    let (outage, store, batch) = after_an_outage();
+    let keys = ["owed".to_owned()];
+    outage.reset(&store, &keys).await.unwrap();
+    assert_eq!(outage.pending(), 0);
+    assert!(!outage.is_out(&store, &batch, &batch.decisions[0]));
+    let outcome = outage.decide(&store, &batch, &batch.decisions[0], &[0]);
+    assert_eq!(outcome.unwrap().remaining, 4, "of five");
+
+    // Of a call whose answer was lost, nothing more is recorded if the store has not executed it.
+    let debts = outage.start_write_back(&store);
+    let name = "me-1".to_owned();
+    outage
+        .unanswered
+        .lock()
+        .await
+        .push_back(Call { name, debts });
+    outage.reset(&store, &keys).await.unwrap();
+    let call = outage.unanswered.lock().await.pop_front().unwrap();
+    assert_eq!(call.debts.len(), 1, "the first bucket names the call");
+    assert!(call.debts[0].records.is_empty());
+    assert_eq!(outage.pending(), 1, "until it is answered");
+    let rest = outage.send(&store, call).await;
+    assert!(rest.debts.is_empty());
+    assert_eq!(outage.pending(), 0);
+}
+
+/// A write-back that was under way reached the store after the reset.
+#[tokio::test]
+async fn a_reset_waits_for_a_write_back_that_is_under_way() {
+    let (outage, store, _) = after_an_outage();
+    let keys = ["owed".to_owned()];
+    let under_way = outage.unanswered.lock().await;
+    let reset = outage.reset(&store, &keys);
+    tokio::pin!(reset);
+    let early = tokio::time::timeout(Duration::from_millis(20), reset.as_mut());
+    assert!(early.await.is_err());
+    assert_eq!(outage.pending(), 1);
+    drop(under_way);
+    reset.await.unwrap();
+    assert_eq!(outage.pending(), 0);
+}

@@ -7,6 +7,10 @@ use sluicegate_engine::{Algorithm, Bucket, BucketSpec, FleetPosition, MAX_RECORD
 /// admits more than the limit.
 const ONCE_US: u64 = 600_000_000;
 
+/// Parts of a sliding window: of more admissions than fit a write-back, those in one part become one record. What is held at a
+/// time, with the steps of a precision shorter than a part, lies in [`MAX_RECORDS`] parts at most.
+const PARTS: u64 = 60;
+
 /// The admissions of a bucket that the store does not know.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -14,8 +18,9 @@ pub(super) struct Pending {
     pub spec: BucketSpec,
     /// The share that the first of them was made by.
     pub position: FleetPosition,
-    /// In order of time. Neighbours are merged when there are too many, with the later time of the two: what is written
-    /// back may expire a little late, and never early.
+    /// In order of time. One for each window that has edges, and one for a token bucket, which is written back by its level.
+    /// Of a sliding window, those in one of its [`PARTS`] are merged when there are too many, with the latest time of them:
+    /// what is written back may expire one part late, and never early.
     pub records: Vec<Record>,
 }
 
@@ -68,63 +73,68 @@ impl Pending {
 
     /// Whether nothing of it is held any more; `in_engine` returns what the share's engine holds for the bucket.
     pub fn is_over(&self, now_us: u64, in_engine: impl FnOnce() -> Vec<Record>) -> bool {
-        let Some(last) = self.records.last() else {
-            return true;
-        };
-        let is_held = is_held(&self.spec, last, now_us);
-        match self.spec.algorithm {
-            // Not by the engine: after a clock step it may hold nothing of a window that has not begun yet.
-            Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
-                self.spec.window_at(last.at_us).1 <= now_us
-            }
-            // A level that was low drains sooner than a whole bucket.
-            Algorithm::TokenBucket { .. } => !is_held || in_engine().is_empty(),
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => !is_held,
-        }
+        let mut records = self.records.iter();
+        let is_held = records.any(|record| is_held(&self.spec, record, now_us));
+        // A level that was low drains sooner than a whole bucket.
+        !is_held || is_level(&self.spec) && in_engine().is_empty()
     }
 
-    /// Adds an admission.
+    /// Adds an admission, and drops what has left its window by then.
     pub fn add(&mut self, record: Record) {
+        let spec = self.spec;
+        self.records.retain(|one| is_held(&spec, one, record.at_us));
         match self.records.last_mut() {
             // The clock stepped back: keep the later time.
-            Some(last) if last.at_us >= record.at_us => {
-                last.units = last.units.saturating_add(record.units);
+            Some(last)
+                if last.at_us >= record.at_us
+                    || part(&spec, last.at_us, 1) == part(&spec, record.at_us, 1) =>
+            {
+                merge(last, record);
             }
             _ => self.records.push(record),
         }
         if self.records.len() > MAX_RECORDS {
-            // What has left the window need not be written back, and merging holds units longer than needed.
-            let spec = self.spec;
-            self.records.retain(|one| is_held(&spec, one, record.at_us));
+            let part = |record: &Record| part(&spec, record.at_us, spec.window_us.div_ceil(PARTS));
+            self.records.dedup_by(|later, kept| {
+                let is_one = part(later) == part(kept);
+                if is_one {
+                    merge(kept, *later);
+                }
+                is_one
+            });
         }
-        if self.records.len() > MAX_RECORDS {
-            let pairs = self.records.chunks(2);
-            self.records = pairs
-                .filter_map(|pair| {
-                    Some(Record {
-                        at_us: pair.last()?.at_us,
-                        units: pair.iter().map(|record| record.units).sum(),
-                    })
-                })
-                .collect();
+    }
+}
+
+fn merge(kept: &mut Record, later: Record) {
+    kept.at_us = kept.at_us.max(later.at_us);
+    kept.units = kept.units.saturating_add(later.units);
+}
+
+/// The part of time that an admission belongs to. Where the window has edges, it is the window; where it slides, a part of
+/// this length, but no shorter than the precision, because the units of one step expire together.
+fn part(spec: &BucketSpec, at_us: u64, long_us: u64) -> u64 {
+    match spec.algorithm {
+        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => spec.window_at(at_us).0,
+        Algorithm::TokenBucket { .. } => 0,
+        Algorithm::SlidingLog => at_us / long_us,
+        Algorithm::SlidingWindow { precision_us, .. } => {
+            at_us.next_multiple_of(precision_us) / long_us.max(precision_us)
         }
     }
 }
 
 /// Whether units of a record may still be held.
 pub(super) fn is_held(spec: &BucketSpec, record: &Record, now_us: u64) -> bool {
-    let held_for_us = spec.held_for_us(spec.most_at_once());
-    record.at_us.saturating_add(held_for_us) > now_us
+    let until_us = match spec.algorithm {
+        Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => spec.window_at(record.at_us).1,
+        _ => (record.at_us).saturating_add(spec.held_for_us(spec.most_at_once())),
+    };
+    until_us > now_us
 }
 
 /// Whether a bucket's level is written back, and not what was admitted: each sidecar's admissions would drain by the whole rate
 /// if they were sent as they were made.
 pub(super) fn is_level(spec: &BucketSpec) -> bool {
-    match spec.algorithm {
-        Algorithm::TokenBucket { .. } => true,
-        Algorithm::SlidingLog
-        | Algorithm::SlidingWindow { .. }
-        | Algorithm::FixedWindow
-        | Algorithm::CalendarWindow(_) => false,
-    }
+    matches!(spec.algorithm, Algorithm::TokenBucket { .. })
 }

@@ -1,11 +1,13 @@
-//! Shares: what they admit, what they owe, and how records are merged.
+//! Shares: what they admit, and what they owe.
 
 mod looks;
+mod merged;
+mod repeated;
+mod resets;
 
 use super::*;
 use crate::store::test_batches;
-use proptest::prelude::*;
-use sluicegate_engine::{Algorithm, BucketSpec, MAX_RECORDS};
+use sluicegate_engine::{Algorithm, BucketSpec, Calendar, CalendarUnit};
 use std::collections::HashSet;
 
 const MINUTE_US: u64 = 60_000_000;
@@ -59,6 +61,58 @@ fn ask(
     let all: Vec<_> = (0..buckets.len()).collect();
     let batch = test_batches::batch(buckets.to_vec(), std::slice::from_ref(&all));
     share.decide(now_us, position, (&batch, &batch.decisions[0]), &all)
+}
+
+/// An hour, and 15 minutes of it are left.
+const HOUR_US: u64 = 60 * MINUTE_US;
+const LATE_US: u64 = 60 * HOUR_US - 15 * MINUTE_US;
+
+/// A bucket of each algorithm.
+fn one_of_each(quota: u64, window_us: u64) -> [Bucket; 5] {
+    let day = Calendar::new(CalendarUnit::Day, "UTC").unwrap();
+    let precision_us = window_us / 100;
+    [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingWindow {
+            precision_us,
+            leased: false,
+        },
+        Algorithm::FixedWindow,
+        Algorithm::CalendarWindow(day),
+        Algorithm::TokenBucket { burst: quota },
+    ]
+    .map(|algorithm| {
+        let longest_us = match algorithm {
+            Algorithm::CalendarWindow(_) => 25 * HOUR_US,
+            _ => window_us,
+        };
+        let spec = BucketSpec {
+            algorithm,
+            quota,
+            window_us: longest_us,
+        };
+        Bucket {
+            key: "k".to_owned(),
+            spec,
+        }
+    })
+}
+
+/// Writes all that is owed back to a store.
+fn write_back(share: &mut Share, store: &mut Memory, now_us: u64) {
+    let debts = share.start_write_back(9, |_| Some(now_us));
+    for debt in &debts {
+        store.write_back(now_us, &debt.bucket, &debt.records);
+    }
+    share.written(&debts);
+    assert!(share.nothing_pending());
+}
+
+/// What is left of a bucket in a store.
+fn left(store: &mut Memory, now_us: u64, bucket: &Bucket) -> u64 {
+    let mut batch = test_batches::batch(vec![bucket.clone()], &[[0]]);
+    batch.decisions[0].peek = true;
+    store.decide(now_us, &batch)[0].unwrap().remaining
 }
 
 #[test]
@@ -117,32 +171,6 @@ fn records_older_than_their_window_are_not_written_back() {
     assert!(share.nothing_pending());
 }
 
-proptest! {
-    /// However many records: their units are all there, in order, none earlier than it was, and no more than fit.
-    #[test]
-    fn merged_records_keep_the_later_time(
-        steps in prop::collection::vec((0_u64..1_000, 1_u64..5), 1..500),
-    ) {
-        let first = bucket("k", 10);
-        let mut pending = Pending { spec: first.spec, position: one_of(1), records: Vec::new() };
-        let (mut now_us, mut taken) = (START_US, Vec::new());
-        for (step_us, units) in steps {
-            now_us += step_us;
-            let record = Record { at_us: now_us, units };
-            pending.add(record);
-            taken.push(record);
-        }
-        let records = &pending.records;
-        prop_assert!(records.len() <= MAX_RECORDS && records.is_sorted_by_key(|record| record.at_us));
-        for at_us in taken.iter().map(|record| record.at_us) {
-            let since = |list: &[Record]| list.iter().filter(|r| r.at_us >= at_us).map(|r| r.units).sum::<u64>();
-            prop_assert!(since(records) >= since(&taken), "more is held, never less");
-        }
-        let sum = |list: &[Record]| list.iter().map(|r| r.units).sum::<u64>();
-        prop_assert_eq!(sum(records), sum(&taken));
-    }
-}
-
 /// On a Cluster each debt is written back by a call of its own, and two windows of one subject have one slot: with a mark
 /// for both, the second was taken for a repetition of the first, and its admissions were lost.
 #[test]
@@ -198,25 +226,6 @@ fn a_bucket_is_pending_until_every_call_for_it_is_answered() {
     assert!(share.is_pending(&whole[0]) && !share.nothing_pending());
     share.written(&unanswered);
     assert!(share.nothing_pending());
-}
-
-/// Units came back up to 0.2 s late after a long outage (tests/chaos): records were merged although most had expired.
-#[test]
-fn records_that_have_left_their_window_are_dropped_before_others_are_merged() {
-    let spec = bucket("k", 10).spec;
-    let mut pending = Pending {
-        spec,
-        position: one_of(1),
-        records: Vec::new(),
-    };
-    // Forty in a window.
-    let times: Vec<_> = (0..400).map(|n| n * MINUTE_US / 40).collect();
-    for after_us in &times {
-        pending.add(at(*after_us, 1));
-    }
-    let last = pending.records.iter().rev().take(40);
-    let expected = times.iter().rev().take(40).map(|after_us| at(*after_us, 1));
-    assert!(last.copied().eq(expected), "{:?}", pending.records);
 }
 
 /// Each key that was ever asked for stayed until the store was back, and the sidecar grew by a megabyte a second.
@@ -324,11 +333,12 @@ fn a_token_buckets_share_stays_until_its_level_is_written_back() {
     assert_eq!(debts.len(), 2);
     assert_eq!(remaining(&mut share, 0, one_of(1), "k"), 2, "sent");
     share.written(&debts);
-    // Its one unit is the whole level now, and drains by the rate of a half.
-    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 3);
+    // It goes on holding all three, of which half a one has drained, until the last of them is written back.
+    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 1, "of 5");
     let debts = share.start_write_back(9, |_| Some(START_US + 1_000_000));
+    assert_eq!(debts[0].records, [at(1_000_000, 2)]);
     share.written(&debts);
-    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 9);
+    assert_eq!(remaining(&mut share, 1_000_000, one_of(1), "k"), 5);
 }
 
 /// One node of a Cluster that fails kept what another had recorded among the debts, and the keys of that other node with the
