@@ -58,13 +58,15 @@ impl Keeper<'_> {
             // Until the first wish or return must not wait any longer.
             loop {
                 tokio::select! {
+                    // In order, so that a simulation can repeat it; and no flood of wishes keeps leases from ending.
+                    biased;
+                    () = sleep_until(begin_us) => break,
                     wish = wished.recv() => {
                         let Some(wish) = wish else { return };
                         let by_us = clock::now_us().saturating_add(wish.may_wait_us());
                         begin_us = Some(begin_us.map_or(by_us, |begin_us| begin_us.min(by_us)));
                         wishes.push(wish);
                     }
-                    () = sleep_until(begin_us) => break,
                 }
             }
             let later = ends.split_off(&clock::now_us().saturating_add(1));

@@ -1,0 +1,418 @@
+//! Runs a world: sidecars and filters with one store, in virtual time, on a thread and a runtime of its own.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate::decide::{PolicyHandle, Service};
+use sluicegate::policy::StoreAddress;
+use sluicegate::store::Store;
+use sluicegate::store::simulated::{Call, Fault, Faults, Server};
+use sluicegate::telemetry::metrics::Metrics;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::determined;
+use super::filter::{By, Filter, Said};
+use super::script::{Check, Event, Grant, Link, World, yaml};
+
+/// The policy's `store_timeout`.
+const STORE_TIMEOUT: Duration = Duration::from_millis(100);
+/// After the last event: how long until everything that was away is back and has been told.
+const CALM: Duration = Duration::from_secs(8);
+/// After that: longer than anything is kept.
+const FORGOTTEN: Duration = Duration::from_secs(2 * 86_400 + 5_000);
+
+/// What happened, with microseconds since the begin.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub from: u64,
+    pub to: u64,
+    pub sidecar: usize,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Asked { checks: Vec<Check>, peek: bool, said: Said, by: By, remaining: Option<u64>, again: bool },
+    /// So many units of the entry with this number were returned, for its first check.
+    GivenBack { entry: usize, units: u64 },
+    Policy(usize),
+    Override { limit: usize, key: usize, grant: Option<Grant>, until: Option<u64>, done: bool },
+    Reset { limit: usize, key: usize, done: bool },
+    Link(Link),
+    Clock(i64),
+    Lost,
+    Down,
+    Up,
+}
+
+/// What a world showed.
+#[derive(Debug, Default)]
+pub struct Shown {
+    pub log: Vec<Entry>,
+    /// Keys in the store at the end.
+    pub keys_left: usize,
+    /// The store's calls, if they were to be recorded.
+    pub calls: Vec<Call>,
+}
+
+struct Sidecar {
+    service: Arc<Service>,
+    filter: Rc<Filter>,
+    tasks: Vec<AbortHandle>,
+}
+
+struct Run {
+    world: World,
+    began: Instant,
+    server: Arc<Server>,
+    faults: Vec<Faults>,
+    folder: PathBuf,
+    sidecars: RefCell<Vec<Option<Rc<Sidecar>>>>,
+    versions: RefCell<Vec<usize>>,
+    /// For each sidecar: receipt, limit, key, entry.
+    receipts: RefCell<Vec<Vec<(String, usize, usize, usize)>>>,
+    log: RefCell<Vec<Entry>>,
+    asked: Cell<usize>,
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Runs it; `records` keeps the store's calls.
+pub fn run(world: &World, records: bool) -> Shown {
+    let world = world.clone();
+    let thread = std::thread::Builder::new().stack_size(8 << 20);
+    let run = move || {
+        determined::seed(world.seed);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+        let local = LocalSet::new();
+        let shown = local.block_on(&runtime, async {
+            determined::begin(world.start_us);
+            let shown = go(world, records).await;
+            determined::end();
+            shown
+        });
+        drop(local);
+        shown
+    };
+    thread.spawn(run).expect("a thread").join().unwrap_or_else(|_| panic!("seed failed"))
+}
+
+async fn go(world: World, records: bool) -> Shown {
+    let folder = tempfile::tempdir().expect("a folder");
+    let count = world.sidecars;
+    let run = Rc::new(Run {
+        began: Instant::now(),
+        server: Server::new(world.start_us, records),
+        faults: (0..count).map(|_| Faults::default()).collect(),
+        folder: folder.path().to_owned(),
+        sidecars: RefCell::new((0..count).map(|_| None).collect()),
+        versions: RefCell::new(vec![0; count]),
+        receipts: RefCell::new(vec![Vec::new(); count]),
+        log: RefCell::default(),
+        asked: Cell::new(0),
+        world,
+    });
+    for sidecar in 0..count {
+        run.link(sidecar, Link::Good);
+        run.start(sidecar);
+    }
+    let mut tasks = Vec::new();
+    for (at_ms, event) in run.world.events.clone() {
+        tokio::time::sleep_until(run.began + Duration::from_millis(at_ms)).await;
+        let happens = Rc::clone(&run);
+        tasks.push(spawn_local(async move { happens.happen(event).await }));
+    }
+    for task in tasks {
+        let _ = task.await;
+    }
+    for sidecar in 0..count {
+        run.link(sidecar, Link::Good);
+    }
+    sleep(CALM).await;
+    run.look_at_all().await;
+    run.sidecars.borrow_mut().clear();
+    sleep(FORGOTTEN).await;
+    let keys_left = run.server.keys_left();
+    Shown {
+        log: run.log.take(),
+        keys_left,
+        calls: run.server.calls(),
+    }
+}
+
+impl Run {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Notes what took from then until now; its number.
+    fn note(&self, from: u64, sidecar: usize, what: What) -> usize {
+        let to = self.now();
+        self.log.borrow_mut().push(Entry { from, to, sidecar, what });
+        self.log.borrow().len() - 1
+    }
+
+    fn note_now(&self, sidecar: usize, what: What) {
+        self.note(self.now(), sidecar, what);
+    }
+
+    fn of(&self, sidecar: usize) -> Option<Rc<Sidecar>> {
+        self.sidecars.borrow().get(sidecar).cloned().flatten()
+    }
+
+    fn path(&self, sidecar: usize) -> PathBuf {
+        self.folder.join(format!("{sidecar}.yaml"))
+    }
+
+    fn write_policy(&self, sidecar: usize) {
+        let version = self.versions.borrow()[sidecar];
+        let text = yaml(&self.world.policies[version], self.world.embedded);
+        std::fs::write(self.path(sidecar), text).expect("a file");
+    }
+
+    fn start(&self, sidecar: usize) {
+        self.write_policy(sidecar);
+        let metrics = Metrics::new().expect("metrics");
+        let policy = PolicyHandle::load(&self.path(sidecar), &metrics);
+        let policy = policy.unwrap_or_else(|why| panic!("{why}\n{}", self.world));
+        let store = if self.world.embedded {
+            Store::open(&StoreAddress::Memory, STORE_TIMEOUT)
+        } else {
+            let faults = Arc::clone(&self.faults[sidecar]);
+            Store::simulated(Arc::clone(&self.server), faults, STORE_TIMEOUT)
+        };
+        let service = Arc::new(Service::new(policy, store, metrics));
+        let filter = Rc::new(Filter::new(self.world.policies[0].len()));
+        let mut tasks = Vec::new();
+        let mut task = |task: tokio::task::JoinHandle<()>| tasks.push(task.abort_handle());
+        let its = || Arc::clone(&service);
+        let (one, two, three, four, five, six) = (its(), its(), its(), its(), its(), its());
+        task(spawn_local(async move {
+            loop {
+                one.tick().await;
+                sleep(Duration::from_secs(1)).await;
+            }
+        }));
+        task(spawn_local(async move { two.watch_store().await }));
+        task(spawn_local(async move { three.watch_overrides().await }));
+        task(spawn_local(async move { four.write_back().await }));
+        task(spawn_local(async move { five.keep_leases().await }));
+        let filters = Rc::clone(&filter);
+        task(spawn_local(async move { filters.run(&six).await }));
+        let started = Sidecar { service, filter, tasks };
+        self.sidecars.borrow_mut()[sidecar] = Some(Rc::new(started));
+        self.note_now(sidecar, What::Up);
+    }
+
+    /// It is gone, with everything that it had not written.
+    fn kill(&self, sidecar: usize) {
+        let gone = self.sidecars.borrow_mut()[sidecar].take();
+        if let Some(gone) = gone {
+            gone.tasks.iter().for_each(AbortHandle::abort);
+            self.receipts.borrow_mut()[sidecar].clear();
+            self.note_now(sidecar, What::Down);
+        }
+    }
+
+    fn link(&self, sidecar: usize, link: Link) {
+        let (there, back) = match link {
+            Link::Slow(there, back) => (there, back),
+            _ => self.world.latency_ms,
+        };
+        let fault = Fault {
+            cut: link == Link::Cut,
+            loses_answers: link == Link::LosesAnswers,
+            there: Duration::from_millis(there),
+            back: Duration::from_millis(back),
+        };
+        *self.faults[sidecar].lock().expect("no panic") = fault;
+        self.note_now(sidecar, What::Link(link));
+    }
+
+    async fn happen(self: &Rc<Self>, event: Event) {
+        match event {
+            Event::Ask { sidecar, filter, checks, peek, receipt, times, every_ms, again } => {
+                let mut asks = Vec::new();
+                for _ in 0..times {
+                    let (run, checks) = (Rc::clone(self), checks.clone());
+                    let how = (filter, peek, receipt, again);
+                    asks.push(spawn_local(async move { run.ask(sidecar, &checks, how).await }));
+                    if every_ms > 0 {
+                        sleep(Duration::from_millis(every_ms)).await;
+                    }
+                }
+                for ask in asks {
+                    let _ = ask.await;
+                }
+            }
+            Event::GiveBack { sidecar, back, units } => self.give_back(sidecar, back, units).await,
+            Event::Policy { sidecar, version } => {
+                self.versions.borrow_mut()[sidecar] = version;
+                self.write_policy(sidecar);
+                if let Some(of) = self.of(sidecar) {
+                    of.service.reload();
+                }
+                self.note_now(sidecar, What::Policy(version));
+            }
+            Event::Override { sidecar, limit, key, grant, for_ms } => {
+                self.override_by(sidecar, limit, key, Some(grant), for_ms).await;
+            }
+            Event::RemoveOverride { sidecar, limit, key } => {
+                self.override_by(sidecar, limit, key, None, None).await;
+            }
+            Event::Reset { sidecar, limit, key } => {
+                let Some(of) = self.of(sidecar) else { return };
+                let from = self.now();
+                let body = json!({"resets": [{"limit": format!("l{limit}"), "key": format!("k{key}")}]});
+                let answer = timeout(Duration::from_secs(2), of.service.reset(body.to_string().as_bytes())).await;
+                let done = outcome(answer.ok().and_then(Result::ok)).is_some_and(|one| one["outcome"] == "reset");
+                self.note(from, sidecar, What::Reset { limit, key, done });
+            }
+            Event::Link { sidecar, link } => self.link(sidecar, link),
+            Event::Clock { by_ms } => {
+                self.server.step_us(by_ms * 1_000);
+                determined::step_wall_us(by_ms * 1_000);
+                self.note_now(0, What::Clock(by_ms));
+            }
+            Event::LoseData => {
+                self.server.lose_data();
+                self.note_now(0, What::Lost);
+            }
+            Event::Restart { sidecar } => {
+                if let Some(of) = self.of(sidecar) {
+                    let _ = timeout(Duration::from_secs(1), of.service.leave()).await;
+                    self.kill(sidecar);
+                    self.start(sidecar);
+                }
+            }
+            Event::Kill { sidecar, for_ms } => {
+                self.kill(sidecar);
+                sleep(Duration::from_millis(for_ms)).await;
+                if self.of(sidecar).is_none() {
+                    self.start(sidecar);
+                }
+            }
+        }
+    }
+
+    async fn override_by(&self, sidecar: usize, limit: usize, key: usize, grant: Option<Grant>, for_ms: Option<u64>) {
+        let Some(of) = self.of(sidecar) else { return };
+        let from = self.now();
+        let mut body = json!({"limit": format!("l{limit}"), "key": format!("k{key}")});
+        let until = for_ms.map(|for_ms| from + for_ms * 1_000);
+        match grant {
+            None => {}
+            Some(Grant::Quota(quota)) => body["quota"] = json!(quota),
+            Some(Grant::Unlimited) => body["unlimited"] = json!(true),
+            Some(Grant::Blocked) => body["blocked"] = json!(true),
+        }
+        if let (Some(for_ms), Some(_)) = (for_ms, grant) {
+            let wall = jiff::Timestamp::now() + Duration::from_millis(for_ms);
+            body["until"] = json!(format!("{wall:.3}"));
+        }
+        let body = body.to_string();
+        let change = async {
+            match grant {
+                Some(_) => of.service.set_override(body.as_bytes()).await,
+                None => of.service.remove_override(body.as_bytes()).await,
+            }
+        };
+        let done = matches!(timeout(Duration::from_secs(2), change).await, Ok(Ok(_)));
+        self.note(from, sidecar, What::Override { limit, key, grant, until, done });
+    }
+
+    async fn ask(self: Rc<Self>, sidecar: usize, checks: &[Check], (filter, peek, receipt, again): (bool, bool, bool, bool)) {
+        let said = self.ask_once(sidecar, checks, (filter, peek, receipt, false)).await;
+        if let (true, Some(Said::Denied { retry_ms })) = (again, said) {
+            sleep(Duration::from_millis(retry_ms + 1)).await;
+            self.ask_once(sidecar, checks, (filter, peek, receipt, true)).await;
+        }
+    }
+
+    async fn ask_once(&self, sidecar: usize, checks: &[Check], (filter, peek, receipt, again): (bool, bool, bool, bool)) -> Option<Said> {
+        let of = self.of(sidecar)?;
+        let from = self.now();
+        self.asked.set(self.asked.get() + 1);
+        let (mut receipts, mut remaining) = (Vec::new(), None);
+        let (said, by) = if filter && !peek && !receipt {
+            of.filter.ask(&of.service, checks).await
+        } else {
+            let check = |check: &Check| {
+                let mut one = json!({"limit": format!("l{}", check.limit), "key": format!("k{}", check.key), "cost": check.cost});
+                if let Some(quota) = check.quota {
+                    one["quota"] = json!(quota);
+                }
+                one
+            };
+            let body = json!({"decisions": [{"checks": checks.iter().map(check).collect::<Vec<_>>(), "peek": peek, "receipt": receipt}]});
+            let body = body.to_string();
+            let answer = timeout(Duration::from_secs(1), of.service.decide(body.as_bytes(), |_| None)).await;
+            let verdict = answer.ok().and_then(Result::ok).and_then(|body| {
+                let answer: Value = serde_json::from_slice(&body).ok()?;
+                Some(answer["verdicts"][0].clone())
+            });
+            let verdict = verdict.unwrap_or_default();
+            for receipt in verdict["receipt"].as_array().into_iter().flatten() {
+                receipts.extend(receipt.as_str().map(str::to_owned));
+            }
+            remaining = verdict["remaining"].as_u64();
+            let said = match verdict["outcome"].as_str() {
+                Some("admitted") => Said::Admitted,
+                Some("denied") => Said::Denied { retry_ms: verdict["retry_after_ms"].as_u64().unwrap_or(0) },
+                Some("error") => Said::Refused,
+                _ => Said::Unknown,
+            };
+            (said, By::Sidecar)
+        };
+        if self.of(sidecar).is_none_or(|now| !Rc::ptr_eq(&now, &of)) && said == Said::Unknown {
+            // It died meanwhile.
+        }
+        let entry = self.note(from, sidecar, What::Asked { checks: checks.to_vec(), peek, said, by, remaining, again });
+        let mut held = self.receipts.borrow_mut();
+        if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
+            held[sidecar].push((receipt, check.limit, check.key, entry));
+        }
+        Some(said)
+    }
+
+    async fn give_back(&self, sidecar: usize, back: usize, units: u64) {
+        let Some(of) = self.of(sidecar) else { return };
+        let receipts = self.receipts.borrow()[sidecar].clone();
+        let Some((receipt, limit, key, entry)) = receipts.iter().rev().nth(back).cloned() else { return };
+        let from = self.now();
+        let body = json!({"give_backs": [{"limit": format!("l{limit}"), "key": format!("k{key}"), "receipt": receipt, "units": units}]});
+        let answer = timeout(Duration::from_secs(2), of.service.give_back(body.to_string().as_bytes())).await;
+        let one = outcome(answer.ok().and_then(Result::ok));
+        // Without an answer all of it may have been returned.
+        let returned = one.map_or(units, |one| one["units"].as_u64().unwrap_or(if one["outcome"] == "error" { 0 } else { units }));
+        self.note(from, sidecar, What::GivenBack { entry, units: returned });
+    }
+
+    /// What each key has left when everything is calm.
+    async fn look_at_all(&self) {
+        for sidecar in 0..self.world.sidecars {
+            for limit in 0..self.world.policies[0].len() {
+                for key in 0..super::script::KEYS {
+                    let check = Check { limit, key, cost: 0, quota: None };
+                    self.ask_once(sidecar, &[check], (false, true, false, false)).await;
+                }
+            }
+        }
+    }
+}
+
+/// The one outcome of a list.
+fn outcome(body: Option<Vec<u8>>) -> Option<Value> {
+    let answer: Value = serde_json::from_slice(&body?).ok()?;
+    Some(answer["outcomes"][0].clone())
+}
