@@ -85,9 +85,9 @@ impl Run<'_> {
     }
 
     /// Returns units to their lease, or to the store.
-    pub fn put_back(&mut self, sidecar: usize, lease: u64, units: u64, secret: u128) {
+    pub fn put_back(&mut self, sidecar: usize, units: u64, secret: u128) {
         let one = &mut self.sidecars[sidecar];
-        if !one.pool.put_back(lease, units) && units > 0 {
+        if !one.pool.put_back(units, |tag| *tag == secret) && units > 0 {
             one.returned += units;
             self.give_back(secret, units);
         }
@@ -107,9 +107,9 @@ impl Run<'_> {
         let stay_us = if mixed { 20 * MS } else { 0 };
         let one = &mut self.sidecars[sidecar];
         let taken = one.pool.take(now_us, cost, stay_us);
-        let taken = taken.map(|taken| (taken.lease, taken.ends_us, *taken.tag));
+        let taken = taken.map(|taken| (taken.ends_us, *taken.tag));
         match taken {
-            Some((lease, ends_us, secret)) if mixed => {
+            Some((ends_us, secret)) if mixed => {
                 one.tentative += cost;
                 let (in_us, admitted) = (self.random(60 * MS), self.random(4) > 0);
                 self.unless_crashed(sidecar, in_us, move |run| {
@@ -121,7 +121,7 @@ impl Run<'_> {
                         run.seen.leased += cost;
                         run.admit(cost);
                     } else {
-                        run.put_back(sidecar, lease, cost, secret);
+                        run.put_back(sidecar, cost, secret);
                     }
                 });
             }
