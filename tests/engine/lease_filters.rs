@@ -239,7 +239,7 @@ impl Run<'_> {
         // Another instance after each crash.
         let version = PolicyVersion {
             instance: self.sidecars[sidecar].life.into(),
-            epoch: 1,
+            epoch: 1 + self.sidecars[sidecar].steps,
         };
         let one = self.filter(sidecar, filter);
         if let Some((sent_us, report)) = one.callouts.remove(&number) {
