@@ -54,6 +54,9 @@ use readiness::Readiness;
 /// How often what has expired is freed, and an idle store is looked after.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
+/// How long the ports wait for a start: nothing is decided before, and a connection waits more patiently than a decision.
+const START_WITHIN: Duration = Duration::from_millis(250);
+
 /// Events that belong to one change of the policy file are taken together.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -160,6 +163,7 @@ pub async fn run(
         patience: ADMIN_PATIENCE,
         max_head_bytes: MAX_ADMIN_HEAD_BYTES,
     };
+    service.wait_for_overrides(START_WITHIN).await;
     let within = settings.shutdown_timeout;
     let served = async {
         tokio::join!(

@@ -38,7 +38,6 @@ pub struct Lent {
     filter: usize,
     /// Whether the filter knows it: it has not crashed, and got the answer.
     known: bool,
-    lease: u64,
     secret: u128,
     ends_us: u64,
     units: u64,
@@ -154,12 +153,12 @@ impl Run<'_> {
             let since_us = std::mem::replace(&mut part.told_us, now_us);
             let untold = &mut one.filters[filter].untold;
             *untold = untold.saturating_sub(spent);
-            let (lease, secret, unspent) = (part.lease, part.secret, part.units - part.spent);
+            let (secret, unspent) = (part.secret, part.units - part.spent);
             let not_spent = if report.ended { unspent } else { 0 };
             one.pool.spent_by_filter(since_us, now_us, spent, not_spent);
             if report.ended {
                 one.parts.remove(&report.id);
-                self.put_back(sidecar, lease, unspent, secret);
+                self.put_back(sidecar, unspent, secret);
             } else {
                 held += unspent;
             }
@@ -202,7 +201,6 @@ impl Run<'_> {
             let lent = Lent {
                 filter,
                 known: true,
-                lease: taken.lease,
                 secret: *taken.tag,
                 ends_us: taken.ends_us,
                 units,
@@ -241,7 +239,7 @@ impl Run<'_> {
         // Another instance after each crash.
         let version = PolicyVersion {
             instance: self.sidecars[sidecar].life.into(),
-            epoch: 1,
+            epoch: 1 + self.sidecars[sidecar].steps,
         };
         let one = self.filter(sidecar, filter);
         if let Some((sent_us, report)) = one.callouts.remove(&number) {

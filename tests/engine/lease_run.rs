@@ -45,6 +45,24 @@ impl Run<'_> {
         self.now + self.store_ahead
     }
 
+    /// The store's clock steps.
+    pub fn step(&mut self, us: i64) {
+        self.store_ahead = self.store_ahead.saturating_add_signed(us);
+        self.steps += 1;
+        self.held_at_steps += self.held(0..SIDECARS) + self.in_flight;
+    }
+
+    /// An answer of the time after so many steps has arrived.
+    pub fn notice(&mut self, sidecar: usize, steps: u64) {
+        let one = &mut self.sidecars[sidecar];
+        if self.world.noticed && one.steps < steps {
+            one.steps = steps;
+            one.pool.end_all();
+            one.pool.forget_remaining();
+            self.unless_crashed(sidecar, 0, move |run| run.collect(sidecar));
+        }
+    }
+
     pub fn decide(&mut self, cost: u64, secret: Option<u128>) -> Outcome {
         let takes = 0..self.buckets.len();
         let receipt = secret.map(|secret| Receipt {
@@ -85,9 +103,9 @@ impl Run<'_> {
     }
 
     /// Returns units to their lease, or to the store.
-    pub fn put_back(&mut self, sidecar: usize, lease: u64, units: u64, secret: u128) {
+    pub fn put_back(&mut self, sidecar: usize, units: u64, secret: u128) {
         let one = &mut self.sidecars[sidecar];
-        if !one.pool.put_back(lease, units) && units > 0 {
+        if !one.pool.put_back(units, |tag| *tag == secret) && units > 0 {
             one.returned += units;
             self.give_back(secret, units);
         }
@@ -107,9 +125,9 @@ impl Run<'_> {
         let stay_us = if mixed { 20 * MS } else { 0 };
         let one = &mut self.sidecars[sidecar];
         let taken = one.pool.take(now_us, cost, stay_us);
-        let taken = taken.map(|taken| (taken.lease, taken.ends_us, *taken.tag));
+        let taken = taken.map(|taken| (taken.ends_us, *taken.tag));
         match taken {
-            Some((lease, ends_us, secret)) if mixed => {
+            Some((ends_us, secret)) if mixed => {
                 one.tentative += cost;
                 let (in_us, admitted) = (self.random(60 * MS), self.random(4) > 0);
                 self.unless_crashed(sidecar, in_us, move |run| {
@@ -121,7 +139,7 @@ impl Run<'_> {
                         run.seen.leased += cost;
                         run.admit(cost);
                     } else {
-                        run.put_back(sidecar, lease, cost, secret);
+                        run.put_back(sidecar, cost, secret);
                     }
                 });
             }
@@ -137,6 +155,7 @@ impl Run<'_> {
 
     fn ask_store(&mut self, sidecar: usize, cost: u64) {
         let outcome = self.decide(cost, None);
+        self.notice(sidecar, self.steps);
         let pool = &mut self.sidecars[sidecar].pool;
         pool.note_remaining(outcome.remaining);
         if outcome.admitted {
@@ -193,7 +212,11 @@ impl Run<'_> {
             return;
         }
         let in_us = self.random(15 * MS);
+        let (steps, in_flight) = (self.steps, if outcome.admitted { units } else { 0 });
+        self.in_flight += in_flight;
         self.unless_crashed(sidecar, in_us, move |run| {
+            run.in_flight -= in_flight;
+            run.notice(sidecar, steps);
             run.granted(sidecar, units, sent_us, secret, outcome);
         });
     }

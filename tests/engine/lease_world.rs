@@ -1,5 +1,5 @@
 //! Sidecars with leases on one key, in virtual time, on both stores: they have the real pools (`sluicegate_engine::lease`). Their
-//! calls take time, are lost, and arrive late; they crash; the store's clock steps back, and no sidecar notices. Each has two
+//! calls take time, are lost, and arrive late; they crash; the store's clock steps, which sidecars notice or not. Each has two
 //! filters, which spend parts of its leases (`lease_filters.rs`).
 
 use std::collections::BTreeMap;
@@ -33,8 +33,10 @@ pub struct World {
     pub phases: Vec<Phase>,
     /// Crashes: a sidecar at a time in percent of the whole.
     pub crashes: Vec<(usize, u64)>,
-    /// Steps back of the store's clock: how far, at a time in percent of the whole.
-    pub steps: Vec<(u64, u64)>,
+    /// Steps of the store's clock: how far, at a time in percent of the whole.
+    pub steps: Vec<(i64, u64)>,
+    /// Whether sidecars end their leases when an answer shows a step, as the real ones do.
+    pub noticed: bool,
     pub seed: u64,
 }
 
@@ -62,6 +64,8 @@ pub struct Sidecar {
     pub granted: u64,
     pub spent: u64,
     pub returned: u64,
+    /// The steps of the store's clock that it has noticed.
+    pub steps: u64,
     /// Units taken for mixed decisions.
     pub tentative: u64,
     pub filters: [Filter; FILTERS],
@@ -80,6 +84,8 @@ pub struct Seen {
     /// The most units held by all, and the largest part of the bound that this was, in percent.
     pub most_held: u64,
     pub most_of_bound: u64,
+    /// By how much a window was over, after a step of the store's clock.
+    pub most_over: u64,
 }
 
 impl Seen {
@@ -91,6 +97,7 @@ impl Seen {
         self.most_idle = self.most_idle.max(more.most_idle);
         self.most_held = self.most_held.max(more.most_held);
         self.most_of_bound = self.most_of_bound.max(more.most_of_bound);
+        self.most_over = self.most_over.max(more.most_over);
     }
 }
 
@@ -102,6 +109,10 @@ pub struct Run<'a> {
     pub now: u64,
     /// The store's clock is ahead of real time by this.
     pub store_ahead: u64,
+    /// The steps of the store's clock so far, and what was held in leases or on its way to their owners then.
+    pub steps: u64,
+    pub held_at_steps: u64,
+    pub in_flight: u64,
     pub sidecars: Vec<Sidecar>,
     /// By time, and of one time in the order in which they were planned.
     pub queue: BTreeMap<(u64, u64), Planned>,
@@ -125,6 +136,7 @@ pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
         granted: 0,
         spent: 0,
         returned: 0,
+        steps: 0,
         tentative: 0,
         filters: std::array::from_fn(|_| Filter::new()),
         parts: BTreeMap::new(),
@@ -136,6 +148,9 @@ pub fn new_run<'a>(stores: &'a mut Stores, world: &'a World) -> Run<'a> {
         world,
         now: SECOND,
         store_ahead: START_US,
+        steps: 0,
+        held_at_steps: 0,
+        in_flight: 0,
         sidecars: [7, 12_345_678, 3 * SECOND].map(sidecar).into(),
         queue: BTreeMap::new(),
         number: 0,
@@ -178,7 +193,7 @@ pub fn run(stores: &mut Stores, world: &World) -> Seen {
         run.later(at, move |run| run.filter_crash(sidecar, filter));
     }
     for &(us, percent) in &world.steps {
-        run.later(begins / 100 * percent, move |run| run.store_ahead -= us);
+        run.later(begins / 100 * percent, move |run| run.step(us));
     }
     while let Some(((at, _), (whose, event))) = run.queue.pop_first() {
         run.now = at;

@@ -60,7 +60,8 @@ fn phases() -> impl Strategy<Value = Vec<Phase>> {
 }
 
 fn worlds(kind: Kind, steps_back: bool) -> impl Strategy<Value = World> {
-    let steps = prop::collection::vec((1u64..5 * SECOND, 5u64..95), 1..4);
+    let back = (1..5 * SECOND as i64).prop_map(|us| -us);
+    let steps = prop::collection::vec((back, 5u64..95), 1..4);
     let crashes = prop::collection::vec((0..SIDECARS, 5u64..95), 0..3);
     (windows(kind), phases(), crashes, steps, any::<u64>()).prop_map(
         move |(windows, phases, crashes, steps, seed)| World {
@@ -68,14 +69,26 @@ fn worlds(kind: Kind, steps_back: bool) -> impl Strategy<Value = World> {
             phases,
             crashes,
             steps: if steps_back { steps } else { Vec::new() },
+            noticed: false,
             seed,
         },
     )
 }
 
+/// Worlds of windows with edges, whose sidecars notice that the clock steps over an edge at most, back or forward.
+fn stepped_worlds() -> impl Strategy<Value = World> {
+    let step = (-4 * SECOND as i64..4 * SECOND as i64, 5u64..95);
+    (worlds(Kind::Fixed, false), step).prop_map(|(world, step)| World {
+        steps: vec![step],
+        noticed: true,
+        crashes: Vec::new(),
+        ..world
+    })
+}
+
 /// Runs generated worlds, 5 at a time or more, until together they have leased, asked the store, and met denials with units idle
 /// elsewhere. A run of buckets whose clock steps back was seen whose first 25 had no idle unit.
-fn run_all(worlds: impl Strategy<Value = World>) {
+fn run_all(worlds: impl Strategy<Value = World>) -> Seen {
     let stores = std::cell::RefCell::new(Stores::start());
     let total = std::cell::RefCell::new(Seen::default());
     for _ in 0..40 {
@@ -94,6 +107,7 @@ fn run_all(worlds: impl Strategy<Value = World>) {
     let total = total.into_inner();
     println!("measured: {total:?}");
     assert_eq!(lacks(&total), None, "{total:?}");
+    total
 }
 
 /// What the worlds have not shown yet.
@@ -221,6 +235,67 @@ fn leases_are_never_over_and_idle_within_the_bound() {
 #[test]
 fn leases_of_fixed_windows_are_never_over() {
     run_all(worlds(Kind::Fixed, false));
+}
+
+#[test]
+fn a_step_over_an_edge_lets_no_more_be_over_than_leases_held_then() {
+    run_all(stepped_worlds());
+}
+
+/// A window of 100 is used up, and 40 units are held in a lease of its neighbour when the clock steps into it, back or
+/// forward. By how much it is over in the end.
+fn over_after_a_step(forward: bool, answered_before: bool) -> u64 {
+    let mut stores = Stores::start();
+    stores.start_again();
+    let window_us = 10 * SECOND;
+    let world = World {
+        windows: vec![spec(Algorithm::FixedWindow, 100, window_us)],
+        noticed: true,
+        ..World::default()
+    };
+    let mut run = new_run(&mut stores, &world);
+    let edge = run.now + window_us - run.store_us() % window_us;
+    let fill = |run: &mut super::lease_world::Run<'_>| {
+        while run.decide(1, None).admitted {
+            run.admit(1);
+        }
+    };
+    run.now = edge - 500 * MS;
+    if !forward {
+        fill(&mut run);
+        run.now = edge + 500 * MS;
+    }
+    let outcome = run.decide(40, Some(1));
+    assert!(outcome.admitted);
+    let now_us = run.clock(0);
+    run.sidecars[0].pool.granted(Grant {
+        units: 40,
+        ends_us: now_us + TERMS.length_us(&world.windows, outcome.at_us),
+        remaining: outcome.remaining,
+        tag: 1,
+    });
+    run.step(if forward { 1 } else { -1 } * SECOND as i64);
+    assert_eq!(run.held_at_steps, 40);
+    if forward {
+        fill(&mut run);
+    }
+    if answered_before {
+        run.notice(0, 1);
+    }
+    let now_us = run.clock(0);
+    if run.sidecars[0].pool.take(now_us, 40, 0).is_some() {
+        run.admit(40);
+    }
+    run.check_never_over();
+    run.seen.most_over
+}
+
+#[test]
+fn what_leases_held_is_over_only_if_it_is_spent_before_an_answer_shows_the_step() {
+    for forward in [false, true] {
+        assert_eq!(over_after_a_step(forward, false), 40, "the bound");
+        assert_eq!(over_after_a_step(forward, true), 0);
+    }
 }
 
 #[test]

@@ -145,23 +145,14 @@ impl Leases {
         }
         let stay_us = if alone { 0 } else { self.stay_us };
         let taken = of_key.pool.take(now_us, wanted.cost, stay_us);
-        let taken = taken.map(|taken| {
-            let left = (taken.lease, taken.ends_us, taken.remaining);
-            (left, Arc::clone(taken.tag))
-        });
+        let taken = taken.map(|taken| (taken.ends_us, taken.remaining, Arc::clone(taken.tag)));
         if taken.is_some() && of_key.pool.wants_lease(now_us) {
             self.wish_for_lease(of_key, wanted, now_us);
         }
         drop(shard);
-        let ((lease, ends_us, remaining), receipt) = taken?;
+        let (ends_us, remaining, receipt) = taken?;
         let leased = receipt.leased(remaining, now_us);
-        Some(Held::new(
-            self,
-            wanted.cost,
-            (lease, ends_us),
-            leased,
-            receipt,
-        ))
+        Some(Held::new(self, wanted.cost, ends_us, leased, receipt))
     }
 
     /// Notes the store's outcome of a decision over this check; `decided`: this check decided. If units that this sidecar holds
@@ -233,10 +224,11 @@ impl Leases {
     }
 
     /// Puts units back that were not spent; if their lease was returned meanwhile, they are returned too.
-    fn put_back(&self, receipt: &Arc<Receipt>, lease: u64, units: u64) {
+    fn put_back(&self, receipt: &Arc<Receipt>, units: u64) {
         let mut shard = self.shard(&receipt.key);
         let known = shard.known(&receipt.limit.name, &receipt.key);
-        let kept = known.is_some_and(|of_key| of_key.pool.put_back(lease, units));
+        let is_theirs = |tag: &_| Arc::ptr_eq(tag, receipt);
+        let kept = known.is_some_and(|of_key| of_key.pool.put_back(units, is_theirs));
         drop(shard);
         let ended = || EndedLease {
             units,

@@ -145,7 +145,13 @@ impl Service {
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         self.look_past_overrides(&epoch, overrides, &asked, &mut decided)
             .await;
-        let leases = lending.lend(&self.leases, &epoch, &asked);
+        // What this request's answers have shown. Of leases from before a step nothing more is lent.
+        self.void_after_step();
+        let leases = if self.policy.current().number == epoch.number {
+            lending.lend(&self.leases, &epoch, &asked)
+        } else {
+            Vec::new()
+        };
         for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
             epoch.metrics.count(decided, decision, now_us);

@@ -28,7 +28,7 @@ impl Readiness {
         let store = service.events.store();
         let phase = *self.phases.borrow();
         let epoch = service.policy.current().policy_number;
-        let ready = is_ready(phase, &store, self.needs_store);
+        let ready = service.has_started() && is_ready(phase, &store, self.needs_store);
         let mut text = format!(
             "{}: policy epoch {epoch}, {}\n",
             if ready { "ready" } else { "not ready" },
@@ -50,7 +50,7 @@ impl Readiness {
     }
 }
 
-/// A sidecar that answers at all has a policy and listens for decisions.
+/// A sidecar that answers at all has a policy and listens for decisions. Whether it makes them, [`Service::has_started`] says.
 fn is_ready(phase: Phase, store: &StoreState, needs_store: bool) -> bool {
     phase == Phase::Serving && (!needs_store || *store == StoreState::Answers)
 }

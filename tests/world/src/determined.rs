@@ -58,8 +58,16 @@ pub fn next(state: &mut u64) -> u64 {
 unsafe extern "C" {
     fn syscall(number: i64, ...) -> i64;
 }
-const SYS_CLOCK_GETTIME: i64 = if cfg!(target_arch = "x86_64") { 228 } else { 113 };
-const SYS_GETRANDOM: i64 = if cfg!(target_arch = "x86_64") { 318 } else { 278 };
+const SYS_CLOCK_GETTIME: i64 = if cfg!(target_arch = "x86_64") {
+    228
+} else {
+    113
+};
+const SYS_GETRANDOM: i64 = if cfg!(target_arch = "x86_64") {
+    318
+} else {
+    278
+};
 
 /// `struct timespec`.
 #[repr(C)]

@@ -33,7 +33,9 @@ pub struct Filter {
 pub enum Said {
     Admitted,
     /// With Retry-After.
-    Denied { retry_ms: u64 },
+    Denied {
+        retry_ms: u64,
+    },
     /// No verdict: it may have been consumed or not.
     Unknown,
     /// The decision is not valid: nothing is consumed.
@@ -68,7 +70,8 @@ fn us(duration: Duration) -> u64 {
 impl Filter {
     /// For this number of limits.
     pub fn new(limits: usize) -> Self {
-        let check = |number| serde_json::json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
+        let check =
+            |number| serde_json::json!({"limit": format!("l{number}"), "key": [{"constant": "k"}]});
         let rules = serde_json::json!({
             "version": 1,
             "sidecar": {"cluster": "s"},
@@ -107,13 +110,18 @@ impl Filter {
         if let Some(verdict) = cached.as_ref().and_then(|verdicts| verdicts.first()) {
             return (verdict.into(), By::Cache);
         }
-        let taken = self.leases.borrow_mut().take(rules, &question, now_us, us(TIMEOUT));
+        let taken = self
+            .leases
+            .borrow_mut()
+            .take(rules, &question, now_us, us(TIMEOUT));
         if taken.decides(&question) {
             self.leases.borrow_mut().spend(rules, &question, &taken);
             return (Said::Admitted, By::Lease);
         }
         let leases = self.leases.borrow_mut().report(now_us, false);
-        let said = self.call(service, Some((&question, &taken)), leases, TIMEOUT).await;
+        let said = self
+            .call(service, Some((&question, &taken)), leases, TIMEOUT)
+            .await;
         if !taken.is_empty() {
             let mut leases = self.leases.borrow_mut();
             let live = leases.is_live(rules, &question, &taken, self.now_us());
@@ -150,14 +158,18 @@ impl Filter {
         };
         let decisions = asked.map_or(0, |(question, taken)| taken.decisions_to_ask(question));
         let answer = answer.ok().and_then(Result::ok);
-        let answer = answer.as_ref().and_then(|body| read_answer(body, decisions).ok());
+        let answer = answer
+            .as_ref()
+            .and_then(|body| read_answer(body, decisions).ok());
         let Some(answer) = answer else {
             self.leases.borrow_mut().failed(leases, times.answered_us);
             self.denials.borrow_mut().put_back(report);
             return Said::Unknown;
         };
         let version = answer.version();
-        self.leases.borrow_mut().answered(leases, version, &answer.leases, times);
+        self.leases
+            .borrow_mut()
+            .answered(leases, version, &answer.leases, times);
         let mut denials = self.denials.borrow_mut();
         denials.answered(version, times);
         let Some((question, taken)) = asked else {

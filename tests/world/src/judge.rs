@@ -47,7 +47,9 @@ struct Claim {
 struct Use {
     from: u64,
     to: u64,
+    /// Without what was returned, and with it.
     units: u64,
+    taken: u64,
     certain: bool,
     /// What a request's own quota is.
     quota: Option<u64>,
@@ -83,7 +85,10 @@ pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     if shown.keys_left > 0 {
         let what = format!("{} keys are left", shown.keys_left);
-        wrong.push(Wrong { kind: "left behind", what });
+        wrong.push(Wrong {
+            kind: "left behind",
+            what,
+        });
     }
     judge.blocked(&mut wrong);
     judge.again(&mut wrong);
@@ -128,7 +133,15 @@ impl<'a> Judge<'a> {
         }
         outages.extend(bad.into_iter().flatten().map(|from| (from, end + BACK)));
         // While a sidecar starts, its link is not known to be good: its share may decide.
-        Self { world, log, end, policies, outages, losses, clocks }
+        Self {
+            world,
+            log,
+            end,
+            policies,
+            outages,
+            losses,
+            clocks,
+        }
     }
 
     /// The windows of a limit in each of the policies.
@@ -146,14 +159,23 @@ impl<'a> Judge<'a> {
 
     /// The same without steps back: trailing windows hold by it.
     fn trailing(&self, at: u64) -> u64 {
-        let stepped = self.clocks.iter().filter(|(when, by)| *when <= at && *by > 0);
+        let stepped = self
+            .clocks
+            .iter()
+            .filter(|(when, by)| *when <= at && *by > 0);
         at + stepped.map(|(_, by)| by.unsigned_abs()).sum::<u64>()
     }
 
     fn overrides(&self, limit: usize, key: usize) -> Vec<(u64, u64, Grant)> {
         let mut found: Vec<(u64, u64, Grant)> = Vec::new();
         for entry in self.log {
-            if let What::Override { limit: of, key: whose, grant, until, done } = entry.what
+            if let What::Override {
+                limit: of,
+                key: whose,
+                grant,
+                until,
+                done,
+            } = entry.what
                 && (of, whose) == (limit, key)
             {
                 if done && let Some(last) = found.last_mut() {
@@ -179,9 +201,19 @@ impl<'a> Judge<'a> {
                 Algorithm::Token(burst) => burst,
                 _ => 0,
             };
-            let windows = limit.windows.iter().filter(|window| window.per_ms == bucket.per_ms);
+            let windows = limit
+                .windows
+                .iter()
+                .filter(|window| window.per_ms == bucket.per_ms);
             for window in windows.filter(|_| identity(limit.algorithm) == bucket.algorithm) {
-                let mut add = |from, to, quota: u64, burst| claims.push(Claim { from, to, quota, burst });
+                let mut add = |from, to, quota: u64, burst| {
+                    claims.push(Claim {
+                        from,
+                        to,
+                        quota,
+                        burst,
+                    })
+                };
                 for spans in &self.policies {
                     for (from, to, _) in spans.iter().filter(|span| span.2 == version) {
                         add(*from, *to, window.quota, burst);
@@ -193,8 +225,14 @@ impl<'a> Judge<'a> {
                             match grant {
                                 Grant::Quota(quota) => {
                                     // Without a burst of its own it is scaled, and rounded up.
-                                    let scaled = (u128::from(burst) * u128::from(*quota)).div_ceil(u128::from(window.quota));
-                                    add(from, to, *quota, u64::try_from(scaled).unwrap_or(u64::MAX));
+                                    let scaled = (u128::from(burst) * u128::from(*quota))
+                                        .div_ceil(u128::from(window.quota));
+                                    add(
+                                        from,
+                                        to,
+                                        *quota,
+                                        u64::try_from(scaled).unwrap_or(u64::MAX),
+                                    );
                                 }
                                 Grant::Unlimited => add(from, to, u64::MAX, u64::MAX),
                                 Grant::Blocked => {}
@@ -217,12 +255,25 @@ impl<'a> Judge<'a> {
         }
         let mut uses = Vec::new();
         for (number, entry) in self.log.iter().enumerate() {
-            let What::Asked { checks, peek: false, said, by, .. } = &entry.what else { continue };
+            let What::Asked {
+                checks,
+                peek: false,
+                said,
+                by,
+                ..
+            } = &entry.what
+            else {
+                continue;
+            };
             let taken = matches!(said, Said::Admitted | Said::Unknown) && *by != By::Cache;
-            let checks = checks.iter().filter(|check| (check.limit, check.key) == (bucket.limit, bucket.key));
+            let checks = checks
+                .iter()
+                .filter(|check| (check.limit, check.key) == (bucket.limit, bucket.key));
             for check in checks.filter(|check| taken && check.cost > 0) {
                 let spans = &self.policies[entry.sidecar];
-                let spans = spans.iter().filter(|span| meets((span.0, span.1), (entry.from, entry.to)));
+                let spans = spans
+                    .iter()
+                    .filter(|span| meets((span.0, span.1), (entry.from, entry.to)));
                 let mut counted = spans.map(|span| self.counts(span.2, bucket));
                 let all = counted.clone().all(|counts| counts);
                 if counted.any(|counts| counts) {
@@ -231,6 +282,7 @@ impl<'a> Judge<'a> {
                         from: entry.from,
                         to: entry.to,
                         units: check.cost - back.min(check.cost),
+                        taken: check.cost,
                         certain: all && *said == Said::Admitted,
                         quota: check.quota,
                     });
@@ -242,16 +294,25 @@ impl<'a> Judge<'a> {
     }
 
     fn counts(&self, version: usize, bucket: Bucket) -> bool {
-        self.world.policies[version][bucket.limit].as_ref().is_some_and(|limit| {
-            identity(limit.algorithm) == bucket.algorithm
-                && limit.windows.iter().any(|window| window.per_ms == bucket.per_ms)
-        })
+        self.world.policies[version][bucket.limit]
+            .as_ref()
+            .is_some_and(|limit| {
+                identity(limit.algorithm) == bucket.algorithm
+                    && limit
+                        .windows
+                        .iter()
+                        .any(|window| window.per_ms == bucket.per_ms)
+            })
     }
 
     /// How often a window's quota may be there once more.
     fn once_more(&self, bucket: Bucket, span: (u64, u64)) -> u64 {
         let outage = self.outages.iter().any(|one| meets(*one, span));
-        let losses = self.losses.iter().filter(|at| meets((**at, **at + BACK), span)).count();
+        let losses = self
+            .losses
+            .iter()
+            .filter(|at| meets((**at, **at + BACK), span))
+            .count();
         let resets = self.log.iter().filter(|entry| {
             matches!(entry.what, What::Reset { limit, key, .. } if (limit, key) == (bucket.limit, bucket.key))
                 && meets((entry.from, entry.to), span)
@@ -265,14 +326,22 @@ impl<'a> Judge<'a> {
             for window in &of.windows {
                 let algorithm = identity(of.algorithm);
                 let per_ms = window.per_ms;
-                buckets.push(Bucket { limit, key, algorithm, per_ms });
+                buckets.push(Bucket {
+                    limit,
+                    key,
+                    algorithm,
+                    per_ms,
+                });
             }
         }
         buckets.sort();
         buckets.dedup();
         for bucket in &buckets {
             let (uses, claims) = (self.uses(*bucket), self.claims(*bucket));
-            let requests = self.limits(limit).filter_map(|(_, of)| of.requests_up_to).max();
+            let requests = self
+                .limits(limit)
+                .filter_map(|(_, of)| of.requests_up_to)
+                .max();
             let over = match bucket.algorithm {
                 Algorithm::Token(_) => self.over_token(*bucket, &uses, &claims, requests),
                 _ => self.over_window(*bucket, &uses, &claims, requests),
@@ -287,19 +356,36 @@ impl<'a> Judge<'a> {
             let at = jiff::Timestamp::from_microsecond(clock as i64).expect("a time");
             let at = at.in_tz(zone).expect("a zone");
             let day = at.start_of_day().expect("a day");
-            let next = day.tomorrow().expect("a day").start_of_day().expect("a day");
-            return (day.timestamp().as_microsecond() as u64, next.timestamp().as_microsecond() as u64);
+            let next = day
+                .tomorrow()
+                .expect("a day")
+                .start_of_day()
+                .expect("a day");
+            return (
+                day.timestamp().as_microsecond() as u64,
+                next.timestamp().as_microsecond() as u64,
+            );
         }
         let per = bucket.per_ms * MS;
         (clock - clock % per, clock - clock % per + per)
     }
 
-    fn over_window(&self, bucket: Bucket, uses: &[Use], claims: &[Claim], requests: Option<u64>) -> Option<String> {
+    fn over_window(
+        &self,
+        bucket: Bucket,
+        uses: &[Use],
+        claims: &[Claim],
+        requests: Option<u64>,
+    ) -> Option<String> {
         let per = bucket.per_ms * MS;
         let aligned = matches!(bucket.algorithm, Algorithm::Fixed | Algorithm::Day(_));
         let certain: Vec<&Use> = uses.iter().filter(|one| one.certain).collect();
         for (last, one) in certain.iter().enumerate() {
-            let (mut units, mut since, mut quota) = (0, one.to, one.quota.filter(|_| requests.is_some()).unwrap_or(0));
+            let (mut units, mut since, mut quota) = (
+                0,
+                one.to,
+                one.quota.filter(|_| requests.is_some()).unwrap_or(0),
+            );
             if aligned {
                 // Both ends of the last use in one window, or nobody knows which.
                 let window = self.window_of(bucket, self.clock(one.to));
@@ -331,32 +417,56 @@ impl<'a> Judge<'a> {
                 }
             }
             let span = (since, one.to);
-            let in_force = claims.iter().filter(|claim| meets((claim.from, claim.to), span));
-            let quota = in_force.map(|claim| claim.quota).max().unwrap_or(0).max(quota.min(requests.unwrap_or(0)));
-            let steps = self.clocks.iter().filter(|(at, by)| aligned && *by < 0 && meets((*at, *at), span)).count() as u64;
+            let in_force = claims
+                .iter()
+                .filter(|claim| meets((claim.from, claim.to), span));
+            let quota = in_force
+                .map(|claim| claim.quota)
+                .max()
+                .unwrap_or(0)
+                .max(quota.min(requests.unwrap_or(0)));
+            let steps = self
+                .clocks
+                .iter()
+                .filter(|(at, by)| aligned && *by < 0 && meets((*at, *at), span))
+                .count() as u64;
             let allowed = quota.saturating_mul(1 + steps + self.once_more(bucket, span));
             if units > allowed {
-                return Some(format!("{bucket:?}: {units} of {allowed} (quota {quota}) in {:.3} to {:.3} s", secs(span.0), secs(span.1)));
+                return Some(format!(
+                    "{bucket:?}: {units} of {allowed} (quota {quota}) in {:.3} to {:.3} s",
+                    secs(span.0),
+                    secs(span.1)
+                ));
             }
         }
         None
     }
 
-    fn over_token(&self, bucket: Bucket, uses: &[Use], claims: &[Claim], requests: Option<u64>) -> Option<String> {
+    fn over_token(
+        &self,
+        bucket: Bucket,
+        uses: &[Use],
+        claims: &[Claim],
+        requests: Option<u64>,
+    ) -> Option<String> {
         let per = bucket.per_ms * MS;
         // In units times the window's length; since when it holds something.
         let (mut level, mut at, mut since) = (0_u128, 0_u64, 0_u64);
         for one in uses.iter().filter(|one| one.certain) {
             let now = self.trailing(one.to);
             let span = (since, one.to);
-            let in_force = claims.iter().filter(|claim| meets((claim.from, claim.to), span));
+            let in_force = claims
+                .iter()
+                .filter(|claim| meets((claim.from, claim.to), span));
             let (mut quota, mut burst) = (0, 0);
             for claim in in_force {
                 (quota, burst) = (quota.max(claim.quota), burst.max(claim.burst));
             }
             if let Some(up_to) = requests {
                 // A request's quota scales the burst.
-                let of = claims.iter().map(|claim| (claim.burst * up_to.max(claim.quota)).div_ceil(claim.quota.max(1)));
+                let of = claims.iter().map(|claim| {
+                    (claim.burst * up_to.max(claim.quota)).div_ceil(claim.quota.max(1))
+                });
                 (quota, burst) = (quota.max(up_to), burst.max(of.max().unwrap_or(0)));
             }
             if quota == u64::MAX {
@@ -369,12 +479,18 @@ impl<'a> Judge<'a> {
             }
             at = now;
             level += u128::from(one.units) * u128::from(per);
-            let allowed = u128::from(burst) * u128::from(1 + self.once_more(bucket, span)) * u128::from(per);
+            let allowed =
+                u128::from(burst) * u128::from(1 + self.once_more(bucket, span)) * u128::from(per);
             // What calls took to come back has drained.
             let slack = u128::from(one.to - one.from) * u128::from(quota);
             if level > allowed + slack {
                 let units = level / u128::from(per);
-                return Some(format!("{bucket:?}: holds {units} of {burst}, {quota} per {} ms, since {:.3}, at {:.3} s", bucket.per_ms, secs(since), secs(one.to)));
+                return Some(format!(
+                    "{bucket:?}: holds {units} of {burst}, {quota} per {} ms, since {:.3}, at {:.3} s",
+                    bucket.per_ms,
+                    secs(since),
+                    secs(one.to)
+                ));
             }
         }
         None
@@ -384,56 +500,98 @@ impl<'a> Judge<'a> {
     fn denials(&self, limit: usize, key: usize, buckets: &[Bucket], wrong: &mut Vec<Wrong>) {
         let versions = self.limits(limit).count();
         let simple = versions == self.world.policies.len()
-            && self.limits(limit).all(|(_, of)| !of.leases && of.blocked != Some(key) && of.requests_up_to.is_none());
+            && self.limits(limit).all(|(_, of)| {
+                !of.leases && of.blocked != Some(key) && of.requests_up_to.is_none()
+            });
         if !simple || !self.overrides(limit, key).is_empty() {
             return;
         }
-        let used: Vec<(Bucket, Vec<Use>, Vec<Claim>)> =
-            buckets.iter().map(|bucket| (*bucket, self.uses(*bucket), self.claims(*bucket))).collect();
+        let used: Vec<(Bucket, Vec<Use>, Vec<Claim>)> = buckets
+            .iter()
+            .map(|bucket| (*bucket, self.uses(*bucket), self.claims(*bucket)))
+            .collect();
         let least = self.world.sidecars as u64;
         for entry in self.log {
-            let What::Asked { checks, said: Said::Denied { .. }, .. } = &entry.what else { continue };
+            let What::Asked {
+                checks,
+                said: Said::Denied { .. },
+                ..
+            } = &entry.what
+            else {
+                continue;
+            };
             let [check] = &checks[..] else { continue };
             if (check.limit, check.key) != (limit, key) {
                 continue;
             }
-            let of_shares = self.outages.iter().any(|one| meets(*one, (entry.from, entry.to)));
+            let of_shares = self
+                .outages
+                .iter()
+                .any(|one| meets(*one, (entry.from, entry.to)));
             let full = used.iter().any(|(bucket, uses, claims)| {
                 let per = bucket.per_ms * MS;
-                let held = per + per / 60 + 1 + match bucket.algorithm {
-                    Algorithm::Sliding(precision) => precision * MS,
-                    _ => 0,
-                };
-                let stepped = |span: (u64, u64)| self.clocks.iter().any(|(at, _)| meets((*at, *at), span));
-                let mut in_force = claims.iter().filter(|claim| meets((claim.from, claim.to), (entry.from.saturating_sub(2 * held), entry.to)));
-                let changes = claims.iter().any(|claim| claim.from > 0 || claim.to < u64::MAX);
+                let held = per
+                    + per / 60
+                    + 1
+                    + match bucket.algorithm {
+                        Algorithm::Sliding(precision) => precision * MS,
+                        _ => 0,
+                    };
+                let stepped =
+                    |span: (u64, u64)| self.clocks.iter().any(|(at, _)| meets((*at, *at), span));
+                let mut in_force = claims.iter().filter(|claim| {
+                    meets(
+                        (claim.from, claim.to),
+                        (entry.from.saturating_sub(2 * held), entry.to),
+                    )
+                });
+                let changes = claims
+                    .iter()
+                    .any(|claim| claim.from > 0 || claim.to < u64::MAX);
                 let quota = in_force.clone().map(|claim| claim.quota).min().unwrap_or(0);
                 let quota = if of_shares { quota / least } else { quota };
                 match bucket.algorithm {
                     Algorithm::Token(_) => {
                         let burst = in_force.map(|claim| claim.burst).min().unwrap_or(0);
                         let burst = if of_shares { burst / least } else { burst };
-                        if changes || stepped((0, entry.to)) || of_shares || !self.outages.is_empty() || quota == 0 {
+                        if changes
+                            || stepped((0, entry.to))
+                            || of_shares
+                            || !self.outages.is_empty()
+                            || quota == 0
+                        {
                             return true;
                         }
                         let (mut level, mut at) = (0_u128, 0_u64);
                         for one in uses.iter().filter(|one| one.from <= entry.to) {
-                            level = level.saturating_sub(u128::from(one.from.saturating_sub(at)) * u128::from(quota));
+                            level = level.saturating_sub(
+                                u128::from(one.from.saturating_sub(at)) * u128::from(quota),
+                            );
                             at = at.max(one.from);
-                            level += u128::from(one.units) * u128::from(per);
+                            level += u128::from(one.taken) * u128::from(per);
                         }
                         let now = entry.from.saturating_sub(SOON).max(at);
                         level = level.saturating_sub(u128::from(now - at) * u128::from(quota));
-                        level + u128::from(check.cost) * u128::from(per) > u128::from(burst) * u128::from(per)
+                        level + u128::from(check.cost) * u128::from(per)
+                            > u128::from(burst) * u128::from(per)
                     }
                     Algorithm::Fixed | Algorithm::Day(_) => {
                         let window = self.window_of(*bucket, self.clock(entry.from));
-                        if in_force.next().is_none() || window != self.window_of(*bucket, self.clock(entry.to)) || stepped((entry.from.saturating_sub(2 * per), entry.to)) {
+                        if in_force.next().is_none()
+                            || window != self.window_of(*bucket, self.clock(entry.to))
+                            || stepped((entry.from.saturating_sub(2 * per), entry.to))
+                        {
                             return true;
                         }
                         // A cached denial of the window before ends with it.
                         let inside = |at| self.window_of(*bucket, self.clock(at)) == window;
-                        let units: u64 = uses.iter().filter(|one| one.from <= entry.to && (inside(one.from) || inside(one.to))).map(|one| one.units).sum();
+                        let units: u64 = uses
+                            .iter()
+                            .filter(|one| {
+                                one.from <= entry.to && (inside(one.from) || inside(one.to))
+                            })
+                            .map(|one| one.taken)
+                            .sum();
                         units + check.cost > quota
                     }
                     _ => {
@@ -441,15 +599,25 @@ impl<'a> Judge<'a> {
                         if stepped((entry.from.saturating_sub(2 * held), entry.to)) {
                             return true;
                         }
-                        let recent = uses.iter().filter(|one| one.from <= entry.to && one.to + 1 >= horizon);
-                        let units: u64 = recent.map(|one| one.units).sum();
+                        let recent = uses
+                            .iter()
+                            .filter(|one| one.from <= entry.to && one.to + 1 >= horizon);
+                        let units: u64 = recent.map(|one| one.taken).sum();
                         units + check.cost > quota
                     }
                 }
             });
             if !full {
-                let what = format!("l{limit} k{key} cost {} is denied at {:.3} s (answered {:.3}) with room in every window", check.cost, secs(entry.from), secs(entry.to));
-                wrong.push(Wrong { kind: "wrongly denied", what });
+                let what = format!(
+                    "l{limit} k{key} cost {} is denied at {:.3} s (answered {:.3}) with room in every window",
+                    check.cost,
+                    secs(entry.from),
+                    secs(entry.to)
+                );
+                wrong.push(Wrong {
+                    kind: "wrongly denied",
+                    what,
+                });
                 return;
             }
         }
@@ -458,21 +626,59 @@ impl<'a> Judge<'a> {
     /// A key that is blocked admits nothing.
     fn blocked(&self, wrong: &mut Vec<Wrong>) {
         for (number, entry) in self.log.iter().enumerate() {
-            let What::Override { limit, key, grant: Some(Grant::Blocked), until, done: true } = entry.what else { continue };
-            let ends = self.log[number + 1..].iter().filter_map(|later| match later.what {
-                What::Override { limit: of, key: whose, .. } if (of, whose) == (limit, key) => Some(later.from),
-                What::Lost => Some(later.from),
-                _ => None,
-            });
+            let What::Override {
+                limit,
+                key,
+                grant: Some(Grant::Blocked),
+                until,
+                done: true,
+            } = entry.what
+            else {
+                continue;
+            };
+            let ends = self.log[number + 1..]
+                .iter()
+                .filter_map(|later| match later.what {
+                    What::Override {
+                        limit: of,
+                        key: whose,
+                        ..
+                    } if (of, whose) == (limit, key) => Some(later.from),
+                    What::Lost => Some(later.from),
+                    _ => None,
+                });
             let stepped = self.clocks.iter().any(|_| until.is_some());
-            let until = ends.min().unwrap_or(u64::MAX).min(until.filter(|_| !stepped).unwrap_or(if stepped { 0 } else { u64::MAX }));
+            let until = ends.min().unwrap_or(u64::MAX).min(
+                until
+                    .filter(|_| !stepped)
+                    .unwrap_or(if stepped { 0 } else { u64::MAX }),
+            );
             for asked in self.log {
-                let What::Asked { checks, peek: false, said: Said::Admitted, .. } = &asked.what else { continue };
-                let of_it = checks.iter().any(|check| (check.limit, check.key) == (limit, key));
-                let cut = self.outages.iter().any(|one| meets(*one, (entry.to, asked.to)));
+                let What::Asked {
+                    checks,
+                    peek: false,
+                    said: Said::Admitted,
+                    ..
+                } = &asked.what
+                else {
+                    continue;
+                };
+                let of_it = checks
+                    .iter()
+                    .any(|check| (check.limit, check.key) == (limit, key));
+                let cut = self
+                    .outages
+                    .iter()
+                    .any(|one| meets(*one, (entry.to, asked.to)));
                 if of_it && !cut && asked.from > entry.to + SOON && asked.to < until {
-                    let what = format!("l{limit} k{key} is blocked and admitted at {:.3} s", secs(asked.from));
-                    wrong.push(Wrong { kind: "blocked", what });
+                    let what = format!(
+                        "l{limit} k{key} is blocked and admitted at {:.3} s",
+                        secs(asked.from)
+                    );
+                    wrong.push(Wrong {
+                        kind: "blocked",
+                        what,
+                    });
                     return;
                 }
             }
@@ -482,7 +688,15 @@ impl<'a> Judge<'a> {
     /// Who asks again when Retry-After says, with nobody else there and nothing changed, is admitted.
     fn again(&self, wrong: &mut Vec<Wrong>) {
         for (number, entry) in self.log.iter().enumerate() {
-            let What::Asked { checks, said: Said::Denied { .. }, again: true, .. } = &entry.what else { continue };
+            let What::Asked {
+                checks,
+                said: Said::Denied { .. },
+                again: true,
+                ..
+            } = &entry.what
+            else {
+                continue;
+            };
             // The denial before it, by the same sidecar for the same.
             let before = self.log[..number].iter().rev().find(|one| {
                 one.sidecar == entry.sidecar
@@ -492,15 +706,29 @@ impl<'a> Judge<'a> {
             let Some(before) = before else { continue };
             let span = (before.from, entry.to);
             let disturbed = self.log.iter().enumerate().any(|(other, one)| {
-                let touches = |limit: usize, key: usize| checks.iter().any(|check| (check.limit, check.key) == (limit, key));
+                let touches = |limit: usize, key: usize| {
+                    checks
+                        .iter()
+                        .any(|check| (check.limit, check.key) == (limit, key))
+                };
                 other != number
                     && meets((one.from, one.to), span)
                     && match &one.what {
-                        What::Asked { checks: of, said, by, peek, .. } => {
-                            !peek && *by != By::Cache && !matches!(said, Said::Denied { .. } | Said::Refused)
+                        What::Asked {
+                            checks: of,
+                            said,
+                            by,
+                            peek,
+                            ..
+                        } => {
+                            !peek
+                                && *by != By::Cache
+                                && !matches!(said, Said::Denied { .. } | Said::Refused)
                                 && of.iter().any(|check| touches(check.limit, check.key))
                         }
-                        What::Override { limit, key, .. } | What::Reset { limit, key, .. } => touches(*limit, *key),
+                        What::Override { limit, key, .. } | What::Reset { limit, key, .. } => {
+                            touches(*limit, *key)
+                        }
                         _ => true,
                     }
             });
@@ -508,16 +736,39 @@ impl<'a> Judge<'a> {
             let disturbed = disturbed
                 || self.outages.iter().any(|one| meets(*one, soon))
                 || self.clocks.iter().any(|(at, _)| meets((*at, *at), soon))
-                || self.log.iter().any(|one| matches!(one.what, What::Policy(_) | What::Up | What::Down | What::Override { .. } | What::Lost) && meets((one.from, one.to), soon) && one.from > 0);
+                || self.log.iter().any(|one| {
+                    matches!(
+                        one.what,
+                        What::Policy(_)
+                            | What::Up
+                            | What::Down
+                            | What::Override { .. }
+                            | What::Lost
+                    ) && meets((one.from, one.to), soon)
+                        && one.from > 0
+                });
             // Units that lie idle in leases come back in between.
-            let leases = checks.iter().any(|check| self.limits(check.limit).any(|(_, of)| of.leases));
+            let leases = checks
+                .iter()
+                .any(|check| self.limits(check.limit).any(|(_, of)| of.leases));
             let unending = checks.iter().any(|check| {
-                self.limits(check.limit).any(|(_, of)| of.blocked == Some(check.key))
-                    || self.overrides(check.limit, check.key).iter().any(|(_, until, grant)| *grant == Grant::Blocked && *until == u64::MAX)
+                self.limits(check.limit)
+                    .any(|(_, of)| of.blocked == Some(check.key))
+                    || self
+                        .overrides(check.limit, check.key)
+                        .iter()
+                        .any(|(_, until, grant)| *grant == Grant::Blocked && *until == u64::MAX)
             });
             if !disturbed && !leases && !unending {
-                let what = format!("{checks:?} denied at {:.3} s, promised for {:.3} s, denied again", secs(before.from), secs(entry.from));
-                wrong.push(Wrong { kind: "retry", what });
+                let what = format!(
+                    "{checks:?} denied at {:.3} s, promised for {:.3} s, denied again",
+                    secs(before.from),
+                    secs(entry.from)
+                );
+                wrong.push(Wrong {
+                    kind: "retry",
+                    what,
+                });
                 return;
             }
         }

@@ -1,20 +1,169 @@
+//! Worlds in which everything meets: several sidecars and filters with one store, in virtual time, each from a seed. What they
+//! show is judged by the promises. `make world`, `make world-mutations`.
+//!
+//! | file | for |
+//! |---|---|
+//! | `determined.rs` | the clocks and the chance of the process come from the seed |
+//! | `script.rs` | what happens in a world, as a person reads it |
+//! | `generate.rs` | a world from a seed |
+//! | `run.rs`, `filter.rs` | runs it with the sidecar's real service and the filter's real rules |
+//! | `judge.rs` | what is wrong with what it showed |
+//! | `shrink.rs` | the same fault with fewer events |
+//!
+//! The simulated Redis is `sidecar/tests/simulated.rs`: the embedded engine behind links.
+
 mod determined;
-fn main() {
-    for _ in 0..2 {
-        std::thread::spawn(|| {
-            determined::seed(7);
-            let rt = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-            rt.block_on(async {
-                determined::begin(1_790_000_000_000_000);
-                let m: std::collections::HashMap<u32, u32> = (0..8).map(|n| (n, n)).collect();
-                println!("{:?}", m.keys().collect::<Vec<_>>());
-                let a = std::time::Instant::now();
-                tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-                println!("{:?} {:?}", a.elapsed(), std::time::SystemTime::now());
-                tokio::select! { () = async {} => println!("a"), () = async {} => println!("b"), () = async {} => println!("c") }
-                tokio::select! { () = async {} => println!("a"), () = async {} => println!("b"), () = async {} => println!("c") }
-                determined::end();
+mod filter;
+mod generate;
+mod judge;
+mod run;
+mod script;
+mod shrink;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use generate::{FEATURES, Open, features, generate};
+use judge::judge;
+use run::{What, run};
+
+/// What all threads have found.
+#[derive(Default)]
+struct Found {
+    worlds: AtomicU64,
+    verdicts: AtomicU64,
+    next: AtomicU64,
+    failed: AtomicBool,
+    pairs: Mutex<BTreeMap<(usize, usize), u64>>,
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+fn main() -> ExitCode {
+    // One seed: print what it is and what it shows.
+    if let Some(seed) = std::env::args().nth(1) {
+        return one(seed.parse().expect("a seed"));
+    }
+    let (first, seeds) = (number("FIRST", 1), number("SEEDS", 1_000));
+    let until = Instant::now() + Duration::from_secs(number("SECONDS", 86_400));
+    let began = Instant::now();
+    let found = Found::default();
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !found.failed.load(Ordering::Relaxed) && Instant::now() < until {
+                    let seed = found.next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        return;
+                    }
+                    look(first + seed, &found);
+                }
             });
-        }).join().unwrap();
+        }
+    });
+    let verdicts = found.verdicts.load(Ordering::Relaxed);
+    let core_seconds = began.elapsed().as_secs_f64() * threads as f64;
+    println!(
+        "{} worlds, {verdicts} verdicts, {:.0} a second and core",
+        found.worlds.load(Ordering::Relaxed),
+        verdicts as f64 / core_seconds
+    );
+    if std::env::var_os("PAIRS").is_some() {
+        print_pairs(&found.pairs.lock().expect("no panic"));
+    }
+    if found.failed.load(Ordering::Relaxed) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn look(seed: u64, found: &Found) {
+    let world = generate(seed, Open::default());
+    let shown = run(&world, false);
+    let verdicts = shown
+        .log
+        .iter()
+        .filter(|entry| matches!(entry.what, What::Asked { .. }))
+        .count() as u64;
+    found.worlds.fetch_add(1, Ordering::Relaxed);
+    found.verdicts.fetch_add(verdicts, Ordering::Relaxed);
+    let has = features(&world);
+    let mut pairs = found.pairs.lock().expect("no panic");
+    for one in &has {
+        for other in has.iter().filter(|other| *other > one) {
+            *pairs.entry((*one, *other)).or_default() += verdicts;
+        }
+    }
+    drop(pairs);
+    let wrong = judge(&world, &shown);
+    if let Some(first) = wrong.first()
+        && !found.failed.swap(true, Ordering::Relaxed)
+    {
+        println!("seed {seed}: {}: {}", first.kind, first.what);
+        let small = shrink::shrink(&world, first.kind);
+        let shown = run(&small, false);
+        let wrong = judge(&small, &shown);
+        println!("{small}");
+        wrong
+            .iter()
+            .for_each(|one| println!("{}: {}", one.kind, one.what));
+    }
+}
+
+fn one(seed: u64) -> ExitCode {
+    let world = generate(seed, Open::default());
+    println!("{world}");
+    let shown = run(&world, false);
+    for entry in &shown.log {
+        println!(
+            "{:>10.4} {:>10.4} {} {:?}",
+            entry.from as f64 / 1e6,
+            entry.to as f64 / 1e6,
+            entry.sidecar,
+            entry.what
+        );
+    }
+    let wrong = judge(&world, &shown);
+    wrong
+        .iter()
+        .for_each(|one| println!("{}: {}", one.kind, one.what));
+    if wrong.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn print_pairs(pairs: &BTreeMap<(usize, usize), u64>) {
+    println!("| | {} |", FEATURES.join(" | "));
+    println!("|---|{}", "---|".repeat(FEATURES.len()));
+    for (row, name) in FEATURES.iter().enumerate() {
+        let cell = |column: usize| {
+            let pair = (row.min(column), row.max(column));
+            pairs.get(&pair).map_or(String::new(), u64::to_string)
+        };
+        let cells: Vec<_> = (0..FEATURES.len()).map(cell).collect();
+        println!("| {name} | {} |", cells.join(" | "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_transcript_twice() {
+        for seed in 1..6 {
+            let world = generate(seed, Open::default());
+            let transcript = || format!("{:?}", run(&world, true));
+            assert_eq!(transcript(), transcript(), "seed {seed}");
+        }
     }
 }

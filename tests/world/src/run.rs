@@ -37,12 +37,32 @@ pub struct Entry {
 
 #[derive(Clone, Debug)]
 pub enum What {
-    Asked { checks: Vec<Check>, peek: bool, said: Said, by: By, remaining: Option<u64>, again: bool },
+    Asked {
+        checks: Vec<Check>,
+        peek: bool,
+        said: Said,
+        by: By,
+        remaining: Option<u64>,
+        again: bool,
+    },
     /// So many units of the entry with this number were returned, for its first check.
-    GivenBack { entry: usize, units: u64 },
+    GivenBack {
+        entry: usize,
+        units: u64,
+    },
     Policy(usize),
-    Override { limit: usize, key: usize, grant: Option<Grant>, until: Option<u64>, done: bool },
-    Reset { limit: usize, key: usize, done: bool },
+    Override {
+        limit: usize,
+        key: usize,
+        grant: Option<Grant>,
+        until: Option<u64>,
+        done: bool,
+    },
+    Reset {
+        limit: usize,
+        key: usize,
+        done: bool,
+    },
     Link(Link),
     Clock(i64),
     Lost,
@@ -93,7 +113,11 @@ pub fn run(world: &World, records: bool) -> Shown {
     let run = move || {
         determined::seed(world.seed);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+        let runtime = runtime
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
         let local = LocalSet::new();
         let shown = local.block_on(&runtime, async {
             determined::begin(world.start_us);
@@ -104,7 +128,11 @@ pub fn run(world: &World, records: bool) -> Shown {
         drop(local);
         shown
     };
-    thread.spawn(run).expect("a thread").join().unwrap_or_else(|_| panic!("seed failed"))
+    thread
+        .spawn(run)
+        .expect("a thread")
+        .join()
+        .unwrap_or_else(|_| panic!("seed failed"))
 }
 
 async fn go(world: World, records: bool) -> Shown {
@@ -158,7 +186,12 @@ impl Run {
     /// Notes what took from then until now; its number.
     fn note(&self, from: u64, sidecar: usize, what: What) -> usize {
         let to = self.now();
-        self.log.borrow_mut().push(Entry { from, to, sidecar, what });
+        self.log.borrow_mut().push(Entry {
+            from,
+            to,
+            sidecar,
+            what,
+        });
         self.log.borrow().len() - 1
     }
 
@@ -209,7 +242,11 @@ impl Run {
         task(spawn_local(async move { five.keep_leases().await }));
         let filters = Rc::clone(&filter);
         task(spawn_local(async move { filters.run(&six).await }));
-        let started = Sidecar { service, filter, tasks };
+        let started = Sidecar {
+            service,
+            filter,
+            tasks,
+        };
         self.sidecars.borrow_mut()[sidecar] = Some(Rc::new(started));
         self.note_now(sidecar, What::Up);
     }
@@ -241,12 +278,23 @@ impl Run {
 
     async fn happen(self: &Rc<Self>, event: Event) {
         match event {
-            Event::Ask { sidecar, filter, checks, peek, receipt, times, every_ms, again } => {
+            Event::Ask {
+                sidecar,
+                filter,
+                checks,
+                peek,
+                receipt,
+                times,
+                every_ms,
+                again,
+            } => {
                 let mut asks = Vec::new();
                 for _ in 0..times {
                     let (run, checks) = (Rc::clone(self), checks.clone());
                     let how = (filter, peek, receipt, again);
-                    asks.push(spawn_local(async move { run.ask(sidecar, &checks, how).await }));
+                    asks.push(spawn_local(
+                        async move { run.ask(sidecar, &checks, how).await },
+                    ));
                     if every_ms > 0 {
                         sleep(Duration::from_millis(every_ms)).await;
                     }
@@ -255,7 +303,11 @@ impl Run {
                     let _ = ask.await;
                 }
             }
-            Event::GiveBack { sidecar, back, units } => self.give_back(sidecar, back, units).await,
+            Event::GiveBack {
+                sidecar,
+                back,
+                units,
+            } => self.give_back(sidecar, back, units).await,
             Event::Policy { sidecar, version } => {
                 self.versions.borrow_mut()[sidecar] = version;
                 self.write_policy(sidecar);
@@ -264,18 +316,39 @@ impl Run {
                 }
                 self.note_now(sidecar, What::Policy(version));
             }
-            Event::Override { sidecar, limit, key, grant, for_ms } => {
-                self.override_by(sidecar, limit, key, Some(grant), for_ms).await;
+            Event::Override {
+                sidecar,
+                limit,
+                key,
+                grant,
+                for_ms,
+            } => {
+                self.override_by(sidecar, limit, key, Some(grant), for_ms)
+                    .await;
             }
-            Event::RemoveOverride { sidecar, limit, key } => {
+            Event::RemoveOverride {
+                sidecar,
+                limit,
+                key,
+            } => {
                 self.override_by(sidecar, limit, key, None, None).await;
             }
-            Event::Reset { sidecar, limit, key } => {
+            Event::Reset {
+                sidecar,
+                limit,
+                key,
+            } => {
                 let Some(of) = self.of(sidecar) else { return };
                 let from = self.now();
-                let body = json!({"resets": [{"limit": format!("l{limit}"), "key": format!("k{key}")}]});
-                let answer = timeout(Duration::from_secs(2), of.service.reset(body.to_string().as_bytes())).await;
-                let done = outcome(answer.ok().and_then(Result::ok)).is_some_and(|one| one["outcome"] == "reset");
+                let body =
+                    json!({"resets": [{"limit": format!("l{limit}"), "key": format!("k{key}")}]});
+                let answer = timeout(
+                    Duration::from_secs(2),
+                    of.service.reset(body.to_string().as_bytes()),
+                )
+                .await;
+                let done = outcome(answer.ok().and_then(Result::ok))
+                    .is_some_and(|one| one["outcome"] == "reset");
                 self.note(from, sidecar, What::Reset { limit, key, done });
             }
             Event::Link { sidecar, link } => self.link(sidecar, link),
@@ -305,7 +378,14 @@ impl Run {
         }
     }
 
-    async fn override_by(&self, sidecar: usize, limit: usize, key: usize, grant: Option<Grant>, for_ms: Option<u64>) {
+    async fn override_by(
+        &self,
+        sidecar: usize,
+        limit: usize,
+        key: usize,
+        grant: Option<Grant>,
+        for_ms: Option<u64>,
+    ) {
         let Some(of) = self.of(sidecar) else { return };
         let from = self.now();
         let mut body = json!({"limit": format!("l{limit}"), "key": format!("k{key}")});
@@ -328,18 +408,41 @@ impl Run {
             }
         };
         let done = matches!(timeout(Duration::from_secs(2), change).await, Ok(Ok(_)));
-        self.note(from, sidecar, What::Override { limit, key, grant, until, done });
+        self.note(
+            from,
+            sidecar,
+            What::Override {
+                limit,
+                key,
+                grant,
+                until,
+                done,
+            },
+        );
     }
 
-    async fn ask(self: Rc<Self>, sidecar: usize, checks: &[Check], (filter, peek, receipt, again): (bool, bool, bool, bool)) {
-        let said = self.ask_once(sidecar, checks, (filter, peek, receipt, false)).await;
+    async fn ask(
+        self: Rc<Self>,
+        sidecar: usize,
+        checks: &[Check],
+        (filter, peek, receipt, again): (bool, bool, bool, bool),
+    ) {
+        let said = self
+            .ask_once(sidecar, checks, (filter, peek, receipt, false))
+            .await;
         if let (true, Some(Said::Denied { retry_ms })) = (again, said) {
             sleep(Duration::from_millis(retry_ms + 1)).await;
-            self.ask_once(sidecar, checks, (filter, peek, receipt, true)).await;
+            self.ask_once(sidecar, checks, (filter, peek, receipt, true))
+                .await;
         }
     }
 
-    async fn ask_once(&self, sidecar: usize, checks: &[Check], (filter, peek, receipt, again): (bool, bool, bool, bool)) -> Option<Said> {
+    async fn ask_once(
+        &self,
+        sidecar: usize,
+        checks: &[Check],
+        (filter, peek, receipt, again): (bool, bool, bool, bool),
+    ) -> Option<Said> {
         let of = self.of(sidecar)?;
         let from = self.now();
         self.asked.set(self.asked.get() + 1);
@@ -356,7 +459,11 @@ impl Run {
             };
             let body = json!({"decisions": [{"checks": checks.iter().map(check).collect::<Vec<_>>(), "peek": peek, "receipt": receipt}]});
             let body = body.to_string();
-            let answer = timeout(Duration::from_secs(1), of.service.decide(body.as_bytes(), |_| None)).await;
+            let answer = timeout(
+                Duration::from_secs(1),
+                of.service.decide(body.as_bytes(), |_| None),
+            )
+            .await;
             let verdict = answer.ok().and_then(Result::ok).and_then(|body| {
                 let answer: Value = serde_json::from_slice(&body).ok()?;
                 Some(answer["verdicts"][0].clone())
@@ -368,7 +475,9 @@ impl Run {
             remaining = verdict["remaining"].as_u64();
             let said = match verdict["outcome"].as_str() {
                 Some("admitted") => Said::Admitted,
-                Some("denied") => Said::Denied { retry_ms: verdict["retry_after_ms"].as_u64().unwrap_or(0) },
+                Some("denied") => Said::Denied {
+                    retry_ms: verdict["retry_after_ms"].as_u64().unwrap_or(0),
+                },
                 Some("error") => Said::Refused,
                 _ => Said::Unknown,
             };
@@ -377,7 +486,18 @@ impl Run {
         if self.of(sidecar).is_none_or(|now| !Rc::ptr_eq(&now, &of)) && said == Said::Unknown {
             // It died meanwhile.
         }
-        let entry = self.note(from, sidecar, What::Asked { checks: checks.to_vec(), peek, said, by, remaining, again });
+        let entry = self.note(
+            from,
+            sidecar,
+            What::Asked {
+                checks: checks.to_vec(),
+                peek,
+                said,
+                by,
+                remaining,
+                again,
+            },
+        );
         let mut held = self.receipts.borrow_mut();
         if let (Some(receipt), [check, ..]) = (receipts.into_iter().next(), checks) {
             held[sidecar].push((receipt, check.limit, check.key, entry));
@@ -388,14 +508,31 @@ impl Run {
     async fn give_back(&self, sidecar: usize, back: usize, units: u64) {
         let Some(of) = self.of(sidecar) else { return };
         let receipts = self.receipts.borrow()[sidecar].clone();
-        let Some((receipt, limit, key, entry)) = receipts.iter().rev().nth(back).cloned() else { return };
+        let Some((receipt, limit, key, entry)) = receipts.iter().rev().nth(back).cloned() else {
+            return;
+        };
         let from = self.now();
         let body = json!({"give_backs": [{"limit": format!("l{limit}"), "key": format!("k{key}"), "receipt": receipt, "units": units}]});
-        let answer = timeout(Duration::from_secs(2), of.service.give_back(body.to_string().as_bytes())).await;
+        let answer = timeout(
+            Duration::from_secs(2),
+            of.service.give_back(body.to_string().as_bytes()),
+        )
+        .await;
         let one = outcome(answer.ok().and_then(Result::ok));
         // Without an answer all of it may have been returned.
-        let returned = one.map_or(units, |one| one["units"].as_u64().unwrap_or(if one["outcome"] == "error" { 0 } else { units }));
-        self.note(from, sidecar, What::GivenBack { entry, units: returned });
+        let returned = one.map_or(units, |one| {
+            one["units"]
+                .as_u64()
+                .unwrap_or(if one["outcome"] == "error" { 0 } else { units })
+        });
+        self.note(
+            from,
+            sidecar,
+            What::GivenBack {
+                entry,
+                units: returned,
+            },
+        );
     }
 
     /// What each key has left when everything is calm.
@@ -403,8 +540,14 @@ impl Run {
         for sidecar in 0..self.world.sidecars {
             for limit in 0..self.world.policies[0].len() {
                 for key in 0..super::script::KEYS {
-                    let check = Check { limit, key, cost: 0, quota: None };
-                    self.ask_once(sidecar, &[check], (false, true, false, false)).await;
+                    let check = Check {
+                        limit,
+                        key,
+                        cost: 0,
+                        quota: None,
+                    };
+                    self.ask_once(sidecar, &[check], (false, true, false, false))
+                        .await;
                 }
             }
         }

@@ -80,19 +80,50 @@ pub enum Event {
         again: bool,
     },
     /// Returns units of a receipt that the sidecar has, counted from the newest.
-    GiveBack { sidecar: usize, back: usize, units: u64 },
-    Policy { sidecar: usize, version: usize },
-    Override { sidecar: usize, limit: usize, key: usize, grant: Grant, for_ms: Option<u64> },
-    RemoveOverride { sidecar: usize, limit: usize, key: usize },
-    Reset { sidecar: usize, limit: usize, key: usize },
-    Link { sidecar: usize, link: Link },
+    GiveBack {
+        sidecar: usize,
+        back: usize,
+        units: u64,
+    },
+    Policy {
+        sidecar: usize,
+        version: usize,
+    },
+    Override {
+        sidecar: usize,
+        limit: usize,
+        key: usize,
+        grant: Grant,
+        for_ms: Option<u64>,
+    },
+    RemoveOverride {
+        sidecar: usize,
+        limit: usize,
+        key: usize,
+    },
+    Reset {
+        sidecar: usize,
+        limit: usize,
+        key: usize,
+    },
+    Link {
+        sidecar: usize,
+        link: Link,
+    },
     /// The store's clock, or for the embedded store the host's, is set.
-    Clock { by_ms: i64 },
+    Clock {
+        by_ms: i64,
+    },
     LoseData,
     /// Drains and starts again.
-    Restart { sidecar: usize },
+    Restart {
+        sidecar: usize,
+    },
     /// Dies, and starts again after this time.
-    Kill { sidecar: usize, for_ms: u64 },
+    Kill {
+        sidecar: usize,
+        for_ms: u64,
+    },
 }
 
 /// A world. The same one always goes the same way.
@@ -120,9 +151,15 @@ impl Limit {
             let (quota, per) = (window.quota, format!("{}ms", window.per_ms));
             match self.algorithm {
                 Algorithm::Log | Algorithm::Fixed => format!("{{ quota: {quota}, per: {per} }}"),
-                Algorithm::Sliding(ms) => format!("{{ quota: {quota}, per: {per}, precision: {ms}ms }}"),
-                Algorithm::Day(zone) => format!("{{ quota: {quota}, per: day, time_zone: {zone} }}"),
-                Algorithm::Token(burst) => format!("{{ quota: {quota}, per: {per}, burst: {burst} }}"),
+                Algorithm::Sliding(ms) => {
+                    format!("{{ quota: {quota}, per: {per}, precision: {ms}ms }}")
+                }
+                Algorithm::Day(zone) => {
+                    format!("{{ quota: {quota}, per: day, time_zone: {zone} }}")
+                }
+                Algorithm::Token(burst) => {
+                    format!("{{ quota: {quota}, per: {per}, burst: {burst} }}")
+                }
             }
         });
         let name = match self.algorithm {
@@ -132,7 +169,10 @@ impl Limit {
             Algorithm::Token(_) => "token_bucket",
         };
         let windows: Vec<_> = windows.collect();
-        let mut text = format!("    algorithm: {name}\n    windows: [{}]\n{overrides}", windows.join(", "));
+        let mut text = format!(
+            "    algorithm: {name}\n    windows: [{}]\n{overrides}",
+            windows.join(", ")
+        );
         if self.leases {
             text += "    lease: { longest: 500ms, from: 2/s }\n";
         }
@@ -145,11 +185,19 @@ impl Limit {
 
 /// The policy's file.
 pub fn yaml(policy: &Policy, embedded: bool) -> String {
-    let store = if embedded { "memory" } else { "redis://127.0.0.1:1" };
-    let mut text = format!("store: {store}\nstore_timeout: 100ms\nlimits:\n  spare:\n    algorithm: sliding_log\n    windows: [{{ quota: 1, per: 1s }}]\n");
+    let store = if embedded {
+        "memory"
+    } else {
+        "redis://127.0.0.1:1"
+    };
+    let mut text = format!(
+        "store: {store}\nstore_timeout: 100ms\nlimits:\n  spare:\n    algorithm: sliding_log\n    windows: [{{ quota: 1, per: 1s }}]\n"
+    );
     for (number, limit) in policy.iter().enumerate() {
         let Some(limit) = limit else { continue };
-        let blocked = limit.blocked.map(|key| format!("    overrides: [{{ key: k{key}, blocked: true }}]\n"));
+        let blocked = limit
+            .blocked
+            .map(|key| format!("    overrides: [{{ key: k{key}, blocked: true }}]\n"));
         text += &format!("  l{number}:\n{}", limit.yaml(&blocked.unwrap_or_default()));
     }
     text

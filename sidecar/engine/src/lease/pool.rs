@@ -41,12 +41,10 @@ pub struct Pool<T> {
     most: u64,
     asking: bool,
     next_try_us: u64,
-    last_id: u64,
 }
 
 #[derive(Debug)]
 struct Lease<T> {
-    id: u64,
     units: u64,
     left: u64,
     ends_us: u64,
@@ -57,15 +55,13 @@ struct Lease<T> {
 /// Units that were taken from a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<'a, T> {
-    /// The lease, to put them back.
-    pub lease: u64,
     /// How many they are.
     pub units: u64,
     /// When the lease ends: they must be spent before.
     pub ends_us: u64,
     /// What is left: of this lease, and of the store's when it granted it.
     pub remaining: u64,
-    /// The lease's tag.
+    /// The lease's tag, to put them back.
     pub tag: &'a T,
 }
 
@@ -91,7 +87,6 @@ impl<T> Pool<T> {
             most: terms.most,
             asking: false,
             next_try_us: 0,
-            last_id: 0,
         }
     }
 
@@ -147,10 +142,10 @@ impl<T> Pool<T> {
         self.lent = self.lent.saturating_sub(spent).saturating_sub(unspent);
     }
 
-    /// Puts units back that were not spent after all. `false` if their lease was returned meanwhile: then they are to be
-    /// returned, too.
-    pub fn put_back(&mut self, lease: u64, units: u64) -> bool {
-        let lease = self.leases.iter_mut().find(|known| known.id == lease);
+    /// Puts units back that were not spent after all, into the lease whose tag is theirs. `false` if that was returned
+    /// meanwhile: then they are to be returned, too.
+    pub fn put_back(&mut self, units: u64, is_theirs: impl Fn(&T) -> bool) -> bool {
+        let lease = self.leases.iter_mut().find(|known| is_theirs(&known.tag));
         lease.is_some_and(|lease| {
             lease.left += units;
             true
@@ -223,9 +218,7 @@ impl<T> Pool<T> {
     pub fn granted(&mut self, grant: Grant<T>) {
         self.asking = false;
         self.remaining = Some(grant.remaining);
-        self.last_id += 1;
         self.leases.push(Lease {
-            id: self.last_id,
             units: grant.units,
             left: grant.units,
             ends_us: grant.ends_us,
@@ -315,7 +308,6 @@ impl<T> Lease<T> {
     fn take(&mut self, units: u64) -> Taken<'_, T> {
         self.left -= units;
         Taken {
-            lease: self.id,
             units,
             ends_us: self.ends_us,
             remaining: self.remaining.saturating_add(self.left),

@@ -24,7 +24,6 @@ pub struct Leased {
 pub struct Held {
     leases: Arc<Leases>,
     receipt: Arc<Receipt>,
-    lease: u64,
     ends_us: u64,
     units: u64,
     spent: AtomicBool,
@@ -36,7 +35,7 @@ impl Held {
     pub(super) fn new(
         leases: &Arc<Leases>,
         units: u64,
-        (lease, ends_us): (u64, u64),
+        ends_us: u64,
         leased: Leased,
         receipt: Arc<Receipt>,
     ) -> Self {
@@ -44,7 +43,6 @@ impl Held {
         Self {
             leases: Arc::clone(leases),
             receipt,
-            lease,
             ends_us,
             units,
             spent: AtomicBool::new(false),
@@ -75,6 +73,6 @@ impl Drop for Held {
         if *self.spent.get_mut() {
             return;
         }
-        self.leases.put_back(&self.receipt, self.lease, self.units);
+        self.leases.put_back(&self.receipt, self.units);
     }
 }

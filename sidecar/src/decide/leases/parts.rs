@@ -27,7 +27,6 @@ pub(super) struct Parts(Mutex<HashMap<u64, Part>>);
 #[derive(Debug)]
 struct Part {
     receipt: Arc<Receipt>,
-    lease: u64,
     units: u64,
     spent: u64,
     decisions: u64,
@@ -92,7 +91,7 @@ impl Leases {
             let since_us = std::mem::replace(&mut part.told_us, now_us);
             let unspent = part.units - part.spent;
             let receipt = Arc::clone(&part.receipt);
-            let (lease, remaining) = (part.lease, part.remaining);
+            let remaining = part.remaining;
             if report.ended {
                 parts.remove(&report.id);
             }
@@ -115,7 +114,7 @@ impl Leases {
             });
             more.per_s = more.per_s.max(report.wants_per_s);
             if report.ended {
-                self.put_back(&receipt, lease, unspent);
+                self.put_back(&receipt, unspent);
             } else {
                 more.held += unspent;
             }
@@ -208,7 +207,6 @@ impl Leases {
             reset_ms: leased.reset_ms,
         };
         let lent = Part {
-            lease: taken.lease,
             units: taken.units,
             spent: 0,
             decisions: 0,

@@ -89,6 +89,27 @@ fn units_are_spent_or_put_back() {
 }
 
 #[test]
+fn what_is_put_back_late_reaches_no_other_lease() {
+    let world = world();
+    world.grant("k", 1);
+    let held = world.take("k", 30, 1).unwrap();
+    let mut shard = world.leases.shard("k");
+    let ended = shard.known("l", "k").unwrap().pool.ended(u64::MAX);
+    assert_eq!(ended[0].units, 70);
+    shard.sweep(clock::now_us() + 10_000_000);
+    assert_eq!(shard.keys, 0, "the key is forgotten");
+    drop(shard);
+    world.grant("k", 1);
+    drop(held);
+    assert_eq!(world.held(), 100, "what the store has granted");
+    let mut wished = world.leases.wished.try_lock().unwrap();
+    let Ok(Wish::Return(late)) = wished.try_recv() else {
+        panic!("they are returned");
+    };
+    assert_eq!(late.units, 30);
+}
+
+#[test]
 fn another_epoch_spends_nothing_of_an_earlier_one() {
     let world = world();
     world.grant("k", 1);

@@ -83,14 +83,18 @@ impl Service {
         }
     }
 
+    /// Whether decisions are made at once: the store's overrides were read, or the store is known to be down.
+    pub fn has_started(&self) -> bool {
+        self.overrides_were_read.load(Ordering::Relaxed) || self.store.is_down_for_overrides()
+    }
+
     /// How decisions are made while the store's overrides have never been read. They wait for the first reading, for as long
     /// as for a call to the store, unless the store is known to be down.
     pub(super) async fn start(&self) -> Start {
-        let is_read = || self.overrides_were_read.load(Ordering::Relaxed);
-        if !is_read() && !self.store.is_down_for_overrides() {
+        if !self.has_started() {
             self.wait_for_overrides(self.store.timeout()).await;
         }
-        if is_read() {
+        if self.overrides_were_read.load(Ordering::Relaxed) {
             Start::Done
         } else if self.store.is_down_for_overrides() {
             Start::WithoutStore
@@ -102,10 +106,7 @@ impl Service {
     /// Waits until the store's overrides have been read for the first time, at most so long.
     pub async fn wait_for_overrides(&self, within: Duration) {
         let read = async {
-            while !self.overrides_were_read.load(Ordering::Relaxed)
-                && self.read_overrides().await.is_err()
-                && !self.store.is_down_for_overrides()
-            {
+            while !self.has_started() && self.read_overrides().await.is_err() {
                 tokio::time::sleep(FIRST_READ_AGAIN_AFTER).await;
             }
         };

@@ -64,11 +64,13 @@ fn an_empty_lease_says_nothing_and_a_cost_is_not_split() {
 fn what_is_put_back_can_be_spent_or_is_returned() {
     let mut pool = hot();
     pool.granted(grant(10, START + 50));
-    let lease = pool.take(START, 10, 0).unwrap().lease;
-    assert!(pool.put_back(lease, 10));
-    let lease = pool.take(START, 10, 0).unwrap().lease;
+    let theirs = |tag: &&str| *tag == "receipt";
+    pool.take(START, 10, 0).unwrap();
+    assert!(!pool.put_back(10, |_| false), "another lease's");
+    assert!(pool.put_back(10, theirs));
+    pool.take(START, 10, 0).unwrap();
     assert_eq!(pool.ended(START + 50)[0].units, 0);
-    assert!(!pool.put_back(lease, 10), "the rest was returned already");
+    assert!(!pool.put_back(10, theirs), "the rest was returned already");
 }
 
 #[test]
@@ -89,7 +91,8 @@ fn a_lease_is_asked_for_once_and_renewed_at_half_spent() {
     assert!(!pool.wants_lease(START), "two at most");
     pool.take(START, 50, 0).unwrap();
     assert!(pool.wants_lease(START), "one is used up");
-    pool.put_back(1, 50);
+    // Into the first of the two.
+    pool.put_back(50, |_| true);
     pool.ended(START + 99_000);
     assert!(pool.wants_lease(START + 99_000));
 }
