@@ -40,7 +40,7 @@ pub struct Store {
 #[derive(Debug)]
 enum Kind {
     /// In this process's memory.
-    Memory(Memory),
+    Memory(Box<Memory>),
     /// In one Redis, shared by the fleet.
     Redis(Redis),
     /// In a Redis Cluster.
@@ -58,7 +58,7 @@ impl Store {
         let kind = match address {
             StoreAddress::Memory => {
                 monitor.up(monitor.add());
-                Kind::Memory(Memory::new(DEFAULT_MEMORY_LIMIT))
+                Kind::Memory(Box::new(Memory::new(DEFAULT_MEMORY_LIMIT)))
             }
             StoreAddress::Redis(redis) => match &redis.url.topology {
                 Topology::Single(endpoint) => {
@@ -104,7 +104,7 @@ impl Store {
     #[must_use]
     pub fn with_memory_limit(mut self, bytes: usize) -> Self {
         if let Kind::Memory(memory) = &mut self.kind {
-            *memory = Memory::new(bytes);
+            **memory = Memory::new(bytes);
         }
         self
     }

@@ -95,8 +95,12 @@ impl Service {
             self.wait_for_overrides(self.store.timeout()).await;
         }
         if self.overrides_were_read.load(Ordering::Relaxed) {
-            Start::Done
-        } else if self.store.is_down_for_overrides() {
+            return Start::Done;
+        }
+        let cause = self.store.health_changes().borrow().cause().cloned();
+        let late = || StoreError::Timeout(self.store.timeout());
+        self.settler.record_error(&cause.unwrap_or_else(late));
+        if self.store.is_down_for_overrides() {
             Start::WithoutStore
         } else {
             Start::Waiting
