@@ -146,8 +146,9 @@ for i = 1, #KEYS do
       if unit == b and rate == a then
         level, born, expires = stored, since, stored_expires
         if as_of > now then
-          -- The clock stepped back: drain from the new now on.
-          born, expires = now + 1, 0
+          -- The clock stepped back: drain from the new now on. What was taken before cannot be told by its time from
+          -- what is taken until the clock is there again.
+          born, expires = as_of + 1, 0
         else
           level = stored - (now - as_of) * a
           if level <= 0 then level, born = 0, now end

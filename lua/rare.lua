@@ -61,9 +61,8 @@ local function read_token(key, state, now, limit, a, b, MARGIN, TOKEN_STATE, UNC
   local level, as_of, born, expires, unit, rate = struct.unpack(TOKEN_STATE, state)
   local uncut, uncut_unit, uncut_rate, cut_to = 0, unit, rate, limit
   if #state > 39 then uncut, uncut_unit, uncut_rate, cut_to = struct.unpack(UNCUT, state, 40) end
-  local stepped_back = as_of > now
   -- The clock stepped back: drain from the new now on.
-  if stepped_back then as_of, born, expires = now, now + 1, 0 end
+  if as_of > now then as_of, born, expires = now, as_of + 1, 0 end
   local passed = now - as_of
   local most, most_unit, most_rate = level, unit, rate
   if rescale(uncut, uncut_unit, unit, huge) > level then
@@ -272,7 +271,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       -- most.
       local p, _, _, before = search(log, true, stamp + 1)
       late = log.kept - before
-      log.kept, log.born = before, now + 1
+      log.kept, log.born = before, log.last + 1
       if p > log.head then truncate(log, p) end
       if before == 0 or log.last + log.a <= now then log.kept = 0 end
     end

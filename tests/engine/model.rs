@@ -173,8 +173,8 @@ impl Held {
         match spec.algorithm {
             Algorithm::TokenBucket { .. } => {
                 if self.as_of > now {
+                    self.born = self.as_of + 1;
                     self.as_of = now;
-                    self.born = now + 1;
                 }
             }
             Algorithm::FixedWindow | Algorithm::CalendarWindow(_) => {
@@ -188,12 +188,13 @@ impl Held {
                 }
             }
             _ => {
-                if self.admissions.iter().any(|a| a.stamp > latest) {
+                let newest = self.admissions.iter().map(|a| a.stamp).max().unwrap_or(0);
+                if newest > latest {
                     for admission in &mut self.admissions {
                         admission.stamp = admission.stamp.min(latest);
                     }
                     self.forget(spec, now);
-                    self.born = now + 1;
+                    self.born = newest + 1;
                 }
             }
         }

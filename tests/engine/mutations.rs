@@ -135,7 +135,9 @@ tokens that are written back drain beside those that were there
 + elseif at < now then
 a token bucket waits for its old clock
 - if as_of > now then
+-           --
 + if as_of > now * 2 then
++           --
 a token bucket's level is taken for one of the rate in force
 - if unit == b and rate == a then
 -         level, born

@@ -63,7 +63,8 @@ impl Log {
     /// can lock the bucket for at most one window and these steps, and none expires early.
     pub(super) fn heal(&mut self, spec: &BucketSpec, now_us: u64) -> bool {
         let stamp_us = latest_stamp(spec, now_us);
-        if self.entries.back().is_none_or(|e| e.stamp_us <= stamp_us) {
+        let newest_us = self.entries.back().map_or(0, |e| e.stamp_us);
+        if newest_us <= stamp_us {
             return false;
         }
         let total = self.last_total();
@@ -71,8 +72,8 @@ impl Log {
         self.entries.truncate(keep);
         self.append(stamp_us, total);
         self.drop_expired(spec, now_us);
-        // Whose units are whose is blurred now.
-        self.born_us = now_us + 1;
+        // Whose units are whose is blurred until the clock is there again.
+        self.born_us = newest_us + 1;
         true
     }
 

@@ -97,11 +97,12 @@ impl Token {
         }
     }
 
-    /// If the clock stepped back, the backlog drains from the new now on, not from the old one.
+    /// If the clock stepped back, the backlog drains from the new now on, not from the old one. What was taken before the
+    /// step cannot be told by its time from what is taken until the clock is there again.
     pub(super) fn heal(&mut self, now_us: u64) -> bool {
         let is_later = self.as_of_us > now_us;
         if is_later {
-            (self.as_of_us, self.born_us) = (now_us, now_us + 1);
+            (self.as_of_us, self.born_us) = (now_us, self.as_of_us + 1);
         }
         is_later
     }
