@@ -92,7 +92,8 @@ impl Service {
     /// as for a call to the store, unless the store is known to be down.
     pub(super) async fn start(&self) -> Start {
         if !self.has_started() {
-            self.wait_for_overrides(self.store.timeout()).await;
+            // On the heap: otherwise every request of the sidecar's life would have room for it.
+            Box::pin(self.wait_for_overrides(self.store.timeout())).await;
         }
         if self.overrides_were_read.load(Ordering::Relaxed) {
             return Start::Done;

@@ -35,7 +35,8 @@ impl Service {
             });
         let looks: Vec<_> = looks.collect();
         if !looks.is_empty() {
-            let _ = timeout(self.store.timeout(), join_all(looks)).await;
+            // On the heap, because most requests have none.
+            let _ = Box::pin(timeout(self.store.timeout(), join_all(looks))).await;
         }
     }
 
