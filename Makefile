@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
 
 # What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -40,6 +40,9 @@ rest:
 	@echo "rest: tests of the core that take long"
 	@SLUICEGATE_CASES=5 SLUICEGATE_STEPS=20000 $(CARGO_TEST) -p sluicegate-tests --test core -- $(AT_ONCE) engine:: $(LONG)
 	@$(MAKE) --no-print-directory corpus
+	@echo "rest: worlds of fresh seeds for two minutes"
+	@cargo test --quiet --locked --profile world -p sluicegate-world
+	@FIRST=$$(date +%s)000 SEEDS=1000000 SECONDS=120 $(MAKE) --no-print-directory world
 	@echo "rest: OpenAPI, clients, browser, Prometheus, chart, host, traces, certificates"
 	@$(CARGO_TEST) -p sluicegate-tests-full -- --test-threads=2 --skip collector:: --skip release:: --skip upgrade::
 	@$(MAKE) --no-print-directory compose
@@ -200,6 +203,12 @@ soak: filter ## half an hour with as many requests as the machine can serve, wit
 	@$(MAKE) --no-print-directory build
 	@echo "soak: the whole chain under full load"
 	@$(CARGO_TEST) --release -p sluicegate-tests --test core -- --ignored --nocapture service_life
+
+world: ## sidecars, filters and a store in virtual time: all features in one history, judged by the promises (FIRST=1 SEEDS=1000: which seeds, SECONDS=: how long at most; PAIRS=1: a table of features that met; ONE=SEED: what that one is and shows)
+	@cargo run --quiet --locked --profile world -p sluicegate-world -- $(ONE)
+
+world-mutations: ## the faults of tests/world/mutations, each of which a world has to find within a minute (half an hour)
+	@tests/world/mutations/run
 
 engine-long: ## run a million generated calls of each algorithm through the model, Rust and Lua
 	@SLUICEGATE_STEPS=1000000 $(CARGO_TEST) --release -p sluicegate-tests --test core -- engine::agreement

@@ -162,17 +162,30 @@ impl Inner {
         *lock(&self.faults)
     }
 
-    /// One call: `execute` runs at the server, if it gets there in time.
+    /// One call: `execute` runs at the server, if it gets there in time. As a connection does, it tries once more what the
+    /// server found too late, because its clock may have been set.
     async fn exchange<T>(
         &self,
         within: Duration,
-        execute: impl FnOnce(&mut State, u64) -> T,
+        execute: impl Fn(&mut State, u64) -> T,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + within;
+        match self.exchange_once(deadline, within, &execute).await {
+            Err(StoreError::Late) => self.exchange_once(deadline, within, &execute).await,
+            answer => answer,
+        }
+    }
+
+    async fn exchange_once<T>(
+        &self,
+        deadline: Instant,
+        within: Duration,
+        execute: impl Fn(&mut State, u64) -> T,
     ) -> Result<T, StoreError> {
         let sent = Instant::now();
-        let deadline = sent + within;
         let late = || StoreError::Timeout(within);
         let not_after_us = lock(&self.clock).at(deadline.into_std());
-        if self.fault().cut || self.fault().there >= within {
+        if self.fault().cut || sent + self.fault().there >= deadline {
             sleep_until(deadline).await;
             return Err(late());
         }
@@ -188,7 +201,7 @@ impl Inner {
             (in_time.then(|| execute(&mut state, now_us)), now_us)
         };
         let fault = self.fault();
-        if fault.cut || fault.loses_answers || sent.elapsed() + fault.back >= within {
+        if fault.cut || fault.loses_answers || Instant::now() + fault.back >= deadline {
             sleep_until(deadline).await;
             return Err(late());
         }
@@ -202,7 +215,7 @@ impl Inner {
     async fn call<T>(
         &self,
         within: Duration,
-        execute: impl FnOnce(&mut State, u64) -> T,
+        execute: impl Fn(&mut State, u64) -> T,
     ) -> Result<T, StoreError> {
         if self.down.load(Ordering::Relaxed) {
             return Err(StoreError::Connection(ConnectionError::NotYet));
@@ -336,7 +349,12 @@ impl Link {
     }
 
     pub(super) async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
-        let change = |state: &mut State, now_us| state.overrides.change(change, now_us / 1_000);
+        let change = |state: &mut State, now_us: u64| {
+            let changed = state.overrides.change(change, now_us / 1_000);
+            // As the script's: never one of an earlier Redis.
+            state.overrides.version = state.overrides.version.max(now_us);
+            changed
+        };
         self.inner.call(self.inner.timeout, change).await
     }
 

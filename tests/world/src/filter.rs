@@ -183,7 +183,8 @@ impl Filter {
     /// What its timer does, for ever.
     pub async fn run(&self, service: &Arc<Service>) {
         loop {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            let idle = self.leases.borrow().is_empty();
+            tokio::time::sleep(Duration::from_millis(if idle { 500 } else { 50 })).await;
             let now_us = self.now_us();
             let renews = self.leases.borrow().wants_renewal();
             let has_report = self.leases.borrow_mut().has_report(now_us);

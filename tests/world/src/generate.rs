@@ -1,12 +1,15 @@
 //! A world from a seed: which features meet in it, and when.
 
 use super::determined;
-use super::script::{Algorithm, Check, Event, Grant, KEYS, Limit, Link, Policy, Window, World};
+use super::script::{
+    self, Algorithm, Check, Event, Grant, KEYS, Limit, Link, Policy, Window, World,
+};
 
 /// What is known to be wrong, with the issue that turns it on: the generator leaves it out until then.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Open {
-    /// A receipt is given back to a window from which nothing was taken: holds.
+    /// A receipt is given back to a window from which nothing was taken, or to what others have taken since the clock has
+    /// stepped back behind it: holds.
     pub e2: bool,
     /// A token bucket's receipt returns what has drained, after a lowered quota: holds.
     pub e3: bool,
@@ -113,23 +116,30 @@ fn limit(chance: &mut Chance, leases: bool, requests: bool) -> Limit {
         };
         windows.push(more);
     }
-    let roomy = match algorithm {
-        Algorithm::Token(burst) => burst >= 300,
-        _ => quota >= 200,
-    };
-    let requests_up_to = (requests && chance.one_in(3)).then_some(quota * 2);
+    let may = requests
+        && windows.len() == 1
+        && !matches!(algorithm, Algorithm::Token(_) | Algorithm::Day(_));
+    let requests_up_to = (may && chance.one_in(2)).then_some(windows[0].quota * 2);
     Limit {
         algorithm,
         windows,
         requests_up_to,
         leases: leases
-            && roomy
             && requests_up_to.is_none()
             && !matches!(algorithm, Algorithm::Log)
             && chance.one_in(2),
         blocked: chance
             .one_in(12)
             .then(|| chance.below(KEYS as u64) as usize),
+    }
+}
+
+/// Without what a sidecar refuses: leases of a limit that has no room for them.
+fn valid(limit: &mut Limit, folder: &std::path::Path) {
+    let path = folder.join("limit.yaml");
+    std::fs::write(&path, script::yaml(&vec![Some(limit.clone())], false)).expect("a file");
+    if sluicegate::policy::PolicySource::open(&path).is_err() {
+        limit.leases = false;
     }
 }
 
@@ -164,13 +174,6 @@ fn changed(
             }
         }
     }
-    let roomy = match after.algorithm {
-        Algorithm::Token(burst) => {
-            burst >= 300 && after.windows[0].quota * 500 / after.windows[0].per_ms < burst / 4
-        }
-        _ => after.windows.iter().all(|window| window.quota >= 200),
-    };
-    after.leases &= roomy;
     Some(after)
 }
 
@@ -204,17 +207,6 @@ pub fn generate(seed: u64, open: Open) -> World {
     let first: Policy = (0..limits)
         .map(|_| Some(limit(&mut chance, leases && !embedded, requests)))
         .collect();
-    let first: Policy = first
-        .into_iter()
-        .map(|of| {
-            of.map(|mut of| {
-                if let Algorithm::Token(burst) = of.algorithm {
-                    of.leases &= of.windows[0].quota * 500 / of.windows[0].per_ms < burst / 4;
-                }
-                of
-            })
-        })
-        .collect();
     let mut all = vec![first];
     if policies {
         for _ in 0..chance.between(1, 3) {
@@ -226,6 +218,15 @@ pub fn generate(seed: u64, open: Open) -> World {
             };
             all.push(next);
         }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for limit in all
+        .iter_mut()
+        .flatten()
+        .flatten()
+        .filter(|limit| limit.leases)
+    {
+        valid(limit, folder.path());
     }
     // A few seconds or a minute before an edge of every window, of the day too.
     let midnight = chance.of(&[1_790_035_200, 1_790_067_600 - 54_000 + 54_000]);
@@ -281,7 +282,7 @@ pub fn generate(seed: u64, open: Open) -> World {
             (1, 0)
         } else {
             (
-                chance.of(&[5, 30, 120, 300]),
+                chance.of(&[5, 60, 200, 500]),
                 chance.of(&[0, 1, 10, 50, 200]),
             )
         };
@@ -353,8 +354,13 @@ pub fn generate(seed: u64, open: Open) -> World {
             key,
         }
     });
+    let forward_only = receipts && !open.e2;
     some(&mut chance, clock, 2, &mut |chance| Event::Clock {
-        by_ms: chance.of(&[500, 3_000, 12_000, 45_000, -400, -3_000, -12_000, -45_000]),
+        by_ms: if forward_only {
+            chance.of(&[500, 3_000, 12_000, 45_000])
+        } else {
+            chance.of(&[500, 3_000, 12_000, 45_000, -400, -3_000, -12_000, -45_000])
+        },
     });
     some(&mut chance, lost_data && !embedded, 1, &mut |_| {
         Event::LoseData
@@ -372,6 +378,16 @@ pub fn generate(seed: u64, open: Open) -> World {
                 let lasts = chance.of(&[200, 900, 3_000, 12_000]);
                 let whole = chance.one_in(3);
                 let first = one(&mut chance);
+                // The list of sidecars is new: they do not know each other yet.
+                let new_list = begins < 8_000
+                    || events.iter().any(|(at_ms, event)| {
+                        let lost =
+                            matches!(event, Event::LoseData | Event::Clock { by_ms: 3_000.. });
+                        lost && *at_ms < begins + lasts && *at_ms + 12_000 > begins
+                    });
+                if new_list && !open.d2 {
+                    continue;
+                }
                 faulty.push((begins, begins + lasts));
                 for sidecar in (0..sidecars).filter(|sidecar| whole || *sidecar == first) {
                     events.push((begins, Event::Link { sidecar, link }));

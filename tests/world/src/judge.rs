@@ -14,6 +14,8 @@ const SOON: u64 = 2_000_000;
 /// After a link has become good: until the sidecar has noticed and written back.
 const BACK: u64 = 3_000_000;
 const MS: u64 = 1_000;
+/// A share follows the store's clock as it was known, early by what an answer takes; so a window may end later by it.
+const CLOCK: u64 = 150 * MS;
 
 /// What is wrong.
 #[derive(Clone, Debug)]
@@ -168,6 +170,7 @@ impl<'a> Judge<'a> {
 
     fn overrides(&self, limit: usize, key: usize) -> Vec<(u64, u64, Grant)> {
         let mut found: Vec<(u64, u64, Grant)> = Vec::new();
+        let mut before = 0;
         for entry in self.log {
             if let What::Override {
                 limit: of,
@@ -178,7 +181,12 @@ impl<'a> Judge<'a> {
             } = entry.what
                 && (of, whose) == (limit, key)
             {
-                if done && let Some(last) = found.last_mut() {
+                // Of two at the same time nobody knows which is the last.
+                let after = std::mem::replace(&mut before, entry.to) <= entry.from;
+                if done
+                    && after
+                    && let Some(last) = found.last_mut()
+                {
                     last.1 = last.1.min(entry.to + SOON);
                 }
                 if let Some(grant) = grant {
@@ -307,7 +315,14 @@ impl<'a> Judge<'a> {
 
     /// How often a window's quota may be there once more.
     fn once_more(&self, bucket: Bucket, span: (u64, u64)) -> u64 {
-        let outage = self.outages.iter().any(|one| meets(*one, span));
+        let touching = self.outages.iter().filter(|one| meets(**one, span));
+        let outage = touching.clone().count() > 0;
+        // One that was away for so long counts as gone, and keeps its share; the others divide it as well.
+        let gone = touching
+            .filter(|one| one.1 - one.0 >= BACK + 4_000_000)
+            .count()
+            > 0;
+        let outage = u64::from(outage) + u64::from(gone && self.world.sidecars > 1);
         let losses = self
             .losses
             .iter()
@@ -317,7 +332,14 @@ impl<'a> Judge<'a> {
             matches!(entry.what, What::Reset { limit, key, .. } if (limit, key) == (bucket.limit, bucket.key))
                 && meets((entry.from, entry.to), span)
         });
-        u64::from(outage) + losses as u64 + resets.count() as u64
+        // A share that is cut off does not notice a step of the clock, and counts by the old one.
+        let unnoticed = self.clocks.iter().filter(|(at, _)| {
+            self.outages.iter().any(|one| {
+                meets(*one, (*at, *at)) && meets(*one, (span.0.saturating_sub(BACK), span.1))
+            })
+        });
+        // A reset gives all of it again.
+        (1 + outage + unnoticed.count() as u64 + losses as u64) * (1 + resets.count() as u64) - 1
     }
 
     fn key(&self, limit: usize, key: usize, wrong: &mut Vec<Wrong>) {
@@ -431,6 +453,7 @@ impl<'a> Judge<'a> {
                 .filter(|(at, by)| aligned && *by < 0 && meets((*at, *at), span))
                 .count() as u64;
             let allowed = quota.saturating_mul(1 + steps + self.once_more(bucket, span));
+            let allowed = allowed.saturating_add(self.leased_at_steps(bucket, uses, span));
             if units > allowed {
                 return Some(format!(
                     "{bucket:?}: {units} of {allowed} (quota {quota}) in {:.3} to {:.3} s",
@@ -442,6 +465,23 @@ impl<'a> Judge<'a> {
         None
     }
 
+    /// What leases may have held when the clock stepped: as much as was asked for in twice their length.
+    fn leased_at_steps(&self, bucket: Bucket, uses: &[Use], span: (u64, u64)) -> u64 {
+        if !self.limits(bucket.limit).any(|(_, of)| of.leases) {
+            return 0;
+        }
+        let steps = self
+            .clocks
+            .iter()
+            .filter(|(at, _)| meets((*at, *at), (span.0.saturating_sub(SOON), span.1 + SOON)));
+        let held = |(at, _): &(u64, i64)| {
+            let near = (at.saturating_sub(1_000_000), at + 1_000_000);
+            let near = uses.iter().filter(|one| meets((one.from, one.to), near));
+            near.map(|one| one.taken).sum::<u64>()
+        };
+        steps.map(held).sum()
+    }
+
     fn over_token(
         &self,
         bucket: Bucket,
@@ -451,7 +491,7 @@ impl<'a> Judge<'a> {
     ) -> Option<String> {
         let per = bucket.per_ms * MS;
         // In units times the window's length; since when it holds something.
-        let (mut level, mut at, mut since) = (0_u128, 0_u64, 0_u64);
+        let (mut level, mut at, mut since, mut before) = (0_u128, 0_u64, 0_u64, 0_u64);
         for one in uses.iter().filter(|one| one.certain) {
             let now = self.trailing(one.to);
             let span = (since, one.to);
@@ -473,7 +513,20 @@ impl<'a> Judge<'a> {
                 (level, at, since) = (0, now, one.to);
                 continue;
             }
-            level = level.saturating_sub(u128::from(now - at) * u128::from(quota));
+            // While shares decide, what flows back does so in the store as well.
+            let twice: u64 = self
+                .outages
+                .iter()
+                .map(|(from, to)| (*to).min(one.to).saturating_sub((*from).max(before)))
+                .sum();
+            before = one.to;
+            // A step while calls are under way comes before them or after.
+            let step = self
+                .clocks
+                .iter()
+                .filter(|(when, by)| *by > 0 && meets((*when, *when), (one.from, one.to)));
+            let twice = twice + step.map(|(_, by)| by.unsigned_abs()).sum::<u64>();
+            level = level.saturating_sub(u128::from(now - at + twice) * u128::from(quota));
             if level == 0 {
                 since = one.from;
             }
@@ -481,8 +534,10 @@ impl<'a> Judge<'a> {
             level += u128::from(one.units) * u128::from(per);
             let allowed =
                 u128::from(burst) * u128::from(1 + self.once_more(bucket, span)) * u128::from(per);
-            // What calls took to come back has drained.
-            let slack = u128::from(one.to - one.from) * u128::from(quota);
+            // What calls took to come back has drained; what was leased may be spent half a second later, and has drained as well.
+            let leases = self.limits(bucket.limit).any(|(_, of)| of.leases);
+            let later = one.to - one.from + if leases { 500 * MS } else { 0 };
+            let slack = u128::from(later) * u128::from(quota);
             if level > allowed + slack {
                 let units = level / u128::from(per);
                 return Some(format!(
@@ -537,8 +592,15 @@ impl<'a> Judge<'a> {
                         Algorithm::Sliding(precision) => precision * MS,
                         _ => 0,
                     };
-                let stepped =
-                    |span: (u64, u64)| self.clocks.iter().any(|(at, _)| meets((*at, *at), span));
+                // After a step back a key is held from its first request on, whenever that is.
+                let back = self
+                    .clocks
+                    .iter()
+                    .any(|(at, by)| *by < 0 && *at <= entry.to);
+                let stepped = |span: (u64, u64)| {
+                    back || of_shares && !self.clocks.is_empty()
+                        || self.clocks.iter().any(|(at, _)| meets((*at, *at), span))
+                };
                 let mut in_force = claims.iter().filter(|claim| {
                     meets(
                         (claim.from, claim.to),
@@ -565,9 +627,10 @@ impl<'a> Judge<'a> {
                         let (mut level, mut at) = (0_u128, 0_u64);
                         for one in uses.iter().filter(|one| one.from <= entry.to) {
                             level = level.saturating_sub(
-                                u128::from(one.from.saturating_sub(at)) * u128::from(quota),
+                                u128::from(one.to.min(entry.to).saturating_sub(at))
+                                    * u128::from(quota),
                             );
-                            at = at.max(one.from);
+                            at = at.max(one.to.min(entry.to));
                             level += u128::from(one.taken) * u128::from(per);
                         }
                         let now = entry.from.saturating_sub(SOON).max(at);
@@ -578,6 +641,11 @@ impl<'a> Judge<'a> {
                     Algorithm::Fixed | Algorithm::Day(_) => {
                         let window = self.window_of(*bucket, self.clock(entry.from));
                         if in_force.next().is_none()
+                            || window
+                                != self.window_of(
+                                    *bucket,
+                                    self.clock(entry.from.saturating_sub(CLOCK)),
+                                )
                             || window != self.window_of(*bucket, self.clock(entry.to))
                             || stepped((entry.from.saturating_sub(2 * per), entry.to))
                         {
@@ -636,17 +704,20 @@ impl<'a> Judge<'a> {
             else {
                 continue;
             };
-            let ends = self.log[number + 1..]
+            let others = self
+                .log
                 .iter()
-                .filter_map(|later| match later.what {
-                    What::Override {
-                        limit: of,
-                        key: whose,
-                        ..
-                    } if (of, whose) == (limit, key) => Some(later.from),
-                    What::Lost => Some(later.from),
-                    _ => None,
-                });
+                .enumerate()
+                .filter(|(other, later)| *other != number && later.to >= entry.from);
+            let ends = others.filter_map(|(_, later)| match later.what {
+                What::Override {
+                    limit: of,
+                    key: whose,
+                    ..
+                } if (of, whose) == (limit, key) => Some(later.from),
+                What::Lost => Some(later.from),
+                _ => None,
+            });
             let stepped = self.clocks.iter().any(|_| until.is_some());
             let until = ends.min().unwrap_or(u64::MAX).min(
                 until
@@ -704,7 +775,8 @@ impl<'a> Judge<'a> {
                         if of == checks && one.to + retry_ms * MS <= entry.from && one.to + (retry_ms + 5) * MS >= entry.from)
             });
             let Some(before) = before else { continue };
-            let span = (before.from, entry.to);
+            // A cached denial was made up to a second earlier.
+            let span = (before.from.saturating_sub(SOON), entry.to);
             let disturbed = self.log.iter().enumerate().any(|(other, one)| {
                 let touches = |limit: usize, key: usize| {
                     checks
@@ -754,10 +826,10 @@ impl<'a> Judge<'a> {
             let unending = checks.iter().any(|check| {
                 self.limits(check.limit)
                     .any(|(_, of)| of.blocked == Some(check.key))
-                    || self
-                        .overrides(check.limit, check.key)
-                        .iter()
-                        .any(|(_, until, grant)| *grant == Grant::Blocked && *until == u64::MAX)
+|| self.log.iter().any(|one| {
+                        matches!(one.what, What::Override { limit, key, grant: Some(Grant::Blocked), until: None, .. }
+                            if (limit, key) == (check.limit, check.key))
+                    })
             });
             if !disturbed && !leases && !unending {
                 let what = format!(

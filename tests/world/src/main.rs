@@ -9,6 +9,7 @@
 //! | `run.rs`, `filter.rs` | runs it with the sidecar's real service and the filter's real rules |
 //! | `judge.rs` | what is wrong with what it showed |
 //! | `shrink.rs` | the same fault with fewer events |
+//! | `replay.rs` | the script gives each call of a world the same answer |
 //!
 //! The simulated Redis is `sidecar/tests/simulated.rs`: the embedded engine behind links.
 
@@ -16,6 +17,15 @@ mod determined;
 mod filter;
 mod generate;
 mod judge;
+#[cfg(test)]
+#[path = "../../engine/lua.rs"]
+#[allow(dead_code)]
+mod lua;
+#[cfg(test)]
+#[path = "../../engine/own_redis.rs"]
+mod own_redis;
+#[cfg(test)]
+mod replay;
 mod run;
 mod script;
 mod shrink;
@@ -107,10 +117,16 @@ fn look(seed: u64, found: &Found) {
         && !found.failed.swap(true, Ordering::Relaxed)
     {
         println!("seed {seed}: {}: {}", first.kind, first.what);
+        if std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
+            return;
+        }
         let small = shrink::shrink(&world, first.kind);
         let shown = run(&small, false);
         let wrong = judge(&small, &shown);
         println!("{small}");
+        if std::env::var_os("LOG").is_some() {
+            print_log(&shown);
+        }
         wrong
             .iter()
             .for_each(|one| println!("{}: {}", one.kind, one.what));
@@ -121,15 +137,7 @@ fn one(seed: u64) -> ExitCode {
     let world = generate(seed, Open::default());
     println!("{world}");
     let shown = run(&world, false);
-    for entry in &shown.log {
-        println!(
-            "{:>10.4} {:>10.4} {} {:?}",
-            entry.from as f64 / 1e6,
-            entry.to as f64 / 1e6,
-            entry.sidecar,
-            entry.what
-        );
-    }
+    print_log(&shown);
     let wrong = judge(&world, &shown);
     wrong
         .iter()
@@ -138,6 +146,13 @@ fn one(seed: u64) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+fn print_log(shown: &run::Shown) {
+    for entry in &shown.log {
+        let (from, to) = (entry.from as f64 / 1e6, entry.to as f64 / 1e6);
+        println!("{from:>10.4} {to:>10.4} {} {:?}", entry.sidecar, entry.what);
     }
 }
 

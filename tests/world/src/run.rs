@@ -12,6 +12,8 @@ use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
+use sluicegate_protocol::Verdict;
+use sluicegate_rules::read_answer;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -464,23 +466,14 @@ impl Run {
                 of.service.decide(body.as_bytes(), |_| None),
             )
             .await;
-            let verdict = answer.ok().and_then(Result::ok).and_then(|body| {
-                let answer: Value = serde_json::from_slice(&body).ok()?;
-                Some(answer["verdicts"][0].clone())
-            });
-            let verdict = verdict.unwrap_or_default();
-            for receipt in verdict["receipt"].as_array().into_iter().flatten() {
-                receipts.extend(receipt.as_str().map(str::to_owned));
+            let body = answer.ok().and_then(Result::ok);
+            let answer = body.as_ref().and_then(|body| read_answer(body, 1).ok());
+            let verdict = answer.as_ref().and_then(|answer| answer.verdicts.first());
+            if let Some(Verdict::Admitted(status) | Verdict::Denied(status)) = verdict {
+                receipts.clone_from(&status.receipt);
+                remaining = Some(status.remaining);
             }
-            remaining = verdict["remaining"].as_u64();
-            let said = match verdict["outcome"].as_str() {
-                Some("admitted") => Said::Admitted,
-                Some("denied") => Said::Denied {
-                    retry_ms: verdict["retry_after_ms"].as_u64().unwrap_or(0),
-                },
-                Some("error") => Said::Refused,
-                _ => Said::Unknown,
-            };
+            let said = verdict.map_or(Said::Unknown, Said::from);
             (said, By::Sidecar)
         };
         if self.of(sidecar).is_none_or(|now| !Rc::ptr_eq(&now, &of)) && said == Said::Unknown {

@@ -211,7 +211,12 @@ impl fmt::Display for World {
             self.seed, self.sidecars, self.embedded, self.start_us, self.latency_ms
         )?;
         for (number, policy) in self.policies.iter().enumerate() {
-            for (limit, of) in policy.iter().enumerate() {
+            let first = &self.policies[0];
+            for (limit, of) in policy
+                .iter()
+                .enumerate()
+                .filter(|(limit, of)| number == 0 || **of != first[*limit])
+            {
                 writeln!(f, "  policy {number}: l{limit}: {of:?}")?;
             }
         }
