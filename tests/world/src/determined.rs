@@ -54,7 +54,7 @@ pub fn next(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Passed to the kernel where this thread runs no world.
+// Asks the kernel, where this thread runs no world.
 unsafe extern "C" {
     fn syscall(number: i64, ...) -> i64;
 }

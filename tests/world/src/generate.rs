@@ -94,7 +94,7 @@ pub fn features(world: &World) -> Vec<usize> {
 }
 
 fn limit(chance: &mut Chance, leases: bool, requests: bool) -> Limit {
-    let algorithm = match chance.below(9) {
+    let algorithm = match chance.below(10) {
         0 | 1 => Algorithm::Log,
         2 | 3 => Algorithm::Sliding(chance.of(&[100, 500, 1_000])),
         4 | 5 => Algorithm::Fixed,
@@ -322,7 +322,7 @@ pub fn generate(seed: u64, open: Open) -> World {
             (busy_limit, busy_key)
         }
     };
-    some(&mut chance, overrides, 4, &mut |chance| {
+    some(&mut chance, overrides, 6, &mut |chance| {
         let (limit, key) = busy_or_any(chance);
         let most = all[0][limit].as_ref().map_or(1, |of| of.windows[0].quota);
         let grant = match chance.below(6) {
@@ -335,7 +335,7 @@ pub fn generate(seed: u64, open: Open) -> World {
             limit,
             key,
             grant,
-            for_ms: chance.one_in(2).then(|| chance.between(1_000, 30_000)),
+            for_ms: (!chance.one_in(3)).then(|| chance.of(&[1_500, 4_000, 10_000, 30_000])),
         }
     });
     some(&mut chance, overrides, 2, &mut |chance| {
@@ -423,7 +423,8 @@ pub fn generate(seed: u64, open: Open) -> World {
         }
     }
     if all.len() > 1 {
-        for version in 1..all.len() {
+        for flip in 0..chance.between(1, 3) * all.len() as u64 {
+            let version = (flip as usize + 1) % all.len();
             let at_ms = at(&mut chance);
             for sidecar in 0..sidecars {
                 // One after the other, as a rollout is.

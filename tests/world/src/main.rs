@@ -136,8 +136,9 @@ fn look(seed: u64, found: &Found) {
 fn one(seed: u64) -> ExitCode {
     let world = generate(seed, Open::default());
     println!("{world}");
-    let shown = run(&world, false);
+    let shown = run(&world, true);
     print_log(&shown);
+    println!("{} calls of the store", shown.calls.len());
     let wrong = judge(&world, &shown);
     wrong
         .iter()

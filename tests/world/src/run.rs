@@ -82,6 +82,9 @@ pub struct Shown {
     pub calls: Vec<Call>,
 }
 
+/// A receipt, its limit and key, and the entry of its taking.
+type Receipt = (String, usize, usize, usize);
+
 struct Sidecar {
     service: Arc<Service>,
     filter: Rc<Filter>,
@@ -96,8 +99,8 @@ struct Run {
     folder: PathBuf,
     sidecars: RefCell<Vec<Option<Rc<Sidecar>>>>,
     versions: RefCell<Vec<usize>>,
-    /// For each sidecar: receipt, limit, key, entry.
-    receipts: RefCell<Vec<Vec<(String, usize, usize, usize)>>>,
+    /// Of each sidecar.
+    receipts: RefCell<Vec<Vec<Receipt>>>,
     log: RefCell<Vec<Entry>>,
     asked: Cell<usize>,
 }
