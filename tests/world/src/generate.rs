@@ -418,6 +418,29 @@ pub fn generate(seed: u64, open: Open) -> World {
                         for_ms: chance.between(100, 8_000),
                     }
                 };
+                // Somebody asks it as soon as it is there.
+                let away_ms = if let Event::Kill { for_ms, .. } = event {
+                    for_ms
+                } else {
+                    0
+                };
+                let check = Check {
+                    limit: busy_limit,
+                    key: busy_key,
+                    cost: 1,
+                    quota: None,
+                };
+                let asks = Event::Ask {
+                    sidecar,
+                    filter: false,
+                    checks: vec![check],
+                    peek: false,
+                    receipt: false,
+                    times: 60,
+                    every_ms: 5,
+                    again: false,
+                };
+                events.push((at_ms + away_ms, asks));
                 events.push((at_ms, event));
             }
         }
