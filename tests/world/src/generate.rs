@@ -228,8 +228,8 @@ pub fn generate(seed: u64, open: Open) -> World {
     {
         valid(limit, folder.path());
     }
-    // A few seconds or a minute before an edge of every window, of the day too.
-    let midnight = chance.of(&[1_790_035_200, 1_790_067_600 - 54_000 + 54_000]);
+    // A few seconds or a minute before an edge of every window, of the day in one of the zones too.
+    let midnight = chance.of(&[1_790_035_200, 1_790_089_200]);
     let start_us = midnight * 1_000_000 - chance.of(&[3, 8, 25, 70]) * 1_000_000;
     let length_ms = chance.of(&[20_000, 60_000, 150_000]);
     let mut events: Vec<(u64, Event)> = Vec::new();

@@ -138,7 +138,6 @@ impl<'a> Judge<'a> {
             }
         }
         outages.extend(bad.into_iter().flatten().map(|from| (from, end + BACK)));
-        // While a sidecar starts, its link is not known to be good: its share may decide.
         Self {
             world,
             log,

@@ -1,6 +1,6 @@
 //! Runs a world: sidecars and filters with one store, in virtual time, on a thread and a runtime of its own.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -102,7 +102,6 @@ struct Run {
     /// Of each sidecar.
     receipts: RefCell<Vec<Vec<Receipt>>>,
     log: RefCell<Vec<Entry>>,
-    asked: Cell<usize>,
 }
 
 impl Drop for Sidecar {
@@ -152,7 +151,6 @@ async fn go(world: World, records: bool) -> Shown {
         versions: RefCell::new(vec![0; count]),
         receipts: RefCell::new(vec![Vec::new(); count]),
         log: RefCell::default(),
-        asked: Cell::new(0),
         world,
     });
     for sidecar in 0..count {
@@ -450,7 +448,6 @@ impl Run {
     ) -> Option<Said> {
         let of = self.of(sidecar)?;
         let from = self.now();
-        self.asked.set(self.asked.get() + 1);
         let (mut receipts, mut remaining) = (Vec::new(), None);
         let (said, by) = if filter && !peek && !receipt {
             of.filter.ask(&of.service, checks).await

@@ -36,8 +36,9 @@ pub enum LeaseRefusal {
 
 /// The time of the store's clock until which units that are taken at `at_us` may be spent: nothing is over in any window,
 /// whenever they are spent until then. Where windows have edges, only while that clock does not step: the owner of a lease
-/// ends it ([`Pool::end_all`](super::Pool::end_all)) as soon as an answer shows a step. `None` for algorithms that have no such time. For a token bucket it is any time: its
-/// burst is smaller by what drains in the longest time of a lease ([`burst_with_leases`]).
+/// ends it ([`Pool::end_all`](super::Pool::end_all)) as soon as an answer shows a step. `None` for algorithms that have no
+/// such time. For a token bucket it is any time: its burst is smaller by what drains in the longest time of a lease
+/// ([`burst_with_leases`]).
 #[must_use]
 pub fn spend_by_us(windows: &[BucketSpec], at_us: u64) -> Option<u64> {
     let each = windows.iter().map(|spec| match spec.algorithm {

@@ -13,13 +13,11 @@ impl Judge<'_> {
     ) -> Option<String> {
         let per = bucket.per_ms * MS;
         let aligned = matches!(bucket.algorithm, Algorithm::Fixed | Algorithm::Day(_));
+        // A quota that came with the request.
+        let own = |one: &Use| one.quota.filter(|_| requests.is_some()).unwrap_or(0);
         let certain: Vec<&Use> = uses.iter().filter(|one| one.certain).collect();
         for (last, one) in certain.iter().enumerate() {
-            let (mut units, mut since, mut quota) = (
-                0,
-                one.to,
-                one.quota.filter(|_| requests.is_some()).unwrap_or(0),
-            );
+            let (mut units, mut since, mut quota) = (0, one.to, own(one));
             if aligned {
                 // Both ends of the last use in one window, or nobody knows which.
                 let window = self.window_of(bucket, self.clock(one.to));
@@ -31,7 +29,7 @@ impl Judge<'_> {
                     if inside(other.from) && inside(other.to) {
                         units += other.units;
                         since = since.min(other.from);
-                        quota = quota.max(other.quota.filter(|_| requests.is_some()).unwrap_or(0));
+                        quota = quota.max(own(other));
                     } else if self.clocks.is_empty() && other.to + 2 * per < one.from {
                         break;
                     }
@@ -47,7 +45,7 @@ impl Judge<'_> {
                     }
                     units += other.units;
                     since = since.min(other.from);
-                    quota = quota.max(other.quota.filter(|_| requests.is_some()).unwrap_or(0));
+                    quota = quota.max(own(other));
                 }
             }
             let span = (since, one.to);
