@@ -214,9 +214,7 @@ impl Judge<'_> {
                 _ => one.from + per > entry.to,
             };
             let uses = self.uses(bucket);
-            let certain = uses
-                .iter()
-                .filter(|one| one.certain && one.to < entry.from);
+            let certain = uses.iter().filter(|one| one.certain && one.to < entry.from);
             let taken: u64 = certain.filter(held).map(|one| one.units).sum();
             if *left > window.quota.saturating_sub(taken) {
                 let what = format!(
