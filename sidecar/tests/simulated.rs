@@ -133,6 +133,16 @@ impl Server {
         lock(&self.0).stepped_us += by_us;
     }
 
+    /// Evicts the list of sidecars.
+    pub fn lose_sidecars(&self) {
+        lock(&self.0).sidecars.clear();
+    }
+
+    /// Loses the overrides alone.
+    pub fn lose_overrides(&self) {
+        lock(&self.0).overrides = StoredOverrides::default();
+    }
+
     /// Loses everything, as after a restart without persistence.
     pub fn lose_data(&self) {
         let mut state = lock(&self.0);

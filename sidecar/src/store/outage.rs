@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Decision, FleetPosition, Outcome};
+use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -114,9 +114,10 @@ impl Outage {
         outcome.ok_or(NoShare::TooSmall)
     }
 
-    /// Which decisions of a batch the store must not make: those over a bucket with admissions that the store does not
-    /// know. Waits for a write-back of these buckets that is under way, until `deadline`. Empty if the store may make all.
+    /// Which decisions of a batch the store must not make: those over a bucket with admissions until now that the store does
+    /// not know. Waits for a write-back of these that is under way, until `deadline`. Empty if the store may make all.
     pub async fn held_back(&self, store: &Store, batch: &Batch, deadline: Instant) -> Vec<bool> {
+        let mut until_now = None;
         loop {
             if !self.pending.load(Ordering::Relaxed) {
                 return Vec::new();
@@ -127,10 +128,12 @@ impl Outage {
             let (mut held, mut being_written) = (Vec::with_capacity(batch.decisions.len()), false);
             {
                 let share = self.share();
+                let until_now = *until_now.get_or_insert_with(|| share.admissions());
                 for decision in &batch.decisions {
                     let takes = decision.takes.iter();
                     let buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
-                    let mut pending = buckets.filter(|bucket| share.is_pending(bucket)).peekable();
+                    let lacks = |bucket: &&Bucket| share.lacks(bucket, until_now);
+                    let mut pending = buckets.filter(lacks).peekable();
                     held.push(pending.peek().is_some());
                     being_written |= pending.any(|bucket| !store.is_down(&bucket.key));
                 }

@@ -1,9 +1,10 @@
 //! A world from a seed: which features meet in it, and when.
 
+mod limits;
+
 use super::determined;
-use super::script::{
-    self, Algorithm, Check, Event, Grant, KEYS, Limit, Link, Policy, Window, World,
-};
+use super::script::{Algorithm, Check, Event, Grant, KEYS, Link, Policy, World};
+use limits::{changed, limit};
 
 /// What is known to be wrong, with the issue that turns it on: the generator leaves it out until then.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,8 +14,12 @@ pub struct Open {
     pub e2: bool,
     /// A token bucket's receipt returns what has drained, after a lowered quota: holds.
     pub e3: bool,
-    /// Sidecars start and die beside an outage: the issue on fleets.
+    /// Sidecars start and die beside an outage, or a store is there for a moment: the issue on fleets.
     pub d2: bool,
+    /// The list of sidecars is evicted before an outage: the issue on fleets.
+    pub r4: bool,
+    /// Overrides vanish from the store: the issue on Redis.
+    pub r7: bool,
 }
 
 /// Features that can meet.
@@ -33,6 +38,36 @@ pub const FEATURES: [&str; 13] = [
     "restarts",
     "lost data",
 ];
+
+/// The features of a world, by their number in [`FEATURES`].
+pub fn features(world: &World) -> Vec<usize> {
+    let mut has = [false; FEATURES.len()];
+    has[0] = world.policies.len() > 1;
+    let mut limits = world.policies.iter().flatten().flatten();
+    has[4] = limits.any(|limit| limit.lease_ms.is_some());
+    for (_, event) in &world.events {
+        match event {
+            Event::Override { .. } => has[1] = true,
+            Event::Reset { .. } => has[2] = true,
+            Event::GiveBack { .. } => has[3] = true,
+            Event::Ask { filter, checks, .. } => {
+                has[5] |= *filter;
+                has[6] |= checks.iter().any(|check| check.quota.is_some());
+            }
+            Event::Link { link, .. } => match link {
+                Link::Cut => has[7] = true,
+                Link::LosesAnswers => has[8] = true,
+                Link::Slow(..) => has[9] = true,
+                Link::Good => {}
+            },
+            Event::Clock { .. } => has[10] = true,
+            Event::Restart { .. } | Event::Kill { .. } => has[11] = true,
+            Event::LoseData => has[12] = true,
+            _ => {}
+        }
+    }
+    (0..FEATURES.len()).filter(|number| has[*number]).collect()
+}
 
 struct Chance(u64);
 
@@ -54,419 +89,388 @@ impl Chance {
     }
 }
 
-/// The features of a world, by their number in [`FEATURES`].
-pub fn features(world: &World) -> Vec<usize> {
-    let mut has = [false; FEATURES.len()];
-    has[0] = world.policies.len() > 1;
-    has[4] = world
-        .policies
-        .iter()
-        .flatten()
-        .flatten()
-        .any(|limit| limit.leases);
-    for (_, event) in &world.events {
-        match event {
-            Event::Override { .. } => has[1] = true,
-            Event::Reset { .. } => has[2] = true,
-            Event::GiveBack { .. } => has[3] = true,
-            Event::Ask { filter, checks, .. } => {
-                has[5] |= *filter;
-                has[6] |= checks.iter().any(|check| check.quota.is_some());
-            }
-            Event::Link {
-                link: Link::Cut, ..
-            } => has[7] = true,
-            Event::Link {
-                link: Link::LosesAnswers,
-                ..
-            } => has[8] = true,
-            Event::Link {
-                link: Link::Slow(..),
-                ..
-            } => has[9] = true,
-            Event::Clock { .. } => has[10] = true,
-            Event::Restart { .. } | Event::Kill { .. } => has[11] = true,
-            Event::LoseData => has[12] = true,
-            _ => {}
-        }
-    }
-    (0..FEATURES.len()).filter(|number| has[*number]).collect()
-}
-
-fn limit(chance: &mut Chance, leases: bool, requests: bool) -> Limit {
-    let algorithm = match chance.below(10) {
-        0 | 1 => Algorithm::Log,
-        2 | 3 => Algorithm::Sliding(chance.of(&[100, 500, 1_000])),
-        4 | 5 => Algorithm::Fixed,
-        6 => Algorithm::Day(chance.of(&["UTC", "Asia/Tokyo"])),
-        _ => Algorithm::Token(chance.of(&[1, 5, 20, 300, 3_000])),
-    };
-    let quota = chance.of(&[1, 3, 10, 50, 200]);
-    let mut windows = vec![Window {
-        quota,
-        per_ms: chance.of(&[2_000, 5_000, 10_000, 30_000]),
-    }];
-    if let Algorithm::Day(_) = algorithm {
-        windows[0].per_ms = 86_400_000;
-        windows[0].quota *= 5;
-    } else if chance.one_in(4) && !matches!(algorithm, Algorithm::Token(_)) {
-        let more = Window {
-            quota: quota * chance.between(2, 4),
-            per_ms: windows[0].per_ms * 4,
-        };
-        windows.push(more);
-    }
-    let may = requests
-        && windows.len() == 1
-        && !matches!(algorithm, Algorithm::Token(_) | Algorithm::Day(_));
-    let requests_up_to = (may && chance.one_in(2)).then_some(windows[0].quota * 2);
-    Limit {
-        algorithm,
-        windows,
-        requests_up_to,
-        leases: leases
-            && requests_up_to.is_none()
-            && !matches!(algorithm, Algorithm::Log)
-            && chance.one_in(2),
-        blocked: chance
-            .one_in(12)
-            .then(|| chance.below(KEYS as u64) as usize),
-    }
-}
-
-/// Without what a sidecar refuses: leases of a limit that has no room for them.
-fn valid(limit: &mut Limit, folder: &std::path::Path) {
-    let path = folder.join("limit.yaml");
-    std::fs::write(&path, script::yaml(&vec![Some(limit.clone())], false)).expect("a file");
-    if sluicegate::policy::PolicySource::open(&path).is_err() {
-        limit.leases = false;
-    }
-}
-
-/// The same limit with another policy.
-fn changed(
-    chance: &mut Chance,
-    before: &Limit,
-    leases: bool,
-    receipts: bool,
+/// A world that is being made.
+struct Maker {
+    chance: Chance,
     open: Open,
-) -> Option<Limit> {
-    let mut after = before.clone();
-    let tokens = matches!(before.algorithm, Algorithm::Token(_));
-    match chance.below(if receipts && tokens && !open.e3 { 4 } else { 8 }) {
-        0 => return None,
-        1 if receipts && !open.e2 => after.blocked = None,
-        1 => after = limit(chance, leases, before.requests_up_to.is_some()),
-        2 => after.leases = false,
-        3 => after.blocked = None,
-        4 | 5 => {
-            for window in &mut after.windows {
-                window.quota =
-                    (window.quota * chance.of(&[1, 2, 5, 10])).div_ceil(chance.of(&[1, 2, 5, 10]));
-            }
-            after.requests_up_to = after.requests_up_to.map(|_| after.windows[0].quota * 2);
-        }
-        _ => {
-            if let Algorithm::Token(burst) = &mut after.algorithm {
-                *burst = (*burst * chance.of(&[1, 2, 50])).div_ceil(chance.of(&[1, 3, 50]));
-            } else if let Algorithm::Sliding(precision) = &mut after.algorithm {
-                *precision = chance.of(&[100, 250, 1_000]);
-            }
-        }
-    }
-    Some(after)
+    sidecars: usize,
+    policies: Vec<Policy>,
+    length_ms: u64,
+    /// The key that most is about.
+    busy: (usize, usize),
+    /// When something happens: more does so near it.
+    anchors: Vec<u64>,
+    events: Vec<(u64, Event)>,
 }
+
+/// How many limits a policy has.
+const LIMITS: u64 = 3;
 
 /// The world of a seed.
 pub fn generate(seed: u64, open: Open) -> World {
     let mut chance = Chance(seed.wrapping_mul(0x5851_F42D_4C95_7F2D));
+    // Few features in most worlds: what one excuses does not hide what others show.
     let mut on = [false; FEATURES.len()];
-    on.iter_mut().for_each(|on| *on = chance.one_in(2));
-    let [
-        policies,
-        overrides,
-        resets,
-        receipts,
-        leases,
-        filters,
-        requests,
-        outages,
-        lost_answers,
-        slow,
-        clock,
-        restarts,
-        lost_data,
-    ] = on;
-    let embedded = chance.one_in(10);
+    for _ in 0..chance.of(&[2, 2, 3, 3, 4, 5, 8]) {
+        on[chance.below(FEATURES.len() as u64) as usize] = true;
+    }
+    let embedded = chance.one_in(12);
     let sidecars = if embedded {
         1
     } else {
         chance.between(1, 3) as usize
     };
-    let limits = 3;
-    let first: Policy = (0..limits)
-        .map(|_| Some(limit(&mut chance, leases && !embedded, requests)))
-        .collect();
-    let mut all = vec![first];
-    if policies {
-        for _ in 0..chance.between(1, 3) {
-            let mut next = all[chance.below(all.len() as u64) as usize].clone();
-            let which = chance.below(limits) as usize;
-            next[which] = match &next[which] {
-                Some(before) => changed(&mut chance, before, leases && !embedded, receipts, open),
-                None => all[0][which].clone(),
-            };
-            all.push(next);
-        }
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    for limit in all
-        .iter_mut()
-        .flatten()
-        .flatten()
-        .filter(|limit| limit.leases)
-    {
-        valid(limit, folder.path());
+    let (policies, overrides, resets, receipts) = (on[0], on[1], on[2], on[3]);
+    let (leases, requests) = (on[4] && !embedded, on[6]);
+    let busy = (chance.below(LIMITS), chance.below(KEYS as u64));
+    let busy = (busy.0 as usize, busy.1 as usize);
+    let first = (0..LIMITS).map(|_| Some(limit(&mut chance, leases, requests, busy.1)));
+    let mut all: Vec<Policy> = vec![first.collect()];
+    for _ in 0..if policies { chance.between(1, 3) } else { 0 } {
+        let mut next = all[chance.below(all.len() as u64) as usize].clone();
+        let which = if chance.one_in(3) {
+            chance.below(LIMITS) as usize
+        } else {
+            busy.0
+        };
+        next[which] = match &next[which] {
+            Some(before) => changed(&mut chance, before, leases, receipts, open),
+            None => all[0][which].clone(),
+        };
+        all.push(next);
     }
     // A few seconds or a minute before an edge of every window, of the day in one of the zones too.
     let midnight = chance.of(&[1_790_035_200, 1_790_089_200]);
-    let start_us = midnight * 1_000_000 - chance.of(&[3, 8, 25, 70]) * 1_000_000;
-    let length_ms = chance.of(&[20_000, 60_000, 150_000]);
-    let mut events: Vec<(u64, Event)> = Vec::new();
-    let at = |chance: &mut Chance| chance.between(600, length_ms);
-    let one = |chance: &mut Chance| chance.below(sidecars as u64) as usize;
-    let (busy_limit, busy_key) = (
-        chance.below(limits) as usize,
-        chance.below(KEYS as u64) as usize,
-    );
-    for _ in 0..chance.between(10, 60) {
-        let calm = chance.one_in(3);
-        let (mut limit, mut key) = (
-            chance.below(limits) as usize,
-            chance.below(KEYS as u64) as usize,
-        );
-        if chance.one_in(2) {
-            (limit, key) = (busy_limit, busy_key);
-        }
-        let of = all[0][limit].as_ref().expect("the first has all");
-        let most = match of.algorithm {
-            Algorithm::Token(burst) => burst,
-            _ => of.windows[0].quota,
-        };
-        let cost = chance.of(&[1, 1, 1, 2, most.div_ceil(5), most]).min(most);
-        let quota = (requests && of.requests_up_to.is_some() && chance.one_in(2))
-            .then(|| chance.between(1, of.windows[0].quota * 2));
-        let mut checks = vec![Check {
-            limit,
-            key,
-            cost,
-            quota,
-        }];
-        if chance.one_in(6) {
-            checks.push(Check {
-                limit: (limit + 1) % limits as usize,
-                key: chance.below(KEYS as u64) as usize,
-                cost: 1,
-                quota: None,
-            });
-        }
-        let tokens = checks.iter().any(|check| {
-            all.iter()
-                .flat_map(|policy| &policy[check.limit])
-                .any(|of| matches!(of.algorithm, Algorithm::Token(_)))
-        });
-        let receipt = receipts
-            && chance.one_in(3)
-            && (open.e3 || !tokens || !overrides && !policies && !requests);
-        let (times, every_ms) = if calm {
-            (1, 0)
-        } else {
-            (
-                chance.of(&[5, 60, 200, 500]),
-                chance.of(&[0, 1, 10, 50, 200]),
-            )
-        };
-        let event = Event::Ask {
-            sidecar: one(&mut chance),
-            filter: filters && chance.one_in(2),
-            checks,
-            peek: chance.one_in(15),
-            receipt,
-            times,
-            every_ms,
-            again: calm,
-        };
-        events.push((at(&mut chance), event));
-    }
-    let mut some =
-        |chance: &mut Chance, on: bool, most: u64, make: &mut dyn FnMut(&mut Chance) -> Event| {
-            if on {
-                for _ in 0..chance.between(1, most) {
-                    let at_ms = chance.between(600, length_ms);
-                    events.push((at_ms, make(chance)));
-                }
-            }
-        };
-    some(&mut chance, receipts, 10, &mut |chance| Event::GiveBack {
-        sidecar: one(chance),
-        back: chance.below(4) as usize,
-        units: chance.of(&[1, 2, 1_000]),
-    });
-    let busy_or_any = |chance: &mut Chance| {
-        if chance.one_in(3) {
-            (
-                chance.below(limits) as usize,
-                chance.below(KEYS as u64) as usize,
-            )
-        } else {
-            (busy_limit, busy_key)
-        }
+    let before_ms = chance.of(&[3_000, 8_000, 25_000, 70_000]);
+    let mut maker = Maker {
+        length_ms: chance.of(&[20_000, 60_000, 150_000]),
+        chance,
+        open,
+        sidecars,
+        policies: all,
+        busy,
+        anchors: vec![before_ms],
+        events: Vec::new(),
     };
-    some(&mut chance, overrides, 6, &mut |chance| {
-        let (limit, key) = busy_or_any(chance);
-        let most = all[0][limit].as_ref().map_or(1, |of| of.windows[0].quota);
-        let grant = match chance.below(6) {
-            0 => Grant::Unlimited,
-            1 | 2 => Grant::Blocked,
-            _ => Grant::Quota((most * chance.of(&[1, 2, 5])).div_ceil(chance.of(&[1, 2, 10]))),
-        };
-        Event::Override {
-            sidecar: one(chance),
-            limit,
-            key,
-            grant,
-            for_ms: (!chance.one_in(3)).then(|| chance.of(&[1_500, 4_000, 10_000, 30_000])),
+    if on[10] {
+        maker.clocks(receipts);
+    }
+    if !embedded {
+        if on[12] {
+            let at_ms = maker.at();
+            maker.happens(at_ms, Event::LoseData);
         }
-    });
-    some(&mut chance, overrides, 2, &mut |chance| {
-        let (limit, key) = busy_or_any(chance);
-        Event::RemoveOverride {
-            sidecar: one(chance),
-            limit,
-            key,
+        maker.faults(on[7], on[8], on[9]);
+        if on[11] {
+            maker.restarts();
         }
-    });
-    some(&mut chance, resets, 2, &mut |chance| {
-        let (limit, key) = busy_or_any(chance);
-        Event::Reset {
-            sidecar: one(chance),
-            limit,
-            key,
-        }
-    });
-    let forward_only = receipts && !open.e2;
-    some(&mut chance, clock, 2, &mut |chance| Event::Clock {
-        by_ms: if forward_only {
-            chance.of(&[500, 3_000, 12_000, 45_000])
-        } else {
-            chance.of(&[500, 3_000, 12_000, 45_000, -400, -3_000, -12_000, -45_000])
-        },
-    });
-    some(&mut chance, lost_data && !embedded, 1, &mut |_| {
-        Event::LoseData
-    });
-    let mut faulty = Vec::new();
-    for (on, link) in [
-        (outages, Link::Cut),
-        (lost_answers, Link::LosesAnswers),
-        (slow, Link::Slow(60, 70)),
-        (slow, Link::Slow(5, 60)),
-    ] {
-        if on && !embedded {
-            for _ in 0..chance.between(1, 4) {
-                let begins = at(&mut chance);
-                let lasts = chance.of(&[200, 900, 3_000, 12_000]);
-                let whole = chance.one_in(3);
-                let first = one(&mut chance);
-                // The list of sidecars is new: they do not know each other yet.
-                let new_list = begins < 8_000
-                    || events.iter().any(|(at_ms, event)| {
-                        let lost =
-                            matches!(event, Event::LoseData | Event::Clock { by_ms: 3_000.. });
-                        lost && *at_ms < begins + lasts && *at_ms + 12_000 > begins
-                    });
-                if new_list && !open.d2 {
-                    continue;
-                }
-                faulty.push((begins, begins + lasts));
-                for sidecar in (0..sidecars).filter(|sidecar| whole || *sidecar == first) {
-                    events.push((begins, Event::Link { sidecar, link }));
-                    events.push((
-                        begins + lasts,
-                        Event::Link {
-                            sidecar,
-                            link: Link::Good,
-                        },
-                    ));
-                }
-            }
+        if open.r4 {
+            maker.evictions();
         }
     }
-    if restarts && !embedded {
-        for _ in 0..chance.between(1, 2) {
-            let at_ms = at(&mut chance);
-            let near = faulty
-                .iter()
-                .any(|(from, to)| at_ms + 20_000 > *from && at_ms < *to + 10_000);
-            if !near || open.d2 {
-                let sidecar = one(&mut chance);
-                let event = if chance.one_in(2) {
-                    Event::Restart { sidecar }
-                } else {
-                    Event::Kill {
-                        sidecar,
-                        for_ms: chance.between(100, 8_000),
-                    }
-                };
-                // Somebody asks it as soon as it is there.
-                let away_ms = if let Event::Kill { for_ms, .. } = event {
-                    for_ms
-                } else {
-                    0
-                };
-                let check = Check {
-                    limit: busy_limit,
-                    key: busy_key,
-                    cost: 1,
-                    quota: None,
-                };
-                let asks = Event::Ask {
-                    sidecar,
-                    filter: false,
-                    checks: vec![check],
-                    peek: false,
-                    receipt: false,
-                    times: 60,
-                    every_ms: 5,
-                    again: false,
-                };
-                events.push((at_ms + away_ms, asks));
-                events.push((at_ms, event));
-            }
-        }
+    maker.rollouts();
+    if overrides {
+        maker.overrides();
     }
-    if all.len() > 1 {
-        for flip in 0..chance.between(1, 3) * all.len() as u64 {
-            let version = (flip as usize + 1) % all.len();
-            let at_ms = at(&mut chance);
-            for sidecar in 0..sidecars {
-                // One after the other, as a rollout is.
-                events.push((
-                    at_ms + sidecar as u64 * chance.of(&[0, 300, 4_000]),
-                    Event::Policy { sidecar, version },
-                ));
-            }
-        }
+    if resets {
+        maker.resets();
     }
-    events.sort_by_key(|(at_ms, _)| *at_ms);
-    let latency_ms = chance.of(&[(0, 0), (1, 1), (3, 2), (20, 15)]);
+    let tokens_too = open.e3 || !overrides && !policies && !requests;
+    maker.asks(on[5], requests, receipts.then_some(tokens_too));
+    if receipts {
+        maker.give_backs();
+    }
+    maker.events.sort_by_key(|(at_ms, _)| *at_ms);
     World {
         seed,
-        start_us,
+        start_us: (midnight * 1_000 - before_ms) * 1_000,
         sidecars,
         embedded,
-        latency_ms,
-        policies: all,
-        events,
+        latency_ms: maker.chance.of(&[(0, 0), (1, 1), (3, 2), (20, 15)]),
+        policies: maker.policies,
+        events: maker.events,
+    }
+}
+
+impl Maker {
+    fn at(&mut self) -> u64 {
+        let at_ms = if self.chance.one_in(2) {
+            let near = self.chance.below(self.anchors.len() as u64) as usize;
+            (self.anchors[near] + self.chance.between(0, 6_000)).saturating_sub(1_500)
+        } else {
+            self.chance.below(self.length_ms)
+        };
+        at_ms.clamp(600, self.length_ms)
+    }
+
+    fn happens(&mut self, at_ms: u64, event: Event) {
+        self.anchors.push(at_ms);
+        self.events.push((at_ms, event));
+    }
+
+    fn sidecar(&mut self) -> usize {
+        self.chance.below(self.sidecars as u64) as usize
+    }
+
+    fn subject(&mut self) -> (usize, usize) {
+        if self.chance.one_in(3) {
+            let limit = self.chance.below(LIMITS) as usize;
+            (limit, self.chance.below(KEYS as u64) as usize)
+        } else {
+            self.busy
+        }
+    }
+
+    fn clocks(&mut self, receipts: bool) {
+        let forward = [500, 3_000, 12_000, 45_000];
+        let back = [-400, -3_000, -12_000, -45_000];
+        for _ in 0..self.chance.between(1, 2) {
+            let (at_ms, goes_back) = (self.at(), self.chance.one_in(2));
+            let steps = if goes_back && (!receipts || self.open.e2) {
+                back
+            } else {
+                forward
+            };
+            let by_ms = self.chance.of(&steps);
+            self.happens(at_ms, Event::Clock { by_ms });
+        }
+    }
+
+    fn faults(&mut self, outages: bool, lost_answers: bool, slow: bool) {
+        for (on, link) in [
+            (outages, Link::Cut),
+            (lost_answers, Link::LosesAnswers),
+            (slow, Link::Slow(60, 70)),
+            (slow, Link::Slow(5, 60)),
+        ] {
+            for _ in 0..if on { self.chance.between(1, 4) } else { 0 } {
+                let begins = self.at();
+                let ends = begins + self.chance.of(&[200, 900, 3_000, 12_000]);
+                let whole = self.chance.one_in(3);
+                let one = self.sidecar();
+                // The list of sidecars is new: they do not know each other yet.
+                let new_list = begins < 8_000
+                    || self.events.iter().any(|(at_ms, event)| {
+                        let lost =
+                            matches!(event, Event::LoseData | Event::Clock { by_ms: 3_000.. });
+                        lost && *at_ms < ends && *at_ms + 12_000 > begins
+                    });
+                if new_list && !self.open.d2 {
+                    continue;
+                }
+                for sidecar in (0..self.sidecars).filter(|sidecar| whole || *sidecar == one) {
+                    self.happens(begins, Event::Link { sidecar, link });
+                    let link = Link::Good;
+                    self.happens(ends, Event::Link { sidecar, link });
+                }
+            }
+        }
+    }
+
+    fn restarts(&mut self) {
+        for _ in 0..self.chance.between(1, 2) {
+            let at_ms = self.at();
+            let mut faulty = self
+                .events
+                .iter()
+                .filter(|event| matches!(event.1, Event::Link { .. }));
+            let near = faulty.any(|(at, _)| at_ms + 20_000 > *at && at_ms < *at + 12_000);
+            if near && !self.open.d2 {
+                continue;
+            }
+            let (sidecar, for_ms) = (self.sidecar(), self.chance.between(100, 8_000));
+            let (event, away_ms) = if self.chance.one_in(2) {
+                (Event::Restart { sidecar }, 0)
+            } else {
+                (Event::Kill { sidecar, for_ms }, for_ms)
+            };
+            self.happens(at_ms, event);
+            // Somebody asks it as soon as it is there.
+            let (limit, key) = self.busy;
+            let checks = vec![Check {
+                limit,
+                key,
+                cost: 1,
+                quota: None,
+            }];
+            let asks = Event::Ask {
+                sidecar,
+                filter: false,
+                checks,
+                peek: false,
+                receipt: false,
+                times: 60,
+                every_ms: 5,
+                again: false,
+            };
+            self.events.push((at_ms + away_ms, asks));
+        }
+    }
+
+    /// The list of sidecars is evicted again and again, and then the store is away.
+    fn evictions(&mut self) {
+        let at_ms = self.at();
+        for second in 0..9 {
+            self.events
+                .push((at_ms + second * 1_000, Event::LoseSidecars));
+        }
+        for sidecar in 0..self.sidecars {
+            let link = Link::Cut;
+            self.happens(at_ms + 8_500, Event::Link { sidecar, link });
+            let link = Link::Good;
+            self.happens(at_ms + 20_500, Event::Link { sidecar, link });
+        }
+    }
+
+    fn rollouts(&mut self) {
+        let versions = self.policies.len();
+        if versions < 2 {
+            return;
+        }
+        for flip in 0..self.chance.between(1, 3) as usize * versions {
+            let version = (flip + 1) % versions;
+            let at_ms = self.at();
+            // One after the other, as a rollout is.
+            let apart = self.chance.of(&[0, 300, 4_000]);
+            for sidecar in 0..self.sidecars {
+                let at_ms = at_ms + sidecar as u64 * apart;
+                self.happens(at_ms, Event::Policy { sidecar, version });
+            }
+        }
+    }
+
+    fn overrides(&mut self) {
+        for _ in 0..self.chance.between(1, 6) {
+            let (limit, key) = self.subject();
+            let of = self.policies[0][limit].clone().expect("the first has all");
+            let (by, per) = (self.chance.of(&[1, 2, 5]), self.chance.of(&[1, 2, 10]));
+            let quota = (of.windows[0].quota * by).div_ceil(per);
+            let own = match of.algorithm {
+                Algorithm::Token(burst) if self.chance.one_in(2) => {
+                    Some((burst * self.chance.of(&[1, 3, 20])).div_ceil(self.chance.of(&[1, 20])))
+                }
+                _ => None,
+            };
+            let grant = match self.chance.below(6) {
+                0 => Grant::Unlimited,
+                1 | 2 => Grant::Blocked,
+                _ => Grant::Quota(quota, own),
+            };
+            let for_ms = self.chance.of(&[1_500, 4_000, 10_000, 30_000]);
+            let (sidecar, endless, at_ms) = (self.sidecar(), self.chance.one_in(3), self.at());
+            let event = Event::Override {
+                sidecar,
+                limit,
+                key,
+                grant,
+                for_ms: (!endless).then_some(for_ms),
+            };
+            self.happens(at_ms, event);
+        }
+        for _ in 0..self.chance.between(0, 2) {
+            let (limit, key) = self.subject();
+            let (sidecar, at_ms) = (self.sidecar(), self.at());
+            self.happens(
+                at_ms,
+                Event::RemoveOverride {
+                    sidecar,
+                    limit,
+                    key,
+                },
+            );
+        }
+        if self.open.r7 {
+            let at_ms = self.at();
+            self.happens(at_ms, Event::LoseOverrides);
+        }
+    }
+
+    fn resets(&mut self) {
+        for _ in 0..self.chance.between(1, 4) {
+            let (limit, key) = self.subject();
+            let (sidecar, at_ms) = (self.sidecar(), self.at());
+            self.happens(
+                at_ms,
+                Event::Reset {
+                    sidecar,
+                    limit,
+                    key,
+                },
+            );
+        }
+    }
+
+    /// Requests; `receipts` says whether any may have one, of a token bucket too.
+    fn asks(&mut self, filters: bool, requests: bool, receipts: Option<bool>) {
+        for _ in 0..self.chance.between(10, 60) {
+            let calm = self.chance.one_in(3);
+            let (limit, key) = self.subject();
+            let of = self.policies[0][limit].clone().expect("the first has all");
+            let ever = self.policies.iter().flat_map(|policy| &policy[limit]);
+            let most = ever.map(|of| match of.algorithm {
+                Algorithm::Token(burst) => burst,
+                _ => of.windows[0].quota,
+            });
+            let (first, most) = (most.clone().next().unwrap_or(1), most.max().unwrap_or(1));
+            let costs = [1, 1, 1, 2, first.div_ceil(5), first, most.div_ceil(3)];
+            let cost = self.chance.of(&costs);
+            let quota = (requests && of.requests_up_to.is_some() && self.chance.one_in(2))
+                .then(|| self.chance.between(1, of.windows[0].quota * 2));
+            let mut checks = vec![Check {
+                limit,
+                key,
+                cost,
+                quota,
+            }];
+            if self.chance.one_in(6) {
+                checks.push(Check {
+                    limit: (limit + 1) % LIMITS as usize,
+                    key: self.chance.below(KEYS as u64) as usize,
+                    cost: 1,
+                    quota: None,
+                });
+            }
+            let tokens = checks.iter().any(|check| {
+                let mut ever = self.policies.iter().flat_map(|policy| &policy[check.limit]);
+                ever.any(|of| matches!(of.algorithm, Algorithm::Token(_)))
+            });
+            let (times, every_ms) = if calm {
+                (1, 0)
+            } else {
+                (
+                    self.chance.of(&[5, 60, 200, 800]),
+                    self.chance.of(&[0, 1, 5, 20, 100]),
+                )
+            };
+            let event = Event::Ask {
+                sidecar: self.sidecar(),
+                filter: filters && self.chance.one_in(2),
+                checks,
+                peek: self.chance.one_in(15),
+                receipt: receipts.is_some_and(|of_tokens| of_tokens || !tokens)
+                    && self.chance.one_in(3),
+                times,
+                every_ms,
+                again: calm,
+            };
+            let at_ms = self.at();
+            self.events.push((at_ms, event));
+        }
+    }
+
+    fn give_backs(&mut self) {
+        for _ in 0..self.chance.between(1, 10) {
+            let (sidecar, back) = (self.sidecar(), self.chance.below(4) as usize);
+            let units = self.chance.of(&[1, 2, 1_000]);
+            let at_ms = self.at();
+            self.happens(
+                at_ms,
+                Event::GiveBack {
+                    sidecar,
+                    back,
+                    units,
+                },
+            );
+        }
     }
 }

@@ -7,11 +7,12 @@ mod denials;
 mod over;
 mod told;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::filter::{By, Said};
 use super::run::{Entry, Shown, What};
-use super::script::{Algorithm, Grant, KEYS, Limit, Link, World};
+use super::script::{Algorithm, Check, Grant, Limit, Link, World};
 
 /// After this a change is in force everywhere: overrides are read every 0.4 s, denials cached for 1 s, calls take 0.3 s.
 const SOON: u64 = 2_000_000;
@@ -51,14 +52,30 @@ struct Claim {
 /// Units that were taken, or may have been.
 #[derive(Clone, Copy, Debug)]
 struct Use {
+    /// Its number in the log.
+    entry: usize,
     from: u64,
     to: u64,
-    /// Without what was returned, and with it.
     units: u64,
-    taken: u64,
     certain: bool,
     /// What a request's own quota is.
     quota: Option<u64>,
+}
+
+/// A bucket with what was taken from it, in order of its end, and what may have been in force.
+struct Counted {
+    bucket: Bucket,
+    uses: Vec<Use>,
+    claims: Vec<Claim>,
+}
+
+/// A limit's key with all that was ever asked of it, by its number in the log.
+#[derive(Default)]
+struct Subject {
+    asked: Vec<(usize, Check)>,
+    /// When all that was taken before was forgotten, by a reset or a loss: from its begin to when it certainly was.
+    forgotten: Vec<(u64, u64)>,
+    counted: Vec<Counted>,
 }
 
 fn identity(algorithm: Algorithm) -> Algorithm {
@@ -75,9 +92,16 @@ struct Judge<'a> {
     policies: Vec<Vec<(u64, u64, usize)>>,
     /// When some sidecar may have decided by shares.
     outages: Vec<(u64, u64)>,
-    /// When data was lost, or a sidecar died with what it had not written back.
-    losses: Vec<u64>,
+    /// When a sidecar died with what it had not written back.
+    deaths: Vec<u64>,
     clocks: Vec<(u64, i64)>,
+    /// Everything that is no request.
+    changes: Vec<&'a Entry>,
+    /// By the entry of the taking: from when on how much of it was returned.
+    returned: BTreeMap<usize, Vec<(u64, u64)>>,
+    subjects: BTreeMap<(usize, usize), Subject>,
+    /// The day that was asked for last.
+    day: Cell<(&'static str, (u64, u64))>,
 }
 
 fn meets(a: (u64, u64), b: (u64, u64)) -> bool {
@@ -98,10 +122,17 @@ pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
     judge.blocked(&mut wrong);
     judge.again(&mut wrong);
     judge.looked(&mut wrong);
-    for limit in 0..world.policies[0].len() {
-        for key in 0..KEYS {
-            judge.key(limit, key, &mut wrong);
+    for ((limit, _), subject) in &judge.subjects {
+        let requests = judge.limits(*limit).filter_map(|(_, of)| of.requests_up_to);
+        let requests = requests.max();
+        for counted in &subject.counted {
+            let over = match counted.bucket.algorithm {
+                Algorithm::Token(_) => judge.over_token(counted, subject, requests),
+                _ => judge.over_window(counted, subject, requests),
+            };
+            wrong.extend(over.map(|what| Wrong { kind: "over", what }));
         }
+        judge.denials(subject, &mut wrong);
     }
     wrong
 }
@@ -109,43 +140,108 @@ pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
 impl<'a> Judge<'a> {
     fn new(world: &'a World, log: &'a [Entry]) -> Self {
         let end = log.iter().map(|entry| entry.to).max().unwrap_or(0);
-        let mut policies = vec![vec![(0, u64::MAX, 0)]; world.sidecars];
-        let (mut outages, mut losses, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut judge = Self {
+            world,
+            log,
+            policies: vec![vec![(0, u64::MAX, 0)]; world.sidecars],
+            outages: Vec::new(),
+            deaths: Vec::new(),
+            clocks: Vec::new(),
+            changes: Vec::new(),
+            returned: BTreeMap::new(),
+            subjects: BTreeMap::new(),
+            day: Cell::new(("", (0, 0))),
+        };
         let mut bad: Vec<Option<u64>> = vec![None; world.sidecars];
-        for entry in log {
-            match entry.what {
+        // A call that is late by a clock that has stepped is made once more: on a slow link there is no time for that.
+        let steps = log.iter().any(|entry| matches!(entry.what, What::Clock(_)));
+        let is_good = |link: &Link| match link {
+            Link::Good => true,
+            Link::Slow(there, back) => there + back < 90 && !steps,
+            Link::Cut | Link::LosesAnswers => false,
+        };
+        for (number, entry) in log.iter().enumerate() {
+            let sidecar = entry.sidecar;
+            match &entry.what {
+                What::Asked { checks, .. } => {
+                    for check in checks {
+                        let subject = judge.subjects.entry((check.limit, check.key));
+                        subject.or_default().asked.push((number, *check));
+                    }
+                    continue;
+                }
                 What::Policy(version) => {
-                    let of = &mut policies[entry.sidecar];
+                    let of = &mut judge.policies[sidecar];
                     if let Some(last) = of.last_mut() {
                         last.1 = entry.to + SOON;
                     }
-                    of.push((entry.from, u64::MAX, version));
+                    of.push((entry.from, u64::MAX, *version));
                 }
-                What::Link(Link::Good) => {
-                    if let Some(from) = bad[entry.sidecar].take() {
-                        outages.push((from, entry.to + BACK));
+                What::Link(link) if is_good(link) => {
+                    if let Some(from) = bad[sidecar].take() {
+                        judge.outages.push((from, entry.to + BACK));
                     }
                 }
-                What::Link(_) => drop(bad[entry.sidecar].get_or_insert(entry.from)),
-                What::Lost => losses.push(entry.from),
+                What::Link(_) => drop(bad[sidecar].get_or_insert(entry.from)),
                 What::Down => {
-                    let since = bad[entry.sidecar].is_some()
-                        || outages.iter().any(|one: &(u64, u64)| one.1 >= entry.from);
-                    losses.extend(since.then_some(entry.from));
+                    let cut = judge.outages.iter().any(|one| one.1 >= entry.from);
+                    let since = bad[sidecar].is_some() || cut;
+                    judge.deaths.extend(since.then_some(entry.from));
                 }
-                What::Clock(by_ms) => clocks.push((entry.from, by_ms * 1_000)),
+                What::Clock(by_ms) => judge.clocks.push((entry.from, by_ms * 1_000)),
+                What::GivenBack { entry: of, units } => {
+                    judge
+                        .returned
+                        .entry(*of)
+                        .or_default()
+                        .push((entry.from, *units));
+                }
+                _ => {}
+            }
+            judge.changes.push(entry);
+        }
+        let still = bad.into_iter().flatten().map(|from| (from, end + BACK));
+        judge.outages.extend(still);
+        let mut subjects = std::mem::take(&mut judge.subjects);
+        for ((limit, key), subject) in &mut subjects {
+            subject.forgotten = judge.forgotten(*limit, *key);
+            subject.counted = judge.counted(*limit, *key, &subject.asked);
+        }
+        judge.subjects = subjects;
+        judge
+    }
+
+    /// When all that was taken of a key was forgotten. What is leased is spent after it.
+    fn forgotten(&self, limit: usize, key: usize) -> Vec<(u64, u64)> {
+        let leased = self.longest_lease(limit);
+        let mut found = Vec::new();
+        for entry in &self.changes {
+            match entry.what {
+                What::Reset {
+                    limit: of,
+                    key: whose,
+                    done,
+                } if (of, whose) == (limit, key) => {
+                    let later = if done { 0 } else { SOON };
+                    found.push((entry.from, entry.to + later + leased));
+                }
+                What::Lost => found.push((entry.from, entry.to + leased)),
                 _ => {}
             }
         }
-        outages.extend(bad.into_iter().flatten().map(|from| (from, end + BACK)));
-        Self {
-            world,
-            log,
-            policies,
-            outages,
-            losses,
-            clocks,
-        }
+        found.sort_unstable();
+        found
+    }
+
+    /// For how long units of a limit may be leased; 0 if it never has leases.
+    fn longest_lease(&self, limit: usize) -> u64 {
+        let leases = self.limits(limit).filter_map(|(_, of)| of.lease_ms);
+        leases.max().unwrap_or(0) * MS
+    }
+
+    /// Whether some sidecar may be without the store in a span.
+    fn cut(&self, span: (u64, u64)) -> bool {
+        self.outages.iter().any(|one| meets(*one, span))
     }
 
     /// The windows of a limit in each of the policies.
@@ -170,10 +266,23 @@ impl<'a> Judge<'a> {
         at + stepped.map(|(_, by)| by.unsigned_abs()).sum::<u64>()
     }
 
+    /// When all sidecars know what was changed then: those that are cut off do when they are back.
+    fn known_by(&self, changed: u64) -> u64 {
+        let mut known = changed + SOON;
+        let mut outages = self.outages.clone();
+        outages.sort_unstable();
+        for one in outages {
+            if meets(one, (changed, known)) {
+                known = known.max(one.1 + SOON);
+            }
+        }
+        known
+    }
+
     fn overrides(&self, limit: usize, key: usize) -> Vec<(u64, u64, Grant)> {
         let mut found: Vec<(u64, u64, Grant)> = Vec::new();
         let mut before = 0;
-        for entry in self.log {
+        for entry in &self.changes {
             if let What::Override {
                 limit: of,
                 key: whose,
@@ -189,7 +298,7 @@ impl<'a> Judge<'a> {
                     && after
                     && let Some(last) = found.last_mut()
                 {
-                    last.1 = last.1.min(entry.to + SOON);
+                    last.1 = last.1.min(self.known_by(entry.to));
                 }
                 if let Some(grant) = grant {
                     // An end by the wall clock moves with it.
@@ -233,16 +342,10 @@ impl<'a> Judge<'a> {
                                 continue;
                             }
                             match grant {
-                                Grant::Quota(quota) => {
+                                Grant::Quota(quota, own) => {
                                     // Without a burst of its own it is scaled, and rounded up.
-                                    let scaled = (u128::from(burst) * u128::from(*quota))
-                                        .div_ceil(u128::from(window.quota));
-                                    add(
-                                        from,
-                                        to,
-                                        *quota,
-                                        u64::try_from(scaled).unwrap_or(u64::MAX),
-                                    );
+                                    let scaled = (burst * quota).div_ceil(window.quota);
+                                    add(from, to, *quota, own.unwrap_or(scaled));
                                 }
                                 Grant::Unlimited => add(from, to, u64::MAX, u64::MAX),
                                 Grant::Blocked => {}
@@ -255,48 +358,58 @@ impl<'a> Judge<'a> {
         claims
     }
 
-    /// What was taken from a limit for a key while policies with this window may have decided.
-    fn uses(&self, bucket: Bucket) -> Vec<Use> {
-        let mut returned: BTreeMap<usize, u64> = BTreeMap::new();
-        for entry in self.log {
-            if let What::GivenBack { entry, units } = entry.what {
-                *returned.entry(entry).or_default() += units;
-            }
+    /// The buckets of a limit's key.
+    fn counted(&self, limit: usize, key: usize, asked: &[(usize, Check)]) -> Vec<Counted> {
+        let mut buckets = Vec::new();
+        for (_, of) in self.limits(limit) {
+            let algorithm = identity(of.algorithm);
+            buckets.extend(of.windows.iter().map(|window| Bucket {
+                limit,
+                key,
+                algorithm,
+                per_ms: window.per_ms,
+            }));
         }
+        buckets.sort();
+        buckets.dedup();
+        let counted = buckets.into_iter().map(|bucket| Counted {
+            bucket,
+            uses: self.uses(bucket, asked),
+            claims: self.claims(bucket),
+        });
+        counted.collect()
+    }
+
+    /// What was taken while policies with this window may have decided.
+    fn uses(&self, bucket: Bucket, asked: &[(usize, Check)]) -> Vec<Use> {
         let mut uses = Vec::new();
-        for (number, entry) in self.log.iter().enumerate() {
+        for (number, check) in asked {
+            let entry = &self.log[*number];
             let What::Asked {
-                checks,
                 peek: false,
-                said,
-                by,
+                said: said @ (Said::Admitted | Said::Unknown),
+                by: By::Sidecar | By::Lease,
                 ..
             } = &entry.what
             else {
                 continue;
             };
-            let taken = matches!(said, Said::Admitted | Said::Unknown) && *by != By::Cache;
-            let checks = checks
-                .iter()
-                .filter(|check| (check.limit, check.key) == (bucket.limit, bucket.key));
-            for check in checks.filter(|check| taken && check.cost > 0) {
-                let spans = &self.policies[entry.sidecar];
-                let spans = spans
-                    .iter()
-                    .filter(|span| meets((span.0, span.1), (entry.from, entry.to)));
-                let mut counted = spans.map(|span| self.counts(span.2, bucket));
-                let all = counted.clone().all(|counts| counts);
-                if counted.any(|counts| counts) {
-                    let back = returned.get(&number).copied().unwrap_or(0);
-                    uses.push(Use {
-                        from: entry.from,
-                        to: entry.to,
-                        units: check.cost - back.min(check.cost),
-                        taken: check.cost,
-                        certain: all && *said == Said::Admitted,
-                        quota: check.quota,
-                    });
-                }
+            if check.cost == 0 {
+                continue;
+            }
+            let spans = self.policies[entry.sidecar].iter();
+            let spans = spans.filter(|span| meets((span.0, span.1), (entry.from, entry.to)));
+            let mut counted = spans.map(|span| self.counts(span.2, bucket));
+            let all = counted.clone().all(|counts| counts);
+            if counted.any(|counts| counts) {
+                uses.push(Use {
+                    entry: *number,
+                    from: entry.from,
+                    to: entry.to,
+                    units: check.cost,
+                    certain: all && *said == Said::Admitted,
+                    quota: check.quota,
+                });
             }
         }
         uses.sort_by_key(|one| one.to);
@@ -304,79 +417,44 @@ impl<'a> Judge<'a> {
     }
 
     fn counts(&self, version: usize, bucket: Bucket) -> bool {
-        self.world.policies[version][bucket.limit]
-            .as_ref()
-            .is_some_and(|limit| {
-                identity(limit.algorithm) == bucket.algorithm
-                    && limit
-                        .windows
-                        .iter()
-                        .any(|window| window.per_ms == bucket.per_ms)
-            })
+        let limit = self.world.policies[version][bucket.limit].as_ref();
+        limit.is_some_and(|limit| {
+            identity(limit.algorithm) == bucket.algorithm
+                && limit
+                    .windows
+                    .iter()
+                    .any(|window| window.per_ms == bucket.per_ms)
+        })
     }
 
-    /// How often a window's quota may be there once more.
-    fn once_more(&self, bucket: Bucket, span: (u64, u64)) -> u64 {
-        let touching = self.outages.iter().filter(|one| meets(**one, span));
-        let outage = touching.clone().count() > 0;
+    /// How often the quota may be there once more for a request that is admitted in this span, besides what was taken since
+    /// then: only while a share may decide it.
+    fn once_more(&self, now: (u64, u64), since: u64) -> u64 {
+        let span = (since, now.1);
+        let touching = self.outages.iter().filter(|one| meets(**one, now));
+        let cut = touching.clone().count() > 0;
         // One that was away for so long counts as gone, and keeps its share; the others divide it as well.
-        let gone = touching
-            .filter(|one| one.1 - one.0 >= BACK + 4_000_000)
-            .count()
-            > 0;
-        let outage = u64::from(outage) + u64::from(gone && self.world.sidecars > 1);
-        let losses = self
-            .losses
+        let long = |one: &&(u64, u64)| one.1 - one.0 >= BACK + 4_000_000;
+        let gone = self.world.sidecars > 1 && touching.filter(long).count() > 0;
+        let died = self
+            .deaths
             .iter()
-            .filter(|at| meets((**at, **at + BACK), span))
-            .count();
-        let resets = self.log.iter().filter(|entry| {
-            matches!(entry.what, What::Reset { limit, key, .. } if (limit, key) == (bucket.limit, bucket.key))
-                && meets((entry.from, entry.to), span)
-        });
+            .filter(|at| meets((**at, **at + BACK), span));
         // A share that is cut off does not notice a step of the clock, and counts by the old one.
         let unnoticed = self.clocks.iter().filter(|(at, _)| {
             self.outages.iter().any(|one| {
                 meets(*one, (*at, *at)) && meets(*one, (span.0.saturating_sub(BACK), span.1))
             })
         });
-        // A reset gives all of it again.
-        (1 + outage + unnoticed.count() as u64 + losses as u64) * (1 + resets.count() as u64) - 1
-    }
-
-    fn key(&self, limit: usize, key: usize, wrong: &mut Vec<Wrong>) {
-        let mut buckets = Vec::new();
-        for (_, of) in self.limits(limit) {
-            for window in &of.windows {
-                let algorithm = identity(of.algorithm);
-                let per_ms = window.per_ms;
-                buckets.push(Bucket {
-                    limit,
-                    key,
-                    algorithm,
-                    per_ms,
-                });
-            }
-        }
-        buckets.sort();
-        buckets.dedup();
-        for bucket in &buckets {
-            let (uses, claims) = (self.uses(*bucket), self.claims(*bucket));
-            let requests = self
-                .limits(limit)
-                .filter_map(|(_, of)| of.requests_up_to)
-                .max();
-            let over = match bucket.algorithm {
-                Algorithm::Token(_) => self.over_token(*bucket, &uses, &claims, requests),
-                _ => self.over_window(*bucket, &uses, &claims, requests),
-            };
-            wrong.extend(over.map(|what| Wrong { kind: "over", what }));
-        }
-        self.denials(limit, key, &buckets, wrong);
+        u64::from(cut) + u64::from(gone) + (died.count() + unnoticed.count()) as u64
     }
 
     fn window_of(&self, bucket: Bucket, clock: u64) -> (u64, u64) {
         if let Algorithm::Day(zone) = bucket.algorithm {
+            let (of, known) = self.day.get();
+            if of == zone && known.0 <= clock && clock < known.1 {
+                return known;
+            }
             let at = jiff::Timestamp::from_microsecond(clock as i64).expect("a time");
             let at = at.in_tz(zone).expect("a zone");
             let day = at.start_of_day().expect("a day");
@@ -385,10 +463,9 @@ impl<'a> Judge<'a> {
                 .expect("a day")
                 .start_of_day()
                 .expect("a day");
-            return (
-                day.timestamp().as_microsecond() as u64,
-                next.timestamp().as_microsecond() as u64,
-            );
+            let us = |at: &jiff::Zoned| at.timestamp().as_microsecond() as u64;
+            self.day.set((zone, (us(&day), us(&next))));
+            return (us(&day), us(&next));
         }
         let per = bucket.per_ms * MS;
         (clock - clock % per, clock - clock % per + per)

@@ -364,6 +364,8 @@ impl Run {
                 self.server.lose_data();
                 self.note_now(0, What::Lost);
             }
+            Event::LoseSidecars => self.server.lose_sidecars(),
+            Event::LoseOverrides => self.server.lose_overrides(),
             Event::Restart { sidecar } => {
                 if let Some(of) = self.of(sidecar) {
                     let _ = timeout(Duration::from_secs(1), of.service.leave()).await;
@@ -395,7 +397,12 @@ impl Run {
         let until = for_ms.map(|for_ms| from + for_ms * 1_000);
         match grant {
             None => {}
-            Some(Grant::Quota(quota)) => body["quota"] = json!(quota),
+            Some(Grant::Quota(quota, burst)) => {
+                body["quota"] = json!(quota);
+                if let Some(burst) = burst {
+                    body["burst"] = json!(burst);
+                }
+            }
             Some(Grant::Unlimited) => body["unlimited"] = json!(true),
             Some(Grant::Blocked) => body["blocked"] = json!(true),
         }

@@ -29,7 +29,8 @@ pub struct Limit {
     pub windows: Vec<Window>,
     /// Requests may have quotas of their own, up to this.
     pub requests_up_to: Option<u64>,
-    pub leases: bool,
+    /// How long leases are at most, if it has any.
+    pub lease_ms: Option<u64>,
     /// A key that the policy's file blocks: its number.
     pub blocked: Option<usize>,
 }
@@ -49,7 +50,8 @@ pub struct Check {
 /// What an override says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    Quota(u64),
+    /// With the burst, if it has one of its own.
+    Quota(u64, Option<u64>),
     Unlimited,
     Blocked,
 }
@@ -115,6 +117,10 @@ pub enum Event {
         by_ms: i64,
     },
     LoseData,
+    /// The store evicts the list of sidecars.
+    LoseSidecars,
+    /// The store loses the overrides alone.
+    LoseOverrides,
     /// Drains and starts again.
     Restart {
         sidecar: usize,
@@ -173,8 +179,8 @@ impl Limit {
             "    algorithm: {name}\n    windows: [{}]\n{overrides}",
             windows.join(", ")
         );
-        if self.leases {
-            text += "    lease: { longest: 500ms, from: 2/s }\n";
+        if let Some(ms) = self.lease_ms {
+            text += &format!("    lease: {{ longest: {ms}ms, from: 2/s }}\n");
         }
         if let Some(max) = self.requests_up_to {
             text += &format!("    quota_from_request: {{ max: {max} }}\n");

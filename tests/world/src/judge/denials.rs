@@ -1,33 +1,48 @@
 //! Never wrongly denied: denials of which it is certain that there was room.
 
-use super::{Bucket, CLOCK, Claim, Judge, MS, SOON, Use, Wrong, meets, secs};
+use super::{CLOCK, Claim, Counted, Judge, MS, SOON, Subject, Use, Wrong, meets, secs};
 use crate::filter::Said;
 use crate::run::What;
-use crate::script::Algorithm;
+use crate::script::{Algorithm, Check};
+
+/// A denial: when it was asked and answered, for what cost, and since when what was taken counts.
+struct Denial {
+    from: u64,
+    to: u64,
+    cost: u64,
+    since: u64,
+    /// A share may have decided.
+    share: bool,
+}
+
+/// A bucket's uses in order of their end, with how much had been taken before each.
+struct Sums<'a> {
+    judge: &'a Judge<'a>,
+    counted: &'a Counted,
+    before: Vec<u64>,
+}
 
 impl Judge<'_> {
-    /// Denials of which it is certain that there was room, and looks that found less than there was.
-    pub(super) fn denials(
-        &self,
-        limit: usize,
-        key: usize,
-        buckets: &[Bucket],
-        wrong: &mut Vec<Wrong>,
-    ) {
+    /// Denials of a key of which it is certain that there was room.
+    pub(super) fn denials(&self, subject: &Subject, wrong: &mut Vec<Wrong>) {
+        let Some((_, Check { limit, key, .. })) = subject.asked.first().copied() else {
+            return;
+        };
         let versions = self.limits(limit).count();
         let simple = versions == self.world.policies.len()
             && self.limits(limit).all(|(_, of)| {
-                !of.leases && of.blocked != Some(key) && of.requests_up_to.is_none()
+                of.lease_ms.is_none() && of.blocked != Some(key) && of.requests_up_to.is_none()
             });
         if !simple || !self.overrides(limit, key).is_empty() {
             return;
         }
-        let used: Vec<(Bucket, Vec<Use>, Vec<Claim>)> = buckets
+        let sums: Vec<_> = subject
+            .counted
             .iter()
-            .map(|bucket| (*bucket, self.uses(*bucket), self.claims(*bucket)))
+            .map(|counted| Sums::new(self, counted))
             .collect();
-        let least = self.world.sidecars as u64;
-        for entry in self.log {
+        for (number, check) in &subject.asked {
+            let entry = &self.log[*number];
             let What::Asked {
                 checks,
                 said: Said::Denied { .. },
@@ -36,120 +51,23 @@ impl Judge<'_> {
             else {
                 continue;
             };
-            let [check] = &checks[..] else { continue };
-            if (check.limit, check.key) != (limit, key) {
+            if checks.len() > 1 {
                 continue;
             }
-            let of_shares = self
-                .outages
-                .iter()
-                .any(|one| meets(*one, (entry.from, entry.to)));
             // What was taken before a reset counts no longer, in the sidecar that was told.
-            let resets = self.log.iter().filter(|one| {
+            let resets = self.changes.iter().filter(|one| {
                 let told = one.sidecar == entry.sidecar && entry.from > one.to + SOON;
-                let calm = !self.outages.iter().any(|outage| meets(*outage, (one.from, one.to)));
-                told && calm
+                told && !self.cut((one.from, one.to))
                     && matches!(one.what, What::Reset { limit: of, key: whose, done: true } if (of, whose) == (limit, key))
             });
-            let since = resets.map(|one| one.from).max().unwrap_or(0);
-            let full = used.iter().any(|(bucket, uses, claims)| {
-                let per = bucket.per_ms * MS;
-                let held = per
-                    + per / 60
-                    + 1
-                    + match bucket.algorithm {
-                        Algorithm::Sliding(precision) => precision * MS,
-                        _ => 0,
-                    };
-                // After a step back a key is held from its first request on, whenever that is.
-                let back = self
-                    .clocks
-                    .iter()
-                    .any(|(at, by)| *by < 0 && *at <= entry.to);
-                let stepped = |span: (u64, u64)| {
-                    back || of_shares && !self.clocks.is_empty()
-                        || self.clocks.iter().any(|(at, _)| meets((*at, *at), span))
-                };
-                let mut in_force = claims.iter().filter(|claim| {
-                    meets(
-                        (claim.from, claim.to),
-                        (entry.from.saturating_sub(2 * held), entry.to),
-                    )
-                });
-                let changes = claims
-                    .iter()
-                    .any(|claim| claim.from > 0 || claim.to < u64::MAX);
-                let quota = in_force.clone().map(|claim| claim.quota).min().unwrap_or(0);
-                let quota = if of_shares { quota / least } else { quota };
-                match bucket.algorithm {
-                    Algorithm::Token(_) => {
-                        let burst = in_force.map(|claim| claim.burst).min().unwrap_or(0);
-                        let burst = if of_shares { burst / least } else { burst };
-                        if changes
-                            || stepped((0, entry.to))
-                            || of_shares
-                            || !self.outages.is_empty()
-                            || quota == 0
-                        {
-                            return true;
-                        }
-                        let (mut level, mut at) = (0_u128, 0_u64);
-                        for one in uses
-                            .iter()
-                            .filter(|one| one.to >= since && one.from <= entry.to)
-                        {
-                            level = level.saturating_sub(
-                                u128::from(one.to.min(entry.to).saturating_sub(at))
-                                    * u128::from(quota),
-                            );
-                            at = at.max(one.to.min(entry.to));
-                            level += u128::from(one.taken) * u128::from(per);
-                        }
-                        let now = entry.from.saturating_sub(SOON).max(at);
-                        level = level.saturating_sub(u128::from(now - at) * u128::from(quota));
-                        level + u128::from(check.cost) * u128::from(per)
-                            > u128::from(burst) * u128::from(per)
-                    }
-                    Algorithm::Fixed | Algorithm::Day(_) => {
-                        let window = self.window_of(*bucket, self.clock(entry.from));
-                        if in_force.next().is_none()
-                            || window
-                                != self.window_of(
-                                    *bucket,
-                                    self.clock(entry.from.saturating_sub(CLOCK)),
-                                )
-                            || window != self.window_of(*bucket, self.clock(entry.to))
-                            || stepped((entry.from.saturating_sub(2 * per), entry.to))
-                        {
-                            return true;
-                        }
-                        // A cached denial of the window before ends with it.
-                        let inside = |at| self.window_of(*bucket, self.clock(at)) == window;
-                        let units: u64 = uses
-                            .iter()
-                            .filter(|one| {
-                                one.to >= since
-                                    && one.from <= entry.to
-                                    && (inside(one.from) || inside(one.to))
-                            })
-                            .map(|one| one.taken)
-                            .sum();
-                        units + check.cost > quota
-                    }
-                    _ => {
-                        let horizon = entry.from.saturating_sub(held);
-                        if stepped((entry.from.saturating_sub(2 * held), entry.to)) {
-                            return true;
-                        }
-                        let recent = uses.iter().filter(|one| {
-                            one.to >= since && one.from <= entry.to && one.to + 1 >= horizon
-                        });
-                        let units: u64 = recent.map(|one| one.taken).sum();
-                        units + check.cost > quota
-                    }
-                }
-            });
-            if !full {
+            let denial = Denial {
+                from: entry.from,
+                to: entry.to,
+                cost: check.cost,
+                since: resets.map(|one| one.from).max().unwrap_or(0),
+                share: self.cut((entry.from, entry.to)),
+            };
+            if !sums.iter().any(|sums| sums.may_be_full(&denial)) {
                 let what = format!(
                     "l{limit} k{key} cost {} is denied at {:.3} s (answered {:.3}) with room in every window",
                     check.cost,
@@ -163,5 +81,115 @@ impl Judge<'_> {
                 return;
             }
         }
+    }
+}
+
+impl<'a> Sums<'a> {
+    fn new(judge: &'a Judge<'a>, counted: &'a Counted) -> Self {
+        let mut before = vec![0];
+        for one in &counted.uses {
+            before.push(before[before.len() - 1] + one.units);
+        }
+        Self {
+            judge,
+            counted,
+            before,
+        }
+    }
+
+    /// Uses that may be held at a denial: that end from then on, and begin before its end.
+    fn taken(&self, from: u64, to: u64, counts: impl Fn(&Use) -> bool) -> u64 {
+        let uses = &self.counted.uses;
+        let first = uses.partition_point(|one| one.to < from);
+        let rest = uses[first..].iter().take_while(|one| one.to <= to + SOON);
+        rest.filter(|one| one.from <= to && counts(one))
+            .map(|one| one.units)
+            .sum()
+    }
+
+    /// The same of all.
+    fn all_taken(&self, from: u64, to: u64) -> u64 {
+        let uses = &self.counted.uses;
+        let first = uses.partition_point(|one| one.to < from);
+        let last = uses.partition_point(|one| one.to <= to).max(first);
+        let under_way = uses[last..].iter().take_while(|one| one.to <= to + SOON);
+        let under_way = under_way.filter(|one| one.from <= to).map(|one| one.units);
+        self.before[last] - self.before[first] + under_way.sum::<u64>()
+    }
+
+    fn may_be_full(&self, denial: &Denial) -> bool {
+        let (judge, bucket) = (self.judge, self.counted.bucket);
+        let per = bucket.per_ms * MS;
+        let precision = match bucket.algorithm {
+            Algorithm::Sliding(precision) => precision * MS,
+            _ => 0,
+        };
+        let held = per + per / 60 + 1 + precision;
+        let from = denial.from.saturating_sub(2 * held);
+        let claims = &self.counted.claims;
+        let in_force: Vec<&Claim> = claims
+            .iter()
+            .filter(|claim| meets((claim.from, claim.to), (from, denial.to)))
+            .collect();
+        // After a step back a key is held from its first request on, whenever that is; one forward is known with the next answer.
+        let soon = (denial.from.saturating_sub(SOON), denial.to);
+        let steps = &judge.clocks;
+        let stepped = denial.share && !steps.is_empty()
+            || steps
+                .iter()
+                .any(|(at, by)| *by < 0 && *at <= denial.to || meets((*at, *at), soon));
+        if in_force.is_empty() || stepped {
+            return true;
+        }
+        let least = if denial.share {
+            judge.world.sidecars as u64
+        } else {
+            1
+        };
+        let quota = in_force.iter().map(|claim| claim.quota).min().unwrap_or(0) / least;
+        match bucket.algorithm {
+            Algorithm::Token(_) => {
+                let changes = claims
+                    .iter()
+                    .any(|claim| claim.from > 0 || claim.to < u64::MAX);
+                let burst = in_force.iter().map(|claim| claim.burst).min().unwrap_or(0);
+                let known = changes || !steps.is_empty() || !judge.outages.is_empty() || quota == 0;
+                known || self.level(denial, quota) + denial.cost * per > burst * per
+            }
+            Algorithm::Fixed | Algorithm::Day(_) => {
+                let window = judge.window_of(bucket, judge.clock(denial.from));
+                let of = |at: u64| judge.window_of(bucket, judge.clock(at));
+                if window != of(denial.from.saturating_sub(CLOCK)) || window != of(denial.to) {
+                    return true;
+                }
+                // A cached denial of the window before ends with it.
+                let begins = denial
+                    .from
+                    .saturating_sub(judge.clock(denial.from) - window.0);
+                let begins = if steps.is_empty() { begins } else { 0 };
+                let inside = |one: &Use| of(one.from) == window || of(one.to) == window;
+                let units = self.taken(denial.since.max(begins), denial.to, inside);
+                units + denial.cost > quota
+            }
+            _ => {
+                let horizon = denial.from.saturating_sub(held + 1);
+                let units = self.all_taken(denial.since.max(horizon), denial.to);
+                units + denial.cost > quota
+            }
+        }
+    }
+
+    /// What a token bucket holds at most, in units times its window.
+    fn level(&self, denial: &Denial, quota: u64) -> u64 {
+        let per = self.counted.bucket.per_ms * MS;
+        let (mut level, mut at) = (0_u64, 0_u64);
+        let uses = self.counted.uses.iter();
+        for one in uses.filter(|one| one.to >= denial.since && one.from <= denial.to) {
+            let ends = one.to.min(denial.to);
+            level = level.saturating_sub(ends.saturating_sub(at) * quota) + one.units * per;
+            at = at.max(ends);
+        }
+        let now = denial.from.saturating_sub(SOON).max(at);
+        level.saturating_sub((now - at) * quota)
     }
 }

@@ -1,163 +1,354 @@
 //! Never over: what was admitted in every window, and in every token bucket.
 
-use super::{Bucket, Claim, Judge, MS, SOON, Use, meets, secs};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use super::{Bucket, CLOCK, Claim, Counted, Judge, MS, Subject, Use, meets, secs};
 use crate::script::Algorithm;
+
+/// After a step of the clock: until a sidecar has had an answer that shows it, at the latest to its probe of every second, and
+/// its filters theirs.
+const NEXT_ANSWERS: u64 = 1_300 * MS;
+
+/// How a bucket counts.
+trait Counter {
+    /// Adds what was taken; what is wrong with it.
+    fn add(&mut self, one: &Use, units: u64) -> Option<String>;
+}
+
+/// What was taken until a time, without what was returned and forgotten until then.
+struct Known<'a> {
+    units: Vec<u64>,
+    /// In order of time: of which use.
+    returns: Vec<(u64, usize, u64)>,
+    forgotten: &'a [(u64, u64)],
+    since: u64,
+}
+
+impl Known<'_> {
+    /// Until then; whether something earlier is not what it was.
+    fn until(&mut self, at: u64) -> bool {
+        let mut changed = false;
+        while let Some((from, number, units)) = self.returns.last()
+            && *from <= at
+        {
+            self.units[*number] = self.units[*number].saturating_sub(*units);
+            self.returns.pop();
+            changed = true;
+        }
+        while let [(from, to), later @ ..] = self.forgotten
+            && *from <= at
+        {
+            self.since = self.since.max(*to);
+            self.forgotten = later;
+            changed = true;
+        }
+        changed
+    }
+}
 
 impl Judge<'_> {
     pub(super) fn over_window(
         &self,
-        bucket: Bucket,
-        uses: &[Use],
-        claims: &[Claim],
+        counted: &Counted,
+        subject: &Subject,
         requests: Option<u64>,
     ) -> Option<String> {
-        let per = bucket.per_ms * MS;
-        let aligned = matches!(bucket.algorithm, Algorithm::Fixed | Algorithm::Day(_));
-        // A quota that came with the request.
-        let own = |one: &Use| one.quota.filter(|_| requests.is_some()).unwrap_or(0);
-        let certain: Vec<&Use> = uses.iter().filter(|one| one.certain).collect();
-        for (last, one) in certain.iter().enumerate() {
-            let (mut units, mut since, mut quota) = (0, one.to, own(one));
-            if aligned {
-                // Both ends of the last use in one window, or nobody knows which.
-                let window = self.window_of(bucket, self.clock(one.to));
-                if self.window_of(bucket, self.clock(one.from)) != window {
-                    continue;
-                }
-                for other in certain[..=last].iter().rev() {
-                    let inside = |at| self.window_of(bucket, self.clock(at)) == window;
-                    if inside(other.from) && inside(other.to) {
-                        units += other.units;
-                        since = since.min(other.from);
-                        quota = quota.max(own(other));
-                    } else if self.clocks.is_empty() && other.to + 2 * per < one.from {
-                        break;
-                    }
-                }
-            } else {
-                let ends = self.trailing(one.to);
-                for other in certain[..=last].iter().rev() {
-                    if self.trailing(other.from) + per <= ends {
-                        if self.trailing(other.to) + per + SOON <= ends {
-                            break;
-                        }
-                        continue;
-                    }
-                    units += other.units;
-                    since = since.min(other.from);
-                    quota = quota.max(own(other));
-                }
-            }
-            let span = (since, one.to);
-            let in_force = claims
-                .iter()
-                .filter(|claim| meets((claim.from, claim.to), span));
-            let quota = in_force
-                .map(|claim| claim.quota)
+        let quota = |span, own: u64| {
+            let claims = in_force(&counted.claims, span).map(|claim| claim.quota);
+            claims
                 .max()
                 .unwrap_or(0)
-                .max(quota.min(requests.unwrap_or(0)));
-            let steps = self
-                .clocks
-                .iter()
-                .filter(|(at, by)| aligned && *by < 0 && meets((*at, *at), span))
-                .count() as u64;
-            let allowed = quota.saturating_mul(1 + steps + self.once_more(bucket, span));
-            let allowed = allowed.saturating_add(self.leased_at_steps(bucket, uses, span));
-            if units > allowed {
-                return Some(format!(
-                    "{bucket:?}: {units} of {allowed} (quota {quota}) in {:.3} to {:.3} s",
-                    secs(span.0),
-                    secs(span.1)
-                ));
-            }
-        }
-        None
-    }
-
-    /// What leases may have held when the clock stepped: as much as was asked for in twice their length.
-    fn leased_at_steps(&self, bucket: Bucket, uses: &[Use], span: (u64, u64)) -> u64 {
-        if !self.limits(bucket.limit).any(|(_, of)| of.leases) {
-            return 0;
-        }
-        let steps = self
-            .clocks
-            .iter()
-            .filter(|(at, _)| meets((*at, *at), (span.0.saturating_sub(SOON), span.1 + SOON)));
-        let held = |(at, _): &(u64, i64)| {
-            let near = (at.saturating_sub(1_000_000), at + 1_000_000);
-            let near = uses.iter().filter(|one| meets((one.from, one.to), near));
-            near.map(|one| one.taken).sum::<u64>()
+                .max(own.min(requests.unwrap_or(0)))
         };
-        steps.map(held).sum()
+        if matches!(
+            counted.bucket.algorithm,
+            Algorithm::Fixed | Algorithm::Day(_)
+        ) {
+            let windows = BTreeMap::new();
+            return self.over(counted, subject, || Aligned {
+                judge: self,
+                counted,
+                quota,
+                windows: windows.clone(),
+            });
+        }
+        self.over(counted, subject, || Trailing {
+            judge: self,
+            counted,
+            quota,
+            requests: requests.is_some(),
+            held: BinaryHeap::new(),
+            sum: 0,
+        })
     }
 
     pub(super) fn over_token(
         &self,
-        bucket: Bucket,
-        uses: &[Use],
-        claims: &[Claim],
+        counted: &Counted,
+        subject: &Subject,
         requests: Option<u64>,
     ) -> Option<String> {
-        let per = bucket.per_ms * MS;
-        // In units times the window's length; since when it holds something.
-        let (mut level, mut at, mut since, mut before) = (0_u128, 0_u64, 0_u64, 0_u64);
-        for one in uses.iter().filter(|one| one.certain) {
-            let now = self.trailing(one.to);
-            let span = (since, one.to);
-            let in_force = claims
-                .iter()
-                .filter(|claim| meets((claim.from, claim.to), span));
-            let (mut quota, mut burst) = (0, 0);
-            for claim in in_force {
-                (quota, burst) = (quota.max(claim.quota), burst.max(claim.burst));
+        self.over(counted, subject, || Level {
+            judge: self,
+            counted,
+            requests,
+            level: 0,
+            at: 0,
+            since: 0,
+            before: 0,
+            longest_call: 0,
+            by_shares: 0,
+        })
+    }
+
+    fn over<C: Counter>(
+        &self,
+        counted: &Counted,
+        subject: &Subject,
+        new: impl Fn() -> C,
+    ) -> Option<String> {
+        let uses = &counted.uses;
+        let mut returns = Vec::new();
+        for (number, one) in uses.iter().enumerate() {
+            let of = self.returned.get(&one.entry).into_iter().flatten();
+            returns.extend(of.map(|(from, units)| (*from, number, *units)));
+        }
+        returns.sort_unstable_by(|a, b| b.cmp(a));
+        let mut known = Known {
+            units: uses.iter().map(|one| one.units).collect(),
+            returns,
+            forgotten: &subject.forgotten,
+            since: 0,
+        };
+        let mut counter = new();
+        for (number, one) in uses.iter().enumerate().filter(|(_, one)| one.certain) {
+            if known.until(one.to) {
+                counter = new();
+                for (earlier, units) in uses[..number].iter().zip(&known.units) {
+                    if earlier.certain && earlier.from >= known.since {
+                        counter.add(earlier, *units);
+                    }
+                }
             }
-            if let Some(up_to) = requests {
-                // A request's quota scales the burst.
-                let of = claims.iter().map(|claim| {
-                    (claim.burst * up_to.max(claim.quota)).div_ceil(claim.quota.max(1))
-                });
-                (quota, burst) = (quota.max(up_to), burst.max(of.max().unwrap_or(0)));
-            }
-            if quota == u64::MAX {
-                (level, at, since) = (0, now, one.to);
-                continue;
-            }
-            // While shares decide, what flows back does so in the store as well.
-            let twice: u64 = self
-                .outages
-                .iter()
-                .map(|(from, to)| (*to).min(one.to).saturating_sub((*from).max(before)))
-                .sum();
-            before = one.to;
-            // A step while calls are under way comes before them or after.
-            let step = self
-                .clocks
-                .iter()
-                .filter(|(when, by)| *by > 0 && meets((*when, *when), (one.from, one.to)));
-            let twice = twice + step.map(|(_, by)| by.unsigned_abs()).sum::<u64>();
-            level = level.saturating_sub(u128::from(now - at + twice) * u128::from(quota));
-            if level == 0 {
-                since = one.from;
-            }
-            at = now;
-            level += u128::from(one.units) * u128::from(per);
-            let allowed =
-                u128::from(burst) * u128::from(1 + self.once_more(bucket, span)) * u128::from(per);
-            // What calls took to come back has drained; what was leased may be spent half a second later, and has drained as well.
-            let leases = self.limits(bucket.limit).any(|(_, of)| of.leases);
-            let later = one.to - one.from + if leases { 500 * MS } else { 0 };
-            let slack = u128::from(later) * u128::from(quota);
-            if level > allowed + slack {
-                let units = level / u128::from(per);
-                return Some(format!(
-                    "{bucket:?}: holds {units} of {burst}, {quota} per {} ms, since {:.3}, at {:.3} s",
-                    bucket.per_ms,
-                    secs(since),
-                    secs(one.to)
-                ));
+            if one.from >= known.since {
+                let over = counter.add(one, known.units[number]);
+                if over.is_some() {
+                    return over;
+                }
             }
         }
         None
+    }
+
+    /// What leases may have spent between a step of the clock and the answers that show it.
+    fn leased_at_steps(&self, counted: &Counted, span: (u64, u64)) -> u64 {
+        if self.longest_lease(counted.bucket.limit) == 0 {
+            return 0;
+        }
+        let after = |at: u64| (at, at + NEXT_ANSWERS);
+        let steps = self.clocks.iter().filter(|(at, _)| meets(after(*at), span));
+        let spent = |(at, _): &(u64, i64)| {
+            let uses = counted.uses.iter();
+            let near = uses.filter(|one| meets((one.from, one.to), after(*at)));
+            near.map(|one| one.units).sum::<u64>()
+        };
+        steps.map(spent).sum()
+    }
+
+    /// How often a window is run through again because the clock stepped back over more than one edge, or over one that it had
+    /// passed for more than a second.
+    fn again_in(&self, bucket: Bucket, span: (u64, u64)) -> u64 {
+        let steps = self.clocks.iter().filter(|(at, by)| {
+            let was = self.clock(*at).saturating_add_signed(-by);
+            let (before, after) = (
+                self.window_of(bucket, was),
+                self.window_of(bucket, self.clock(*at)),
+            );
+            let forgotten = after.1 <= before.0 && before.0 + 1_000 * MS <= was;
+            *by < 0 && meets((*at, *at), span) && (after.1 < before.0 || forgotten)
+        });
+        steps.count() as u64
+    }
+}
+
+fn in_force(claims: &[Claim], span: (u64, u64)) -> impl Iterator<Item = &Claim> {
+    claims
+        .iter()
+        .filter(move |claim| meets((claim.from, claim.to), span))
+}
+
+/// Windows with edges: by their begin, what was certainly taken in them, since when, and the largest quota of a request.
+#[derive(Clone)]
+struct Aligned<'a, Q> {
+    judge: &'a Judge<'a>,
+    counted: &'a Counted,
+    quota: Q,
+    windows: BTreeMap<u64, (u64, u64, u64)>,
+}
+
+impl<Q: Fn((u64, u64), u64) -> u64> Counter for Aligned<'_, Q> {
+    fn add(&mut self, one: &Use, units: u64) -> Option<String> {
+        let (judge, bucket) = (self.judge, self.counted.bucket);
+        let of = |at| judge.window_of(bucket, judge.clock(at)).0;
+        let window = of(one.to);
+        // A share follows the store's clock as it was known.
+        let early = if judge.cut((one.from, one.to)) {
+            CLOCK
+        } else {
+            0
+        };
+        if of(one.from.saturating_sub(early)) != window {
+            return None;
+        }
+        let held = self.windows.entry(window).or_insert((0, one.from, 0));
+        *held = (
+            held.0 + units,
+            held.1.min(one.from),
+            held.2.max(one.quota.unwrap_or(0)),
+        );
+        let (taken, since, own) = *held;
+        let span = (since, one.to);
+        let more = judge.again_in(bucket, span) + judge.once_more((one.from, one.to), since);
+        let allowed = (self.quota)(span, own).saturating_mul(1 + more);
+        (taken > allowed
+            && taken > allowed.saturating_add(judge.leased_at_steps(self.counted, span)))
+        .then(|| said(bucket, taken, allowed, span))
+    }
+}
+
+/// Trailing windows: what is held, by when it was taken, and the largest quota of a request.
+struct Trailing<'a, Q> {
+    judge: &'a Judge<'a>,
+    counted: &'a Counted,
+    quota: Q,
+    /// Requests may have quotas of their own.
+    requests: bool,
+    held: BinaryHeap<Reverse<(u64, u64, u64, u64)>>,
+    sum: u64,
+}
+
+impl<Q: Fn((u64, u64), u64) -> u64> Counter for Trailing<'_, Q> {
+    fn add(&mut self, one: &Use, units: u64) -> Option<String> {
+        let (judge, bucket) = (self.judge, self.counted.bucket);
+        let ends = judge.trailing(one.to);
+        while let Some(Reverse((from, _, units, _))) = self.held.peek()
+            && from + bucket.per_ms * MS <= ends
+        {
+            self.sum -= units;
+            self.held.pop();
+        }
+        let own = one.quota.unwrap_or(0);
+        let early = if judge.cut((one.from, one.to)) {
+            CLOCK
+        } else {
+            0
+        };
+        let stamp = judge.trailing(one.from).saturating_sub(early);
+        self.held.push(Reverse((stamp, one.from, units, own)));
+        self.sum += units;
+        let since = self.held.peek().map_or(one.from, |Reverse(first)| first.1);
+        let span = (since, one.to);
+        let more = judge.once_more((one.from, one.to), since);
+        let own = || {
+            self.held
+                .iter()
+                .map(|Reverse(one)| one.3)
+                .max()
+                .unwrap_or(0)
+        };
+        let allowed = (self.quota)(span, if self.requests { own() } else { 0 });
+        let allowed = allowed.saturating_mul(1 + more);
+        let over = self.sum > allowed
+            && self.sum > allowed.saturating_add(judge.leased_at_steps(self.counted, span));
+        over.then(|| said(bucket, self.sum, allowed, span))
+    }
+}
+
+fn said(bucket: Bucket, units: u64, allowed: u64, span: (u64, u64)) -> String {
+    let (from, to) = (secs(span.0), secs(span.1));
+    format!("{bucket:?}: {units} of {allowed} in {from:.3} to {to:.3} s")
+}
+
+/// A token bucket: what it holds in units times the window's length, and since when it holds something.
+struct Level<'a> {
+    judge: &'a Judge<'a>,
+    counted: &'a Counted,
+    requests: Option<u64>,
+    level: u128,
+    at: u64,
+    since: u64,
+    before: u64,
+    longest_call: u64,
+    /// What was taken while shares may have decided.
+    by_shares: u64,
+}
+
+impl Counter for Level<'_> {
+    fn add(&mut self, one: &Use, units: u64) -> Option<String> {
+        let (judge, bucket, claims) = (self.judge, self.counted.bucket, &self.counted.claims);
+        let per = bucket.per_ms * MS;
+        let now = judge.trailing(one.to);
+        let (mut quota, mut burst) = (0, 0);
+        for claim in in_force(claims, (self.since, one.to)) {
+            (quota, burst) = (quota.max(claim.quota), burst.max(claim.burst));
+        }
+        if let Some(up_to) = self.requests {
+            // A request's quota scales the burst.
+            let of = claims
+                .iter()
+                .map(|claim| (claim.burst * up_to.max(claim.quota)).div_ceil(claim.quota.max(1)));
+            (quota, burst) = (quota.max(up_to), burst.max(of.max().unwrap_or(0)));
+        }
+        if quota == u64::MAX {
+            (self.level, self.at, self.since) = (0, now, one.to);
+            return None;
+        }
+        // While shares decide, what flows back does so in the store as well.
+        let outages = judge.outages.iter();
+        let twice =
+            outages.map(|(from, to)| (*to).min(one.to).saturating_sub((*from).max(self.before)));
+        let twice: u64 = twice.sum();
+        self.before = one.to;
+        // A step while calls are under way comes before them or after.
+        let steps = judge.clocks.iter();
+        let steps = steps.filter(|(at, by)| *by > 0 && meets((*at, *at), (one.from, one.to)));
+        let passed = now - self.at + twice + steps.map(|(_, by)| by.unsigned_abs()).sum::<u64>();
+        self.level = self
+            .level
+            .saturating_sub(u128::from(passed) * u128::from(quota));
+        if self.level == 0 {
+            (self.since, self.longest_call, self.by_shares) = (one.from, 0, 0);
+        }
+        self.at = now;
+        self.longest_call = self.longest_call.max(one.to - one.from);
+        self.level += u128::from(units) * u128::from(per);
+        let span = (self.since, one.to);
+        let times = 1 + judge.once_more((one.from, one.to), span.0);
+        self.by_shares += if judge.cut((one.from, one.to)) {
+            units
+        } else {
+            0
+        };
+        // Of that a smaller policy cuts off what is more than its own burst.
+        let first = in_force(claims, span).next();
+        let differs = |claim: &Claim| {
+            first.is_some_and(|first| (first.quota, first.burst) != (claim.quota, claim.burst))
+        };
+        let cut_off = if in_force(claims, span).any(differs) {
+            self.by_shares
+        } else {
+            0
+        };
+        let allowed = u128::from(burst) * u128::from(times) + u128::from(cut_off);
+        let allowed = allowed * u128::from(per);
+        // What calls took to come back has drained; what was leased may be spent later, and has drained as well.
+        let later = self.longest_call + judge.longest_lease(bucket.limit);
+        let over = self.level > allowed + u128::from(later) * u128::from(quota);
+        over.then(|| {
+            let (taken, times) = (self.level / u128::from(per), u128::from(times));
+            let text = said(bucket, taken as u64, burst * times as u64, span);
+            format!("{text}, {quota} of which flow back")
+        })
     }
 }

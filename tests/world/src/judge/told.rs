@@ -1,14 +1,17 @@
 //! What was said is so: a block blocks, a Retry-After is true.
 
-use super::{Bucket, Judge, MS, SOON, Use, Wrong, meets, secs};
+use super::{Judge, MS, SOON, Use, Wrong, meets, secs};
 use crate::filter::{By, Said};
 use crate::run::What;
-use crate::script::{Algorithm, Grant};
+use crate::script::{Algorithm, Check, Grant, Limit};
+
+/// After the last request: until what was leased has come back.
+const CALM: u64 = 7_000 * MS;
 
 impl Judge<'_> {
     /// A key that is blocked admits nothing.
     pub(super) fn blocked(&self, wrong: &mut Vec<Wrong>) {
-        for (number, entry) in self.log.iter().enumerate() {
+        for (number, entry) in self.changes.iter().enumerate() {
             let What::Override {
                 limit,
                 key,
@@ -20,7 +23,7 @@ impl Judge<'_> {
                 continue;
             };
             let others = self
-                .log
+                .changes
                 .iter()
                 .enumerate()
                 .filter(|(other, later)| *other != number && later.to >= entry.from);
@@ -137,14 +140,30 @@ impl Judge<'_> {
             // Units that lie idle in leases come back in between.
             let leases = checks
                 .iter()
-                .any(|check| self.limits(check.limit).any(|(_, of)| of.leases));
+                .any(|check| self.longest_lease(check.limit) > 0);
+            // A block without an end promises nothing: its time is that of the longest window, after what hides the block.
             let unending = checks.iter().any(|check| {
-                self.limits(check.limit)
-                    .any(|(_, of)| of.blocked == Some(check.key))
-|| self.log.iter().any(|one| {
-                        matches!(one.what, What::Override { limit, key, grant: Some(Grant::Blocked), until: None, .. }
-                            if (limit, key) == (check.limit, check.key))
-                    })
+                let mut earlier = self
+                    .changes
+                    .iter()
+                    .rev()
+                    .filter(|one| one.from <= before.to);
+                let last = earlier.find_map(|one| match one.what {
+                    What::Override {
+                        limit,
+                        key,
+                        until,
+                        done: true,
+                        ..
+                    } if (limit, key) == (check.limit, check.key) => Some(until),
+                    _ => None,
+                });
+                let hidden_until = last.flatten().filter(|until| *until >= before.to);
+                let ends =
+                    hidden_until.map_or(before.to.saturating_sub(SOON), |until| until - 500 * MS);
+                let mut windows = self.limits(check.limit).flat_map(|(_, of)| &of.windows);
+                self.is_blocked_without_end(check)
+                    && windows.any(|window| entry.from >= ends + window.per_ms * MS)
             });
             if !disturbed && !leases && !unending {
                 let what = format!(
@@ -161,71 +180,115 @@ impl Judge<'_> {
         }
     }
 
-    /// A look finds no more left than what was not certainly taken, by shares too: nothing is forgotten.
+    fn is_blocked_without_end(&self, check: &Check) -> bool {
+        self.limits(check.limit).any(|(_, of)| of.blocked == Some(check.key))
+            || self.changes.iter().any(|one| {
+                matches!(one.what, What::Override { limit, key, grant: Some(Grant::Blocked), until: None, .. }
+                    if (limit, key) == (check.limit, check.key))
+            })
+    }
+
+    /// A look finds no more left than what was not certainly taken, by shares too: nothing is forgotten. And when everything is
+    /// calm, all of it: what was leased has come back.
     pub(super) fn looked(&self, wrong: &mut Vec<Wrong>) {
-        if !self.clocks.is_empty() || !self.losses.is_empty() {
+        let lost = self
+            .changes
+            .iter()
+            .any(|one| matches!(one.what, What::Lost | What::Down));
+        if !self.clocks.is_empty() || lost {
             return;
         }
-        for entry in self.log {
-            let What::Asked {
-                checks,
-                peek: true,
-                said: Said::Admitted,
-                remaining: Some(left),
-                ..
-            } = &entry.what
-            else {
+        let last = self
+            .log
+            .iter()
+            .filter(|one| !matches!(one.what, What::Asked { peek: true, .. }));
+        let calm = last.map(|one| one.to).max().unwrap_or(0) + CALM;
+        for ((limit, key), subject) in &self.subjects {
+            let Some(of) = &self.world.policies[0][*limit] else {
                 continue;
             };
-            let [check] = &checks[..] else { continue };
-            let Some(limit) = &self.world.policies[0][check.limit] else {
+            let same =
+                |other: &Limit| other.windows == of.windows && other.algorithm == of.algorithm;
+            let is_same = self.limits(*limit).all(|(_, other)| same(other))
+                && self.limits(*limit).count() == self.world.policies.len();
+            let ([window], [counted]) = (&of.windows[..], &subject.counted[..]) else {
                 continue;
             };
-            let is_same = self
-                .world
-                .policies
-                .iter()
-                .all(|policy| policy[check.limit].as_ref() == Some(limit));
-            let [window] = &limit.windows[..] else {
-                continue;
-            };
-            let reset = self.log.iter().any(|one| {
-                matches!(one.what, What::Reset { limit, key, .. } if (limit, key) == (check.limit, check.key))
-            });
-            let span = (entry.from, entry.to);
-            let cut = self.outages.iter().any(|one| meets(*one, span));
-            let overridden = !self.overrides(check.limit, check.key).is_empty();
-            let tokens = matches!(limit.algorithm, Algorithm::Token(_));
-            if !is_same || reset || cut || overridden || tokens || limit.requests_up_to.is_some() {
+            let tokens = matches!(of.algorithm, Algorithm::Token(_));
+            let overridden = !self.overrides(*limit, *key).is_empty();
+            let requests = self
+                .limits(*limit)
+                .any(|(_, of)| of.requests_up_to.is_some());
+            if !is_same || !subject.forgotten.is_empty() || overridden || tokens || requests {
                 continue;
             }
-            let bucket = Bucket {
-                limit: check.limit,
-                key: check.key,
-                algorithm: limit.algorithm,
-                per_ms: window.per_ms,
-            };
-            let per = window.per_ms * MS;
-            let held = |one: &&Use| match limit.algorithm {
-                Algorithm::Fixed | Algorithm::Day(_) => {
-                    let of = |at| self.window_of(bucket, self.clock(at));
-                    of(one.from) == of(entry.to) && of(one.to) == of(entry.from)
+            for (number, check) in &subject.asked {
+                let entry = &self.log[*number];
+                let What::Asked {
+                    checks,
+                    peek: true,
+                    said: Said::Admitted,
+                    remaining: Some(left),
+                    ..
+                } = &entry.what
+                else {
+                    continue;
+                };
+                if checks.len() > 1 || self.cut((entry.from, entry.to)) {
+                    continue;
                 }
-                _ => one.from + per > entry.to,
-            };
-            let uses = self.uses(bucket);
-            let certain = uses.iter().filter(|one| one.certain && one.to < entry.from);
-            let taken: u64 = certain.filter(held).map(|one| one.units).sum();
-            if *left > window.quota.saturating_sub(taken) {
+                let bucket = counted.bucket;
+                let per = bucket.per_ms * MS;
+                let window_of = |at| self.window_of(bucket, self.clock(at));
+                // Whether a use is certainly held, and whether it may be.
+                let held = |one: &Use| match bucket.algorithm {
+                    Algorithm::Fixed | Algorithm::Day(_) => {
+                        window_of(one.from) == window_of(entry.to)
+                            && window_of(one.to) == window_of(entry.from)
+                    }
+                    _ => one.from + per > entry.to,
+                };
+                let may_be_held = |one: &Use| match bucket.algorithm {
+                    Algorithm::Fixed | Algorithm::Day(_) => {
+                        window_of(one.to) == window_of(entry.from) || held(one)
+                    }
+                    _ => one.to + per + per / 60 + 2_000 * MS > entry.from,
+                };
+                let before = counted.uses.iter().filter(|one| one.from <= entry.to);
+                let certain = before
+                    .clone()
+                    .filter(|one| one.certain && one.to < entry.from && held(one));
+                let returned = |one: &Use| -> u64 {
+                    self.returned
+                        .get(&one.entry)
+                        .into_iter()
+                        .flatten()
+                        .map(|back| back.1)
+                        .sum()
+                };
+                let taken: u64 = certain
+                    .map(|one| one.units.saturating_sub(returned(one)))
+                    .sum();
+                let most: u64 = before
+                    .filter(|one| may_be_held(one))
+                    .map(|one| one.units)
+                    .sum();
+                let (kind, bound) = if *left > window.quota.saturating_sub(taken) {
+                    ("forgotten", taken)
+                } else if entry.from > calm
+                    && self.outages.is_empty()
+                    && *left < window.quota.saturating_sub(most)
+                {
+                    ("unaccounted", most)
+                } else {
+                    continue;
+                };
                 let what = format!(
-                    "{check:?} has {left} left at {:.3} s, and {taken} of {} were taken",
+                    "{check:?} has {left} left at {:.3} s, and {bound} of {} were taken",
                     secs(entry.to),
                     window.quota
                 );
-                wrong.push(Wrong {
-                    kind: "forgotten",
-                    what,
-                });
+                wrong.push(Wrong { kind, what });
                 return;
             }
         }

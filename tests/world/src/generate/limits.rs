@@ -1,0 +1,100 @@
+//! Limits of a world's policies, and how they change.
+
+use super::{Chance, Open};
+use crate::script::{self, Algorithm, Limit, Window};
+
+/// A limit; `blocked` is a key that its file may block.
+pub fn limit(chance: &mut Chance, leases: bool, requests: bool, blocked: usize) -> Limit {
+    let algorithm = match chance.below(10) {
+        0 | 1 => Algorithm::Log,
+        2 | 3 => Algorithm::Sliding(chance.of(&[100, 500, 1_000])),
+        4 | 5 => Algorithm::Fixed,
+        6 => Algorithm::Day(chance.of(&["UTC", "Asia/Tokyo"])),
+        _ => Algorithm::Token(chance.of(&[1, 5, 20, 300, 3_000])),
+    };
+    let quota = chance.of(&[1, 3, 10, 50, 200, 800]);
+    let mut windows = vec![Window {
+        quota,
+        per_ms: chance.of(&[1_000, 2_000, 5_000, 10_000, 30_000]),
+    }];
+    if let Algorithm::Day(_) = algorithm {
+        windows[0].per_ms = 86_400_000;
+        windows[0].quota *= 5;
+    } else if chance.one_in(5) && !matches!(algorithm, Algorithm::Token(_)) {
+        let more = Window {
+            quota: quota * chance.between(2, 4),
+            per_ms: windows[0].per_ms * 4,
+        };
+        windows.push(more);
+    }
+    let may = requests
+        && windows.len() == 1
+        && !matches!(algorithm, Algorithm::Token(_) | Algorithm::Day(_));
+    let requests_up_to = (may && chance.one_in(2)).then_some(windows[0].quota * 2);
+    let may = leases && requests_up_to.is_none() && !matches!(algorithm, Algorithm::Log);
+    let mut limit = Limit {
+        algorithm,
+        windows,
+        requests_up_to,
+        lease_ms: (may && !chance.one_in(3)).then(|| chance.of(&[200, 500, 2_000])),
+        blocked: chance.one_in(10).then_some(blocked),
+    };
+    valid(&mut limit);
+    limit
+}
+
+/// Without what a sidecar refuses: leases of a limit that has no room for them.
+fn valid(limit: &mut Limit) {
+    if limit.lease_ms.is_none() {
+        return;
+    }
+    let file = tempfile::Builder::new()
+        .suffix(".yaml")
+        .tempfile()
+        .expect("a file");
+    std::fs::write(file.path(), script::yaml(&vec![Some(limit.clone())], false)).expect("a file");
+    if sluicegate::policy::PolicySource::open(file.path()).is_err() {
+        limit.lease_ms = None;
+    }
+}
+
+/// The same limit in the next policy.
+pub fn changed(
+    chance: &mut Chance,
+    before: &Limit,
+    leases: bool,
+    receipts: bool,
+    open: Open,
+) -> Option<Limit> {
+    let mut after = before.clone();
+    let tokens = matches!(before.algorithm, Algorithm::Token(_));
+    match chance.below(if receipts && tokens && !open.e3 {
+        4
+    } else {
+        10
+    }) {
+        0 => return None,
+        1 if receipts && !open.e2 => after.blocked = None,
+        1 => after = limit(chance, leases, before.requests_up_to.is_some(), 0),
+        2 => after.lease_ms = None,
+        3 => after.blocked = None,
+        which => {
+            if which < 8 {
+                for window in &mut after.windows {
+                    window.quota = (window.quota * chance.of(&[1, 2, 5, 10]))
+                        .div_ceil(chance.of(&[1, 2, 5, 10]));
+                }
+                after.requests_up_to = after.requests_up_to.map(|_| after.windows[0].quota * 2);
+            }
+            if let Algorithm::Token(burst) = &mut after.algorithm {
+                *burst = (*burst * chance.of(&[1, 2, 50])).div_ceil(chance.of(&[1, 3, 50]));
+            } else if which > 7
+                && let Algorithm::Sliding(precision) = &mut after.algorithm
+            {
+                *precision = chance.of(&[100, 250, 1_000]);
+            }
+        }
+    }
+    valid(&mut after);
+    Some(after)
+}
