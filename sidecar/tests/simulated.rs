@@ -2,7 +2,7 @@
 //! with the feature `simulation` alone. Time is tokio's, so a paused runtime makes it virtual.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ struct State {
     /// Its clock when the simulation began, and by how much it has stepped since.
     start_us: u64,
     stepped_us: i64,
+    /// How often it has stepped, and when answers first told somebody of so many steps.
+    steps: usize,
+    told: Vec<(usize, Instant)>,
     calls: Option<Vec<Call>>,
 }
 
@@ -85,6 +88,7 @@ struct Inner {
     timeout: Duration,
     clock: Mutex<Clock>,
     steps: AtomicU64,
+    told: AtomicUsize,
     down: AtomicBool,
     suspected: Notify,
     monitor: Arc<Monitor>,
@@ -119,6 +123,8 @@ impl Server {
             began: Instant::now(),
             start_us,
             stepped_us: 0,
+            steps: 0,
+            told: Vec::new(),
             calls: records.then(Vec::new),
         })))
     }
@@ -130,7 +136,16 @@ impl Server {
 
     /// Sets its clock forward, or back.
     pub fn step_us(&self, by_us: i64) {
-        lock(&self.0).stepped_us += by_us;
+        let mut state = lock(&self.0);
+        state.stepped_us += by_us;
+        state.steps += 1;
+    }
+
+    /// When the last link had an answer after the steps so far with this number, counted from 0.
+    pub fn told(&self, step: usize) -> Option<Instant> {
+        let state = lock(&self.0);
+        let mut told = state.told.iter().filter(|(steps, _)| *steps > step);
+        told.next_back().map(|(_, at)| *at)
     }
 
     /// Evicts the list of sidecars.
@@ -204,11 +219,12 @@ impl Inner {
             sleep_until(deadline).await;
             return Err(late());
         }
-        let (answer, now_us) = {
+        let (answer, now_us, steps) = {
             let mut state = lock(&self.server.0);
             let now_us = state.now_us();
             let in_time = not_after_us.is_none_or(|not_after_us| now_us <= not_after_us);
-            (in_time.then(|| execute(&mut state, now_us)), now_us)
+            let answer = in_time.then(|| execute(&mut state, now_us));
+            (answer, now_us, state.steps)
         };
         let fault = self.fault();
         if fault.cut || fault.loses_answers || Instant::now() + fault.back >= deadline {
@@ -217,6 +233,9 @@ impl Inner {
         }
         sleep(fault.back).await;
         let received = Instant::now().into_std();
+        if self.told.swap(steps, Ordering::Relaxed) < steps {
+            lock(&self.server.0).told.push((steps, Instant::now()));
+        }
         let stepped = lock(&self.clock).observe(now_us, sent.into_std(), received);
         self.steps.fetch_add(u64::from(stepped), Ordering::Relaxed);
         answer.ok_or(StoreError::Late)
@@ -275,6 +294,7 @@ impl Link {
             timeout,
             clock: Mutex::new(Clock::new(Instant::now().into_std())),
             steps: AtomicU64::new(0),
+            told: AtomicUsize::new(0),
             down: AtomicBool::new(true),
             suspected: Notify::new(),
             component: monitor.add(),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `stall` | thousands of requests that wait for a stalled sidecar |
 //! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload or drain |
-//! | `leased`, `lease_load` | leases inside Envoy; three sidecars and six filters that share a hot key under load |
+//! | `leased` | leases inside Envoy |
 //! | `lent` | units that a fake sidecar lends the filter before it stalls or has another policy |
 //! | `limits` | who is admitted, who is denied, and the response headers |
 //! | `listeners` | hostile clients on the sidecar's own ports |
@@ -56,7 +56,6 @@ mod flood;
 mod hostile;
 mod in_envoy;
 mod in_force;
-mod lease_load;
 mod leased;
 mod lent;
 mod lifecycle;

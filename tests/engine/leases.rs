@@ -1,131 +1,82 @@
-//! Leases of several sidecars on one key, in generated worlds: nothing is ever over, what lies idle elsewhere when the store
-//! denies is within the published bound, and every unit is accounted for.
+//! A lease that is spent in its last microsecond, and one that is spent after the clock has stepped over an edge. Several sidecars
+//! and filters with leases are in `tests/world`.
 
 use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
-use sluicegate_engine::lease::{Grant, LeaseTerms, Pool, burst_with_leases};
-use sluicegate_engine::{Algorithm, BucketSpec};
+use sluicegate_engine::lease::{Grant, LeaseTerms, Pool};
+use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Decision, Outcome, Take};
 
-use super::lease_world::{MS, Phase, SECOND, SIDECARS, START_US, Seen, TERMS, World, new_run, run};
-use super::made::{self, for_all, spec};
+use super::made::{self, for_all, numbered, spec};
 use super::receipts::Stores;
 
-fn sliding(quota: u64, window_us: u64, precision_us: u64) -> BucketSpec {
-    spec(made::sliding(precision_us, true), quota, window_us)
+const SECOND: u64 = 1_000_000;
+/// The store's clock when the others are 0.
+const START_US: u64 = 1_790_000_000_000_000;
+const TERMS: LeaseTerms = LeaseTerms {
+    longest_us: 10 * SECOND,
+    most: 1_000,
+    from_per_s: 5,
+};
+
+/// A key whose store's clock may step.
+struct Key<'a> {
+    stores: &'a mut Stores,
+    bucket: Bucket,
+    now: u64,
+    ahead: u64,
+    /// Real time, the store's time, and units.
+    admitted: Vec<(u64, u64, u64)>,
 }
 
-/// What the windows of a world are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Sliding,
-    Fixed,
-    Bucket,
-}
+impl Key<'_> {
+    fn decide(&mut self, cost: u64) -> Outcome {
+        let batch = Batch {
+            buckets: vec![self.bucket.clone()],
+            decisions: vec![Decision {
+                takes: vec![Take { bucket: 0, cost }],
+                peek: false,
+                receipts: Vec::new(),
+            }],
+        };
+        self.stores.decide(self.now + self.ahead, &batch)[0]
+    }
 
-fn windows(kind: Kind) -> impl Strategy<Value = Vec<BucketSpec>> {
-    let quota = prop_oneof![100u64..300, 300u64..1_000];
-    let (long, precision) = (15 * SECOND..40 * SECOND, 900 * MS..7 * SECOND);
-    let sliding_one = (quota.clone(), long, precision)
-        .prop_map(|(quota, window_us, precision_us)| sliding(quota, window_us, precision_us));
-    // The burst as the store enforces it: smaller by what drains in the longest time of a lease.
-    let bucket_one = (200u64..2_000, 4 * SECOND..12 * SECOND, 0u64..300);
-    let bucket_one = bucket_one.prop_map(|(quota, window_us, more)| {
-        let of = |burst| spec(Algorithm::TokenBucket { burst }, quota, window_us);
-        let burst = quota + more;
-        of(burst_with_leases(burst, TERMS.longest_us, &of(burst)).expect("it is large"))
-    });
-    let fixed_one = (quota, 4 * SECOND..12 * SECOND)
-        .prop_map(|(quota, window_us)| spec(Algorithm::FixedWindow, quota, window_us));
-    let one = match kind {
-        Kind::Sliding => sliding_one.boxed(),
-        Kind::Fixed => fixed_one.boxed(),
-        Kind::Bucket => bucket_one.boxed(),
-    };
-    prop::collection::vec(one, 1..3)
-}
+    fn admit(&mut self, units: u64) {
+        let store_us = self.now + self.ahead;
+        self.admitted.push((self.now, store_us, units));
+    }
 
-fn phases() -> impl Strategy<Value = Vec<Phase>> {
-    let rate = prop_oneof![1 => Just(0u64), 2 => 1u64..8, 5 => 8u64..60, 2 => 60u64..250];
-    let rates = [rate.clone(), rate.clone(), rate];
-    let at_once = prop_oneof![3 => Just(1u64), 1 => 2u64..40];
-    let cost = prop_oneof![4 => Just(1u64), 1 => 2u64..9];
-    let phase = (2_000u64..15_000, rates, at_once, cost);
-    let phase = phase.prop_map(|(for_ms, rates, at_once, cost)| Phase {
-        for_ms,
-        rates,
-        at_once,
-        cost,
-    });
-    prop::collection::vec(phase, 2..5)
-}
-
-fn worlds(kind: Kind, steps_back: bool) -> impl Strategy<Value = World> {
-    let back = (1..5 * SECOND as i64).prop_map(|us| -us);
-    let steps = prop::collection::vec((back, 5u64..95), 1..4);
-    let crashes = prop::collection::vec((0..SIDECARS, 5u64..95), 0..3);
-    (windows(kind), phases(), crashes, steps, any::<u64>()).prop_map(
-        move |(windows, phases, crashes, steps, seed)| World {
-            windows,
-            phases,
-            crashes,
-            steps: if steps_back { steps } else { Vec::new() },
-            noticed: false,
-            seed,
-        },
-    )
-}
-
-/// Worlds of windows with edges, whose sidecars notice that the clock steps over an edge at most, back or forward.
-fn stepped_worlds() -> impl Strategy<Value = World> {
-    let step = (-4 * SECOND as i64..4 * SECOND as i64, 5u64..95);
-    (worlds(Kind::Fixed, false), step).prop_map(|(world, step)| World {
-        steps: vec![step],
-        noticed: true,
-        crashes: Vec::new(),
-        ..world
-    })
-}
-
-/// Runs generated worlds, 5 at a time or more, until together they have leased, asked the store, and met denials with units idle
-/// elsewhere. A run of buckets whose clock steps back was seen whose first 25 had no idle unit.
-fn run_all(worlds: impl Strategy<Value = World>) -> Seen {
-    let stores = std::cell::RefCell::new(Stores::start());
-    let total = std::cell::RefCell::new(Seen::default());
-    for _ in 0..40 {
-        for_all(5, 30, &worlds, |world| {
-            let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                run(&mut stores.borrow_mut(), &world)
-            }));
-            let seen = seen.map_err(|why| TestCaseError::fail(panic_text(&why)))?;
-            total.borrow_mut().add(&seen);
-            Ok(())
-        });
-        if lacks(&total.borrow()).is_none() {
-            break;
+    /// Takes what is left, unit by unit.
+    fn use_up(&mut self) {
+        while self.decide(1).admitted {
+            self.admit(1);
         }
     }
-    let total = total.into_inner();
-    println!("measured: {total:?}");
-    assert_eq!(lacks(&total), None, "{total:?}");
-    total
+
+    /// A lease that was taken now.
+    fn lease(&mut self, units: u64) -> (Pool<()>, u64) {
+        let outcome = self.decide(units);
+        assert!(outcome.admitted);
+        let length_us = TERMS.length_us(&[self.bucket.spec], outcome.at_us);
+        let mut pool = Pool::new(TERMS);
+        pool.granted(Grant {
+            units,
+            ends_us: self.now + length_us,
+            remaining: outcome.remaining,
+            tag: (),
+        });
+        (pool, length_us)
+    }
 }
 
-/// What the worlds have not shown yet.
-fn lacks(total: &Seen) -> Option<&'static str> {
-    let leased = total.leased + total.by_filters;
-    let needs = [
-        (leased > total.by_store / 5, "leases"),
-        (total.by_filters > total.leased / 2, "leases in filters"),
-        (total.denials > 100, "denials"),
-        (total.most_idle > 0, "units idle at a denial"),
-    ];
-    let unmet = needs.into_iter().find(|(met, _)| !met);
-    unmet.map(|(_, what)| what)
-}
-
-fn panic_text(why: &Box<dyn std::any::Any + Send>) -> String {
-    let text = why.downcast_ref::<String>().cloned();
-    text.unwrap_or_else(|| "a panic".to_owned())
+fn key(stores: &mut Stores, spec: BucketSpec, now: u64) -> Key<'_> {
+    stores.start_again();
+    Key {
+        stores,
+        bucket: numbered("hot", [spec]).remove(0),
+        now,
+        ahead: START_US,
+        admitted: Vec::new(),
+    }
 }
 
 /// A lease that is spent in its last microsecond, in a store that is full all the time.
@@ -154,30 +105,13 @@ fn last_moments(steps_back: bool) -> impl Strategy<Value = LastMoment> {
 }
 
 fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
-    stores.start_again();
-    let world = World {
-        windows: vec![sliding(40, moment.window_us, moment.precision_us)],
-        ..World::default()
-    };
-    let mut run = new_run(stores, &world);
     let p = moment.precision_us;
     // The beginning of a step of the store, and a time in it.
-    run.now = p - START_US % p + p / 1_000 * moment.taken_at + 1;
-    let terms = LeaseTerms {
-        longest_us: 10 * SECOND,
-        ..TERMS
-    };
-    let outcome = run.decide(moment.units, Some(1));
-    assert!(outcome.admitted);
-    let length_us = terms.length_us(&world.windows, outcome.at_us);
-    let mut pool = Pool::new(terms);
-    pool.granted(Grant {
-        units: moment.units,
-        ends_us: run.now + length_us,
-        remaining: outcome.remaining,
-        tag: (),
-    });
-    let (begin, end) = (run.now, run.now + length_us);
+    let begin = p - START_US % p + p / 1_000 * moment.taken_at + 1;
+    let window = spec(made::sliding(p, true), 40, moment.window_us);
+    let mut key = key(stores, window, begin);
+    let (mut pool, length_us) = key.lease(moment.units);
+    let end = begin + length_us;
     let step_at = |(us, part)| (begin + length_us / 1_000 * part, us);
     let step = moment.step.map(step_at);
     let until = begin + 3 * moment.window_us;
@@ -190,104 +124,71 @@ fn spend_in_the_last_moment(stores: &mut Stores, moment: &LastMoment) {
     times.sort_unstable();
     let mut stepped = false;
     for at in times {
-        run.now = at;
+        key.now = at;
         if let Some((_, us)) = step.filter(|(step_at, _)| *step_at <= at && !stepped) {
-            run.store_ahead -= us;
+            key.ahead -= us;
             stepped = true;
         }
         // Half of it in its last moment. The other half is too late.
         let half = moment.units / 2;
         if spends.contains(&at) && pool.take(at, half, 0).is_some() {
-            run.admit(half);
+            key.admit(half);
         }
-        while run.decide(1, None).admitted {
-            run.admit(1);
-        }
+        key.use_up();
     }
-    run.check_never_over();
-    let spent = run.admitted.iter().filter(|(.., units)| *units > 1).count();
+    for (first, &(from, ..)) in key.admitted.iter().enumerate() {
+        let inside = key.admitted[first..]
+            .iter()
+            .take_while(|one| one.0 < from + moment.window_us);
+        let sum: u64 = inside.map(|one| one.2).sum();
+        assert!(sum <= 40, "{sum} of 40 from {from}");
+    }
+    let spent = key.admitted.iter().filter(|(.., units)| *units > 1).count();
     assert_eq!(spent, usize::from(length_us > 0), "the lease was spent");
-}
-
-fn check_last_moments(steps_back: bool) {
-    let stores = std::cell::RefCell::new(Stores::start());
-    for_all(10, 1_024, &last_moments(steps_back), |moment| {
-        spend_in_the_last_moment(&mut stores.borrow_mut(), &moment);
-        Ok(())
-    });
 }
 
 #[test]
 fn units_that_are_spent_in_the_last_moment_are_in_no_window_over() {
-    check_last_moments(false);
-}
-
-#[test]
-fn units_that_are_spent_after_the_clock_stepped_back_are_in_no_window_over() {
-    check_last_moments(true);
-}
-
-#[test]
-fn leases_are_never_over_and_idle_within_the_bound() {
-    run_all(worlds(Kind::Sliding, false));
-}
-
-#[test]
-fn leases_of_fixed_windows_are_never_over() {
-    run_all(worlds(Kind::Fixed, false));
-}
-
-#[test]
-fn a_step_over_an_edge_lets_no_more_be_over_than_leases_held_then() {
-    run_all(stepped_worlds());
+    let stores = std::cell::RefCell::new(Stores::start());
+    for steps_back in [false, true] {
+        for_all(10, 512, &last_moments(steps_back), |moment| {
+            spend_in_the_last_moment(&mut stores.borrow_mut(), &moment);
+            Ok(())
+        });
+    }
 }
 
 /// A window of 100 is used up, and 40 units are held in a lease of its neighbour when the clock steps into it, back or
 /// forward. By how much it is over in the end.
 fn over_after_a_step(forward: bool, answered_before: bool) -> u64 {
-    let mut stores = Stores::start();
-    stores.start_again();
     let window_us = 10 * SECOND;
-    let world = World {
-        windows: vec![spec(Algorithm::FixedWindow, 100, window_us)],
-        noticed: true,
-        ..World::default()
-    };
-    let mut run = new_run(&mut stores, &world);
-    let edge = run.now + window_us - run.store_us() % window_us;
-    let fill = |run: &mut super::lease_world::Run<'_>| {
-        while run.decide(1, None).admitted {
-            run.admit(1);
-        }
-    };
-    run.now = edge - 500 * MS;
+    let mut stores = Stores::start();
+    let edge = window_us - START_US % window_us + window_us;
+    let window = spec(Algorithm::FixedWindow, 100, window_us);
+    let mut key = key(&mut stores, window, edge - SECOND / 2);
     if !forward {
-        fill(&mut run);
-        run.now = edge + 500 * MS;
+        key.use_up();
+        key.now = edge + SECOND / 2;
     }
-    let outcome = run.decide(40, Some(1));
-    assert!(outcome.admitted);
-    let now_us = run.clock(0);
-    run.sidecars[0].pool.granted(Grant {
-        units: 40,
-        ends_us: now_us + TERMS.length_us(&world.windows, outcome.at_us),
-        remaining: outcome.remaining,
-        tag: 1,
-    });
-    run.step(if forward { 1 } else { -1 } * SECOND as i64);
-    assert_eq!(run.held_at_steps, 40);
+    let (mut pool, _) = key.lease(40);
     if forward {
-        fill(&mut run);
+        key.ahead += SECOND;
+        key.use_up();
+    } else {
+        key.ahead -= SECOND;
     }
     if answered_before {
-        run.notice(0, 1);
+        pool.end_all();
     }
-    let now_us = run.clock(0);
-    if run.sidecars[0].pool.take(now_us, 40, 0).is_some() {
-        run.admit(40);
+    if pool.take(key.now, 40, 0).is_some() {
+        key.admit(40);
     }
-    run.check_never_over();
-    run.seen.most_over
+    let inside = (key.now + key.ahead) / window_us;
+    let of_it = key
+        .admitted
+        .iter()
+        .filter(|one| one.1 / window_us == inside);
+    of_it.map(|one| one.2).sum::<u64>() - 100
 }
 
 #[test]
@@ -296,19 +197,4 @@ fn what_leases_held_is_over_only_if_it_is_spent_before_an_answer_shows_the_step(
         assert_eq!(over_after_a_step(forward, false), 40, "the bound");
         assert_eq!(over_after_a_step(forward, true), 0);
     }
-}
-
-#[test]
-fn leases_are_never_over_when_the_clock_steps_back() {
-    run_all(worlds(Kind::Sliding, true));
-}
-
-#[test]
-fn leases_of_token_buckets_are_never_over() {
-    run_all(worlds(Kind::Bucket, false));
-}
-
-#[test]
-fn leases_of_token_buckets_are_never_over_when_the_clock_steps_back() {
-    run_all(worlds(Kind::Bucket, true));
 }

@@ -15,9 +15,8 @@
 //! | `calls.rs` | calls that run too late, keys that cannot be read, what a call reads and writes, logs larger than any history |
 //! | `promises.rs` | the promises of DESIGN.md by name, on both stores |
 //! | `policies.rs` | policies that change or differ, on both stores |
-//! | `checked.rs` | the same of whole histories, by a checker that knows nothing of the engine |
 //! | `receipts.rs` | units are given back once, and only by who took them, on both stores |
-//! | `leases.rs`, `lease_world.rs`, `lease_run.rs`, `lease_filters.rs`, `lease_checks.rs` | several sidecars with leases on one key, and their filters, in virtual time, on both stores |
+//! | `leases.rs` | leases in their last moment, and after a step of the clock |
 //! | `overrides_script.rs`, `sidecars_script.rs` | the scripts of the overrides and of the register of sidecars by themselves |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
@@ -28,16 +27,11 @@
 mod agreement;
 mod calendar;
 mod calls;
-mod checked;
 mod concurrency;
 mod events;
 mod expiry;
 mod history;
 mod kept;
-mod lease_checks;
-mod lease_filters;
-mod lease_run;
-mod lease_world;
 mod leases;
 mod lua;
 mod made;

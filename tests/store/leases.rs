@@ -1,4 +1,4 @@
-//! Leases of a real sidecar: what ends them, and that no unit is lost or spent twice. tests/chain/lease_load.rs has three under
+//! Leases of a real sidecar: what ends them, and that no unit is lost or spent twice. `make world` has several with filters, and everything else that
 //! load.
 
 use std::cell::Cell;

@@ -95,6 +95,8 @@ struct Judge<'a> {
     /// When a sidecar died with what it had not written back.
     deaths: Vec<u64>,
     clocks: Vec<(u64, i64)>,
+    /// For each: when the last sidecar knew.
+    told: &'a [u64],
     /// Everything that is no request.
     changes: Vec<&'a Entry>,
     /// By the entry of the taking: from when on how much of it was returned.
@@ -110,7 +112,7 @@ fn meets(a: (u64, u64), b: (u64, u64)) -> bool {
 
 /// Everything that is wrong with what a world has shown.
 pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
-    let judge = Judge::new(world, &shown.log);
+    let judge = Judge::new(world, shown);
     let mut wrong = Vec::new();
     if shown.keys_left > 0 {
         let what = format!("{} keys are left", shown.keys_left);
@@ -138,7 +140,8 @@ pub fn judge(world: &World, shown: &Shown) -> Vec<Wrong> {
 }
 
 impl<'a> Judge<'a> {
-    fn new(world: &'a World, log: &'a [Entry]) -> Self {
+    fn new(world: &'a World, shown: &'a Shown) -> Self {
+        let log = &shown.log[..];
         let end = log.iter().map(|entry| entry.to).max().unwrap_or(0);
         let mut judge = Self {
             world,
@@ -147,6 +150,7 @@ impl<'a> Judge<'a> {
             outages: Vec::new(),
             deaths: Vec::new(),
             clocks: Vec::new(),
+            told: &shown.told,
             changes: Vec::new(),
             returned: BTreeMap::new(),
             subjects: BTreeMap::new(),

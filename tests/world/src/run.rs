@@ -78,6 +78,8 @@ pub struct Shown {
     pub log: Vec<Entry>,
     /// Keys in the store at the end.
     pub keys_left: usize,
+    /// For each step of the clock: when an answer had told the last sidecar of it.
+    pub told: Vec<u64>,
     /// The store's calls, if they were to be recorded.
     pub calls: Vec<Call>,
 }
@@ -174,16 +176,33 @@ async fn go(world: World, records: bool) -> Shown {
     run.sidecars.borrow_mut().clear();
     sleep(FORGOTTEN).await;
     let keys_left = run.server.keys_left();
+    let told = |step| {
+        run.server
+            .told(step)
+            .map_or(u64::MAX, |at| micros(at - run.began))
+    };
+    let steps = run
+        .log
+        .borrow()
+        .iter()
+        .filter(|entry| matches!(entry.what, What::Clock(_)))
+        .count();
+    let told = (0..steps).map(told).collect();
     Shown {
         log: run.log.take(),
         keys_left,
+        told,
         calls: run.server.calls(),
     }
 }
 
+fn micros(passed: Duration) -> u64 {
+    u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
+}
+
 impl Run {
     fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+        micros(self.began.elapsed())
     }
 
     /// Notes what took from then until now; its number.

@@ -5,6 +5,9 @@ use crate::filter::Said;
 use crate::run::What;
 use crate::script::{Algorithm, Check};
 
+/// How fast the average forgets that decides how large leases are.
+const MEMORY_US: f64 = 250_000.0;
+
 /// A denial: when it was asked and answered, for what cost, and since when what was taken counts.
 struct Denial {
     from: u64,
@@ -20,6 +23,8 @@ struct Sums<'a> {
     judge: &'a Judge<'a>,
     counted: &'a Counted,
     before: Vec<u64>,
+    /// If the limit has leases: when something was asked, and all that was until then, weighted by its age.
+    demand: Vec<(u64, f64)>,
 }
 
 impl Judge<'_> {
@@ -30,16 +35,16 @@ impl Judge<'_> {
         };
         let versions = self.limits(limit).count();
         let simple = versions == self.world.policies.len()
-            && self.limits(limit).all(|(_, of)| {
-                of.lease_ms.is_none() && of.blocked != Some(key) && of.requests_up_to.is_none()
-            });
+            && self
+                .limits(limit)
+                .all(|(_, of)| of.blocked != Some(key) && of.requests_up_to.is_none());
         if !simple || !self.overrides(limit, key).is_empty() {
             return;
         }
         let sums: Vec<_> = subject
             .counted
             .iter()
-            .map(|counted| Sums::new(self, counted))
+            .map(|counted| Sums::new(self, counted, subject))
             .collect();
         for (number, check) in &subject.asked {
             let entry = &self.log[*number];
@@ -85,16 +90,45 @@ impl Judge<'_> {
 }
 
 impl<'a> Sums<'a> {
-    fn new(judge: &'a Judge<'a>, counted: &'a Counted) -> Self {
+    fn new(judge: &'a Judge<'a>, counted: &'a Counted, subject: &Subject) -> Self {
         let mut before = vec![0];
         for one in &counted.uses {
             before.push(before[before.len() - 1] + one.units);
+        }
+        let mut demand: Vec<(u64, f64)> = Vec::new();
+        if judge.longest_lease(counted.bucket.limit) > 0 {
+            let asked = subject.asked.iter();
+            let mut asked: Vec<_> = asked
+                .map(|(number, check)| (judge.log[*number].from, check.cost))
+                .collect();
+            asked.sort_unstable();
+            for (at, cost) in asked {
+                let (last, weight) = demand.last().copied().unwrap_or((at, 0.0));
+                demand.push((
+                    at,
+                    weight * (-((at - last) as f64) / MEMORY_US).exp() + cost as f64,
+                ));
+            }
         }
         Self {
             judge,
             counted,
             before,
+            demand,
         }
+    }
+
+    /// What may lie idle in leases at a denial, as `docs/leases.md` has it: 2 x D x L, by the most that was asked for lately.
+    fn idle(&self, denial: &Denial) -> u64 {
+        let longest = self.judge.longest_lease(self.counted.bucket.limit);
+        let first = self
+            .demand
+            .partition_point(|one| one.0 + longest + SOON < denial.from);
+        let recent = self.demand[first.saturating_sub(1)..]
+            .iter()
+            .take_while(|one| one.0 <= denial.to);
+        let most = recent.map(|one| one.1).fold(0.0, f64::max);
+        (2.0 * most / MEMORY_US * longest as f64) as u64
     }
 
     /// Uses that may be held at a denial: that end from then on, and begin before its end.
@@ -141,6 +175,17 @@ impl<'a> Sums<'a> {
         if in_force.is_empty() || stepped {
             return true;
         }
+        // Leases that are lost come back with their window.
+        let leases = judge.longest_lease(bucket.limit) > 0;
+        let lost = judge
+            .changes
+            .iter()
+            .any(|one| matches!(one.what, What::Down | What::Lost | What::Reset { .. }));
+        let lost = lost || !judge.outages.is_empty() || !steps.is_empty();
+        if leases && (lost || matches!(bucket.algorithm, Algorithm::Token(_))) {
+            return true;
+        }
+        let denial_cost = denial.cost + self.idle(denial);
         let least = if denial.share {
             judge.world.sidecars as u64
         } else {
@@ -169,12 +214,12 @@ impl<'a> Sums<'a> {
                 let begins = if steps.is_empty() { begins } else { 0 };
                 let inside = |one: &Use| of(one.from) == window || of(one.to) == window;
                 let units = self.taken(denial.since.max(begins), denial.to, inside);
-                units + denial.cost > quota
+                units + denial_cost > quota
             }
             _ => {
                 let horizon = denial.from.saturating_sub(held + 1);
                 let units = self.all_taken(denial.since.max(horizon), denial.to);
-                units + denial.cost > quota
+                units + denial_cost > quota
             }
         }
     }
@@ -185,7 +230,7 @@ impl<'a> Sums<'a> {
         let (mut level, mut at) = (0_u64, 0_u64);
         let uses = self.counted.uses.iter();
         for one in uses.filter(|one| one.to >= denial.since && one.from <= denial.to) {
-            let ends = one.to.min(denial.to);
+            let ends = one.to.min(denial.from);
             level = level.saturating_sub(ends.saturating_sub(at) * quota) + one.units * per;
             at = at.max(ends);
         }

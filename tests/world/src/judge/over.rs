@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use super::{Bucket, CLOCK, Claim, Counted, Judge, MS, Subject, Use, meets, secs};
 use crate::script::Algorithm;
 
-/// After a step of the clock: until a sidecar has had an answer that shows it, at the latest to its probe of every second, and
-/// its filters theirs.
-const NEXT_ANSWERS: u64 = 1_300 * MS;
+/// After a sidecar knows of a step of the clock: until its filters have asked it for something.
+const NEXT_ANSWERS: u64 = 400 * MS;
 
 /// How a bucket counts.
 trait Counter {
@@ -146,13 +145,14 @@ impl Judge<'_> {
         if self.longest_lease(counted.bucket.limit) == 0 {
             return 0;
         }
-        let after = |at: u64| (at, at + NEXT_ANSWERS);
-        let steps = self.clocks.iter().filter(|(at, _)| meets(after(*at), span));
-        let spent = |(at, _): &(u64, i64)| {
+        let steps = self.clocks.iter().zip(self.told);
+        let steps = steps.map(|((at, _), told)| (*at, told.saturating_add(NEXT_ANSWERS)));
+        let spent = |after: (u64, u64)| {
             let uses = counted.uses.iter();
-            let near = uses.filter(|one| meets((one.from, one.to), after(*at)));
+            let near = uses.filter(|one| meets((one.from, one.to), after));
             near.map(|one| one.units).sum::<u64>()
         };
+        let steps = steps.filter(|after| meets(*after, span));
         steps.map(spent).sum()
     }
 

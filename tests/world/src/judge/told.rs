@@ -141,30 +141,9 @@ impl Judge<'_> {
             let leases = checks
                 .iter()
                 .any(|check| self.longest_lease(check.limit) > 0);
-            // A block without an end promises nothing: its time is that of the longest window, after what hides the block.
-            let unending = checks.iter().any(|check| {
-                let mut earlier = self
-                    .changes
-                    .iter()
-                    .rev()
-                    .filter(|one| one.from <= before.to);
-                let last = earlier.find_map(|one| match one.what {
-                    What::Override {
-                        limit,
-                        key,
-                        until,
-                        done: true,
-                        ..
-                    } if (limit, key) == (check.limit, check.key) => Some(until),
-                    _ => None,
-                });
-                let hidden_until = last.flatten().filter(|until| *until >= before.to);
-                let ends =
-                    hidden_until.map_or(before.to.saturating_sub(SOON), |until| until - 500 * MS);
-                let mut windows = self.limits(check.limit).flat_map(|(_, of)| &of.windows);
-                self.is_blocked_without_end(check)
-                    && windows.any(|window| entry.from >= ends + window.per_ms * MS)
-            });
+            let unending = checks
+                .iter()
+                .any(|check| self.promises_nothing(check, before.to, entry.from));
             if !disturbed && !leases && !unending {
                 let what = format!(
                     "{checks:?} denied at {:.3} s, promised for {:.3} s, denied again",
@@ -178,6 +157,27 @@ impl Judge<'_> {
                 return;
             }
         }
+    }
+
+    /// A block without an end promises nothing: its time is that of the longest window, after what hides the block.
+    fn promises_nothing(&self, check: &Check, denied: u64, promised: u64) -> bool {
+        let mut earlier = self.changes.iter().rev().filter(|one| one.from <= denied);
+        let last = earlier.find_map(|one| match one.what {
+            What::Lost => Some(None),
+            What::Override {
+                limit,
+                key,
+                until,
+                done: true,
+                ..
+            } if (limit, key) == (check.limit, check.key) => Some(until),
+            _ => None,
+        });
+        let hidden_until = last.flatten().filter(|until| *until >= denied);
+        let ends = hidden_until.map_or(denied.saturating_sub(SOON), |until| until - 500 * MS);
+        let mut windows = self.limits(check.limit).flat_map(|(_, of)| &of.windows);
+        self.is_blocked_without_end(check)
+            && windows.any(|window| promised >= ends + window.per_ms * MS)
     }
 
     fn is_blocked_without_end(&self, check: &Check) -> bool {
