@@ -342,8 +342,8 @@ impl Counter for Level<'_> {
         };
         let allowed = u128::from(burst) * u128::from(times) + u128::from(cut_off);
         let allowed = allowed * u128::from(per);
-        // What calls took to come back has drained; what was leased may be spent later, and has drained as well.
-        let later = self.longest_call + judge.longest_lease(bucket.limit);
+        // What calls took to come back has drained. What drains while units are leased is not given out in the first place.
+        let later = self.longest_call;
         let over = self.level > allowed + u128::from(later) * u128::from(quota);
         over.then(|| {
             let (taken, times) = (self.level / u128::from(per), u128::from(times));
