@@ -28,14 +28,14 @@ const LATE: Duration = Duration::from_millis(50);
 /// Allowance for a machine with two busy cores to read and answer thousands of requests. Requests that hang take longer.
 const STALL: Duration = Duration::from_secs(25);
 
-/// A fake sidecar that accepts connections and never answers.
+/// A fake sidecar that accepts connections and never answers. Those that Envoy closes are closed: it opens one for each callout
+/// that is late, and this process has no files for all of them.
 async fn silent() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
-        let mut held = Vec::new();
-        while let Ok((stream, _)) = listener.accept().await {
-            held.push(stream);
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
         }
     });
     port

@@ -20,14 +20,12 @@
 //! | `overrides_script.rs`, `sidecars_script.rs` | the scripts of the overrides and of the register of sidecars by themselves |
 //! | `expiry.rs` | keys end: after their last unit, and all of them |
 //! | `sizes.rs` | the calculator beside MEMORY USAGE, and that a busy log keeps the blocks of one window |
-//! | `concurrency.rs` | many callers, real time |
 //! | `write_back.rs` | what was admitted elsewhere, recorded afterwards |
 //! | `mutations.rs` | plausible bugs of the script, each of which has to turn a test red |
 
 mod agreement;
 mod calendar;
 mod calls;
-mod concurrency;
 mod events;
 mod expiry;
 mod history;

@@ -3,73 +3,10 @@
 use super::expiry::every_algorithm;
 use super::lua::Lua;
 use super::made::{SECOND, START_US, bucket, one};
-use sluicegate_engine::{Algorithm, Bucket, FleetPosition, MAX_RECORDS, Memory, Outcome, Record};
+use sluicegate_engine::{Algorithm, Bucket, MAX_RECORDS, Memory, Outcome, Record};
 
 fn ask(memory: &mut Memory, now_us: u64, bucket: &Bucket, cost: u64) -> Outcome {
     memory.decide(now_us, &one(bucket, cost, false))[0].expect("room")
-}
-
-/// Ten seconds before an outage, twenty of an outage in which three sidecars decide over their shares, and ten after it:
-/// Redis then answers as if it had seen everything.
-#[test]
-fn write_back_leaves_every_window_as_if_redis_had_never_been_down() {
-    let mut lua = Lua::start();
-    for bucket in every_algorithm(60 * SECOND) {
-        let is_token = matches!(bucket.spec.algorithm, Algorithm::TokenBucket { .. });
-        let mut whole = Memory::new();
-        let mut sidecars = [Memory::new(), Memory::new(), Memory::new()];
-        let share = |rank| Bucket {
-            spec: bucket
-                .spec
-                .share(FleetPosition { rank, of: 3 })
-                .expect("a share"),
-            ..bucket.clone()
-        };
-        for step in 0..60 {
-            let now_us = START_US + 10 * SECOND + step * 500_000 + step;
-            let units = step % 3 + 1;
-            let away = (20..60).contains(&step);
-            if away {
-                let rank = step % 3;
-                let sidecar = &mut sidecars[rank as usize];
-                assert!(ask(sidecar, now_us, &share(rank), units).admitted);
-            } else {
-                lua.decide(Some(now_us), &one(&bucket, units, false));
-            }
-            // The whole token bucket drains as much as the three shares together.
-            if !is_token || away {
-                assert!(ask(&mut whole, now_us, &bucket, units).admitted);
-            }
-        }
-        // Redis is back: the sidecars write back, one after the other, while traffic continues.
-        let mut now_us = START_US + 40 * SECOND;
-        for sidecar in &sidecars {
-            let records = sidecar.records(now_us, &bucket.key);
-            let units: u64 = records.iter().map(|record| record.units).sum();
-            let recorded = lua.try_write_back(Some(now_us), &bucket, &records);
-            assert_eq!(recorded, Ok(units));
-            lua.decide(Some(now_us), &one(&bucket, 1, false));
-            ask(&mut whole, now_us, &bucket, 1);
-            now_us += 100_000;
-        }
-        for later in [
-            0, 1, 5_000_000, 15_300_000, 29_000_000, 45_000_000, 70_000_000,
-        ] {
-            for cost in [1, 40, 150] {
-                let peek = one(&bucket, cost, true);
-                let should = whole.decide(now_us + later, &peek)[0].expect("room");
-                let says = lua.decide(Some(now_us + later), &peek)[0];
-                if is_token {
-                    // Shares that are partly unused drain less than the whole: never over the limit, and held a little longer.
-                    let more = should.remaining.saturating_sub(says.remaining);
-                    assert!(says.remaining <= should.remaining);
-                    assert!(more <= 10, "{more} at +{later}");
-                } else {
-                    assert_eq!(says, should, "{:?} +{later}", bucket.spec.algorithm);
-                }
-            }
-        }
-    }
 }
 
 #[test]

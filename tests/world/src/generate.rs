@@ -177,6 +177,9 @@ pub fn generate(seed: u64, open: Open) -> World {
     }
     let tokens_too = open.e3 || !overrides && !policies && !requests;
     maker.asks(on[5], requests, receipts.then_some(tokens_too));
+    if maker.chance.one_in(3) {
+        maker.steady(on[5]);
+    }
     if receipts {
         maker.give_backs();
     }
@@ -455,6 +458,38 @@ impl Maker {
             };
             let at_ms = self.at();
             self.events.push((at_ms, event));
+        }
+    }
+
+    /// A load of the busy key that is a little more than its quota, for a few windows.
+    fn steady(&mut self, filters: bool) {
+        let (limit, key) = self.busy;
+        let of = self.policies[0][limit].clone().expect("the first has all");
+        let window = of.windows[0];
+        let cost = window.quota.div_ceil(500);
+        let every_ms = (window.per_ms.min(30_000) * cost * 4 / (window.quota * 5)).max(1);
+        let every_ms = every_ms * self.sidecars as u64;
+        let (begins, checks) = (
+            self.at(),
+            vec![Check {
+                limit,
+                key,
+                cost,
+                quota: None,
+            }],
+        );
+        for sidecar in 0..self.sidecars {
+            let event = Event::Ask {
+                sidecar,
+                filter: filters,
+                checks: checks.clone(),
+                peek: false,
+                receipt: false,
+                times: 1_000,
+                every_ms,
+                again: false,
+            };
+            self.events.push((begins, event));
         }
     }
 
