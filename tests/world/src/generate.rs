@@ -98,6 +98,8 @@ struct Maker {
     length_ms: u64,
     /// The key that most is about.
     busy: (usize, usize),
+    /// The largest burst of an override.
+    burst: u64,
     /// When something happens: more does so near it.
     anchors: Vec<u64>,
     events: Vec<(u64, Event)>,
@@ -124,7 +126,12 @@ pub fn generate(seed: u64, open: Open) -> World {
     let (leases, requests) = (on[4] && !embedded, on[6]);
     let busy = (chance.below(LIMITS), chance.below(KEYS as u64));
     let busy = (busy.0 as usize, busy.1 as usize);
-    let first = (0..LIMITS).map(|_| Some(limit(&mut chance, leases, requests, busy.1)));
+    // A level is what the most features write.
+    let tokens = (policies || overrides || leases || receipts) && chance.one_in(2);
+    let first = (0..LIMITS).map(|number| {
+        let tokens = tokens && number as usize == busy.0;
+        Some(limit(&mut chance, leases, requests, busy.1, tokens))
+    });
     let mut all: Vec<Policy> = vec![first.collect()];
     for _ in 0..if policies { chance.between(1, 3) } else { 0 } {
         let mut next = all[chance.below(all.len() as u64) as usize].clone();
@@ -149,6 +156,7 @@ pub fn generate(seed: u64, open: Open) -> World {
         sidecars,
         policies: all,
         busy,
+        burst: 0,
         anchors: vec![before_ms],
         events: Vec::new(),
     };
@@ -349,11 +357,12 @@ impl Maker {
             let (by, per) = (self.chance.of(&[1, 2, 5]), self.chance.of(&[1, 2, 10]));
             let quota = (of.windows[0].quota * by).div_ceil(per);
             let own = match of.algorithm {
-                Algorithm::Token(burst) if self.chance.one_in(2) => {
-                    Some((burst * self.chance.of(&[1, 3, 20])).div_ceil(self.chance.of(&[1, 20])))
-                }
+                Algorithm::Token(burst) if self.chance.one_in(2) => Some(
+                    (burst * self.chance.of(&[1, 3, 20])).div_ceil(self.chance.of(&[1, 1, 20])),
+                ),
                 _ => None,
             };
+            self.burst = self.burst.max(own.unwrap_or(0));
             let grant = match self.chance.below(6) {
                 0 => Grant::Unlimited,
                 1 | 2 => Grant::Blocked,
@@ -415,7 +424,17 @@ impl Maker {
                 _ => of.windows[0].quota,
             });
             let (first, most) = (most.clone().next().unwrap_or(1), most.max().unwrap_or(1));
-            let costs = [1, 1, 1, 2, first.div_ceil(5), first, most.div_ceil(3)];
+            let most = most.max(self.burst);
+            let costs = [
+                1,
+                1,
+                1,
+                2,
+                first.div_ceil(5),
+                first,
+                most.div_ceil(3),
+                most.div_ceil(20),
+            ];
             let cost = self.chance.of(&costs);
             let quota = (requests && of.requests_up_to.is_some() && self.chance.one_in(2))
                 .then(|| self.chance.between(1, of.windows[0].quota * 2));

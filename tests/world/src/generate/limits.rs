@@ -3,16 +3,26 @@
 use super::{Chance, Open};
 use crate::script::{self, Algorithm, Limit, Window};
 
-/// A limit; `blocked` is a key that its file may block.
-pub fn limit(chance: &mut Chance, leases: bool, requests: bool, blocked: usize) -> Limit {
-    let algorithm = match chance.below(10) {
+/// A limit, of tokens if need be; `blocked` is a key that its file may block.
+pub fn limit(
+    chance: &mut Chance,
+    leases: bool,
+    requests: bool,
+    blocked: usize,
+    tokens: bool,
+) -> Limit {
+    let algorithm = match if tokens { 9 } else { chance.below(10) } {
         0 | 1 => Algorithm::Log,
         2 | 3 => Algorithm::Sliding(chance.of(&[100, 500, 1_000])),
         4 | 5 => Algorithm::Fixed,
         6 => Algorithm::Day(chance.of(&["UTC", "Asia/Tokyo"])),
-        _ => Algorithm::Token(chance.of(&[1, 5, 20, 300, 3_000])),
+        _ => Algorithm::Token(chance.of(&[1, 20, 300, 300, 3_000])),
     };
-    let quota = chance.of(&[1, 3, 10, 50, 200, 800]);
+    let quota = match algorithm {
+        // What flows back is little beside the burst.
+        Algorithm::Token(_) => chance.of(&[1, 3, 10, 50]),
+        _ => chance.of(&[1, 3, 10, 50, 200, 800]),
+    };
     let mut windows = vec![Window {
         quota,
         per_ms: chance.of(&[1_000, 2_000, 5_000, 10_000, 30_000]),
@@ -75,7 +85,7 @@ pub fn changed(
     }) {
         0 => return None,
         1 if receipts && !open.e2 => after.blocked = None,
-        1 => after = limit(chance, leases, before.requests_up_to.is_some(), 0),
+        1 => after = limit(chance, leases, before.requests_up_to.is_some(), 0, false),
         2 => after.lease_ms = None,
         3 => after.blocked = None,
         which => {
