@@ -150,7 +150,7 @@ pub fn generate(seed: u64, open: Open) -> World {
     let midnight = chance.of(&[1_790_035_200, 1_790_089_200]);
     let before_ms = chance.of(&[3_000, 8_000, 25_000, 70_000]);
     let mut maker = Maker {
-        length_ms: chance.of(&[20_000, 60_000, 150_000]),
+        length_ms: chance.of(&[20_000, 30_000, 60_000, 150_000]),
         chance,
         open,
         sidecars,
@@ -205,9 +205,15 @@ pub fn generate(seed: u64, open: Open) -> World {
 
 impl Maker {
     fn at(&mut self) -> u64 {
-        let at_ms = if self.chance.one_in(2) {
+        let at_ms = if !self.chance.one_in(3) {
             let near = self.chance.below(self.anchors.len() as u64) as usize;
-            (self.anchors[near] + self.chance.between(0, 6_000)).saturating_sub(1_500)
+            // Before anything else has happened, or a little earlier or later.
+            let later = if self.chance.one_in(3) {
+                1_500 + self.chance.below(40)
+            } else {
+                self.chance.below(6_000)
+            };
+            (self.anchors[near] + later).saturating_sub(1_500)
         } else {
             self.chance.below(self.length_ms)
         };
@@ -365,7 +371,7 @@ impl Maker {
             self.burst = self.burst.max(own.unwrap_or(0));
             let grant = match self.chance.below(6) {
                 0 => Grant::Unlimited,
-                1 | 2 => Grant::Blocked,
+                1 => Grant::Blocked,
                 _ => Grant::Quota(quota, own),
             };
             let for_ms = self.chance.of(&[1_500, 4_000, 10_000, 30_000]);
@@ -414,7 +420,7 @@ impl Maker {
 
     /// Requests; `receipts` says whether any may have one, of a token bucket too.
     fn asks(&mut self, filters: bool, requests: bool, receipts: Option<bool>) {
-        for _ in 0..self.chance.between(10, 60) {
+        for _ in 0..self.chance.between(10, 40) {
             let calm = self.chance.one_in(3);
             let (limit, key) = self.subject();
             let of = self.policies[0][limit].clone().expect("the first has all");
@@ -460,8 +466,8 @@ impl Maker {
                 (1, 0)
             } else {
                 (
-                    self.chance.of(&[5, 60, 200, 800]),
-                    self.chance.of(&[0, 1, 5, 20, 100]),
+                    self.chance.of(&[5, 60, 200, 500]),
+                    self.chance.of(&[0, 1, 5, 20, 60]),
                 )
             };
             let event = Event::Ask {

@@ -25,8 +25,10 @@ use super::script::{Check, Event, Grant, Link, World, yaml};
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
 /// After the last event: how long until everything that was away is back and has been told.
 const CALM: Duration = Duration::from_secs(8);
-/// After that: longer than anything is kept.
-const FORGOTTEN: Duration = Duration::from_secs(2 * 86_400 + 5_000);
+/// Who is told to come back later than this does not.
+const MOST_PATIENT_MS: u64 = 120_000;
+/// After that: longer than anything is kept. A large burst drains for months.
+const FORGOTTEN: Duration = Duration::from_secs(700 * 86_400);
 
 /// What happened, with microseconds since the begin.
 #[derive(Clone, Debug)]
@@ -459,7 +461,7 @@ impl Run {
         let said = self
             .ask_once(sidecar, checks, (filter, peek, receipt, false))
             .await;
-        if let (true, Some(Said::Denied { retry_ms })) = (again, said) {
+        if let (true, Some(Said::Denied { retry_ms: retry_ms @ ..=MOST_PATIENT_MS })) = (again, said) {
             sleep(Duration::from_millis(retry_ms + 1)).await;
             self.ask_once(sidecar, checks, (filter, peek, receipt, true))
                 .await;
