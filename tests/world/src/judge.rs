@@ -92,6 +92,8 @@ struct Judge<'a> {
     policies: Vec<Vec<(u64, u64, usize)>>,
     /// When some sidecar may have decided by shares.
     outages: Vec<(u64, u64)>,
+    /// The same of each sidecar.
+    outages_of: Vec<Vec<(u64, u64)>>,
     /// When a sidecar died with what it had not written back.
     deaths: Vec<u64>,
     clocks: Vec<(u64, i64)>,
@@ -148,6 +150,7 @@ impl<'a> Judge<'a> {
             log,
             policies: vec![vec![(0, u64::MAX, 0)]; world.sidecars],
             outages: Vec::new(),
+            outages_of: vec![Vec::new(); world.sidecars],
             deaths: Vec::new(),
             clocks: Vec::new(),
             told: &shown.told,
@@ -183,6 +186,7 @@ impl<'a> Judge<'a> {
                 }
                 What::Link(link) if is_good(link) => {
                     if let Some(from) = bad[sidecar].take() {
+                        judge.outages_of[sidecar].push((from, entry.to + BACK));
                         judge.outages.push((from, entry.to + BACK));
                     }
                 }
@@ -204,8 +208,11 @@ impl<'a> Judge<'a> {
             }
             judge.changes.push(entry);
         }
-        let still = bad.into_iter().flatten().map(|from| (from, end + BACK));
-        judge.outages.extend(still);
+        for (sidecar, from) in bad.into_iter().enumerate() {
+            let still = from.map(|from| (from, end + BACK));
+            judge.outages_of[sidecar].extend(still);
+            judge.outages.extend(still);
+        }
         let mut subjects = std::mem::take(&mut judge.subjects);
         for ((limit, key), subject) in &mut subjects {
             subject.forgotten = judge.forgotten(*limit, *key);
@@ -241,6 +248,12 @@ impl<'a> Judge<'a> {
     fn longest_lease(&self, limit: usize) -> u64 {
         let leases = self.limits(limit).filter_map(|(_, of)| of.lease_ms);
         leases.max().unwrap_or(0) * MS
+    }
+
+    /// Whether a share may have decided.
+    fn by_share(&self, one: &Use) -> bool {
+        let mut outages = self.outages_of[self.log[one.entry].sidecar].iter();
+        outages.any(|outage| meets(*outage, (one.from, one.to)))
     }
 
     /// Whether some sidecar may be without the store in a span.

@@ -461,7 +461,13 @@ impl Run {
         let said = self
             .ask_once(sidecar, checks, (filter, peek, receipt, false))
             .await;
-        if let (true, Some(Said::Denied { retry_ms: retry_ms @ ..=MOST_PATIENT_MS })) = (again, said) {
+        if let (
+            true,
+            Some(Said::Denied {
+                retry_ms: retry_ms @ ..=MOST_PATIENT_MS,
+            }),
+        ) = (again, said)
+        {
             sleep(Duration::from_millis(retry_ms + 1)).await;
             self.ask_once(sidecar, checks, (filter, peek, receipt, true))
                 .await;

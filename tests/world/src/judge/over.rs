@@ -193,11 +193,7 @@ impl<Q: Fn((u64, u64), u64) -> u64> Counter for Aligned<'_, Q> {
         let of = |at| judge.window_of(bucket, judge.clock(at)).0;
         let window = of(one.to);
         // A share follows the store's clock as it was known.
-        let early = if judge.cut((one.from, one.to)) {
-            CLOCK
-        } else {
-            0
-        };
+        let early = if judge.by_share(one) { CLOCK } else { 0 };
         if of(one.from.saturating_sub(early)) != window {
             return None;
         }
@@ -239,11 +235,7 @@ impl<Q: Fn((u64, u64), u64) -> u64> Counter for Trailing<'_, Q> {
             self.held.pop();
         }
         let own = one.quota.unwrap_or(0);
-        let early = if judge.cut((one.from, one.to)) {
-            CLOCK
-        } else {
-            0
-        };
+        let early = if judge.by_share(one) { CLOCK } else { 0 };
         let stamp = judge.trailing(one.from).saturating_sub(early);
         self.held.push(Reverse((stamp, one.from, units, own)));
         self.sum += units;
@@ -325,11 +317,7 @@ impl Counter for Level<'_> {
         self.level += u128::from(units) * u128::from(per);
         let span = (self.since, one.to);
         let times = 1 + judge.once_more((one.from, one.to), span.0);
-        self.by_shares += if judge.cut((one.from, one.to)) {
-            units
-        } else {
-            0
-        };
+        self.by_shares += if judge.by_share(one) { units } else { 0 };
         // Of that a smaller policy cuts off what is more than its own burst.
         let first = in_force(claims, span).next();
         let differs = |claim: &Claim| {
