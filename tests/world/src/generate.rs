@@ -520,7 +520,7 @@ impl Maker {
 
     fn give_backs(&mut self) {
         for _ in 0..self.chance.between(1, 10) {
-            let (sidecar, back) = (self.sidecar(), self.chance.below(4) as usize);
+            let (sidecar, back) = (self.sidecar(), self.chance.of(&[0, 1, 3, 20, 200]));
             let units = self.chance.of(&[1, 2, 1_000]);
             let at_ms = self.at();
             self.happens(

@@ -21,6 +21,8 @@ pub fn limit(
     let quota = match algorithm {
         // What flows back is little beside the burst.
         Algorithm::Token(_) => chance.of(&[1, 3, 10, 50]),
+        // There is room for leases.
+        _ if leases && chance.one_in(2) => 800,
         _ => chance.of(&[1, 3, 10, 50, 200, 800]),
     };
     let mut windows = vec![Window {
@@ -68,6 +70,11 @@ fn valid(limit: &mut Limit) {
     }
 }
 
+fn may_have_two(limit: &Limit) -> bool {
+    let one = matches!(limit.algorithm, Algorithm::Token(_) | Algorithm::Day(_));
+    !one && limit.requests_up_to.is_none()
+}
+
 /// The same limit in the next policy.
 pub fn changed(
     chance: &mut Chance,
@@ -96,7 +103,15 @@ pub fn changed(
                 }
                 after.requests_up_to = after.requests_up_to.map(|_| after.windows[0].quota * 2);
             }
-            if let Algorithm::Token(burst) = &mut after.algorithm {
+            if which > 8 && may_have_two(&after) && (!receipts || open.e2) {
+                if after.windows.len() > 1 {
+                    after.windows.pop();
+                } else {
+                    let Window { quota, per_ms } = after.windows[0];
+                    let per_ms = per_ms * 4;
+                    after.windows.push(Window { quota, per_ms });
+                }
+            } else if let Algorithm::Token(burst) = &mut after.algorithm {
                 *burst = (*burst * chance.of(&[1, 2, 50])).div_ceil(chance.of(&[1, 3, 50]));
             } else if which > 7
                 && let Algorithm::Sliding(precision) = &mut after.algorithm
