@@ -53,7 +53,8 @@ impl Settler {
             return Default::default();
         }
         self.asked.store(true, Ordering::Relaxed);
-        let deadline = Instant::now() + self.store.timeout();
+        // The other half is the store's.
+        let deadline = Instant::now() + self.store.timeout() / 2;
         let held = if plan.without_store {
             vec![true; batch.decisions.len()]
         } else {
@@ -132,8 +133,7 @@ impl Settler {
 
     /// The store's outcomes for decisions that take units in advance; none while what it knows of their keys is incomplete.
     pub async fn take_in_advance(&self, batch: Arc<Batch>) -> Vec<Option<Outcome>> {
-        let held = self.outage.held_back(&self.store, &batch, Instant::now());
-        if !held.await.is_empty() {
+        if self.outage.lacks_some(&batch) {
             return vec![None; batch.decisions.len()];
         }
         self.batcher.decide(batch, None).await.outcomes

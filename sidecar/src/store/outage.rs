@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
+use sluicegate_engine::{Batch, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::StoreError;
 use super::kinds::Store;
@@ -50,6 +50,8 @@ pub struct Outage {
     written: Notify,
     /// Notified when the first record becomes pending.
     debt_added: Notify,
+    /// Notified when a decision waits for a write-back to a store that is up.
+    wanted: Notify,
 }
 
 impl Outage {
@@ -63,6 +65,7 @@ impl Outage {
             unanswered: tokio::sync::Mutex::default(),
             written: Notify::new(),
             debt_added: Notify::new(),
+            wanted: Notify::new(),
         }
     }
 
@@ -114,8 +117,18 @@ impl Outage {
         outcome.ok_or(NoShare::TooSmall)
     }
 
+    /// Whether the store lacks some admissions of a bucket of a batch.
+    pub fn lacks_some(&self, batch: &Batch) -> bool {
+        self.pending.load(Ordering::Relaxed) && {
+            let share = self.share();
+            batch.buckets.iter().any(|bucket| share.is_pending(bucket))
+        }
+    }
+
     /// Which decisions of a batch the store must not make: those over a bucket with admissions until now that the store does
-    /// not know. Waits for a write-back of these that is under way, until `deadline`. Empty if the store may make all.
+    /// not know. Waits for a write-back of these that is under way, until `deadline`: then the store decides nevertheless, if it
+    /// is up. By a share there would be one admission more to write back, for ever if many keys are busy. Empty if the store may
+    /// make all.
     pub async fn held_back(&self, store: &Store, batch: &Batch, deadline: Instant) -> Vec<bool> {
         let mut until_now = None;
         loop {
@@ -132,17 +145,22 @@ impl Outage {
                 for decision in &batch.decisions {
                     let takes = decision.takes.iter();
                     let buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
-                    let lacks = |bucket: &&Bucket| share.lacks(bucket, until_now);
-                    let mut pending = buckets.filter(lacks).peekable();
-                    held.push(pending.peek().is_some());
-                    being_written |= pending.any(|bucket| !store.is_down(&bucket.key));
+                    let lacking = buckets.filter(|bucket| share.lacks(bucket, until_now));
+                    let (down, up): (Vec<_>, Vec<_>) =
+                        lacking.partition(|bucket| store.is_down(&bucket.key));
+                    held.push(!down.is_empty());
+                    being_written |= !up.is_empty();
                 }
             }
-            if !held.contains(&true) {
-                return Vec::new();
+            if being_written {
+                self.wanted.notify_one();
             }
             if !being_written || timeout_at(deadline, written).await.is_err() {
-                return held;
+                return if held.contains(&true) {
+                    held
+                } else {
+                    Vec::new()
+                };
             }
         }
     }
@@ -183,7 +201,12 @@ impl Outage {
                 }
                 // What the last look has found need not wait until the next one.
                 let looks_next = !self.share().has_ready();
-                if pause >= MIN_PAUSE && (looks_next || !any_written) {
+                if !any_written {
+                    // Until then, or until the store is up and somebody waits for it.
+                    tokio::time::sleep(MIN_PAUSE).await;
+                    let _ = timeout(pause - MIN_PAUSE, self.wanted.notified()).await;
+                    pause = Duration::ZERO;
+                } else if pause >= MIN_PAUSE && looks_next {
                     tokio::time::sleep(pause).await;
                     pause = Duration::ZERO;
                 }
