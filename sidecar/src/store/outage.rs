@@ -125,12 +125,11 @@ impl Outage {
         }
     }
 
-    /// Which decisions of a batch the store must not make: those over a bucket with admissions until now that the store does
-    /// not know. Waits for a write-back of these that is under way, until `deadline`: then the store decides nevertheless, if it
+    /// Which decisions of a batch the store must not make: those over a bucket with admissions that the store does not
+    /// know. Waits for a write-back of these that is under way, until `deadline`: then the store decides nevertheless, if it
     /// is up. By a share there would be one admission more to write back, for ever if many keys are busy. Empty if the store may
     /// make all.
     pub async fn held_back(&self, store: &Store, batch: &Batch, deadline: Instant) -> Vec<bool> {
-        let mut until_now = None;
         loop {
             if !self.pending.load(Ordering::Relaxed) {
                 return Vec::new();
@@ -141,11 +140,10 @@ impl Outage {
             let (mut held, mut being_written) = (Vec::with_capacity(batch.decisions.len()), false);
             {
                 let share = self.share();
-                let until_now = *until_now.get_or_insert_with(|| share.admissions());
                 for decision in &batch.decisions {
                     let takes = decision.takes.iter();
                     let buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
-                    let lacking = buckets.filter(|bucket| share.lacks(bucket, until_now));
+                    let lacking = buckets.filter(|bucket| share.is_pending(bucket));
                     let (down, up): (Vec<_>, Vec<_>) =
                         lacking.partition(|bucket| store.is_down(&bucket.key));
                     held.push(!down.is_empty());

@@ -2,8 +2,7 @@
 //!
 //! The engine decides over shares of the limits. Its admissions are also kept as records of time and units, so that they
 //! can be written back into the window where they belong. A bucket is *pending* from its first admission until the store
-//! knows all of them. The store must not decide over it for a request that came later than an admission which it lacks; one
-//! that a share has admitted meanwhile, because its time was up, is no reason to wait: under a steady load there always is one.
+//! knows all of them; until then a decision over it waits.
 
 mod debt;
 
@@ -38,8 +37,6 @@ pub struct Share {
     writing: HashMap<Arc<str>, Writing>,
     /// The store's clock when it last decided.
     now_us: u64,
-    /// How many admissions there have been.
-    admissions: u64,
 }
 
 /// A bucket that is being written back.
@@ -47,8 +44,6 @@ pub struct Share {
 struct Writing {
     /// The number of calls: one whose answer was lost is repeated, and what was admitted meanwhile is another.
     calls: usize,
-    /// The number of the first admission in them.
-    first: u64,
     /// The share that its admissions were made by.
     position: FleetPosition,
 }
@@ -62,7 +57,6 @@ impl Share {
             ready: VecDeque::new(),
             writing: HashMap::new(),
             now_us: 0,
-            admissions: 0,
         }
     }
 
@@ -129,14 +123,13 @@ impl Share {
     }
 
     fn owe(&mut self, bucket: &Bucket, position: FleetPosition, record: Record) {
-        self.admissions += 1;
         match self.pending.get_mut(bucket.key.as_str()) {
             Some(pending) => {
                 pending.spec = bucket.spec;
                 pending.add(record);
             }
             None => {
-                let pending = Pending::new(bucket.spec, position, record, self.admissions);
+                let pending = Pending::new(bucket.spec, position, record);
                 self.pending.insert(bucket.key.as_str().into(), pending);
             }
         }
@@ -146,22 +139,6 @@ impl Share {
     pub fn is_pending(&self, bucket: &Bucket) -> bool {
         self.pending.contains_key(bucket.key.as_str())
             || self.writing.contains_key(bucket.key.as_str())
-    }
-
-    /// How many admissions there have been.
-    pub fn admissions(&self) -> u64 {
-        self.admissions
-    }
-
-    /// Whether the store lacks some of the first so many admissions, of a bucket.
-    pub fn lacks(&self, bucket: &Bucket, of_first: u64) -> bool {
-        let key = bucket.key.as_str();
-        let pending = self.pending.get(key).map(|pending| pending.first);
-        let writing = self.writing.get(key).map(|writing| writing.first);
-        pending
-            .into_iter()
-            .chain(writing)
-            .any(|first| first <= of_first)
     }
 
     /// Whether the store knows all admissions.
@@ -236,7 +213,6 @@ impl Share {
         }
         let writing = self.writing.entry(Arc::clone(key)).or_insert(Writing {
             calls: 0,
-            first: pending.first,
             position: pending.position,
         });
         writing.calls += 1;

@@ -18,8 +18,6 @@ pub(super) struct Pending {
     pub spec: BucketSpec,
     /// The share that the first of them was made by.
     pub position: FleetPosition,
-    /// The number of the first of them, among all of the share.
-    pub first: u64,
     /// In order of time. One for each window that has edges, and one for a token bucket, which is written back by its level.
     /// Of a sliding window, those in one of its [`PARTS`] are merged when there are too many, with the latest time of them:
     /// what is written back may expire one part late, and never early.
@@ -65,11 +63,10 @@ impl Debt {
 }
 
 impl Pending {
-    pub fn new(spec: BucketSpec, position: FleetPosition, record: Record, first: u64) -> Self {
+    pub fn new(spec: BucketSpec, position: FleetPosition, record: Record) -> Self {
         Self {
             spec,
             position,
-            first,
             records: vec![record],
         }
     }

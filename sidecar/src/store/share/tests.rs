@@ -361,20 +361,3 @@ fn of_a_write_back_that_fails_in_part_only_the_rest_is_sent_again() {
     assert!(!share.forget_if_expired(&rest, clock("a")));
     assert!(share.forget_if_expired(&rest, clock("b")) && share.nothing_pending());
 }
-
-/// Otherwise a busy key would never be the store's again: at each write-back's end there is one more.
-#[test]
-fn the_store_may_decide_for_a_request_that_came_before_an_admission_that_it_lacks() {
-    let (mut share, of) = (Share::new(usize::MAX), [bucket("k", 10)]);
-    let lacks = |share: &Share, of_first| share.lacks(&of[0], of_first);
-    ask(&mut share, START_US, one_of(1), &of);
-    let (before, debts) = (
-        share.admissions(),
-        share.start_write_back(1, |_| Some(START_US)),
-    );
-    ask(&mut share, START_US, one_of(1), &of);
-    assert!(lacks(&share, before), "it is being written back");
-    share.written(&debts);
-    assert!(!lacks(&share, before) && lacks(&share, share.admissions()));
-    assert!(share.is_pending(&of[0]));
-}

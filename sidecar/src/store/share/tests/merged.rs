@@ -17,7 +17,7 @@ proptest! {
         if precision_us > 0 {
             spec.algorithm = Algorithm::SlidingWindow { precision_us, leased };
         }
-        let mut pending = Pending { spec, position: one_of(1), first: 0, records: Vec::new() };
+        let mut pending = Pending { spec, position: one_of(1), records: Vec::new() };
         let (mut now_us, mut taken) = (START_US, Vec::new());
         for (step_us, units) in steps {
             now_us += step_us;
@@ -49,7 +49,6 @@ fn records_that_have_left_their_window_are_dropped_before_others_are_merged() {
     let mut pending = Pending {
         spec,
         position: one_of(1),
-        first: 0,
         records: Vec::new(),
     };
     // Forty in a window.
