@@ -6,7 +6,7 @@ use crate::batch::Receipt;
 use crate::batch::{BucketSpec, Record};
 use crate::verdict::Look;
 
-/// So much longer than its content a bucket is kept, as `lua/decide.lua` has it: a clock that has just passed an edge and steps
+/// So much longer than its window a count is kept, as `lua/decide.lua` has it: a clock that has just passed an edge and steps
 /// back over it finds what the window holds.
 const MARGIN_US: u64 = 1_000_000;
 
@@ -76,9 +76,10 @@ impl Held {
 
 impl Ends for Held {
     fn ends_us(&self) -> u64 {
-        match self.state.empty_at_us(&self.spec) {
-            0 => 0,
-            empty_us => empty_us.saturating_add(MARGIN_US),
+        let empty_us = self.state.empty_at_us(&self.spec);
+        match self.state {
+            State::Fixed(_) if empty_us > 0 => empty_us.saturating_add(MARGIN_US),
+            _ => empty_us,
         }
     }
 
