@@ -9,13 +9,11 @@ use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use super::support::{asked, generous, question, sent};
+use super::support::{asked, generous, many_files, question, sent};
 
 /// Several times the limit on open files.
 const STRANGERS: usize = 4_000;
 const FILES: u32 = 1_024;
-/// What this process needs, which has the other ends, and other tests.
-const FILES_OF_THIS: usize = 3 * STRANGERS;
 
 /// A client that keeps its connection, as Envoy does.
 struct Kept(TcpStream);
@@ -58,7 +56,7 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_requests_do_not_block_decisions() {
-    process::limit_files(std::process::id(), FILES_OF_THIS);
+    let _files = many_files().await;
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::with(&generous())
         .files(FILES)
@@ -106,7 +104,7 @@ async fn half_sent_requests_do_not_block_decisions() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_clients_can_wait_to_be_accepted() {
     const WAITING: usize = 1_000;
-    process::limit_files(std::process::id(), FILES_OF_THIS);
+    let _files = many_files().await;
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s.sock");
     let on_socket = Sidecar::with(&generous())
@@ -238,7 +236,7 @@ async fn bodies_that_arrive_slowly_take_bounded_memory() {
 async fn answers_that_nobody_reads_take_bounded_memory() {
     const CLIENTS: usize = 500;
     const MOST: u64 = 32 << 20;
-    process::limit_files(std::process::id(), FILES_OF_THIS);
+    let _files = many_files().await;
     let folder = tempfile::tempdir().unwrap();
     let sidecar = Sidecar::start(&generous(), folder.path()).await;
     let mut envoy = Kept::to(sidecar.port).await;

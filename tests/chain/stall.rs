@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
 use super::access_log::access_log;
-use super::support::{envoy, filters, generous, per_key, plugin};
+use super::support::{envoy, filters, generous, many_files, per_key, plugin};
 
 /// Concurrently waiting requests: close to the capacity of the filter's queue.
 const WAITING: usize = 4_000;
@@ -67,6 +67,7 @@ async fn all_at_once(
     envoy: &Envoy,
     meanwhile: impl AsyncFnOnce(),
 ) -> Vec<(Option<Exchange>, Duration)> {
+    let _files = many_files().await;
     let barrier = Arc::new(Barrier::new(WAITING));
     let mut clients = Vec::new();
     for n in 0..WAITING {

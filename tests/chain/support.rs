@@ -158,3 +158,11 @@ pub fn number(answer: &reqwest::Response, header: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {header} in {answer:?}"));
     value.to_str().unwrap().parse().unwrap()
 }
+
+/// Files for thousands of connections of this process. One test at a time has them.
+pub async fn many_files() -> tokio::sync::MutexGuard<'static, ()> {
+    static MANY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let guard = MANY.lock().await;
+    sluicegate_tests::process::limit_files(std::process::id(), 12_000);
+    guard
+}
