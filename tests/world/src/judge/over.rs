@@ -303,8 +303,9 @@ impl Counter for Level<'_> {
         let twice: u64 = twice.sum();
         self.before = one.to;
         // A step while calls are under way comes before them or after.
+        let under_way = (one.from.saturating_sub(self.longest_call), one.to);
         let steps = judge.clocks.iter();
-        let steps = steps.filter(|(at, by)| *by > 0 && meets((*at, *at), (one.from, one.to)));
+        let steps = steps.filter(|(at, by)| *by > 0 && meets((*at, *at), under_way));
         let passed = now - self.at + twice + steps.map(|(_, by)| by.unsigned_abs()).sum::<u64>();
         self.level = self
             .level

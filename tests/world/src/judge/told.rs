@@ -173,7 +173,9 @@ impl Judge<'_> {
             } if (limit, key) == (check.limit, check.key) => Some(until),
             _ => None,
         });
-        let hidden_until = last.flatten().filter(|until| *until >= denied);
+        // An end by a clock that steps is not known.
+        let known = |until: &u64| *until >= denied && self.clocks.is_empty();
+        let hidden_until = last.flatten().filter(known);
         let ends = hidden_until.map_or(denied.saturating_sub(SOON), |until| until - 500 * MS);
         let mut windows = self.limits(check.limit).flat_map(|(_, of)| &of.windows);
         self.is_blocked_without_end(check)
