@@ -313,7 +313,13 @@ impl Counter for Level<'_> {
         if self.level == 0 {
             (self.since, self.longest_call, self.by_shares) = (one.from, 0, 0);
         }
-        self.at = now;
+        // It may have been taken before a step that came before its answer.
+        let early = judge.trailing(one.from);
+        self.at = if now - early > one.to - one.from {
+            early.max(self.at)
+        } else {
+            now
+        };
         self.longest_call = self.longest_call.max(one.to - one.from);
         self.level += u128::from(units) * u128::from(per);
         let span = (self.since, one.to);
