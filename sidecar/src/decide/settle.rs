@@ -133,7 +133,7 @@ impl Settler {
 
     /// The store's outcomes for decisions that take units in advance; none while what it knows of their keys is incomplete.
     pub async fn take_in_advance(&self, batch: Arc<Batch>) -> Vec<Option<Outcome>> {
-        if self.outage.lacks_some(&batch) {
+        if self.outage.lacks_some(batch.buckets.iter()) {
             return vec![None; batch.decisions.len()];
         }
         self.batcher.decide(batch, None).await.outcomes

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_engine::{Batch, Decision, FleetPosition, Outcome};
+use sluicegate_engine::{Batch, Bucket, Decision, FleetPosition, Outcome};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -82,14 +82,8 @@ impl Outage {
     /// Whether the store cannot make a decision: the node of one of its buckets is down, or lacks some admissions of one.
     pub fn is_out(&self, store: &Store, batch: &Batch, decision: &Decision) -> bool {
         let takes = decision.takes.iter();
-        let mut buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
-        if buckets.clone().any(|bucket| store.is_down(&bucket.key)) {
-            return true;
-        }
-        self.pending.load(Ordering::Relaxed) && {
-            let share = self.share();
-            buckets.any(|bucket| share.is_pending(bucket))
-        }
+        let buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
+        buckets.clone().any(|bucket| store.is_down(&bucket.key)) || self.lacks_some(buckets)
     }
 
     /// Decides some takes of a decision, given by their indices, by this sidecar's shares. Only while the store
@@ -117,11 +111,11 @@ impl Outage {
         outcome.ok_or(NoShare::TooSmall)
     }
 
-    /// Whether the store lacks some admissions of a bucket of a batch.
-    pub fn lacks_some(&self, batch: &Batch) -> bool {
+    /// Whether the store lacks some admissions of one of these buckets.
+    pub fn lacks_some<'a>(&self, mut buckets: impl Iterator<Item = &'a Bucket>) -> bool {
         self.pending.load(Ordering::Relaxed) && {
             let share = self.share();
-            batch.buckets.iter().any(|bucket| share.is_pending(bucket))
+            buckets.any(|bucket| share.is_pending(bucket))
         }
     }
 
@@ -143,11 +137,13 @@ impl Outage {
                 for decision in &batch.decisions {
                     let takes = decision.takes.iter();
                     let buckets = takes.filter_map(|take| batch.buckets.get(take.bucket));
-                    let lacking = buckets.filter(|bucket| share.is_pending(bucket));
-                    let (down, up): (Vec<_>, Vec<_>) =
-                        lacking.partition(|bucket| store.is_down(&bucket.key));
-                    held.push(!down.is_empty());
-                    being_written |= !up.is_empty();
+                    let mut is_held = false;
+                    for bucket in buckets.filter(|bucket| share.is_pending(bucket)) {
+                        let down = store.is_down(&bucket.key);
+                        is_held |= down;
+                        being_written |= !down;
+                    }
+                    held.push(is_held);
                 }
             }
             if being_written {

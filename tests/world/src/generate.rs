@@ -303,25 +303,37 @@ impl Maker {
             };
             self.happens(at_ms, event);
             // Somebody asks it as soon as it is there.
-            let (limit, key) = self.busy;
-            let checks = vec![Check {
-                limit,
-                key,
-                cost: 1,
-                quota: None,
-            }];
-            let asks = Event::Ask {
-                sidecar,
-                filter: false,
-                checks,
-                peek: false,
-                receipt: false,
-                times: 60,
-                every_ms: 5,
-                again: false,
-            };
-            self.events.push((at_ms + away_ms, asks));
+            self.load(at_ms + away_ms, sidecar, false, 1, (60, 5));
         }
+    }
+
+    /// Requests for the busy key, so many times, each so many milliseconds.
+    fn load(
+        &mut self,
+        at_ms: u64,
+        sidecar: usize,
+        filter: bool,
+        cost: u64,
+        (times, every_ms): (u64, u64),
+    ) {
+        let (limit, key) = self.busy;
+        let checks = vec![Check {
+            limit,
+            key,
+            cost,
+            quota: None,
+        }];
+        let asks = Event::Ask {
+            sidecar,
+            filter,
+            checks,
+            peek: false,
+            receipt: false,
+            times,
+            every_ms,
+            again: false,
+        };
+        self.events.push((at_ms, asks));
     }
 
     /// The list of sidecars is evicted again and again, and then the store is away.
@@ -488,33 +500,16 @@ impl Maker {
 
     /// A load of the busy key that is a little more than its quota, for a few windows.
     fn steady(&mut self, filters: bool) {
-        let (limit, key) = self.busy;
-        let of = self.policies[0][limit].clone().expect("the first has all");
+        let of = self.policies[0][self.busy.0]
+            .clone()
+            .expect("the first has all");
         let window = of.windows[0];
         let cost = window.quota.div_ceil(500);
         let every_ms = (window.per_ms.min(30_000) * cost * 4 / (window.quota * 5)).max(1);
         let every_ms = every_ms * self.sidecars as u64;
-        let (begins, checks) = (
-            self.at(),
-            vec![Check {
-                limit,
-                key,
-                cost,
-                quota: None,
-            }],
-        );
+        let begins = self.at();
         for sidecar in 0..self.sidecars {
-            let event = Event::Ask {
-                sidecar,
-                filter: filters,
-                checks: checks.clone(),
-                peek: false,
-                receipt: false,
-                times: 1_000,
-                every_ms,
-                again: false,
-            };
-            self.events.push((begins, event));
+            self.load(begins, sidecar, filters, cost, (1_000, every_ms));
         }
     }
 

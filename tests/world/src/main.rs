@@ -63,6 +63,11 @@ fn open() -> Open {
     }
 }
 
+/// Whether it goes on after one that fails, without a shrunk one.
+fn all() -> bool {
+    std::env::var_os("ALL").is_some()
+}
+
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
@@ -80,7 +85,7 @@ fn main() -> ExitCode {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while !found.failed.load(Ordering::Relaxed) && Instant::now() < until {
+                while (all() || !found.failed.load(Ordering::Relaxed)) && Instant::now() < until {
                     let seed = found.next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds {
                         return;
@@ -127,14 +132,10 @@ fn look(seed: u64, found: &Found) {
     drop(pairs);
     let wrong = judge(&world, &shown);
     if let Some(first) = wrong.first()
-        && std::env::var_os("ALL").is_some()
+        && (!found.failed.swap(true, Ordering::Relaxed) || all())
     {
         println!("seed {seed}: {}: {}", first.kind, first.what);
-    } else if let Some(first) = wrong.first()
-        && !found.failed.swap(true, Ordering::Relaxed)
-    {
-        println!("seed {seed}: {}: {}", first.kind, first.what);
-        if std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
+        if all() || std::env::var_os("SHRINK").is_some_and(|shrink| shrink == "no") {
             return;
         }
         let small = shrink::shrink(&world, first.kind);

@@ -22,7 +22,7 @@ fn after_an_outage() -> (Outage, Store, Batch) {
 #[tokio::test]
 async fn decisions_over_owed_keys_wait_for_the_store_and_no_others() {
     let (outage, store, batch) = after_an_outage();
-    assert!(outage.lacks_some(&batch));
+    assert!(outage.lacks_some(batch.buckets.iter()));
     let held = outage.held_back(&store, &batch, Instant::now() + FAR);
     let wait = Duration::from_millis(20);
     assert!(timeout(wait, held).await.is_err(), "nobody writes back");
@@ -31,7 +31,7 @@ async fn decisions_over_owed_keys_wait_for_the_store_and_no_others() {
     let is_out = |index: usize| outage.is_out(&store, &batch, &batch.decisions[index]);
     assert!(is_out(0) && !is_out(1));
     let others = crate::store::test_batches::batch(vec![bucket("free")], &[[0]]);
-    assert!(!outage.lacks_some(&others));
+    assert!(!outage.lacks_some(others.buckets.iter()));
     let held = outage.held_back(&store, &others, Instant::now() + FAR);
     assert!(held.await.is_empty(), "without waiting");
 }

@@ -25,6 +25,8 @@ struct Sums<'a> {
     before: Vec<u64>,
     /// If the limit has leases: when something was asked, and all that was until then, weighted by its age.
     demand: Vec<(u64, f64)>,
+    /// Leases that are lost come back with their window only. Those of token buckets are not told from what drains.
+    loses_leases: bool,
 }
 
 impl Judge<'_> {
@@ -95,8 +97,15 @@ impl<'a> Sums<'a> {
         for one in &counted.uses {
             before.push(before[before.len() - 1] + one.units);
         }
+        let leases = judge.longest_lease(counted.bucket.limit) > 0;
+        let mut changes = judge.changes.iter();
+        let lost =
+            changes.any(|one| matches!(one.what, What::Down | What::Lost | What::Reset { .. }));
+        let lost = lost || !judge.outages.is_empty() || !judge.clocks.is_empty();
+        let loses_leases =
+            leases && (lost || matches!(counted.bucket.algorithm, Algorithm::Token(_)));
         let mut demand: Vec<(u64, f64)> = Vec::new();
-        if judge.longest_lease(counted.bucket.limit) > 0 {
+        if leases {
             let asked = subject.asked.iter();
             let mut asked: Vec<_> = asked
                 .map(|(number, check)| (judge.log[*number].from, check.cost))
@@ -115,6 +124,7 @@ impl<'a> Sums<'a> {
             counted,
             before,
             demand,
+            loses_leases,
         }
     }
 
@@ -175,14 +185,7 @@ impl<'a> Sums<'a> {
         if in_force.is_empty() || stepped {
             return true;
         }
-        // Leases that are lost come back with their window.
-        let leases = judge.longest_lease(bucket.limit) > 0;
-        let lost = judge
-            .changes
-            .iter()
-            .any(|one| matches!(one.what, What::Down | What::Lost | What::Reset { .. }));
-        let lost = lost || !judge.outages.is_empty() || !steps.is_empty();
-        if leases && (lost || matches!(bucket.algorithm, Algorithm::Token(_))) {
+        if self.loses_leases {
             return true;
         }
         let denial_cost = denial.cost + self.idle(denial);

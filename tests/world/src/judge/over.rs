@@ -64,12 +64,11 @@ impl Judge<'_> {
             counted.bucket.algorithm,
             Algorithm::Fixed | Algorithm::Day(_)
         ) {
-            let windows = BTreeMap::new();
             return self.over(counted, subject, || Aligned {
                 judge: self,
                 counted,
                 quota,
-                windows: windows.clone(),
+                windows: BTreeMap::new(),
             });
         }
         self.over(counted, subject, || Trailing {
@@ -179,7 +178,6 @@ fn in_force(claims: &[Claim], span: (u64, u64)) -> impl Iterator<Item = &Claim> 
 }
 
 /// Windows with edges: by their begin, what was certainly taken in them, since when, and the largest quota of a request.
-#[derive(Clone)]
 struct Aligned<'a, Q> {
     judge: &'a Judge<'a>,
     counted: &'a Counted,

@@ -55,10 +55,7 @@ impl Judge<'_> {
                 let of_it = checks
                     .iter()
                     .any(|check| (check.limit, check.key) == (limit, key));
-                let cut = self
-                    .outages
-                    .iter()
-                    .any(|one| meets(*one, (entry.to, asked.to)));
+                let cut = self.cut((entry.to, asked.to));
                 if of_it && !cut && asked.from > entry.to + SOON && asked.to < until {
                     let what = format!(
                         "l{limit} k{key} is blocked and admitted at {:.3} s",
@@ -116,27 +113,13 @@ impl Judge<'_> {
                                 && !matches!(said, Said::Denied { .. } | Said::Refused)
                                 && of.iter().any(|check| touches(check.limit, check.key))
                         }
-                        What::Override { limit, key, .. } | What::Reset { limit, key, .. } => {
-                            touches(*limit, *key)
-                        }
+                        What::Reset { limit, key, .. } => touches(*limit, *key),
                         _ => true,
                     }
             });
-            let soon = (before.from.saturating_sub(SOON), entry.to);
             let disturbed = disturbed
-                || self.outages.iter().any(|one| meets(*one, soon))
-                || self.clocks.iter().any(|(at, _)| meets((*at, *at), soon))
-                || self.log.iter().any(|one| {
-                    matches!(
-                        one.what,
-                        What::Policy(_)
-                            | What::Up
-                            | What::Down
-                            | What::Override { .. }
-                            | What::Lost
-                    ) && meets((one.from, one.to), soon)
-                        && one.from > 0
-                });
+                || self.cut(span)
+                || self.clocks.iter().any(|(at, _)| meets((*at, *at), span));
             // Units that lie idle in leases come back in between.
             let leases = checks
                 .iter()
