@@ -100,6 +100,8 @@ struct Maker {
     busy: (usize, usize),
     /// The largest burst of an override.
     burst: u64,
+    /// When outages begin.
+    outages: Vec<u64>,
     /// When something happens: more does so near it.
     anchors: Vec<u64>,
     events: Vec<(u64, Event)>,
@@ -116,6 +118,9 @@ pub fn generate(seed: u64, open: Open) -> World {
     for _ in 0..chance.of(&[2, 2, 3, 3, 4, 5, 8]) {
         on[chance.below(FEATURES.len() as u64) as usize] = true;
     }
+    // With a switch on, what it is about is in every world.
+    on[0] |= open.e2;
+    on[3] |= open.e2 || open.e3;
     let embedded = chance.one_in(12);
     let sidecars = if embedded {
         1
@@ -157,6 +162,7 @@ pub fn generate(seed: u64, open: Open) -> World {
         policies: all,
         busy,
         burst: 0,
+        outages: Vec::new(),
         anchors: vec![before_ms],
         events: Vec::new(),
     };
@@ -190,6 +196,7 @@ pub fn generate(seed: u64, open: Open) -> World {
     }
     if receipts {
         maker.give_backs();
+        maker.holds();
     }
     maker.events.sort_by_key(|(at_ms, _)| *at_ms);
     World {
@@ -279,7 +286,10 @@ impl Maker {
                     self.happens(begins, Event::Link { sidecar, link });
                     let link = Link::Good;
                     self.happens(ends, Event::Link { sidecar, link });
+                    self.drain(begins, sidecar);
+                    self.drain(ends, sidecar);
                 }
+                self.outages.extend((link == Link::Cut).then_some(begins));
             }
         }
     }
@@ -336,6 +346,25 @@ impl Maker {
         self.events.push((at_ms, asks));
     }
 
+    /// All that the busy key has left is taken soon after something has changed it, as often as not.
+    fn drain(&mut self, at_ms: u64, sidecar: usize) {
+        if self.chance.one_in(2) {
+            let cost = self.most(self.busy.0).div_ceil(40);
+            let later = self.chance.of(&[10, 500, 2_500]);
+            self.load(at_ms + later, sidecar, false, cost, (60, 10));
+        }
+    }
+
+    /// The most that a key of a limit may take at once.
+    fn most(&self, limit: usize) -> u64 {
+        let ever = self.policies.iter().flat_map(|policy| &policy[limit]);
+        let most = ever.map(|of| match of.algorithm {
+            Algorithm::Token(burst) => burst,
+            _ => of.windows[0].quota,
+        });
+        most.max().unwrap_or(1).max(self.burst)
+    }
+
     /// The list of sidecars is evicted again and again, and then the store is away.
     fn evictions(&mut self) {
         let at_ms = self.at();
@@ -348,6 +377,75 @@ impl Maker {
             self.happens(at_ms + 8_500, Event::Link { sidecar, link });
             let link = Link::Good;
             self.happens(at_ms + 20_500, Event::Link { sidecar, link });
+        }
+    }
+
+    /// What holds are for: a receipt that is older than a window of its limit (E2), or than a lower quota (E3).
+    fn holds(&mut self) {
+        let at_ms = self.at();
+        let limit = self.busy.0;
+        // One that little else is about.
+        let key = (self.busy.1 + 1) % KEYS;
+        let take = |sidecar, cost, receipt| Event::Ask {
+            sidecar,
+            filter: false,
+            checks: vec![Check {
+                limit,
+                key,
+                cost,
+                quota: None,
+            }],
+            peek: false,
+            receipt,
+            times: 1,
+            every_ms: 0,
+            again: false,
+        };
+        let give_back = Event::GiveBack {
+            sidecar: 0,
+            back: 0,
+            units: 1_000_000,
+        };
+        let of = self.policies[0][limit].clone().expect("the first has all");
+        let window = of.windows[0];
+        let by_other = self.sidecars - 1;
+        match of.algorithm {
+            Algorithm::Token(burst) if self.open.e3 => {
+                let then_ms = at_ms + window.per_ms * burst * 4 / (window.quota * 5);
+                let lower = Event::Override {
+                    sidecar: by_other,
+                    limit,
+                    key,
+                    grant: Grant::Quota(1, Some(burst)),
+                    for_ms: None,
+                };
+                let drained = (burst * 4 / 5).max(2) - 1;
+                self.events.extend([
+                    (at_ms, take(0, burst, true)),
+                    (then_ms, take(0, drained, false)),
+                    (then_ms + 100, lower),
+                    // The lower quota is what the bucket is kept by from here on.
+                    (then_ms + 700, take(0, 1, false)),
+                    (then_ms + 800, give_back),
+                    (then_ms + 900, take(0, burst - 1, false)),
+                ]);
+            }
+            Algorithm::Fixed | Algorithm::Sliding(_) if self.open.e2 && self.policies.len() > 1 => {
+                // The longer window of the next policy is there for the other sidecar first.
+                let policy = |sidecar, version| Event::Policy { sidecar, version };
+                let (per, cost) = (window.per_ms, window.quota.max(2) - 1);
+                self.events.extend([
+                    (at_ms, policy(0, 0)),
+                    (at_ms + 100, policy(by_other, 1)),
+                    (at_ms + 2_400, take(by_other, 1, false)),
+                    (at_ms + 2_500, take(0, cost, true)),
+                    (at_ms + 2_600 + per, take(by_other, cost, false)),
+                    (at_ms + 2_700 + per, policy(0, 1)),
+                    (at_ms + 2_800 + per, give_back),
+                    (at_ms + 2_900 + 2 * per, take(by_other, cost, false)),
+                ]);
+            }
+            _ => {}
         }
     }
 
@@ -364,6 +462,7 @@ impl Maker {
             for sidecar in 0..self.sidecars {
                 let at_ms = at_ms + sidecar as u64 * apart;
                 self.happens(at_ms, Event::Policy { sidecar, version });
+                self.drain(at_ms, sidecar);
             }
         }
     }
@@ -396,6 +495,7 @@ impl Maker {
                 for_ms: (!endless).then_some(for_ms),
             };
             self.happens(at_ms, event);
+            self.drain(at_ms, sidecar);
         }
         for _ in 0..self.chance.between(0, 2) {
             let (limit, key) = self.subject();
@@ -436,13 +536,11 @@ impl Maker {
             let calm = self.chance.one_in(3);
             let (limit, key) = self.subject();
             let of = self.policies[0][limit].clone().expect("the first has all");
-            let ever = self.policies.iter().flat_map(|policy| &policy[limit]);
-            let most = ever.map(|of| match of.algorithm {
+            let most = self.most(limit);
+            let first = match of.algorithm {
                 Algorithm::Token(burst) => burst,
                 _ => of.windows[0].quota,
-            });
-            let (first, most) = (most.clone().next().unwrap_or(1), most.max().unwrap_or(1));
-            let most = most.max(self.burst);
+            };
             let costs = [
                 1,
                 1,
@@ -507,7 +605,10 @@ impl Maker {
         let cost = window.quota.div_ceil(500);
         let every_ms = (window.per_ms.min(30_000) * cost * 4 / (window.quota * 5)).max(1);
         let every_ms = every_ms * self.sidecars as u64;
-        let begins = self.at();
+        let begins = match self.outages[..] {
+            [] => self.at(),
+            [first, ..] => first,
+        };
         for sidecar in 0..self.sidecars {
             self.load(begins, sidecar, filters, cost, (1_000, every_ms));
         }
@@ -526,6 +627,7 @@ impl Maker {
                     units,
                 },
             );
+            self.drain(at_ms, sidecar);
         }
     }
 }

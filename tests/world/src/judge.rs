@@ -458,9 +458,9 @@ impl<'a> Judge<'a> {
             .iter()
             .filter(|at| meets((**at, **at + BACK), span));
         // A share that is cut off does not notice a step of the clock, and counts by the old one.
-        let unnoticed = self.clocks.iter().filter(|(at, _)| {
+        let unnoticed = self.clocks.iter().zip(self.told).filter(|((at, _), told)| {
             self.outages.iter().any(|one| {
-                meets(*one, (*at, *at)) && meets(*one, (span.0.saturating_sub(BACK), span.1))
+                meets(*one, (*at, **told)) && meets(*one, (span.0.saturating_sub(BACK), span.1))
             })
         });
         u64::from(cut) + u64::from(gone) + (died.count() + unnoticed.count()) as u64

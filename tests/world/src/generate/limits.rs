@@ -85,11 +85,16 @@ pub fn changed(
 ) -> Option<Limit> {
     let mut after = before.clone();
     let tokens = matches!(before.algorithm, Algorithm::Token(_));
-    match chance.below(if receipts && tokens && !open.e3 {
+    let kind = chance.below(if receipts && tokens && !open.e3 {
         4
     } else {
         10
-    }) {
+    });
+    match if receipts && open.e2 {
+        kind.max(9)
+    } else {
+        kind
+    } {
         0 => return None,
         1 if receipts && !open.e2 => after.blocked = None,
         1 => after = limit(chance, leases, before.requests_up_to.is_some(), 0, false),
