@@ -1,13 +1,16 @@
--- Registers the calling sidecar, and replies with its rank among the live sidecars and their number. Each sidecar calls
--- this every second. If none calls any more, both keys expire.
+-- Registers the calling sidecar, and replies with its rank among the live sidecars and their number, and with the head of
+-- the overrides. Each sidecar calls this about every 0.7 s. If none calls any more, its keys expire.
 --
--- KEYS[1]  sidecars by name, all with one score, so that ranks are stable while nobody joins or leaves
+-- KEYS[1]  sidecars by name, all with score 0, so that ranks are stable while nobody joins or leaves; and the name '',
+--          whose score says when the list began (milliseconds of Redis's clock): one that has lost an entry, because Redis
+--          evicted a key or came back empty, begins anew
 -- KEYS[2]  the same sidecars, by when they expire (milliseconds of Redis's clock)
+-- KEYS[3]  the hash of the overrides; left out on a Cluster, where it is in another slot
 -- ARGV[1]  the caller's name
 -- ARGV[2]  how long it stays registered, milliseconds
 -- ARGV[3]  '1' if it leaves
--- Replies: its rank from 0, the number of sidecars.
-local names, ends = KEYS[1], KEYS[2]
+-- Replies: its rank from 0, the number of sidecars, the age of the list in milliseconds, the head of the overrides or nil.
+local names, ends, overrides = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- At most 100 at a time: more do not expire in one interval, and if they do, the next calls remove the rest.
@@ -22,12 +25,22 @@ local latest = now + ARGV[2]
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', ends, '(' .. latest, '+inf', 'LIMIT', 0, 100)) do
   redis.call('ZADD', ends, latest, name)
 end
+local began = tonumber(redis.call('ZSCORE', names, ''))
+if redis.call('ZCARD', ends) ~= redis.call('ZCARD', names) - (began and 1 or 0) then
+  redis.call('UNLINK', names, ends)
+  began = nil
+end
 local rank = 0
 if ARGV[3] ~= '1' then
+  if not began or began > now then
+    began = now
+    redis.call('ZADD', names, began, '')
+  end
   redis.call('ZADD', names, 0, ARGV[1])
   redis.call('ZADD', ends, latest, ARGV[1])
   redis.call('PEXPIRE', names, ARGV[2])
   redis.call('PEXPIRE', ends, ARGV[2])
   rank = redis.call('ZRANK', names, ARGV[1])
 end
-return { rank, redis.call('ZCARD', names) }
+local head = overrides and redis.call('HGET', overrides, ':')
+return { rank, redis.call('ZCARD', ends), began and now - began or 0, head or false }

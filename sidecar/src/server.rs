@@ -183,7 +183,7 @@ pub async fn run(
         () = tick(&service) => {}
         () = reload(&service, &changed) => {}
         () = service.watch_store() => {}
-        () = service.watch_overrides() => {}
+        () = service.watch_fleet() => {}
         () = service.write_back() => {}
         () = service.keep_leases() => {}
         () = feed.run(&service) => {}

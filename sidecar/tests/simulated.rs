@@ -10,9 +10,10 @@ use sluicegate_engine::{Batch, Bucket, FleetPosition, Memory, Outcome, Returns};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::call::SIDECAR_TTL;
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
-use super::kinds::SIDECAR_TTL;
+use super::kinds::Announced;
 use super::overrides::{Change, Changed, StoredOverrides};
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
@@ -31,6 +32,8 @@ struct State {
     overrides: StoredOverrides,
     /// By name: when each expires.
     sidecars: BTreeMap<String, u64>,
+    /// Since when it has the list.
+    listed_us: u64,
     /// Names of write-backs that were executed, with their bucket.
     written: BTreeSet<String>,
     began: Instant,
@@ -119,6 +122,7 @@ impl Server {
             engine: Memory::new(),
             overrides: StoredOverrides::default(),
             sidecars: BTreeMap::new(),
+            listed_us: start_us,
             written: BTreeSet::new(),
             began: Instant::now(),
             start_us,
@@ -353,22 +357,28 @@ impl Link {
         &self,
         name: &str,
         leaving: bool,
-    ) -> Result<FleetPosition, StoreError> {
+    ) -> Result<(Announced, u64), StoreError> {
         let announce = |state: &mut State, now_us| {
             let until_us = now_us + crate::clock::micros(SIDECAR_TTL);
             state.sidecars.retain(|_, ends_us| *ends_us > now_us);
             for ends_us in state.sidecars.values_mut() {
                 *ends_us = until_us.min(*ends_us);
             }
+            if state.sidecars.is_empty() || state.listed_us > now_us {
+                state.listed_us = now_us;
+            }
             state.sidecars.remove(name);
             if !leaving {
                 state.sidecars.insert(name.to_owned(), until_us);
             }
             let rank = state.sidecars.keys().position(|other| other == name);
-            FleetPosition {
+            let position = FleetPosition {
                 rank: rank.unwrap_or(0) as u64,
                 of: state.sidecars.len() as u64,
-            }
+            };
+            let list_age = Duration::from_micros(now_us - state.listed_us);
+            let announced = Announced { position, list_age };
+            (announced, state.overrides.version)
         };
         self.inner.call(self.inner.timeout, announce).await
     }

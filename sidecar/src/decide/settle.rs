@@ -175,21 +175,25 @@ impl Settler {
         self.asked.swap(false, Ordering::Relaxed)
     }
 
-    /// Announces this sidecar to the store, which answers with the number of sidecars and frees expired state. Call it every
-    /// second.
+    /// Frees what shares hold of windows that have ended.
+    pub fn sweep(&self) {
+        self.outage.sweep();
+    }
+
+    /// Announces this sidecar to the store, which answers with the number of sidecars and the version of the overrides.
     ///
     /// # Errors
-    /// The store could not be reached. Its last answer stays in force.
-    pub async fn tick(&self) -> Result<(), StoreError> {
-        self.outage.sweep();
+    /// The store could not be reached, or does not say the version. Its last answer stays in force.
+    pub async fn announce(&self) -> Result<u64, StoreError> {
         let has_left = self.has_left.lock().await;
         if *has_left {
-            return Ok(());
+            return self.store.overrides_version().await;
         }
-        if let Some(position) = self.store.announce(&self.name).await? {
-            self.outage.report_position(Instant::now(), position);
+        let (announced, version) = self.store.announce(&self.name).await?;
+        if let Some(announced) = announced {
+            self.outage.report_position(Instant::now(), announced);
         }
-        Ok(())
+        version
     }
 
     /// Announces that this sidecar leaves: the others take over its share. It is not announced any more, though it may still

@@ -12,8 +12,26 @@ use crate::policy::MAX_OVERRIDES;
 /// The script's SHA-1, and the prefix of every key.
 pub struct Script {
     hash: String,
+    sidecars_hash: String,
     prefix: String,
 }
+
+/// How long the store remembers a sidecar after its last announcement.
+pub const SIDECAR_TTL: Duration = Duration::from_secs(5);
+
+/// That a sidecar is there, or is leaving.
+#[derive(Clone, Copy, Debug)]
+pub struct Announcement<'a> {
+    /// Its name among the sidecars that share the store.
+    pub name: &'a str,
+    /// It is leaving.
+    pub leaving: bool,
+    /// The answer has the head of the overrides too; on a Cluster they are in another slot.
+    pub with_overrides: bool,
+}
+
+/// The answer: rank, number of sidecars, age of the list in milliseconds, head of the overrides.
+pub type Listed = (u64, u64, u64, Option<Vec<u8>>);
 
 /// One call of the script: its keys, and its arguments except for the time after which it must not run.
 pub struct Request<'a> {
@@ -70,7 +88,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Announces a sidecar, and returns how many there are.
+/// Announces a sidecar, and returns how many there are, and the head of the overrides.
 const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
 /// Its keys, in one slot.
 pub const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
@@ -83,15 +101,21 @@ pub const OVERRIDES_KEY: &str = "sg:{overrides}";
 pub const OVERRIDES_HEAD: &str = ":";
 
 impl Script {
-    /// Announces the sidecar of this name for `ttl`, or that it is leaving. Returns its rank and how many there are.
-    pub fn sidecars(&self, name: &str, ttl: Duration, leaving: bool) -> Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(SIDECARS).arg(SIDECARS_KEYS.len());
-        for key in SIDECARS_KEYS {
+    /// Announces a sidecar, by the script's hash or, with `text`, so that Redis caches it. It answers as [`Listed`].
+    pub fn sidecars(&self, call: &Announcement<'_>, text: bool) -> Cmd {
+        let mut command = redis::cmd(if text { "EVAL" } else { "EVALSHA" });
+        command.arg(if text { SIDECARS } else { &self.sidecars_hash });
+        let overrides = call.with_overrides.then_some(OVERRIDES_KEY);
+        let keys: Vec<_> = SIDECARS_KEYS.into_iter().chain(overrides).collect();
+        command.arg(keys.len());
+        for key in keys {
             command.arg(self.key(key));
         }
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        command.arg(name).arg(ttl_ms).arg(u8::from(leaving));
+        let ttl_ms = u64::try_from(SIDECAR_TTL.as_millis()).unwrap_or(u64::MAX);
+        command
+            .arg(call.name)
+            .arg(ttl_ms)
+            .arg(u8::from(call.leaving));
         command
     }
 
@@ -137,6 +161,7 @@ impl Script {
     pub fn new(prefix: &str) -> Self {
         Self {
             hash: Hashed::new(script::DECIDE).get_hash().to_owned(),
+            sidecars_hash: Hashed::new(SIDECARS).get_hash().to_owned(),
             prefix: prefix.to_owned(),
         }
     }

@@ -76,6 +76,12 @@ pub enum ConnectionError {
     /// A connection in use stopped answering.
     #[error("the connection stopped answering")]
     BecameSilent,
+    /// It answers, but later than decisions wait: how long it took, and the policy's `store_timeout`.
+    #[error(
+        "Redis answers in {0:.1?}, and decisions wait for {1:?}: set `store_timeout` to at least {least:.0?}",
+        least = *.0 * 2
+    )]
+    Slow(Duration, Duration),
     /// The peer closed it.
     #[error("the connection was closed")]
     Closed,

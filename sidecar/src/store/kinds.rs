@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use sluicegate_engine::{Batch, FleetPosition, Returns};
 use tokio::sync::watch;
 
-use super::call::{OVERRIDES_KEY, Script};
+use super::call::{Announcement, Listed, OVERRIDES_KEY, Script};
 use super::cluster::client::Cluster;
 use super::error::StoreError;
 use super::health::{Health, HealthState, Monitor};
@@ -21,8 +21,14 @@ use super::share::Debt;
 use crate::clock;
 use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress, Topology};
 
-/// How long the store remembers a sidecar after its last announcement; it announces itself every second.
-pub(super) const SIDECAR_TTL: Duration = Duration::from_secs(5);
+/// The answer to an announcement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The sidecar's rank, and the number of sidecars.
+    pub position: FleetPosition,
+    /// How long the store has had the list.
+    pub list_age: Duration,
+}
 
 /// For reading all overrides: some megabytes, which no decision waits for.
 const READ_OVERRIDES_WITHIN: Duration = Duration::from_secs(2);
@@ -274,13 +280,38 @@ impl Store {
         }
     }
 
-    /// Announces the sidecar of this name; returns its rank and the number of sidecars, or `None` where the store is not
-    /// shared.
+    /// Announces the sidecar of this name; `None` where the store is not shared. Returns the version of the overrides too, or
+    /// why it is not known: on one Redis both are one call, as long as it may read them.
     ///
     /// # Errors
     /// The store was not reached.
-    pub async fn announce(&self, name: &str) -> Result<Option<FleetPosition>, StoreError> {
-        self.sidecars(name, false).await
+    pub async fn announce(
+        &self,
+        name: &str,
+    ) -> Result<(Option<Announced>, Result<u64, StoreError>), StoreError> {
+        let call = |with_overrides| Announcement {
+            name,
+            leaving: false,
+            with_overrides,
+        };
+        let listed = match &self.kind {
+            Kind::Memory(_) => return Ok((None, self.overrides_version().await)),
+            Kind::Redis(redis) => match redis.announce(&call(true)).await {
+                Ok(listed) => {
+                    let version = overrides::version(listed.3.as_deref());
+                    return Ok((Some(announced(listed)), Ok(version)));
+                }
+                Err(error) if error.is_refusal() => redis.announce(&call(false)).await?,
+                Err(error) => return Err(error),
+            },
+            Kind::Cluster(cluster) => cluster.announce(&call(false)).await?,
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => {
+                let (announced, version) = link.announce(name, false).await?;
+                return Ok((Some(announced), Ok(version)));
+            }
+        };
+        Ok((Some(announced(listed)), self.overrides_version().await))
     }
 
     /// Removes the sidecar of this name from the list.
@@ -288,22 +319,18 @@ impl Store {
     /// # Errors
     /// The store was not reached; the entry expires by itself.
     pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
-        self.sidecars(name, true).await.map(drop)
-    }
-
-    async fn sidecars(
-        &self,
-        name: &str,
-        leaving: bool,
-    ) -> Result<Option<FleetPosition>, StoreError> {
-        let (rank, of) = match &self.kind {
-            Kind::Memory(_) => return Ok(None),
-            Kind::Redis(redis) => redis.announce(name, SIDECAR_TTL, leaving).await?,
-            Kind::Cluster(cluster) => cluster.announce(name, SIDECAR_TTL, leaving).await?,
-            #[cfg(feature = "simulation")]
-            Kind::Simulated(link) => return Ok(Some(link.announce(name, leaving).await?)),
+        let call = Announcement {
+            name,
+            leaving: true,
+            with_overrides: false,
         };
-        Ok(Some(FleetPosition { rank, of }))
+        match &self.kind {
+            Kind::Memory(_) => Ok(()),
+            Kind::Redis(redis) => redis.announce(&call).await.map(drop),
+            Kind::Cluster(cluster) => cluster.announce(&call).await.map(drop),
+            #[cfg(feature = "simulation")]
+            Kind::Simulated(link) => link.announce(name, true).await.map(drop),
+        }
     }
 
     /// Records what was admitted without the store; whether each debt is known to have been recorded. Of calls with the same
@@ -407,5 +434,12 @@ impl Store {
         if let Kind::Memory(memory) = &self.kind {
             memory.sweep().await;
         }
+    }
+}
+
+fn announced((rank, of, age_ms, _): Listed) -> Announced {
+    Announced {
+        position: FleetPosition { rank, of },
+        list_age: Duration::from_millis(age_ms),
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::StoreError;
-use super::kinds::Store;
+use super::kinds::{Announced, Store};
 use super::position::Position;
 use super::share::{Debt, Share};
 
@@ -55,6 +55,18 @@ pub struct Outage {
 }
 
 impl Outage {
+    /// The store has reported this position for long enough.
+    #[cfg(test)]
+    pub fn settle(&self, position: FleetPosition) {
+        let list_age = Duration::from_secs(60);
+        let announced = Announced { position, list_age };
+        let now = Instant::now();
+        for earlier_ms in [2_000, 1_000, 0] {
+            let at = now - Duration::from_millis(earlier_ms);
+            self.report_position(at, announced);
+        }
+    }
+
     /// Bounds the memory of the shares to about this many bytes.
     pub fn new(limit_bytes: usize) -> Self {
         Self {
@@ -69,12 +81,13 @@ impl Outage {
         }
     }
 
-    /// Takes the position that the store reported at this time.
-    pub fn report_position(&self, now: Instant, position: FleetPosition) {
-        self.reported().report(now.into_std(), position);
+    /// Takes what the store answered to an announcement at this time.
+    pub fn report_position(&self, now: Instant, announced: Announced) {
+        let Announced { position, list_age } = announced;
+        self.reported().report(now.into_std(), position, list_age);
     }
 
-    /// The position that the shares follow, if the store has reported any.
+    /// The position that the shares follow, if the fleet has been known for long enough.
     pub fn position(&self) -> Option<FleetPosition> {
         self.reported().in_force()
     }

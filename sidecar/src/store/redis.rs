@@ -35,11 +35,11 @@ use sluicegate_engine::script::{WriteBack, outcomes, returned_units, written};
 use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
 use tokio::sync::{Notify, watch};
 
-use self::connection::Deadline;
+use self::connection::{Deadline, is_no_script};
 use self::dial::Dialer;
 use self::node::{AddressWatch, Common, Node};
 use self::sentinel::Sentinels;
-use super::call::{Each, Request, Script};
+use super::call::{Announcement, Each, Listed, Request, Script};
 use super::error::StoreError;
 use super::health::Monitor;
 use crate::policy::{Endpoint, RedisStore};
@@ -75,9 +75,24 @@ impl Common {
             script: Script::new(&store.options.key_prefix),
             connections: store.options.connections,
             monitor,
-            warned: AtomicBool::new(false),
+            asked_of_eviction: AtomicBool::new(false),
             clock_steps: Arc::default(),
         }
+    }
+}
+
+/// Announces a sidecar to this node.
+pub async fn announce(
+    node: &Node,
+    script: &Script,
+    call: &Announcement<'_>,
+    deadline: Deadline,
+) -> Result<Listed, StoreError> {
+    match node.announce(&script.sidecars(call, false), deadline).await {
+        Err(error) if is_no_script(&error) => {
+            node.announce(&script.sidecars(call, true), deadline).await
+        }
+        answer => answer,
     }
 }
 
@@ -176,14 +191,9 @@ impl Redis {
         result.await.map(drop)
     }
 
-    pub(super) async fn announce(
-        &self,
-        name: &str,
-        ttl: Duration,
-        leaving: bool,
-    ) -> Result<(u64, u64), StoreError> {
-        let command = self.common.script.sidecars(name, ttl, leaving);
-        self.node.ask(&command, Deadline::after(self.timeout)).await
+    pub(super) async fn announce(&self, call: &Announcement<'_>) -> Result<Listed, StoreError> {
+        let script = &self.common.script;
+        announce(&self.node, script, call, Deadline::after(self.timeout)).await
     }
 
     /// Asks about overrides. What comes of it says nothing of decisions: a user who may not read them may decide.

@@ -261,7 +261,7 @@ impl Run {
             }
         }));
         task(spawn_local(async move { two.watch_store().await }));
-        task(spawn_local(async move { three.watch_overrides().await }));
+        task(spawn_local(async move { three.watch_fleet().await }));
         task(spawn_local(async move { four.write_back().await }));
         task(spawn_local(async move { five.keep_leases().await }));
         let filters = Rc::clone(&filter);

@@ -16,7 +16,7 @@ use crate::telemetry::verdict::Source;
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
 impl Service {
-    /// Frees what has expired in the store, and refreshes the metrics of limits that no recent verdict reported. Call it
+    /// Frees what has expired in the store and the shares, and refreshes the metrics of limits that no recent verdict reported. Call it
     /// about every second.
     pub async fn tick(&self) {
         self.store.sweep().await;
@@ -26,8 +26,7 @@ impl Service {
         if self.settler.was_asked() {
             self.look_at_samples().await;
         }
-        // On an error the last answer stays in force; `watch_store` reports whether the store is there.
-        let _ = self.settler.tick().await;
+        self.settler.sweep();
     }
 
     /// Reads the state of limits that were checked but did not decide.

@@ -18,9 +18,9 @@ use crate::store::{Change, Changed, StoreError};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::OverrideCounts;
 
-/// How often to ask the store whether overrides changed, by reading one field. All sidecars must apply a change within a
-/// second.
-const READ_EVERY: Duration = Duration::from_millis(400);
+/// How often to announce this sidecar to the store, which answers whether overrides changed. All sidecars must apply a
+/// change within a second.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
 /// The same, until the first successful read.
 const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
 /// The same, while decisions wait for it.
@@ -46,15 +46,17 @@ pub(super) enum Start {
 }
 
 impl Service {
-    /// Reads the store's overrides whenever they change. Never returns.
-    pub async fn watch_overrides(&self) {
-        let mut ticks = interval(READ_EVERY);
+    /// Announces this sidecar to the store, and reads the store's overrides whenever they change. Never returns.
+    pub async fn watch_fleet(&self) {
+        let mut ticks = interval(ANNOUNCE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What was last reported: an outage is reported elsewhere, a missing permission and too many overrides are not.
         let (mut refused, mut too_many) = (false, false);
         let mut swept = Instant::now();
         loop {
-            let read = self.read_overrides().await;
+            // On an error the last answer stays in force; `watch_store` reports whether the store is there.
+            let version = self.settler.announce().await;
+            let read = self.read_overrides(version).await;
             match &read {
                 Ok(()) => (refused, too_many) = (false, false),
                 Err(error @ StoreError::Refused(_)) if !refused => {
@@ -75,7 +77,7 @@ impl Service {
             }
             if matches!(read, Err(StoreError::TooManyOverrides(_))) {
                 tokio::time::sleep(TOO_MANY_READ_EVERY).await;
-            } else if self.policy.current().overrides.stored.is_none() {
+            } else if !self.overrides_were_read.load(Ordering::Relaxed) {
                 tokio::time::sleep(FIRST_READ_EVERY).await;
             } else {
                 ticks.tick().await;
@@ -111,18 +113,22 @@ impl Service {
     /// Waits until the store's overrides have been read for the first time, at most so long.
     pub async fn wait_for_overrides(&self, within: Duration) {
         let read = async {
-            while !self.has_started() && self.read_overrides().await.is_err() {
+            while !self.has_started() {
+                let version = self.store.overrides_version().await;
+                if self.read_overrides(version).await.is_ok() {
+                    return;
+                }
                 tokio::time::sleep(FIRST_READ_AGAIN_AFTER).await;
             }
         };
         let _ = tokio::time::timeout(within, read).await;
     }
 
-    /// Reads the store's overrides if they changed.
-    async fn read_overrides(&self) -> Result<(), StoreError> {
+    /// Reads the store's overrides if this is not the version that is in force.
+    async fn read_overrides(&self, version: Result<u64, StoreError>) -> Result<(), StoreError> {
         // One read at a time; otherwise an older answer could replace a newer one.
         let _reading = self.reading_overrides.lock().await;
-        let read = self.read_changed_overrides().await;
+        let read = self.read_changed_overrides(version).await;
         if let Ok(()) | Err(StoreError::Refused(_) | StoreError::TooManyOverrides(_)) = read {
             // Trying again does not help against missing permissions, nor against too many: the policy file's apply.
             self.overrides_were_read.store(true, Ordering::Relaxed);
@@ -130,8 +136,11 @@ impl Service {
         read
     }
 
-    async fn read_changed_overrides(&self) -> Result<(), StoreError> {
-        let version = self.store.overrides_version().await?;
+    async fn read_changed_overrides(
+        &self,
+        version: Result<u64, StoreError>,
+    ) -> Result<(), StoreError> {
+        let version = version?;
         let epoch = self.policy.current();
         if let Some(known) = &epoch.overrides.stored
             && known.version == version
@@ -229,7 +238,8 @@ impl Service {
             Problem::new(Code::StoreUnavailable, why)
         })?;
         // The change is made. If this read fails, the next one applies it.
-        let _ = self.read_overrides().await;
+        let version = self.store.overrides_version().await;
+        let _ = self.read_overrides(version).await;
         Ok(changed)
     }
 

@@ -20,7 +20,7 @@ fn settler() -> Settler {
     let metrics = Arc::new(Metrics::new().unwrap());
     let batcher = Batcher::start(Arc::clone(&store), metrics, Arc::<EventLog>::default());
     let outage = Outage::new(1 << 20);
-    outage.report_position(Instant::now(), FleetPosition { rank: 0, of: 1 });
+    outage.settle(FleetPosition { rank: 0, of: 1 });
     Settler::new(store, batcher, outage, "me".to_owned())
 }
 

@@ -25,9 +25,12 @@ use super::referral::Referral;
 use super::slots::slot;
 use super::sub_batch::{SubBatch, combine, split};
 use crate::policy::{Endpoint, RedisStore};
-use crate::store::call::{Each, OVERRIDES_KEY, Request, SIDECARS_KEYS, Script};
+use crate::store::call::{
+    Announcement, Each, Listed, OVERRIDES_KEY, Request, SIDECARS_KEYS, Script,
+};
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::Monitor;
+use crate::store::redis::announce;
 use crate::store::redis::connection::Deadline;
 use crate::store::redis::node::{Common, Node};
 use crate::store::reply::StoreReply;
@@ -176,14 +179,11 @@ impl Cluster {
 
     pub(in crate::store) async fn announce(
         &self,
-        name: &str,
-        ttl: Duration,
-        leaving: bool,
-    ) -> Result<(u64, u64), StoreError> {
-        let command = self.common.script.sidecars(name, ttl, leaving);
+        call: &Announcement<'_>,
+    ) -> Result<Listed, StoreError> {
         let deadline = Deadline::after(self.timeout);
         let route = self.route(slot(SIDECARS_KEYS[0]), deadline).await?;
-        route.target.node.ask(&command, deadline).await
+        announce(&route.target.node, &self.common.script, call, deadline).await
     }
 
     /// Asks about overrides, all of which are in one slot.
@@ -200,7 +200,7 @@ impl Cluster {
                 let connection = route.target.node.connection(deadline).await?;
                 connection.query_asking(&command, true, deadline).await
             } else {
-                route.target.node.ask(&command, deadline).await
+                route.target.node.announce(&command, deadline).await
             };
             match &answer {
                 Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}

@@ -11,7 +11,7 @@ const FAR: Duration = Duration::from_secs(600);
 fn after_an_outage() -> (Outage, Store, Batch) {
     let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
     let outage = Outage::new(1 << 20);
-    outage.report_position(Instant::now(), FleetPosition { rank: 0, of: 1 });
+    outage.settle(FleetPosition { rank: 0, of: 1 });
     let batch = batch(vec![bucket("owed"), bucket("free")], &[[0], [1]]);
     let outcome = outage.decide(&store, &batch, &batch.decisions[0], &[0]);
     assert!(outcome.unwrap().admitted);
@@ -59,7 +59,9 @@ fn the_first_to_report_after_an_outage_takes_no_larger_share() {
     let (outage, start) = (Outage::new(1 << 20), Instant::now());
     let report = |after_ms, of| {
         let now = start + Duration::from_millis(after_ms);
-        outage.report_position(now, FleetPosition { rank: 0, of });
+        let position = FleetPosition { rank: 0, of };
+        let list_age = Duration::from_secs(60);
+        outage.report_position(now, Announced { position, list_age });
     };
     let mut hot = bucket("hot");
     (hot.spec.quota, hot.spec.window_us) = (100, 3_600_000_000);
@@ -69,7 +71,7 @@ fn the_first_to_report_after_an_outage_takes_no_larger_share() {
         let admitted = outcomes.filter(|outcome| outcome.as_ref().unwrap().admitted);
         admitted.count()
     };
-    report(0, 3);
+    (0..3).for_each(|second| report(second * 1_000, 3));
     assert_eq!(admitted(), 34);
     report(10_000, 1);
     assert_eq!(admitted(), 0, "the others have not reported yet");
@@ -85,7 +87,7 @@ fn the_first_to_report_after_an_outage_takes_no_larger_share() {
 fn a_sweep_keeps_what_is_admitted_while_it_waits() {
     let store = Store::open(&StoreAddress::Memory, Duration::from_secs(1));
     let (outage, alone) = (Outage::new(1 << 20), FleetPosition { rank: 0, of: 1 });
-    outage.report_position(Instant::now(), alone);
+    outage.settle(alone);
     let mut owed = bucket("owed");
     owed.spec.window_us = 60_000_000;
     let batch = batch(vec![owed], &[[0]]);

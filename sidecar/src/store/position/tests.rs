@@ -1,18 +1,31 @@
-//! Which share is in force: more sidecars count at once, fewer after five seconds of reports.
+//! Which share is in force: more sidecars count at once, fewer after five seconds of reports, none before the fleet is known.
 
 use super::*;
 
-/// What is in force after each of these reports: at how many milliseconds, rank and number of sidecars.
+const OLD: Duration = Duration::from_secs(60);
+
+fn of(number: u64) -> FleetPosition {
+    FleetPosition {
+        rank: 0,
+        of: number,
+    }
+}
+
+/// What is in force after each of these reports of a list that is old: at how many milliseconds, rank and number of sidecars.
+/// The first position has been reported for two seconds.
 fn in_force(reports: &[(u64, u64, u64)]) -> Vec<(u64, u64)> {
     let (mut position, start) = (Position::default(), Instant::now());
-    assert_eq!(position.in_force(), None);
-    let report = |&(after_ms, rank, of): &(u64, u64, u64)| {
+    let mut report = |after_ms: u64, rank, of| {
         let now = start + Duration::from_millis(after_ms);
-        position.report(now, FleetPosition { rank, of });
-        let now = position.in_force().unwrap();
-        (now.rank, now.of)
+        position.report(now, FleetPosition { rank, of }, OLD);
+        position.in_force().map(|now| (now.rank, now.of))
     };
-    reports.iter().map(report).collect()
+    let (rank, of) = (reports[0].1, reports[0].2);
+    assert_eq!(report(0, rank, of), None);
+    assert_eq!(report(1_000, rank, of), None);
+    let reports = reports.iter();
+    let later = reports.map(|(after_ms, rank, of)| report(2_000 + after_ms, *rank, *of).unwrap());
+    later.collect()
 }
 
 /// A report each second from this one on.
@@ -73,4 +86,58 @@ fn a_missed_report_begins_the_time_anew() {
     reports.extend(each_second(5, &[1, 1, 1, 1, 1, 1]));
     let expected = [3, 3, 3, 3, 3, 3, 3, 3, 3, 1];
     assert_eq!(numbers_in_force(&reports), expected);
+}
+
+/// D2: a Redis that was there for a moment told each of ten sidecars that it was one of those that had come first.
+#[test]
+fn shares_add_up_to_one_quota_however_many_start_at_a_time() {
+    let start = Instant::now();
+    for begins_every_ms in [0, 100, 700] {
+        // Each reports every 0.7 s from when it starts, to a list that is new; then the store is gone.
+        for gone_ms in (0..9_000).step_by(50) {
+            let mut positions: Vec<_> = (0..10).map(|_| Position::default()).collect();
+            let mut reports: Vec<_> = (0..10_usize)
+                .flat_map(|one| {
+                    let first_ms = one as u64 * begins_every_ms;
+                    (first_ms..=gone_ms).step_by(700).map(move |at| (at, one))
+                })
+                .collect();
+            reports.sort_unstable();
+            let mut known = Vec::new();
+            for (at_ms, one) in reports {
+                if !known.contains(&one) {
+                    known.push(one);
+                }
+                let now = start + Duration::from_millis(at_ms);
+                let list_age = Duration::from_millis(at_ms);
+                positions[one].report(now, of(known.len() as u64), list_age);
+            }
+            let shares = positions.iter().filter_map(Position::in_force);
+            let sum: f64 = shares.map(|share| 1.0 / share.of as f64).sum();
+            assert!(sum < 1.001, "{sum} quotas at {gone_ms} ms");
+            assert!(gone_ms < 8_400 || sum > 0.999, "{sum} at {gone_ms} ms");
+        }
+    }
+}
+
+/// R4: the list was evicted once a second, and each sidecar found those alone who had reported since.
+#[test]
+fn a_list_that_is_evicted_again_and_again_lowers_no_number() {
+    let (mut position, start) = (Position::default(), Instant::now());
+    let at = |second: u64| start + Duration::from_secs(second);
+    (0..4).for_each(|second| position.report(at(second), of(5), OLD));
+    for second in 4..20 {
+        position.report(at(second), of(1), Duration::from_millis(300));
+    }
+    assert_eq!(position.in_force(), Some(of(5)));
+    // From now on it stays: who is alive is on it after its first five seconds, and fewer count after five more.
+    let grown = |second: u64| Duration::from_secs(second - 20);
+    (20..30).for_each(|second| position.report(at(second), of(1), grown(second)));
+    assert_eq!(position.in_force(), Some(of(5)));
+    position.report(at(30), of(1), grown(30));
+    assert_eq!(position.in_force(), Some(of(1)));
+    // One that starts meanwhile has no share: nobody knows how many there are.
+    let mut new = Position::default();
+    (4..20).for_each(|second| new.report(at(second), of(1), Duration::from_millis(300)));
+    assert_eq!(new.in_force(), None);
 }

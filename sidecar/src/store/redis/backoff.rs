@@ -1,15 +1,18 @@
-//! Pauses between attempts to connect: exponential, with jitter so that sidecars do not retry in step.
+//! Pauses between attempts: exponential, with full jitter so that the sidecars of a fleet do not try in step.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_millis(250);
+/// The longest pause after an attempt that failed at once: it costs nobody anything.
+const LONGEST: Duration = Duration::from_millis(500);
+/// The same after one that took its time: what was asked may have more to do than it can.
+const LONGEST_AFTER_SLOW: Duration = Duration::from_secs(4);
 
 /// The next pause.
 #[derive(Debug)]
 pub struct Backoff {
-    next: Duration,
+    most: Duration,
     random: RandomState,
     count: u64,
 }
@@ -17,7 +20,7 @@ pub struct Backoff {
 impl Default for Backoff {
     fn default() -> Self {
         Self {
-            next: SHORTEST,
+            most: SHORTEST,
             random: RandomState::new(),
             count: 0,
         }
@@ -25,21 +28,26 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause before the next attempt: between half of the current maximum and all of it.
-    pub fn pause(&mut self) -> Duration {
-        let most = self.next;
-        self.next = most.saturating_mul(2).min(LONGEST);
+    /// The pause before the next attempt, after one that failed slowly or at once: up to the current maximum.
+    pub fn pause(&mut self, was_slow: bool) -> Duration {
+        let longest = if was_slow {
+            LONGEST_AFTER_SLOW
+        } else {
+            LONGEST
+        };
+        let most = self.most.min(longest);
+        self.most = self.most.saturating_mul(2).min(longest);
         self.count = self.count.wrapping_add(1);
         // The standard library's keyed hash of a counter is random enough to be out of step.
         let mut hasher = self.random.build_hasher();
         hasher.write_u64(self.count);
-        let thousandths = u32::try_from(hasher.finish() % 500).unwrap_or(0) + 500;
+        let thousandths = u32::try_from(hasher.finish() % 1_000).unwrap_or(0) + 1;
         most.saturating_mul(thousandths) / 1_000
     }
 
     /// Starts again with short pauses, after a success.
     pub fn reset(&mut self) {
-        self.next = SHORTEST;
+        self.most = SHORTEST;
     }
 }
 
@@ -48,16 +56,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_quarter_of_a_second_and_no_attempt_overflows() {
-        let mut backoff = Backoff::default();
-        assert!(backoff.pause() <= SHORTEST);
-        let pauses: Vec<_> = (0..10_000).map(|_| backoff.pause()).collect();
-        assert!(pauses.iter().all(|pause| *pause >= SHORTEST / 2));
-        assert!(pauses.iter().all(|pause| *pause <= LONGEST));
-        assert!(pauses[100..].iter().all(|pause| *pause >= LONGEST / 2));
-        let apart = pauses[9_000..].windows(2).filter(|two| two[0] != two[1]);
-        assert!(apart.count() > 900);
-        backoff.reset();
-        assert!(backoff.pause() <= SHORTEST);
+    fn pauses_grow_to_seconds_where_attempts_are_slow_and_no_attempt_overflows() {
+        for (was_slow, longest) in [(false, LONGEST), (true, LONGEST_AFTER_SLOW)] {
+            let mut backoff = Backoff::default();
+            assert!(backoff.pause(was_slow) <= SHORTEST);
+            let pauses: Vec<_> = (0..10_000).map(|_| backoff.pause(was_slow)).collect();
+            assert!(pauses.iter().all(|pause| *pause <= longest));
+            let above_half = pauses.iter().filter(|pause| **pause >= longest / 2);
+            assert!((4_500..5_500).contains(&above_half.count()), "full jitter");
+            assert!(backoff.pause(false) <= LONGEST);
+            backoff.reset();
+            assert!(backoff.pause(was_slow) <= SHORTEST);
+        }
     }
 }

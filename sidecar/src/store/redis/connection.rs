@@ -16,12 +16,16 @@ use sluicegate_engine::script::{Reply, ReplyError};
 
 /// After this many calls in a row without an answer, the connection is probed before it gets another call.
 const MAX_UNANSWERED: u32 = 2;
+/// A connection without any answer for this long after a call is replaced.
+const REPLACED_AFTER: Duration = Duration::from_secs(3);
 
 /// The health of a connection, for its supervisor.
 #[derive(Clone, Debug)]
 pub enum ConnectionHealth {
     /// Usable.
     Healthy,
+    /// To be probed, and usable meanwhile: what it refused is no decision.
+    Questioned,
     /// To be probed; calls fail until a probe succeeds.
     Suspect(StoreError),
     /// To be replaced.
@@ -37,7 +41,9 @@ pub struct Connection {
     in_flight: AtomicU32,
     /// Calls without an answer since the last answered one.
     unanswered: AtomicU32,
-    /// When the last answer came, in milliseconds after the connection was opened.
+    /// When the first of them was sent, in milliseconds after the connection was opened.
+    unanswered_since_ms: AtomicU64,
+    /// When the last answer came, likewise.
     last_reply_ms: AtomicU64,
     health: watch::Sender<ConnectionHealth>,
     /// Counts steps of Redis's clock, over all connections of the store.
@@ -88,6 +94,7 @@ impl Connection {
             opened,
             in_flight: AtomicU32::new(0),
             unanswered: AtomicU32::new(0),
+            unanswered_since_ms: AtomicU64::new(0),
             last_reply_ms: AtomicU64::new(0),
             health: watch::Sender::new(ConnectionHealth::Healthy),
             clock_steps,
@@ -113,6 +120,15 @@ impl Connection {
     pub fn silent_for(&self) -> Duration {
         let last_reply = Duration::from_millis(self.last_reply_ms.load(Ordering::Relaxed));
         self.opened.elapsed().saturating_sub(last_reply)
+    }
+
+    /// For how much longer an answer may take before the connection is replaced.
+    pub fn may_be_silent_for(&self) -> Duration {
+        if self.answered_last_call() {
+            return REPLACED_AFTER;
+        }
+        let since = Duration::from_millis(self.unanswered_since_ms.load(Ordering::Relaxed));
+        REPLACED_AFTER.saturating_sub(self.opened.elapsed().saturating_sub(since))
     }
 
     /// Calls the script; returns the outcome of each decision or bucket. It is sent once, and again only where Redis
@@ -182,6 +198,24 @@ impl Connection {
         }
     }
 
+    /// The same as a sign of life: that there is no answer counts as for a decision. What it refuses says nothing of
+    /// decisions, but asks for a probe.
+    pub async fn announce<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        let answer = self.ask(command, deadline).await;
+        match &answer {
+            Ok(_) => self.answered(),
+            Err(StoreError::Timeout(_)) => self.missed(deadline),
+            Err(error) if is_no_script(error) => self.answered(),
+            Err(error) if error.is_refusal() => self.report(ConnectionHealth::Questioned),
+            Err(_) => {}
+        }
+        answer
+    }
+
     /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.
     pub async fn query_asking<T: FromRedisValue>(
         &self,
@@ -211,11 +245,8 @@ impl Connection {
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         let Some(answer) = answer else {
-            let error = deadline.timeout_error();
-            if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_UNANSWERED {
-                self.report(ConnectionHealth::Suspect(error.clone()));
-            }
-            return Err(error);
+            self.missed(deadline);
+            return Err(deadline.timeout_error());
         };
         let answer = answer.map_err(StoreError::of_call);
         match &answer {
@@ -226,14 +257,32 @@ impl Connection {
             Err(error) if error.is_refusal() => {
                 self.report(ConnectionHealth::Suspect(error.clone()))
             }
-            _ => {
-                self.unanswered.store(0, Ordering::Relaxed);
-                let now = self.opened.elapsed().as_millis();
-                let now = u64::try_from(now).unwrap_or(u64::MAX);
-                self.last_reply_ms.store(now, Ordering::Relaxed);
-            }
+            _ => self.answered(),
         }
         answer
+    }
+
+    fn answered(&self) {
+        self.unanswered.store(0, Ordering::Relaxed);
+        let now_ms = self.ms_at(Instant::now());
+        self.last_reply_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// A call had no answer until its deadline.
+    fn missed(&self, deadline: Deadline) {
+        let before = self.unanswered.fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
+            let sent_ms = self.ms_at(deadline.at - deadline.timeout);
+            self.unanswered_since_ms.store(sent_ms, Ordering::Relaxed);
+        }
+        if before + 1 >= MAX_UNANSWERED {
+            self.report(ConnectionHealth::Suspect(deadline.timeout_error()));
+        }
+    }
+
+    fn ms_at(&self, at: Instant) -> u64 {
+        let passed = at.saturating_duration_since(self.opened);
+        u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Marks the connection as healthy after a successful probe.
@@ -247,7 +296,10 @@ impl Connection {
             let changed = !matches!(
                 known,
                 (ConnectionHealth::Broken(_), _)
-                    | (ConnectionHealth::Suspect(_), ConnectionHealth::Suspect(_))
+                    | (
+                        ConnectionHealth::Suspect(_),
+                        ConnectionHealth::Suspect(_) | ConnectionHealth::Questioned
+                    )
             );
             if changed {
                 *now = health;
@@ -278,7 +330,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-fn is_no_script(error: &StoreError) -> bool {
+pub fn is_no_script(error: &StoreError) -> bool {
     matches!(error, StoreError::Refused(error)
         if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
 }

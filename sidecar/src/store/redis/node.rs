@@ -12,7 +12,7 @@ use super::pool::ConnectionPool;
 pub use super::pool::{AddressWatch, Common};
 use super::supervise::supervise;
 use crate::store::call::{Each, Request};
-use crate::store::error::StoreError;
+use crate::store::error::{ConnectionError, StoreError};
 
 /// A Redis. Its connections close when it is dropped.
 pub struct Node {
@@ -88,6 +88,18 @@ impl Node {
             .await?
             .query(command, deadline)
             .await
+    }
+
+    /// Sends a command as a sign of life.
+    pub async fn announce<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<T, StoreError> {
+        // Why there is none.
+        self.connection(deadline).await?;
+        let quietest = self.pool.quietest().ok_or(ConnectionError::NotYet)?;
+        quietest.announce(command, deadline).await
     }
 
     /// Sends a command whose result does not affect decisions.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tokio::time::timeout_at;
 
 use super::connection::{Connection, Deadline};
@@ -33,8 +33,8 @@ pub struct Common {
     pub connections: usize,
     /// Where health is reported.
     pub monitor: Arc<Monitor>,
-    /// Whether the log has warned that this Redis evicts.
-    pub warned: AtomicBool,
+    /// Whether a Redis was asked whether it evicts.
+    pub asked_of_eviction: AtomicBool,
     /// Counts how often the clock of a node was found to have stepped.
     pub clock_steps: Arc<AtomicU64>,
 }
@@ -51,6 +51,8 @@ pub struct ConnectionPool {
     pub clustered: bool,
     entries: Vec<Entry>,
     probe: ArcSwap<Probe>,
+    /// Held by the one that connects while no connection is usable: the others follow when it works.
+    first: Mutex<()>,
     /// Whether a first attempt to connect has completed.
     attempted: watch::Sender<bool>,
     component: ComponentId,
@@ -93,6 +95,7 @@ impl ConnectionPool {
             recheck,
             clustered: tag.is_some(),
             probe: ArcSwap::from_pointee(Probe::new(tag.unwrap_or("probe"))),
+            first: Mutex::default(),
             attempted: watch::Sender::new(false),
             component: common.monitor.add(),
             down_since: ArcSwapOption::empty(),
@@ -173,6 +176,38 @@ impl ConnectionPool {
         }
         let best = best.map(|(_, _, connection)| connection);
         best.ok_or_else(|| lost.unwrap_or(ConnectionError::NotYet.into()))
+    }
+
+    fn usable(&self) -> impl Iterator<Item = Arc<Connection>> {
+        self.entries
+            .iter()
+            .filter_map(|entry| match &**entry.state.load() {
+                EntryState::Usable(connection) => Some(Arc::clone(connection)),
+                EntryState::Unusable(_) => None,
+            })
+    }
+
+    /// For how long no connection has had an answer.
+    pub fn silent_for(&self) -> Duration {
+        let silent = self.usable().map(|connection| connection.silent_for());
+        silent.min().unwrap_or_default()
+    }
+
+    /// The connection that needs a sign of life most: one that did not answer, or has been silent for longest.
+    pub fn quietest(&self) -> Option<Arc<Connection>> {
+        let needs = |connection: &Arc<Connection>| {
+            (!connection.answered_last_call(), connection.silent_for())
+        };
+        self.usable().max_by_key(needs)
+    }
+
+    /// The turn to connect: at once if another connection is usable.
+    pub async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.usable().next().is_some() {
+            return None;
+        }
+        let turn = self.first.lock().await;
+        self.usable().next().is_none().then_some(turn)
     }
 
     /// Redis's clock now, if known; a lost connection's estimate remains valid.

@@ -55,7 +55,7 @@ impl Probe {
         }
     }
 
-    /// Runs the probe, and deletes its buckets again.
+    /// Runs the probe. Its buckets expire by themselves, a second or two later.
     pub async fn run(
         &self,
         connection: &Connection,
@@ -73,13 +73,8 @@ impl Probe {
             // Its clock is ahead of the previous node's, which the late reply has shown.
             decided = decide().await;
         }
-        let reset = script.reset(self.batch.buckets.iter().map(|bucket| bucket.key.as_str()));
-        let result = match decided {
-            Ok(_) => connection.query::<u64>(&reset, deadline).await.map(|_| ()),
-            Err(error) => Err(error),
-        };
-        match result {
-            Ok(()) => ProbeResult::Writable,
+        match decided {
+            Ok(_) => ProbeResult::Writable,
             Err(error) if is_elsewhere(&error) => ProbeResult::Writable,
             Err(error @ StoreError::Timeout(_)) => ProbeResult::Unusable(error),
             Err(error) if error.ends_connection() => ProbeResult::Unusable(error),
