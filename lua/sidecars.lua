@@ -31,7 +31,9 @@ if redis.call('ZCARD', ends) ~= redis.call('ZCARD', names) - (began and 1 or 0) 
   began = nil
 end
 local rank = 0
-if ARGV[3] ~= '1' then
+if ARGV[3] == '1' then
+  if redis.call('ZCARD', ends) == 0 then redis.call('UNLINK', names) end
+else
   if not began or began > now then
     began = now
     redis.call('ZADD', names, began, '')

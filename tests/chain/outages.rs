@@ -28,7 +28,9 @@ async fn chain() -> Chain {
         let policy = Policy::on(url).timeout("500ms");
         policy.window("per-key", "sliding_log", 3, "1h").text()
     };
-    Chain::start(policy, plugin()).await
+    let chain = Chain::start(policy, plugin()).await;
+    chain.sidecar.knows_of(1).await;
+    chain
 }
 
 /// Asserts that both rules give their own answer, before the client gives up.

@@ -1,4 +1,4 @@
-//! `lua/sidecars.lua` by itself: who counts as alive when Redis's clock steps back.
+//! `lua/sidecars.lua` by itself: who counts as alive when Redis's clock steps back, and since when it has its list.
 
 use super::lua::Lua;
 use redis::Connection;
@@ -10,13 +10,59 @@ const ENDS: &str = "sg:{sidecars}:ends";
 /// How long a sidecar stays registered.
 const STAYS_MS: u64 = 300;
 
+/// What the script answers: rank, number of sidecars, age of the list, head of the overrides.
+type Listed = (u64, u64, u64, Option<Vec<u8>>);
+
+fn call(connection: &mut Connection, keys: &[&str], name: &str, stays_ms: u64) -> Listed {
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(SCRIPT).arg(keys.len()).arg(keys);
+    eval.arg(name).arg(stays_ms).arg("");
+    eval.query(connection).expect("an answer")
+}
+
 /// Registers a sidecar; how many there are.
 fn register(connection: &mut Connection, name: &str) -> u64 {
-    let mut eval = redis::cmd("EVAL");
-    eval.arg(SCRIPT).arg(2).arg(NAMES).arg(ENDS);
-    eval.arg(name).arg(STAYS_MS).arg("");
-    let (_, count): (u64, u64) = eval.query(connection).expect("a rank and a number");
-    count
+    call(connection, &[NAMES, ENDS], name, STAYS_MS).1
+}
+
+/// R4: one that Redis has evicted, in part or as a whole, is a new list, of which nobody may conclude that others are gone.
+#[test]
+fn a_list_that_lost_an_entry_begins_anew() {
+    let mut lua = Lua::start();
+    let connection = &mut lua.connection;
+    let listed =
+        |connection: &mut Connection, name| call(connection, &[NAMES, ENDS], name, 600_000);
+    for lost in [NAMES, ENDS] {
+        listed(connection, "a");
+        std::thread::sleep(Duration::from_millis(30));
+        let (rank, count, age_ms, _) = listed(connection, "b");
+        assert_eq!((rank, count), (1, 2));
+        assert!(age_ms >= 30, "{age_ms}");
+        let old_ms = age_ms;
+        redis::cmd("UNLINK")
+            .arg(lost)
+            .exec(connection)
+            .expect("an answer");
+        let (rank, count, age_ms, _) = listed(connection, "b");
+        assert_eq!((rank, count), (0, 1), "without {lost}");
+        assert!(age_ms < old_ms, "without {lost}: {age_ms}");
+        assert_eq!(listed(connection, "a").1, 2);
+    }
+}
+
+#[test]
+fn the_answer_has_the_head_of_the_overrides_if_there_are_any() {
+    let mut lua = Lua::start();
+    let connection = &mut lua.connection;
+    let keys = [NAMES, ENDS, "sg:{overrides}"];
+    assert_eq!(call(connection, &keys, "a", STAYS_MS).3, None);
+    let mut set = redis::cmd("HSET");
+    set.arg(keys[2]).arg(":").arg(b"\x00\xff");
+    set.exec(connection).expect("an answer");
+    assert_eq!(
+        call(connection, &keys, "a", STAYS_MS).3,
+        Some(b"\x00\xff".to_vec())
+    );
 }
 
 /// After a failover to a Redis whose clock is a day behind: what two sidecars registered by the old clock.

@@ -107,13 +107,13 @@ impl Redis {
         calls.next().unwrap_or(0)
     }
 
-    /// All keys of limits, without the list of sidecars.
+    /// All keys of limits, without the list of sidecars and what probes leave for a moment.
     ///
     /// # Panics
     /// It does not answer.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys = self.all_keys().await;
-        keys.retain(|key| !key.starts_with("sg:{sidecars}:"));
+        keys.retain(|key| !key.starts_with("sg:{sidecars}:") && !key.ends_with(":probe"));
         keys
     }
 

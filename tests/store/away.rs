@@ -1,8 +1,11 @@
 //! A Redis that dies, pauses, stops answering, moves or becomes a replica.
 
 use serde_json::json;
+use std::time::{Duration, Instant};
+
 use sluicegate_tests::ask::{
-    PATIENT, PLENTY, decide, is_soon_back, sidecar, stays_unavailable, wait_until_back,
+    PATIENT, PLENTY, decide, failures, is_soon_back, logs, policy, sidecar, stays_unavailable,
+    wait_until_back,
 };
 use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::process::eventually;
@@ -26,15 +29,52 @@ async fn a_redis_that_was_killed_is_used_soon_after_its_return() {
     is_soon_back(&sidecar, "k", "Redis killed").await;
 }
 
-#[tokio::test]
-async fn a_resumed_redis_is_used_at_once() {
-    let redis = Redis::start().await;
-    let sidecar = sidecar(redis.url(), TIMEOUT, PLENTY).await;
-    wait_until_back(&sidecar, "k").await;
+/// D1: a fleet that gives up its connections when Redis is slow for a moment makes Redis slower. Each is replaced after three
+/// seconds without an answer, and not before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resumed_redis_is_used_at_once_over_the_same_connections() {
+    let (redis, proxy, sidecar) = sidecar_behind_a_proxy(TIMEOUT).await;
+    eventually("both are connected", async || proxy.accepted() == 2).await;
+    let (before, since) = (2, Instant::now());
     redis.pause();
-    stays_unavailable(&sidecar, "k").await;
+    for _ in 0..20 {
+        assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    }
     redis.resume();
     is_soon_back(&sidecar, "k", "Redis stopped").await;
+    let (made, silences) = (proxy.accepted() - before, since.elapsed().as_secs() / 3);
+    assert!(made <= 2 * silences, "{made} in {silences} times 3 s");
+}
+
+/// R3: decisions take one round trip, so that is what has to fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_whose_round_trip_is_most_of_the_timeout_is_used() {
+    // A call behind another one in the proxy takes three times the delay.
+    let (timeout, delay) = ("3200ms", Duration::from_millis(900));
+    let (_redis, proxy, sidecar) = sidecar_behind_a_proxy(timeout).await;
+    proxy.set(Mode::Slow(delay));
+    let again = Sidecar::alone(&policy(proxy.url(), timeout, PLENTY)).await;
+    wait_until_back(&again, "k").await;
+    for sidecar in [&sidecar, &again] {
+        let before = failures(sidecar, "timeout").await;
+        assert_eq!(decide(sidecar, "k").await, "admitted");
+        assert_eq!(failures(sidecar, "timeout").await, before);
+    }
+}
+
+/// R3: "no answer on a new connection" was said of a Redis that answers, ten times a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_too_slow_is_kept_and_the_remedy_is_named() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    proxy.set(Mode::Slow(Duration::from_millis(150)));
+    let sidecar = sidecar(proxy.url(), TIMEOUT, PLENTY).await;
+    stays_unavailable(&sidecar, "k").await;
+    logs(&sidecar, "set `store_timeout` to at least").await;
+    assert_eq!(proxy.accepted(), 2, "both connections are kept");
+    proxy.set(Mode::Pass);
+    is_soon_back(&sidecar, "k", "Redis slow").await;
+    assert_eq!(proxy.accepted(), 2);
 }
 
 /// A sidecar that uses a Redis through a proxy.

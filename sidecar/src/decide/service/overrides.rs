@@ -52,12 +52,17 @@ impl Service {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What was last reported: an outage is reported elsewhere, a missing permission and too many overrides are not.
         let (mut refused, mut too_many) = (false, false);
-        let mut swept = Instant::now();
+        let (mut swept, mut read_after) = (Instant::now(), Instant::now());
         loop {
             // On an error the last answer stays in force; `watch_store` reports whether the store is there.
             let version = self.settler.announce().await;
-            let read = self.read_overrides(version).await;
+            let read = if Instant::now() < read_after {
+                Ok(())
+            } else {
+                self.read_overrides(version).await
+            };
             match &read {
+                Ok(()) if Instant::now() < read_after => {}
                 Ok(()) => (refused, too_many) = (false, false),
                 Err(error @ StoreError::Refused(_)) if !refused => {
                     refused = true;
@@ -65,9 +70,13 @@ impl Service {
                         "cannot read overrides from the store: {error}; docs/redis.md has the permissions"
                     );
                 }
-                Err(error @ StoreError::TooManyOverrides(_)) if !too_many => {
-                    too_many = true;
-                    warn!("cannot use the store's overrides: {error}; earlier ones stay in force");
+                Err(error @ StoreError::TooManyOverrides(_)) => {
+                    read_after = Instant::now() + TOO_MANY_READ_EVERY;
+                    if !std::mem::replace(&mut too_many, true) {
+                        warn!(
+                            "cannot use the store's overrides: {error}; earlier ones stay in force"
+                        );
+                    }
                 }
                 Err(_) => {}
             }
@@ -75,9 +84,7 @@ impl Service {
                 swept = Instant::now();
                 self.sweep_overrides().await;
             }
-            if matches!(read, Err(StoreError::TooManyOverrides(_))) {
-                tokio::time::sleep(TOO_MANY_READ_EVERY).await;
-            } else if !self.overrides_were_read.load(Ordering::Relaxed) {
+            if !self.overrides_were_read.load(Ordering::Relaxed) {
                 tokio::time::sleep(FIRST_READ_EVERY).await;
             } else {
                 ticks.tick().await;

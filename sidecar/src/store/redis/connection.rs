@@ -156,7 +156,11 @@ impl Connection {
                 evalsha = false;
                 continue;
             }
-            let reply = read(&reply?).map_err(StoreError::Reply)?;
+            let reply = read(&reply?).map_err(|error| {
+                // Perhaps no answer can be read.
+                self.report(ConnectionHealth::Questioned);
+                StoreError::Reply(error)
+            })?;
             if self.clock().observe(reply.now_us(), sent, Instant::now()) {
                 self.clock_steps.fetch_add(1, Ordering::Relaxed);
             }
