@@ -1,5 +1,5 @@
 # The commands of this project; `make help` lists them.
-.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm soak release release-twice release-test picture clean
+.PHONY: help demo test test-full rest build debug filter lint advisories unit engine engine-long world world-mutations store chain chaos chaos-short fuzz fuzz-pack corpus http jobs openapi page-test observe host manifests chart mesh collector dashboards compose versions upgrade bench bench-scale bench-engine bench-vm fleet soak release release-twice release-test picture clean
 
 # What `make upgrade` and `make chaos` upgrade from: the last commit before jobs, overrides and quotas from tokens.
 SLUICEGATE_EARLIER ?= be49cf1
@@ -197,6 +197,11 @@ bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a m
 
 bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench-engine
+
+fleet: ## many sidecars on one Redis that dies, stops and is slow: connections made, time until all are back, what idle ones cost (SIDECARS=50: how many; two minutes)
+	@tests/setup test
+	@$(MAKE) --no-print-directory build
+	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests --bin fleet
 
 soak: filter ## half an hour with as many requests as the machine can serve, with reloads, restarts and keys that come and go: everything stays flat and every count is right (SLUICEGATE_SOAK=SECONDS)
 	@tests/setup bench

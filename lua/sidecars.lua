@@ -1,15 +1,16 @@
--- Registers the calling sidecar, and replies with its rank among the live sidecars and their number, and with the head of
--- the overrides. Each sidecar calls this about every 0.7 s. If none calls any more, its keys expire.
+-- Registers the calling sidecar, and replies with its rank among the live sidecars and their number, and with the head
+-- of the overrides. Each sidecar calls this about every 0.7 s. If none calls any more, its keys expire.
 --
 -- KEYS[1]  sidecars by name, all with score 0, so that ranks are stable while nobody joins or leaves; and the name '',
---          whose score says when the list began (milliseconds of Redis's clock): one that has lost an entry, because Redis
---          evicted a key or came back empty, begins anew
+--          whose score says when the list began (milliseconds of Redis's clock): one that has lost an entry, because
+--          Redis evicted a key or came back empty, begins anew
 -- KEYS[2]  the same sidecars, by when they expire (milliseconds of Redis's clock)
 -- KEYS[3]  the hash of the overrides; left out on a Cluster, where it is in another slot
 -- ARGV[1]  the caller's name
 -- ARGV[2]  how long it stays registered, milliseconds
 -- ARGV[3]  '1' if it leaves
--- Replies: its rank from 0, the number of sidecars, the age of the list in milliseconds, the head of the overrides or nil.
+-- Replies: its rank from 0, the number of sidecars, the age of the list in milliseconds, and the head of the overrides
+-- or nil.
 local names, ends, overrides = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

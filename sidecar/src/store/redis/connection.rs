@@ -158,7 +158,7 @@ impl Connection {
             }
             let reply = read(&reply?).map_err(|error| {
                 // Perhaps no answer can be read.
-                self.report(ConnectionHealth::Questioned);
+                self.question();
                 StoreError::Reply(error)
             })?;
             if self.clock().observe(reply.now_us(), sent, Instant::now()) {
@@ -214,10 +214,15 @@ impl Connection {
             Ok(_) => self.answered(),
             Err(StoreError::Timeout(_)) => self.missed(deadline),
             Err(error) if is_no_script(error) => self.answered(),
-            Err(error) if error.is_refusal() => self.report(ConnectionHealth::Questioned),
+            Err(error) if error.is_refusal() => self.question(),
             Err(_) => {}
         }
         answer
+    }
+
+    /// Asks for a probe.
+    pub fn question(&self) {
+        self.report(ConnectionHealth::Questioned);
     }
 
     /// Sends a command, preceded by ASKING where a node of a Cluster answered ASK.

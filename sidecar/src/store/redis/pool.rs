@@ -201,6 +201,11 @@ impl ConnectionPool {
         self.usable().max_by_key(needs)
     }
 
+    /// Asks for a probe of each connection that calls may use: one of this node does not answer.
+    pub fn question_all(&self) {
+        self.usable().for_each(|connection| connection.question());
+    }
+
     /// The turn to connect: at once if another connection is usable.
     pub async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         if self.usable().next().is_some() {

@@ -20,6 +20,8 @@ const IDLE_PROBE_AFTER: Duration = Duration::from_millis(7_500);
 const IDLE_LOOK_EVERY: Duration = Duration::from_millis(2_500);
 /// How often a Redis that refuses probes is probed.
 const REFUSED_PROBE_EVERY: Duration = Duration::from_millis(500);
+/// How long an answer to a probe of a connection in use takes at most.
+const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(50);
 /// A connection that lasted this long resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// An attempt that fails later than this was slow.
@@ -161,15 +163,25 @@ async fn watch(
                 continue;
             },
         }
-        if let Some(cause) = &suspected {
-            pool.set_unusable(number, cause.clone());
-        }
         let common = &pool.common;
+        let within = match &suspected {
+            Some(cause) => {
+                pool.set_unusable(number, cause.clone());
+                pool.question_all();
+                connection.may_be_silent_for()
+            }
+            // Calls use it meanwhile.
+            None => common.dialer.store_timeout().max(MIN_PROBE_TIMEOUT),
+        };
         let (probe, began) = (pool.probe(), Instant::now());
-        let deadline = Deadline::after(connection.may_be_silent_for());
+        let deadline = Deadline::after(within);
         match probe.run(connection, &common.script, deadline).await {
             ProbeResult::Writable => pool.probe_succeeded(),
             ProbeResult::Refused(cause) => pool.probe_refused(cause),
+            ProbeResult::Unusable(cause @ StoreError::Timeout(_)) if suspected.is_none() => {
+                suspected = Some(cause);
+                continue;
+            }
             ProbeResult::Unusable(StoreError::Timeout(_)) => {
                 return ConnectionError::BecameSilent.into();
             }
