@@ -14,10 +14,6 @@ pub struct Open {
     pub e2: bool,
     /// A token bucket's receipt returns what has drained, after a lowered quota: holds.
     pub e3: bool,
-    /// Sidecars start and die beside an outage, or a store is there for a moment: the issue on fleets.
-    pub d2: bool,
-    /// The list of sidecars is evicted before an outage: the issue on fleets.
-    pub r4: bool,
     /// Overrides vanish from the store: the issue on Redis.
     pub r7: bool,
 }
@@ -178,7 +174,7 @@ pub fn generate(seed: u64, open: Open) -> World {
         if on[11] {
             maker.restarts();
         }
-        if open.r4 {
+        if on[7] && maker.chance.one_in(4) {
             maker.evictions();
         }
     }
@@ -272,16 +268,6 @@ impl Maker {
                 let ends = begins + self.chance.of(&[200, 900, 3_000, 12_000]);
                 let whole = self.chance.one_in(3);
                 let one = self.sidecar();
-                // The list of sidecars is new: they do not know each other yet.
-                let new_list = begins < 8_000
-                    || self.events.iter().any(|(at_ms, event)| {
-                        let lost =
-                            matches!(event, Event::LoseData | Event::Clock { by_ms: 3_000.. });
-                        lost && *at_ms < ends && *at_ms + 12_000 > begins
-                    });
-                if new_list && !self.open.d2 {
-                    continue;
-                }
                 for sidecar in (0..self.sidecars).filter(|sidecar| whole || *sidecar == one) {
                     self.happens(begins, Event::Link { sidecar, link });
                     let link = Link::Good;
@@ -297,14 +283,6 @@ impl Maker {
     fn restarts(&mut self) {
         for _ in 0..self.chance.between(1, 2) {
             let at_ms = self.at();
-            let mut faulty = self
-                .events
-                .iter()
-                .filter(|event| matches!(event.1, Event::Link { .. }));
-            let near = faulty.any(|(at, _)| at_ms + 20_000 > *at && at_ms < *at + 12_000);
-            if near && !self.open.d2 {
-                continue;
-            }
             let (sidecar, for_ms) = (self.sidecar(), self.chance.between(100, 8_000));
             let (event, away_ms) = if self.chance.one_in(2) {
                 (Event::Restart { sidecar }, 0)

@@ -8,6 +8,9 @@ use crate::script::{Algorithm, Check};
 /// How fast the average forgets that decides how large leases are.
 const MEMORY_US: f64 = 250_000.0;
 
+/// After a sidecar has ended: until its share is divided among the others, if an outage does not keep it.
+const GONE: u64 = 60_000 * MS;
+
 /// A denial: when it was asked and answered, for what cost, and since when what was taken counts.
 struct Denial {
     from: u64,
@@ -190,7 +193,12 @@ impl<'a> Sums<'a> {
         }
         let denial_cost = denial.cost + self.idle(denial);
         let least = if denial.share {
-            judge.world.sidecars as u64
+            // One that has ended is counted for a while, beside its successor.
+            let ended = judge.changes.iter().filter(|one| {
+                matches!(one.what, What::Down)
+                    && meets((one.from, one.to + GONE), (from, denial.to))
+            });
+            (judge.world.sidecars + ended.count()) as u64
         } else {
             1
         };

@@ -1,6 +1,6 @@
 //! What was said is so: a block blocks, a Retry-After is true.
 
-use super::{Judge, MS, SOON, Use, Wrong, meets, secs};
+use super::{CLOCK, Judge, MS, SOON, Use, Wrong, meets, secs};
 use crate::filter::{By, Said};
 use crate::run::What;
 use crate::script::{Algorithm, Check, Grant, Limit};
@@ -228,7 +228,9 @@ impl Judge<'_> {
                 // Whether a use is certainly held, and whether it may be.
                 let held = |one: &Use| match bucket.algorithm {
                     Algorithm::Fixed | Algorithm::Day(_) => {
-                        window_of(one.from) == window_of(entry.to)
+                        // A share follows the store's clock as it was known.
+                        let early = if self.by_share(one) { CLOCK } else { 0 };
+                        window_of(one.from.saturating_sub(early)) == window_of(entry.to)
                             && window_of(one.to) == window_of(entry.from)
                     }
                     _ => one.from + per > entry.to,
