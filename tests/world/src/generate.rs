@@ -1,6 +1,7 @@
 //! A world from a seed: which features meet in it, and when.
 
 mod limits;
+mod written;
 
 use super::determined;
 use super::script::{Algorithm, Check, Event, Grant, KEYS, Link, Policy, World};
@@ -194,6 +195,9 @@ pub fn generate(seed: u64, open: Open) -> World {
         maker.give_backs();
         maker.holds();
     }
+    if overrides && maker.chance.one_in(2) {
+        maker.larger_for_a_while(receipts);
+    }
     maker.events.sort_by_key(|(at_ms, _)| *at_ms);
     World {
         seed,
@@ -355,75 +359,6 @@ impl Maker {
             self.happens(at_ms + 8_500, Event::Link { sidecar, link });
             let link = Link::Good;
             self.happens(at_ms + 20_500, Event::Link { sidecar, link });
-        }
-    }
-
-    /// What holds are for: a receipt that is older than a window of its limit (E2), or than a lower quota (E3).
-    fn holds(&mut self) {
-        let at_ms = self.at();
-        let limit = self.busy.0;
-        // One that little else is about.
-        let key = (self.busy.1 + 1) % KEYS;
-        let take = |sidecar, cost, receipt| Event::Ask {
-            sidecar,
-            filter: false,
-            checks: vec![Check {
-                limit,
-                key,
-                cost,
-                quota: None,
-            }],
-            peek: false,
-            receipt,
-            times: 1,
-            every_ms: 0,
-            again: false,
-        };
-        let give_back = Event::GiveBack {
-            sidecar: 0,
-            back: 0,
-            units: 1_000_000,
-        };
-        let of = self.policies[0][limit].clone().expect("the first has all");
-        let window = of.windows[0];
-        let by_other = self.sidecars - 1;
-        match of.algorithm {
-            Algorithm::Token(burst) if self.open.e3 => {
-                let then_ms = at_ms + window.per_ms * burst * 4 / (window.quota * 5);
-                let lower = Event::Override {
-                    sidecar: by_other,
-                    limit,
-                    key,
-                    grant: Grant::Quota(1, Some(burst)),
-                    for_ms: None,
-                };
-                let drained = (burst * 4 / 5).max(2) - 1;
-                self.events.extend([
-                    (at_ms, take(0, burst, true)),
-                    (then_ms, take(0, drained, false)),
-                    (then_ms + 100, lower),
-                    // The lower quota is what the bucket is kept by from here on.
-                    (then_ms + 700, take(0, 1, false)),
-                    (then_ms + 800, give_back),
-                    (then_ms + 900, take(0, burst - 1, false)),
-                ]);
-            }
-            Algorithm::Fixed | Algorithm::Sliding(_) if self.open.e2 && self.policies.len() > 1 => {
-                // The longer window of the next policy is there for the other sidecar first.
-                let policy = |sidecar, version| Event::Policy { sidecar, version };
-                let (per, cost) = (window.per_ms, window.quota.max(2) - 1);
-                self.events.extend([
-                    (at_ms, policy(0, 0)),
-                    (at_ms + 100, policy(by_other, 1)),
-                    (at_ms + 2_400, take(by_other, 1, false)),
-                    (at_ms + 2_500, take(0, cost, true)),
-                    (at_ms + 2_600 + per, take(by_other, cost, false)),
-                    (at_ms + 2_700 + per, policy(0, 1)),
-                    (at_ms + 2_800 + per, give_back),
-                    (at_ms + 2_900 + 2 * per, take(by_other, cost, false)),
-                ]);
-            }
-            _ => {}
         }
     }
 

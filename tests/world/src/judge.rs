@@ -94,7 +94,7 @@ struct Judge<'a> {
     outages: Vec<(u64, u64)>,
     /// The same of each sidecar.
     outages_of: Vec<Vec<(u64, u64)>>,
-    /// When a sidecar died with what it had not written back.
+    /// When a sidecar ended whose share had decided: it knows no longer what that admitted.
     deaths: Vec<u64>,
     clocks: Vec<(u64, i64)>,
     /// For each: when the last sidecar knew.
@@ -192,9 +192,8 @@ impl<'a> Judge<'a> {
                 }
                 What::Link(_) => drop(bad[sidecar].get_or_insert(entry.from)),
                 What::Down => {
-                    let cut = judge.outages.iter().any(|one| one.1 >= entry.from);
-                    let since = bad[sidecar].is_some() || cut;
-                    judge.deaths.extend(since.then_some(entry.from));
+                    let had_share = bad[sidecar].is_some() || !judge.outages_of[sidecar].is_empty();
+                    judge.deaths.extend(had_share.then_some(entry.from));
                 }
                 What::Clock(by_ms) => judge.clocks.push((entry.from, by_ms * 1_000)),
                 What::GivenBack { entry: of, units } => {
@@ -254,6 +253,13 @@ impl<'a> Judge<'a> {
     fn by_share(&self, one: &Use) -> bool {
         let mut outages = self.outages_of[self.log[one.entry].sidecar].iter();
         outages.any(|outage| meets(*outage, (one.from, one.to)))
+    }
+
+    /// The policy of a sidecar at a time, as it was told.
+    fn version(&self, sidecar: usize, at: u64) -> usize {
+        let mut told = self.policies[sidecar].iter().rev();
+        let span = told.find(|span| span.0 <= at);
+        span.map_or(0, |span| span.2)
     }
 
     /// Whether some sidecar may be without the store in a span.

@@ -64,9 +64,12 @@ impl Judge<'_> {
             if checks.len() > 1 {
                 continue;
             }
-            // What was taken before a reset counts no longer, in the sidecar that was told.
+            // What was taken before a reset counts no longer, in the sidecar that was told, and in the windows of its policy.
             let resets = self.changes.iter().filter(|one| {
-                let told = one.sidecar == entry.sidecar && entry.from > one.to + SOON;
+                let version = |at| self.version(entry.sidecar, at);
+                let told = one.sidecar == entry.sidecar
+                    && entry.from > one.to + SOON
+                    && version(one.from) == version(entry.from);
                 told && !self.cut((one.from, one.to))
                     && matches!(one.what, What::Reset { limit: of, key: whose, done: true } if (of, whose) == (limit, key))
             });
