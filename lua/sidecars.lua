@@ -26,7 +26,9 @@ local latest = now + ARGV[2]
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', ends, '(' .. latest, '+inf', 'LIMIT', 0, 100)) do
   redis.call('ZADD', ends, latest, name)
 end
-local began = tonumber(redis.call('ZSCORE', names, ''))
+-- Of the commands that users have permitted, this one tells a score.
+local mark = redis.call('ZRANGEBYSCORE', names, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local began = tonumber(mark[2])
 if redis.call('ZCARD', ends) ~= redis.call('ZCARD', names) - (began and 1 or 0) then
   redis.call('UNLINK', names, ends)
   began = nil
