@@ -5,7 +5,7 @@ mod written;
 
 use super::determined;
 use super::script::{Algorithm, Check, Event, Grant, KEYS, Link, Policy, World};
-use limits::{changed, limit};
+use limits::{at_once, changed, limit};
 
 /// What is known to be wrong, with the issue that turns it on: the generator leaves it out until then.
 #[derive(Clone, Copy, Debug, Default)]
@@ -337,14 +337,10 @@ impl Maker {
         }
     }
 
-    /// The most that a key of a limit may take at once.
+    /// The most that a key of a limit may ever take at once.
     fn most(&self, limit: usize) -> u64 {
         let ever = self.policies.iter().flat_map(|policy| &policy[limit]);
-        let most = ever.map(|of| match of.algorithm {
-            Algorithm::Token(burst) => burst,
-            _ => of.windows[0].quota,
-        });
-        most.max().unwrap_or(1).max(self.burst)
+        ever.map(at_once).max().unwrap_or(1).max(self.burst)
     }
 
     /// The list of sidecars is evicted again and again, and then the store is away.
@@ -450,10 +446,7 @@ impl Maker {
             let (limit, key) = self.subject();
             let of = self.policies[0][limit].clone().expect("the first has all");
             let most = self.most(limit);
-            let first = match of.algorithm {
-                Algorithm::Token(burst) => burst,
-                _ => of.windows[0].quota,
-            };
+            let first = at_once(&of);
             let costs = [
                 1,
                 1,

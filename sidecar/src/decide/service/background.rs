@@ -16,8 +16,8 @@ use crate::telemetry::verdict::Source;
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
 impl Service {
-    /// Frees what has expired in the store and the shares, and refreshes the metrics of limits that no recent verdict reported. Call it
-    /// about every second.
+    /// Frees what has expired in the store and the shares, and refreshes the metrics of limits that no recent verdict
+    /// reported. Call it about every second.
     pub async fn tick(&self) {
         self.store.sweep().await;
         self.leases.forget_parts(clock::now_us());

@@ -57,20 +57,20 @@ impl Service {
             // On an error the last answer stays in force; `watch_store` reports whether the store is there.
             let version = self.settler.announce().await;
             let read = if Instant::now() < read_after {
-                Ok(())
+                None
             } else {
-                self.read_overrides(version).await
+                Some(self.read_overrides(version).await)
             };
             match &read {
-                Ok(()) if Instant::now() < read_after => {}
-                Ok(()) => (refused, too_many) = (false, false),
-                Err(error @ StoreError::Refused(_)) if !refused => {
+                None => {}
+                Some(Ok(())) => (refused, too_many) = (false, false),
+                Some(Err(error @ StoreError::Refused(_))) if !refused => {
                     refused = true;
                     warn!(
                         "cannot read overrides from the store: {error}; docs/redis.md has the permissions"
                     );
                 }
-                Err(error @ StoreError::TooManyOverrides(_)) => {
+                Some(Err(error @ StoreError::TooManyOverrides(_))) => {
                     read_after = Instant::now() + TOO_MANY_READ_EVERY;
                     if !std::mem::replace(&mut too_many, true) {
                         warn!(
@@ -78,7 +78,7 @@ impl Service {
                         );
                     }
                 }
-                Err(_) => {}
+                Some(Err(_)) => {}
             }
             if swept.elapsed() >= SWEEP_EVERY {
                 swept = Instant::now();
@@ -121,8 +121,7 @@ impl Service {
     pub async fn wait_for_overrides(&self, within: Duration) {
         let read = async {
             while !self.has_started() {
-                let version = self.store.overrides_version().await;
-                if self.read_overrides(version).await.is_ok() {
+                if self.read_overrides_now().await.is_ok() {
                     return;
                 }
                 tokio::time::sleep(FIRST_READ_AGAIN_AFTER).await;
@@ -131,11 +130,20 @@ impl Service {
         let _ = tokio::time::timeout(within, read).await;
     }
 
+    /// Reads the store's overrides if they changed.
+    async fn read_overrides_now(&self) -> Result<(), StoreError> {
+        let version = self.store.overrides_version().await;
+        self.read_overrides(version).await
+    }
+
     /// Reads the store's overrides if this is not the version that is in force.
     async fn read_overrides(&self, version: Result<u64, StoreError>) -> Result<(), StoreError> {
         // One read at a time; otherwise an older answer could replace a newer one.
         let _reading = self.reading_overrides.lock().await;
-        let read = self.read_changed_overrides(version).await;
+        let read = match version {
+            Ok(version) => self.read_changed_overrides(version).await,
+            Err(error) => Err(error),
+        };
         if let Ok(()) | Err(StoreError::Refused(_) | StoreError::TooManyOverrides(_)) = read {
             // Trying again does not help against missing permissions, nor against too many: the policy file's apply.
             self.overrides_were_read.store(true, Ordering::Relaxed);
@@ -143,11 +151,7 @@ impl Service {
         read
     }
 
-    async fn read_changed_overrides(
-        &self,
-        version: Result<u64, StoreError>,
-    ) -> Result<(), StoreError> {
-        let version = version?;
+    async fn read_changed_overrides(&self, version: u64) -> Result<(), StoreError> {
         let epoch = self.policy.current();
         if let Some(known) = &epoch.overrides.stored
             && known.version == version
@@ -245,8 +249,7 @@ impl Service {
             Problem::new(Code::StoreUnavailable, why)
         })?;
         // The change is made. If this read fails, the next one applies it.
-        let version = self.store.overrides_version().await;
-        let _ = self.read_overrides(version).await;
+        let _ = self.read_overrides_now().await;
         Ok(changed)
     }
 

@@ -70,6 +70,14 @@ fn valid(limit: &mut Limit) {
     }
 }
 
+/// The most that a key of a limit may take at once.
+pub fn at_once(limit: &Limit) -> u64 {
+    match limit.algorithm {
+        Algorithm::Token(burst) => burst,
+        _ => limit.windows[0].quota,
+    }
+}
+
 fn may_have_two(limit: &Limit) -> bool {
     let one = matches!(limit.algorithm, Algorithm::Token(_) | Algorithm::Day(_));
     !one && limit.requests_up_to.is_none()
@@ -85,16 +93,14 @@ pub fn changed(
 ) -> Option<Limit> {
     let mut after = before.clone();
     let tokens = matches!(before.algorithm, Algorithm::Token(_));
-    let kind = chance.below(if receipts && tokens && !open.e3 {
+    let kinds = if receipts && tokens && !open.e3 {
         4
     } else {
         10
-    });
-    match if receipts && open.e2 {
-        kind.max(9)
-    } else {
-        kind
-    } {
+    };
+    // For E2 windows come and go.
+    let least = if receipts && open.e2 { 9 } else { 0 };
+    match chance.below(kinds).max(least) {
         0 => return None,
         1 if receipts && !open.e2 => after.blocked = None,
         1 => after = limit(chance, leases, before.requests_up_to.is_some(), 0, false),
