@@ -65,10 +65,11 @@ impl BatchBuilder {
         self.has_mixed_specs
     }
 
-    /// Adds a decision whose takes name buckets of this batch.
-    pub fn push(&mut self, decision: Decision) {
+    /// Adds a decision whose takes name buckets of this batch; its index.
+    pub fn push(&mut self, decision: Decision) -> usize {
         self.weight += decision.weight();
         self.batch.decisions.push(decision);
+        self.batch.decisions.len() - 1
     }
 
     /// Adds a decision of another batch together with its buckets; drops takes without a bucket.

@@ -5,6 +5,7 @@ mod signals;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 use sluicegate::decide::{PolicyHandle, Service};
@@ -22,6 +23,9 @@ use super::Failure;
 use super::direct::store_address;
 use listening::Listening;
 use signals::Signals;
+
+/// How often the policy file is read where the system cannot watch it.
+const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `serve`.
 #[derive(clap::Args)]
@@ -75,16 +79,21 @@ impl Serve {
         let settings = self.listening.settings()?;
         let signals = Signals::new().map_err(Failure::system)?;
         let changed = Arc::new(Notify::new());
-        let _watcher = service
-            .policy
-            .source
-            .watch(Arc::clone(&changed))
-            .map_err(|error| {
-                Failure::system(format!(
-                    "cannot watch the directory of {}: {error}",
-                    self.policy.display()
-                ))
-            })?;
+        let watcher = service.policy.source.watch(Arc::clone(&changed));
+        if let Err(error) = &watcher {
+            warn!(
+                "cannot watch the directory of {}, so the file is read every second: {error}; raise \
+                 `fs.inotify.max_user_instances` (sysctl) on this host",
+                self.policy.display()
+            );
+            let read = Arc::clone(&changed);
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(READ_EVERY).await;
+                    read.notify_one();
+                }
+            });
+        }
         // The file may have changed after it was read and before the watch began.
         changed.notify_one();
         let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::policy::Limit;
-pub use ask::Receipt;
+pub use ask::{MARKER_QUOTA, Receipt, marker};
 pub use held::{Held, Leased};
 pub use keeper::Keeper;
 pub use parts::More;
@@ -86,6 +86,8 @@ pub struct Leases {
     ended_before: AtomicU64,
     /// Whether the sidecar ends: no lease is spent or asked for any more.
     closed: AtomicBool,
+    /// The number of sidecars, as far as it is known.
+    sidecars: AtomicU64,
 }
 
 /// By limit, then by key.
@@ -127,12 +129,14 @@ impl Leases {
             stay_us: stay.map_or(0, clock::micros),
             ended_before: AtomicU64::new(0),
             closed: AtomicBool::new(stay.is_none()),
+            sidecars: AtomicU64::new(1),
         })
     }
 
     /// Takes the units of a check from a lease. `None`: the store decides. `alone`: the decision has no other check.
     pub fn take(self: &Arc<Self>, wanted: Wanted<'_>, epoch: u64, alone: bool) -> Option<Held> {
         let terms = wanted.limit.lease?;
+        let terms = terms.for_one_of(self.sidecars.load(Ordering::Relaxed));
         if self.is_closed() {
             return None;
         }
@@ -143,6 +147,7 @@ impl Leases {
         if of_key.epoch != epoch && !self.enter_epoch(of_key, wanted, terms, epoch) {
             return None;
         }
+        of_key.pool.go_by(terms);
         let stay_us = if alone { 0 } else { self.stay_us };
         let taken = of_key.pool.take(now_us, wanted.cost, stay_us);
         let taken = taken.map(|taken| (taken.ends_us, taken.remaining, Arc::clone(taken.tag)));
@@ -163,6 +168,7 @@ impl Leases {
         let Some(of_key) = shard.in_epoch(&wanted.limit.name, wanted.key, epoch) else {
             return;
         };
+        of_key.pool.note_denied(decided && !outcome.admitted);
         if decided {
             of_key.pool.note_remaining(outcome.remaining);
         } else if outcome.admitted {
@@ -178,6 +184,18 @@ impl Leases {
         } else if of_key.pool.wants_lease(now_us) {
             self.wish_for_lease(of_key, wanted, now_us);
         }
+    }
+
+    /// Whether the store denied the last decision over this check, because of it.
+    pub fn was_denied(&self, wanted: Wanted<'_>, epoch: u64) -> bool {
+        let mut shard = self.shard(wanted.key);
+        let of_key = shard.in_epoch(&wanted.limit.name, wanted.key, epoch);
+        of_key.is_some_and(|of_key| of_key.pool.was_denied())
+    }
+
+    /// Notes how many sidecars there are.
+    pub fn note_sidecars(&self, sidecars: u64) {
+        self.sidecars.store(sidecars, Ordering::Relaxed);
     }
 
     /// Ends the leases of these limits and keys: an operator reset them.

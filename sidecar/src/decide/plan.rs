@@ -5,11 +5,11 @@ mod leased;
 
 use std::sync::Arc;
 
-use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, receipt_key};
+use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, Take, receipt_key};
 use sluicegate_protocol::{DECISIONS, Decision as Asked, LimitStatus, Problem, Verdict};
 
 use super::fallback::Fallback;
-use super::leases::{Held, Leases};
+use super::leases::{Held, Leases, MARKER_QUOTA};
 use super::overridden::{How, Overridden};
 use super::overrides::OverridesNow;
 use super::receipts;
@@ -68,6 +68,11 @@ struct Planned {
     secrets: Vec<(usize, u128)>,
     /// Milliseconds until the first override of its quotas ends: a denial is not cached for longer.
     most_hold_ms: u64,
+    /// The same while units may come back from leases of its limits.
+    most_hold_leased_ms: u64,
+    /// Of checks that were denied before: which they are, the markers of their leases, and the decision of the batch that looks
+    /// at each.
+    looks: Vec<(usize, Bucket, usize)>,
     /// What was taken from leases; the store is asked for the rest. Dropped, it is put back.
     leased: Vec<(usize, Held)>,
     /// The checks that a lease might have decided; their limits' leases learn from the outcome.
@@ -75,6 +80,16 @@ struct Planned {
 }
 
 impl Planned {
+    /// Whether it is known that nobody has leased units of the check that decided.
+    fn has_nothing_leased(&self, decided: &Outcome, all: &[Option<Outcome>]) -> bool {
+        let Some((check, _)) = self.sources.get(decided.decided_by) else {
+            return false;
+        };
+        let look = self.looks.iter().find(|(of, ..)| of == check);
+        let look = look.and_then(|(_, _, look)| all.get(*look)?.as_ref());
+        look.is_some_and(|look| look.remaining == MARKER_QUOTA)
+    }
+
     fn receipt(&self, outcome: &Outcome) -> Vec<String> {
         if !outcome.admitted {
             return Vec::new();
@@ -152,6 +167,19 @@ impl Plan {
                 },
             };
             plan.decisions.push(entry);
+        }
+        // After the decisions themselves: their order says which is which, and what is leased before them is seen.
+        let planned = plan.decisions.iter_mut().filter_map(|entry| match entry {
+            Entry::Planned(planned) => Some(planned),
+            _ => None,
+        });
+        for (_, marker, look) in planned.flat_map(|planned| &mut planned.looks) {
+            let bucket = builder.bucket(marker.key.clone(), marker.spec);
+            *look = builder.push(Decision {
+                takes: vec![Take { bucket, cost: 0 }],
+                peek: true,
+                receipts: Vec::new(),
+            });
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());
@@ -261,7 +289,8 @@ impl Plan {
                             }
                             (None, None) => return None,
                         };
-                        let verdict = self.verdict(planned, decision, outcome, source)?;
+                        let free = planned.has_nothing_leased(outcome, outcomes);
+                        let verdict = self.verdict(planned, decision, outcome, (source, free))?;
                         planned.with_leases(verdict, now_us)
                     });
                     let first = planned
@@ -287,7 +316,7 @@ impl Plan {
         planned: &'a Planned,
         decision: &Decision,
         outcome: &Outcome,
-        source: Source,
+        (source, nothing_leased): (Source, bool),
     ) -> Option<(&'a str, Verdict<'a>)> {
         let (check, limit) = planned.sources.get(outcome.decided_by)?;
         let take = decision.takes.get(outcome.decided_by)?;
@@ -305,7 +334,10 @@ impl Plan {
             hold_ms: if outcome.admitted || source == Source::Share {
                 0
             } else {
-                let most_ms = self.denial_ttl_ms.min(planned.most_hold_ms);
+                let mut most_ms = self.denial_ttl_ms.min(planned.most_hold_ms);
+                if !nothing_leased {
+                    most_ms = most_ms.min(planned.most_hold_leased_ms);
+                }
                 (outcome.retry_after_us / 1_000).min(most_ms)
             },
             receipt: if source == Source::Share {

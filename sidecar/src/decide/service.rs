@@ -25,6 +25,7 @@ use crate::telemetry::verdict::Source;
 
 mod background;
 mod leases;
+mod neighbours;
 mod overrides;
 mod past_overrides;
 mod undo;
@@ -208,6 +209,7 @@ impl Service {
         self.metrics.text(GaugeReadings {
             certificates: self.denials.len(),
             sidecars: usize::try_from(sidecars).unwrap_or(usize::MAX),
+            connections_made: self.store.connections_made(),
             unwritten,
             overrides: self.override_counts(),
             leased: self.leases.held(),

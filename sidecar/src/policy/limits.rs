@@ -89,6 +89,11 @@ pub fn most(windows: impl Iterator<Item = BucketSpec>) -> u64 {
 }
 
 impl Policy {
+    /// All limits, as a text that is the same in every sidecar that has them.
+    pub fn limits_text(&self) -> String {
+        format!("{:?}", self.limits)
+    }
+
     /// Checks that a running sidecar can replace this policy with `next`.
     ///
     /// # Errors

@@ -19,18 +19,32 @@ pub struct Script {
 /// How long the store remembers a sidecar after its last announcement.
 pub const SIDECAR_TTL: Duration = Duration::from_secs(5);
 
+/// How long it remembers limits and key prefixes. Each sidecar enters its own once a minute.
+const FLEET_TTL: Duration = Duration::from_secs(150);
+
+/// What is entered into a list of the store.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry<'a> {
+    /// A sidecar's name among those that share the store.
+    Sidecar(&'a str),
+    /// The digest of its limits.
+    Limits(&'a str),
+    /// Its key prefix, in a list that is outside any prefix.
+    KeyPrefix,
+}
+
 /// That a sidecar is there, or is leaving.
 #[derive(Clone, Copy, Debug)]
 pub struct Announcement<'a> {
-    /// Its name among the sidecars that share the store.
-    pub name: &'a str,
+    /// What it enters.
+    pub entry: Entry<'a>,
     /// It is leaving.
     pub leaving: bool,
     /// The answer has the head of the overrides too; on a Cluster they are in another slot.
     pub with_overrides: bool,
 }
 
-/// The answer: rank, number of sidecars, age of the list in milliseconds, head of the overrides.
+/// The answer: rank, number of entries, age of the list in milliseconds, head of the overrides.
 pub type Listed = (u64, u64, u64, Option<Vec<u8>>);
 
 /// One call of the script: its keys, and its arguments except for the time after which it must not run.
@@ -88,10 +102,14 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Announces a sidecar, and returns how many there are, and the head of the overrides.
+/// Enters something into a list, and returns how many entries there are, and the head of the overrides.
 const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
 /// Its keys, in one slot.
-pub const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
+const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
+const LIMITS_KEYS: [&str; 2] = ["sg:{sidecars}:limits", "sg:{sidecars}:limits:ends"];
+/// A key in the same slot.
+pub const SIDECARS_SLOT_KEY: &str = SIDECARS_KEYS[0];
+const PREFIXES_KEYS: [&str; 2] = ["sg:{sidecars}:prefixes", "sg:{sidecars}:prefixes:ends"];
 
 /// Changes the overrides.
 const OVERRIDES: &str = include_str!("../../../lua/overrides.lua");
@@ -105,17 +123,20 @@ impl Script {
     pub fn sidecars(&self, call: &Announcement<'_>, text: bool) -> Cmd {
         let mut command = redis::cmd(if text { "EVAL" } else { "EVALSHA" });
         command.arg(if text { SIDECARS } else { &self.sidecars_hash });
+        // `*` is in no prefix, and ends one that is empty.
+        let pattern = format!("{}*", self.prefix);
+        let (keys, prefix, entry, ttl) = match call.entry {
+            Entry::Sidecar(name) => (SIDECARS_KEYS, &*self.prefix, name, SIDECAR_TTL),
+            Entry::Limits(digest) => (LIMITS_KEYS, &*self.prefix, digest, FLEET_TTL),
+            Entry::KeyPrefix => (PREFIXES_KEYS, "", &*pattern, FLEET_TTL),
+        };
         let overrides = call.with_overrides.then_some(OVERRIDES_KEY);
-        let keys: Vec<_> = SIDECARS_KEYS.into_iter().chain(overrides).collect();
-        command.arg(keys.len());
-        for key in keys {
-            command.arg(self.key(key));
+        command.arg(2 + overrides.iter().len());
+        for key in keys.into_iter().chain(overrides) {
+            command.arg(format!("{prefix}{key}"));
         }
-        let ttl_ms = u64::try_from(SIDECAR_TTL.as_millis()).unwrap_or(u64::MAX);
-        command
-            .arg(call.name)
-            .arg(ttl_ms)
-            .arg(u8::from(call.leaving));
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        command.arg(entry).arg(ttl_ms).arg(u8::from(call.leaving));
         command
     }
 

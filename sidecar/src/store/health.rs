@@ -1,6 +1,7 @@
 //! Whether the store is up, in one place. Connections and probes report here; everything else reads.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -51,6 +52,7 @@ pub type ComponentId = u64;
 pub struct Monitor {
     components: Mutex<Components>,
     health: watch::Sender<Health>,
+    connections: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -69,11 +71,22 @@ impl Default for Monitor {
         Self {
             components: Mutex::default(),
             health: watch::Sender::new(unknown),
+            connections: AtomicU64::new(0),
         }
     }
 }
 
 impl Monitor {
+    /// Counts a connection that was made.
+    pub fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn connections_made(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
     /// Registers a component of which nothing is known yet.
     pub fn add(&self) -> ComponentId {
         self.change(|components| {

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use sluicegate_engine::{Batch, FleetPosition, Returns};
 use tokio::sync::watch;
 
-use super::call::{Announcement, Listed, OVERRIDES_KEY, Script};
+use super::call::{Announcement, Entry, Listed, OVERRIDES_KEY, Script};
 use super::cluster::client::Cluster;
 use super::error::StoreError;
 use super::health::{Health, HealthState, Monitor};
@@ -290,7 +290,7 @@ impl Store {
         name: &str,
     ) -> Result<(Option<Announced>, Result<u64, StoreError>), StoreError> {
         let call = |with_overrides| Announcement {
-            name,
+            entry: Entry::Sidecar(name),
             leaving: false,
             with_overrides,
         };
@@ -314,13 +314,43 @@ impl Store {
         Ok((Some(announced(listed)), self.overrides_version().await))
     }
 
+    /// Enters limits, by their digest, and the key prefix; how many other limits there are under this prefix, and how many
+    /// other prefixes.
+    ///
+    /// # Errors
+    /// The store was not reached, or does not permit it.
+    pub async fn enter_fleet(&self, limits: &str) -> Result<(u32, u32), StoreError> {
+        let entered = async |entry| {
+            let call = Announcement {
+                entry,
+                leaving: false,
+                with_overrides: false,
+            };
+            let listed = match &self.kind {
+                Kind::Redis(redis) => redis.announce(&call).await,
+                Kind::Cluster(cluster) => cluster.announce(&call).await,
+                _ => Ok((0, 1, 0, None)),
+            };
+            listed.map(|(_, entries, ..)| {
+                u32::try_from(entries.saturating_sub(1)).unwrap_or(u32::MAX)
+            })
+        };
+        let limits = entered(Entry::Limits(limits)).await?;
+        Ok((limits, entered(Entry::KeyPrefix).await?))
+    }
+
+    /// How many connections have been made.
+    pub fn connections_made(&self) -> u64 {
+        self.monitor.connections_made()
+    }
+
     /// Removes the sidecar of this name from the list.
     ///
     /// # Errors
     /// The store was not reached; the entry expires by itself.
     pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
         let call = Announcement {
-            name,
+            entry: Entry::Sidecar(name),
             leaving: true,
             with_overrides: false,
         };

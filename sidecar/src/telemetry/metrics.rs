@@ -56,6 +56,8 @@ pub struct GaugeReadings {
     pub certificates: usize,
     /// Sidecars that divide the limits among them; 0 if unknown.
     pub sidecars: usize,
+    /// Connections to Redis that were made.
+    pub connections_made: u64,
     /// Buckets whose units have not been written back to the store yet.
     pub unwritten: usize,
     /// Overrides in force.
@@ -128,6 +130,13 @@ impl Metrics {
     /// Records whether the store is up.
     pub fn set_store_up(&self, up: bool) {
         self.families.store_up.set(up.into());
+    }
+
+    /// Records how many other limits, and other key prefixes, are in use on the same Redis.
+    pub fn set_neighbours(&self, (limits, prefixes): (u32, u32)) {
+        let family = |other| self.families.neighbours.with_label_values(&[other]);
+        family("limits").set(limits.into());
+        family("prefixes").set(prefixes.into());
     }
 
     /// Records which policy is in force from now on, and returns its metrics. A limit that was removed keeps its
@@ -231,6 +240,8 @@ impl Metrics {
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.families.certificates.set(gauge(readings.certificates));
         self.families.sidecars.set(gauge(readings.sidecars));
+        let connections = &self.families.connections_made;
+        connections.inc_by(readings.connections_made.saturating_sub(connections.get()));
         self.families.unwritten.set(gauge(readings.unwritten));
         self.families.tasks.set(gauge(readings.tasks));
         let OverrideCounts {

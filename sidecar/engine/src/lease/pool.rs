@@ -12,6 +12,9 @@ const MAX_LEASES: usize = 2;
 const SMALLEST_PART: u64 = 4;
 /// After a refusal, this part of the longest lease passes before the next attempt.
 const RETRY_PART: u64 = 20;
+/// After an attempt for a key that is asked for too seldom, the next one is made so much later, if it still is: each counts
+/// as refused, so that it is told why there are no leases.
+const SELDOM_EVERY_US: u64 = 1_000_000;
 
 /// A lease that the store has granted.
 #[derive(Clone, Debug)]
@@ -41,6 +44,9 @@ pub struct Pool<T> {
     most: u64,
     asking: bool,
     next_try_us: u64,
+    next_seldom_us: u64,
+    /// Whether the store has denied the last decision.
+    denied: bool,
 }
 
 #[derive(Debug)]
@@ -87,6 +93,8 @@ impl<T> Pool<T> {
             most: terms.most,
             asking: false,
             next_try_us: 0,
+            next_seldom_us: 0,
+            denied: false,
         }
     }
 
@@ -164,10 +172,24 @@ impl<T> Pool<T> {
         self.remaining.get_or_insert(smallest);
     }
 
+    /// Notes whether the store denied a decision over this key because of this limit.
+    pub fn note_denied(&mut self, denied: bool) {
+        self.denied = denied;
+    }
+
+    /// Whether the store has denied the last decision because of this limit.
+    #[must_use]
+    pub fn was_denied(&self) -> bool {
+        self.denied
+    }
+
     /// Whether it is time to ask the store for a lease: there is none, or the newest is half spent.
     #[must_use]
     pub fn wants_lease(&self, now_us: u64) -> bool {
         if !self.may_ask(now_us) {
+            return false;
+        }
+        if now_us < self.next_seldom_us && !self.terms.is_worth_it(self.rate.per_s(now_us)) {
             return false;
         }
         let live = self.leases.iter();
@@ -210,6 +232,9 @@ impl<T> Pool<T> {
         let remaining = self.remaining.unwrap_or(0);
         let per_s = self.rate.per_s(now_us);
         let held = self.left(now_us).saturating_add(self.lent);
+        if !self.terms.is_worth_it(per_s) {
+            self.next_seldom_us = now_us.saturating_add(SELDOM_EVERY_US);
+        }
         let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
         Ok(units.min(self.most.max(SMALLEST_LEASE)))
     }
@@ -267,6 +292,11 @@ impl<T> Pool<T> {
     /// Forgets what the store had left: the bucket was reset, or the store's clock has stepped.
     pub fn forget_remaining(&mut self) {
         self.remaining = None;
+    }
+
+    /// Goes on by these terms: the fleet has another size.
+    pub fn go_by(&mut self, terms: LeaseTerms) {
+        self.terms = terms;
     }
 
     /// Ends all leases; the next ones have other terms. Keeps the rate.

@@ -15,7 +15,7 @@ pub struct LeaseTerms {
     pub longest_us: u64,
     /// The most units of one lease.
     pub most: u64,
-    /// The units per second from which a key has leases.
+    /// The units per second from which a key has leases: of the whole fleet, or, by [`LeaseTerms::for_one_of`], of a sidecar.
     pub from_per_s: u64,
 }
 
@@ -86,6 +86,20 @@ pub fn less_drift(us: u64) -> u64 {
 }
 
 impl LeaseTerms {
+    /// The same for one of so many sidecars, which get about as much of each key's demand.
+    #[must_use]
+    pub fn for_one_of(self, sidecars: u64) -> Self {
+        let from_per_s = self.from_per_s / sidecars.max(1);
+        Self { from_per_s, ..self }
+    }
+
+    /// Whether a key may have leases at all that is asked for `per_s` units a second.
+    #[must_use]
+    pub fn is_worth_it(&self, per_s: f64) -> bool {
+        per_s >= float(self.from_per_s)
+            && self.units_to_spend(per_s, self.longest_us) >= SMALLEST_LEASE
+    }
+
     /// How many microseconds of the store's clock a lease that is taken at `at_us` has, less what the clocks may differ.
     #[must_use]
     pub fn length_us(&self, windows: &[BucketSpec], at_us: u64) -> u64 {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sluicegate_engine::lease::{Grant, LeaseRefusal, reserve};
 use sluicegate_engine::{
-    BatchBuilder, Bucket, Decision, Outcome, Receipt as StoredReceipt, Take, bucket_key,
-    receipt_key,
+    Algorithm, BatchBuilder, Bucket, BucketSpec, Decision, Outcome, Receipt as StoredReceipt, Take,
+    bucket_key, receipt_key,
 };
 
 use super::KeyOf;
@@ -17,6 +17,28 @@ use crate::telemetry::metrics::LeaseMetrics;
 /// How long the store keeps the receipt of a lease after its end. A key has some leases each second, and a window may last
 /// for days: receipts that lasted as long would fill the store. Units that are returned later are held for one window.
 const RETURN_WITHIN_US: u64 = 5_000_000;
+
+/// After a lease has ended: until what is left of it has certainly come back.
+const BACK_WITHIN_US: u64 = 1_000_000;
+/// The quota of markers: it is never used up.
+pub const MARKER_QUOTA: u64 = 2_147_483_647;
+
+/// A bucket of a limit's key from which each lease takes one unit, for as long as units may come back. While it is empty, a
+/// denial is as true as that of a limit without leases. `None`: the limit has none.
+pub fn marker(limit: &Limit, key: &str) -> Option<Bucket> {
+    let longest_us = limit.lease?.longest_us;
+    let spec = BucketSpec {
+        algorithm: Algorithm::SlidingWindow {
+            precision_us: longest_us,
+            leased: false,
+        },
+        quota: MARKER_QUOTA,
+        window_us: 2 * longest_us + BACK_WITHIN_US,
+    };
+    // No limit has this name.
+    let key = bucket_key(key, &format!("{}/leases", limit.name), &spec);
+    Some(Bucket { key, spec })
+}
 
 /// What is needed to return the units of a lease, and to answer from it.
 #[derive(Debug)]
@@ -70,10 +92,17 @@ impl Asked {
 
     /// Adds the decision to a batch: the units from every window, with a receipt.
     pub fn add_to(&self, builder: &mut BatchBuilder) {
-        let takes = self.buckets.iter().map(|bucket| Take {
-            bucket: builder.bucket(bucket.key.clone(), bucket.spec),
-            cost: self.units,
-        });
+        let units = self
+            .buckets
+            .iter()
+            .map(|bucket| (bucket.clone(), self.units));
+        let marked = marker(&self.key.limit, &self.key.key).map(|marker| (marker, 1));
+        let takes = units
+            .chain(marked)
+            .map(|(Bucket { key, spec }, cost)| Take {
+                bucket: builder.bucket(key, spec),
+                cost,
+            });
         let takes = takes.collect();
         let longest_us = self.key.limit.lease.map_or(0, |terms| terms.longest_us);
         builder.push(Decision {

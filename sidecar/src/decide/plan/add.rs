@@ -70,7 +70,7 @@ pub(super) fn add(
     let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(asked.checks.len());
     let mut receipts = Vec::new();
     let mut overridden: Option<Overridden> = None;
-    let mut most_hold_ms = u64::MAX;
+    let (mut most_hold_ms, mut most_hold_leased_ms) = (u64::MAX, u64::MAX);
     for (index, check) in asked.checks.iter().enumerate() {
         let limit = policy.limit(&check.limit).ok_or_else(|| {
             unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
@@ -114,7 +114,7 @@ pub(super) fn add(
                 most_hold_ms = most_hold_ms.min(hold_until_end(ends_in_ms));
                 if let Some(terms) = &limit.lease {
                     // Units may come back as soon as other sidecars' leases end.
-                    most_hold_ms = most_hold_ms.min(terms.longest_us / 1_000);
+                    most_hold_leased_ms = most_hold_leased_ms.min(terms.longest_us / 1_000);
                 }
                 // Two checks of the same limit and key in one decision are one check of both costs: separately, both might
                 // be admitted into capacity that only one of them can take.
@@ -166,7 +166,7 @@ pub(super) fn add(
         Some(admitted) if wanted.is_empty() => return Ok(Entry::Overridden(admitted, receipts)),
         _ => {}
     }
-    let (mut leased, mut leasable) = (Vec::new(), Vec::new());
+    let (mut leased, mut leasable, mut looks) = (Vec::new(), Vec::new(), Vec::new());
     if let Some(Leasing { leases, epoch }) = leasing {
         let alone = wanted.len() == 1;
         wanted.retain(|check| {
@@ -180,6 +180,10 @@ pub(super) fn add(
                 }
                 None => {
                     leasable.push(check.index);
+                    if leases.was_denied(check.as_wanted(), epoch) {
+                        let marker = leases::marker(check.limit, check.key);
+                        looks.extend(marker.map(|marker| (check.index, marker, usize::MAX)));
+                    }
                     true
                 }
             }
@@ -220,6 +224,8 @@ pub(super) fn add(
         receipts,
         secrets: Vec::new(),
         most_hold_ms,
+        most_hold_leased_ms,
+        looks,
         leased,
         leasable,
     }))

@@ -10,6 +10,7 @@ use sluicegate_protocol::{
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
 
+use super::neighbours::{LOOK_EVERY, Neighbours};
 use super::{Service, json};
 use crate::clock;
 use crate::decide::buckets::unknown_limit;
@@ -53,9 +54,12 @@ impl Service {
         // What was last reported: an outage is reported elsewhere, a missing permission and too many overrides are not.
         let (mut refused, mut too_many) = (false, false);
         let (mut swept, mut read_after) = (Instant::now(), Instant::now());
+        let (mut neighbours, mut look_at) = (Neighbours::default(), Instant::now());
         loop {
             // On an error the last answer stays in force; `watch_store` reports whether the store is there.
             let version = self.settler.announce().await;
+            let answered = version.is_ok();
+            self.leases.note_sidecars(self.sidecars());
             let read = if Instant::now() < read_after {
                 None
             } else {
@@ -79,6 +83,10 @@ impl Service {
                     }
                 }
                 Some(Err(_)) => {}
+            }
+            if answered && Instant::now() >= look_at {
+                look_at = Instant::now() + LOOK_EVERY;
+                self.look_at_neighbours(&mut neighbours).await;
             }
             if swept.elapsed() >= SWEEP_EVERY {
                 swept = Instant::now();

@@ -26,7 +26,7 @@ use super::slots::slot;
 use super::sub_batch::{SubBatch, combine, split};
 use crate::policy::{Endpoint, RedisStore};
 use crate::store::call::{
-    Announcement, Each, Listed, OVERRIDES_KEY, Request, SIDECARS_KEYS, Script,
+    Announcement, Each, Listed, OVERRIDES_KEY, Request, SIDECARS_SLOT_KEY, Script,
 };
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::Monitor;
@@ -182,7 +182,7 @@ impl Cluster {
         call: &Announcement<'_>,
     ) -> Result<Listed, StoreError> {
         let deadline = Deadline::after(self.timeout);
-        let route = self.route(slot(SIDECARS_KEYS[0]), deadline).await?;
+        let route = self.route(slot(SIDECARS_SLOT_KEY), deadline).await?;
         announce(&route.target.node, &self.common.script, call, deadline).await
     }
 

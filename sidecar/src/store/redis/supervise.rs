@@ -83,6 +83,7 @@ async fn connect(
         .map_err(|_| ConnectionError::NotYet)?
         .clone()?;
     let (connection, driver) = common.dialer.dial(&endpoint).await?;
+    common.monitor.connected();
     // Aborts the driver when it is dropped.
     let mut task = JoinSet::new();
     task.spawn(driver);

@@ -62,6 +62,8 @@ pub struct Families {
     pub decision_seconds_certificate: Histogram,
     pub certificates: IntGauge,
     pub sidecars: IntGauge,
+    pub neighbours: GaugeVec,
+    pub connections_made: IntCounter,
     pub unwritten: IntGauge,
     pub tasks: IntGauge,
     pub overrides: IntGaugeVec,
@@ -219,6 +221,19 @@ impl Families {
                 IntGauge::new(
                     "sluicegate_sidecars",
                     "Sidecars that divide the limits among them while the store is down; 0 before the first announcement.",
+                )?,
+            )?,
+            neighbours: gauges(
+                &registry,
+                "sluicegate_neighbours",
+                "Others on this Redis: other limits under this `key_prefix`, and other key prefixes.",
+                &["other"],
+            )?,
+            connections_made: add(
+                &registry,
+                IntCounter::new(
+                    "sluicegate_store_connections_total",
+                    "Connections to Redis that were made.",
                 )?,
             )?,
             unwritten: add(

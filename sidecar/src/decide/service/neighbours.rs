@@ -1,0 +1,87 @@
+//! Who else uses the store: fleets that divide each other's shares, or do not.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::Service;
+
+/// How often to look.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Other limits under the same prefix are told after this time: until then a policy may be on its way to all sidecars.
+const DIFFER_AFTER: Duration = Duration::from_secs(600);
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    /// Since when there have been other limits.
+    differ_since: Option<Instant>,
+    told_limits: bool,
+    told_prefixes: u32,
+}
+
+impl Neighbours {
+    /// Notes how many other limits and key prefixes there are; whether to tell each.
+    fn note(&mut self, now: Instant, (limits, prefixes): (u32, u32)) -> (bool, bool) {
+        let since = *self.differ_since.get_or_insert(now);
+        if limits == 0 {
+            (self.differ_since, self.told_limits) = (None, false);
+        }
+        let differ = limits > 0 && now.duration_since(since) > DIFFER_AFTER;
+        let tell_limits = differ && !std::mem::replace(&mut self.told_limits, differ);
+        let tell_prefixes = prefixes > std::mem::replace(&mut self.told_prefixes, prefixes);
+        (tell_limits, tell_prefixes)
+    }
+}
+
+impl Service {
+    /// Enters this fleet into the store's lists, and tells of others. A store that does not permit it tells of none.
+    pub(super) async fn look_at_neighbours(&self, neighbours: &mut Neighbours) {
+        let mut digest = String::new();
+        for byte in Sha256::digest(self.policy.current().policy.limits_text()) {
+            // Writing to a String cannot fail.
+            let _ = write!(digest, "{byte:02x}");
+        }
+        let Ok(others) = self.store.enter_fleet(&digest).await else {
+            return;
+        };
+        self.metrics.set_neighbours(others);
+        let (tell_limits, tell_prefixes) = neighbours.note(Instant::now(), others);
+        if tell_limits {
+            warn!(
+                "sidecars with other limits use the same Redis and `key_prefix`, and divide the shares of these: give each fleet \
+                 a `key_prefix` of its own, or bring all sidecars to one policy (docs/redis.md, \"Several fleets\")"
+            );
+        }
+        if tell_prefixes {
+            info!(
+                others = others.1,
+                "other key prefixes are in use on this Redis (docs/redis.md, \"Several fleets\")"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_limits_are_told_once_after_ten_minutes_and_other_prefixes_at_once() {
+        let (mut neighbours, begin) = (Neighbours::default(), Instant::now());
+        let mut note = |minutes: u64, others| {
+            neighbours.note(begin + Duration::from_secs(60 * minutes), others)
+        };
+        assert_eq!(note(0, (0, 1)), (false, true));
+        assert_eq!(note(1, (1, 1)), (false, false), "a rollout");
+        assert_eq!(note(11, (1, 1)), (false, false), "for ten minutes");
+        assert_eq!(note(12, (1, 2)), (true, true));
+        assert_eq!(note(13, (1, 0)), (false, false));
+        assert_eq!(note(14, (0, 0)), (false, false));
+        assert_eq!(note(15, (1, 0)), (false, false), "another rollout");
+        assert_eq!(note(26, (1, 0)), (true, false));
+    }
+}
