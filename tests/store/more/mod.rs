@@ -2,6 +2,7 @@
 
 mod away;
 mod cluster;
+mod host;
 mod overrides;
 mod sentinel;
 mod stopping;

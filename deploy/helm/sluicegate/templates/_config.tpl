@@ -1,10 +1,16 @@
 {{/* The policy and the filter's configuration, as they are deployed and as `check-config` sees them. */}}
 
-{{/* The policy file, with `store` filled in from `store.url`. */}}
+{{/* The policy file, with `store` filled in from `store`. SLUICEGATE_STORE, if it is set, replaces the URL and nothing else. */}}
 {{- define "sluicegate.policy" -}}
 {{- $policy := .Values.policy | default dict | deepCopy -}}
-{{- if .Values.store.url -}}
-{{- $_ := set $policy "store" .Values.store.url -}}
+{{- $url := .Values.store.url -}}
+{{- if and .Values.store.existingSecret.name (not $policy.store) -}}
+{{- $url = "redis://127.0.0.1:6379" -}}
+{{- end -}}
+{{- if eq $url "memory" -}}
+{{- $_ := set $policy "store" $url -}}
+{{- else if $url -}}
+{{- $_ := set $policy "store" (dict "url" $url "key_prefix" (tpl .Values.store.keyPrefix .)) -}}
 {{- end -}}
 {{- toYaml $policy -}}
 {{- end }}
