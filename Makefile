@@ -201,7 +201,7 @@ bench-engine: ## compare the script with the usual scripts on one Redis: a table
 fleet: ## many sidecars on one Redis that dies, stops and is slow: connections made, time until all are back, what idle ones cost (SIDECARS=50: how many; two minutes)
 	@tests/setup test
 	@$(MAKE) --no-print-directory build
-	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests --bin fleet
+	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests --example fleet
 
 soak: filter ## half an hour with as many requests as the machine can serve, with reloads, restarts and keys that come and go: everything stays flat and every count is right (SLUICEGATE_SOAK=SECONDS)
 	@tests/setup bench

@@ -1,0 +1,365 @@
+//! `make fleet`: many sidecars on one Redis, and what they make of its faults and of their own. The load counts by its own clock,
+//! and what was admitted is judged as a history. Prints a row for each event.
+
+use std::fs::{read_to_string, write};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use sluicegate_history::{Check, Disturbance, History, Kind, Limit, Record, Span, Verdict, Window};
+use sluicegate_tests::client::client;
+use sluicegate_tests::policy::Policy;
+use sluicegate_tests::redis::Redis;
+use sluicegate_tests::sidecar::Sidecar;
+use tokio::task::JoinHandle;
+use tokio::time::{interval, sleep, timeout};
+
+/// How many requests a second all sidecars get together: every other one for the one key of the limit `hot`.
+const RATE: u64 = 200;
+const HOT_QUOTA: u64 = 300;
+const HOT_WINDOW: Duration = Duration::from_secs(5);
+/// A fault that is not over by then never is.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// For how long an event is watched after it is over: what sidecars have admitted by themselves has left its window by then.
+const WATCHED: Duration = Duration::from_secs(10);
+
+/// A request that was answered: when, whether for `hot`, and what.
+type Asked = (Span, bool, Verdict);
+
+struct Fleet {
+    redis: Redis,
+    sidecars: Vec<Sidecar>,
+    connections: u64,
+    began: Instant,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    is_over: bool,
+}
+
+/// How things stood before an event.
+struct Before {
+    made: u64,
+    cpu: f64,
+    lines: usize,
+    at: Instant,
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let (count, connections) = (number("SIDECARS", 50), number("CONNECTIONS", 2));
+    let mut fleet = Fleet {
+        redis: Redis::start_with(&["--maxclients", "20000"]).await,
+        sidecars: Vec::new(),
+        connections,
+        began: Instant::now(),
+        asked: Arc::default(),
+        is_over: false,
+    };
+    println!("{count} sidecars, {connections} connections each, the default `store_timeout`\n");
+    println!(
+        "| event | connections made / needed | all connected after | last without a verdict after | without | fullest window / quota | Redis's CPU | lines of log | load |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let before = fleet.before().await;
+    fleet.join(count).await;
+    let listening = Instant::now();
+    fleet.each_has_a_verdict().await;
+    let first = format!(
+        "all start, first verdicts after {:.1?}",
+        listening.elapsed()
+    );
+    let needed = fleet.needed();
+    let load = fleet.load();
+    fleet.row(&first, needed, before, listening).await;
+
+    let before = fleet.before().await;
+    fleet.redis.pause();
+    sleep(Duration::from_millis(1_500)).await;
+    fleet.redis.resume();
+    fleet
+        .row("Redis stopped for 1.5 s", needed, before, Instant::now())
+        .await;
+
+    let before = fleet.before().await.of_a_new_redis();
+    fleet.redis.kill();
+    sleep(Duration::from_secs(8)).await;
+    fleet.redis.restart().await;
+    fleet
+        .row(
+            "Redis killed for 8 s, empty afterwards",
+            needed,
+            before,
+            Instant::now(),
+        )
+        .await;
+
+    let before = fleet.before().await.of_a_new_redis();
+    let _: String = fleet.redis.command("SAVE").await;
+    fleet.redis.kill();
+    sleep(Duration::from_secs(8)).await;
+    fleet
+        .redis
+        .restart_loading(&["--maxclients", "20000"])
+        .await;
+    fleet
+        .row("the same, with its file", needed, before, Instant::now())
+        .await;
+
+    let before = fleet.before().await;
+    let some = fleet.sidecars.len() / 10;
+    drop(fleet.sidecars.drain(..some));
+    fleet.join(some as u64).await;
+    load.abort();
+    let load = fleet.load();
+    let needed = connections * some as u64;
+    fleet
+        .row(
+            "a tenth killed, and others start",
+            needed,
+            before,
+            Instant::now(),
+        )
+        .await;
+
+    let before = fleet.before().await;
+    let (changed, text) = (Instant::now(), fleet.policy(2 * HOT_QUOTA));
+    for sidecar in &fleet.sidecars {
+        write(&sidecar.policy, &text).expect("a policy");
+    }
+    for sidecar in &fleet.sidecars {
+        while sidecar.metric("sluicegate_policy_epoch").await < 2.0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let everywhere = format!("another policy, everywhere after {:.1?}", changed.elapsed());
+    fleet.row(&everywhere, 0, before, changed).await;
+    load.abort();
+    fleet.idle().await;
+    if fleet.is_over {
+        eprintln!("a window has more than the documented bound");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+impl Before {
+    /// It counts from zero.
+    fn of_a_new_redis(self) -> Self {
+        Self {
+            made: 0,
+            cpu: 0.0,
+            ..self
+        }
+    }
+}
+
+impl Fleet {
+    fn policy(&self, hot: u64) -> String {
+        let store = format!(
+            "{{ url: {}, connections: {} }}",
+            self.redis.url(),
+            self.connections
+        );
+        let policy = Policy::on(store).timeout("20ms");
+        let per = format!("{}s", HOT_WINDOW.as_secs());
+        let policy = policy.window("hot", "sliding_log", hot, &per);
+        policy
+            .window("per-key", "sliding_log", 1_000_000_000, "1h")
+            .text()
+    }
+
+    /// So many more start, all at once.
+    async fn join(&mut self, count: u64) {
+        let text = self.policy(HOT_QUOTA);
+        let starts = (0..count).map(|_| Sidecar::alone(&text));
+        self.sidecars.extend(join_all(starts).await);
+    }
+
+    fn needed(&self) -> u64 {
+        self.connections * self.sidecars.len() as u64
+    }
+
+    async fn each_has_a_verdict(&self) {
+        let each = self.sidecars.iter().map(async |sidecar| {
+            let check = json!({ "limit": "per-key", "key": "first" });
+            let ask = || sidecar.answer(json!([{ "checks": [check] }]));
+            while ask().await["verdicts"][0]["outcome"] == "unavailable" {
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        join_all(each).await;
+    }
+
+    /// Asks one sidecar after the other until it is aborted.
+    fn load(&self) -> JoinHandle<()> {
+        let urls: Vec<_> = self
+            .sidecars
+            .iter()
+            .map(|one| one.url("/v1/decide"))
+            .collect();
+        let (asked, began) = (Arc::clone(&self.asked), self.began);
+        tokio::spawn(async move {
+            let client = client();
+            let mut ticks = interval(Duration::from_micros(1_000_000 / RATE));
+            for (number, url) in urls.into_iter().cycle().enumerate() {
+                ticks.tick().await;
+                let is_hot = number % 2 == 0;
+                let check = if is_hot {
+                    json!({ "limit": "hot", "key": "k" })
+                } else {
+                    json!({ "limit": "per-key", "key": (number % 100).to_string() })
+                };
+                let body = json!({ "decisions": [{ "checks": [check] }] }).to_string();
+                let (request, asked) = (client.post(url).body(body), Arc::clone(&asked));
+                tokio::spawn(async move {
+                    let from = micros(began.elapsed());
+                    // A sidecar that was killed does not answer.
+                    let Ok(answer) = request.send().await else {
+                        return;
+                    };
+                    let Ok(text) = answer.text().await else {
+                        return;
+                    };
+                    let answer: Value = serde_json::from_str(&text).expect("an answer");
+                    let verdict = match answer["verdicts"][0]["outcome"].as_str() {
+                        Some("admitted") => Verdict::Admitted,
+                        Some("denied") => Verdict::Denied(None),
+                        _ => Verdict::Unknown,
+                    };
+                    let to = micros(began.elapsed());
+                    let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+                    asked.push((Span { from, to }, is_hot, verdict));
+                });
+            }
+        })
+    }
+
+    async fn field(&self, section: &str, name: &str) -> f64 {
+        let info: String = self.redis.command(&format!("INFO {section}")).await;
+        let mut lines = info.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse().ok());
+        value.unwrap_or_else(|| panic!("Redis tells no {name}"))
+    }
+
+    async fn cpu(&self) -> f64 {
+        self.field("cpu", "used_cpu_user").await + self.field("cpu", "used_cpu_sys").await
+    }
+
+    fn lines(&self) -> usize {
+        self.sidecars
+            .iter()
+            .map(|one| one.log().lines().count())
+            .sum()
+    }
+
+    async fn before(&self) -> Before {
+        Before {
+            cpu: self.cpu().await,
+            lines: self.lines(),
+            at: Instant::now(),
+            // Last: each question is a connection of its own.
+            made: self.field("stats", "total_connections_received").await as u64,
+        }
+    }
+
+    /// What has happened since then, when all have been connected for some time; `over`: when the event was.
+    async fn row(&mut self, what: &str, needed: u64, before: Before, over: Instant) {
+        let mut questions = 0;
+        let all = async {
+            loop {
+                questions += 1;
+                let connected = self.field("clients", "connected_clients").await;
+                if connected as u64 > self.needed() {
+                    return;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let connected = timeout(PATIENCE, all).await.map(|()| over.elapsed());
+        sleep(WATCHED).await;
+        let made = self.field("stats", "total_connections_received").await as u64;
+        let made = made.saturating_sub(before.made + questions + 1);
+        let cpu = (self.cpu().await - before.cpu) / before.at.elapsed().as_secs_f64();
+        let connected = connected.map_or("never".to_owned(), |after| format!("{after:.1?}"));
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        let without = asked
+            .iter()
+            .filter(|(_, _, verdict)| *verdict == Verdict::Unknown);
+        let last_us = without.clone().map(|(when, ..)| when.to).max().unwrap_or(0);
+        let last_ms = last_us.saturating_sub(micros(over - self.began)) / 1_000;
+        let lines = self.lines().saturating_sub(before.lines);
+        let load = read_to_string("/proc/loadavg").expect("the load of the machine");
+        let load = load.split(' ').next().unwrap_or_default();
+        let (without, all) = (without.count(), asked.len());
+        let fullest = self.fullest(asked);
+        println!(
+            "| {what} | {made} / {needed} | {connected} | {last_ms} ms | {without} of {all} | {fullest:.2} | {:.0} % | {lines} | {load} |",
+            cpu * 100.0
+        );
+    }
+
+    /// The fullest window of the limit `hot`, by its quota. An outage may let the quota through once more.
+    fn fullest(&mut self, asked: Vec<Asked>) -> f64 {
+        let subject = |is_hot: bool| u32::from(is_hot);
+        let record = |(when, is_hot, verdict): Asked| Record {
+            when,
+            checks: vec![Check {
+                limit: usize::from(!is_hot),
+                subject: subject(is_hot),
+                cost: 1,
+            }],
+            verdict,
+        };
+        let limit = |name: &str, quota| Limit {
+            name: name.to_owned(),
+            windows: vec![Window {
+                kind: Kind::Trailing,
+                quota,
+                per_us: micros(HOT_WINDOW),
+            }],
+            idle: 0,
+        };
+        let report = sluicegate_history::check(&History {
+            limits: vec![limit("hot", HOT_QUOTA), limit("per-key", 1_000_000_000)],
+            records: asked.into_iter().map(record).collect(),
+            disturbances: vec![Disturbance {
+                when: Span {
+                    from: 0,
+                    to: u64::MAX,
+                },
+                once_more: true,
+                forgets: true,
+                denials: true,
+            }],
+            cached_us: 0,
+            retry_late_us: 1,
+        });
+        let peak = report.peaks.iter().find(|peak| peak.limit == 0);
+        let fullest = peak.map_or(0.0, |peak| peak.units as f64 / HOT_QUOTA as f64);
+        self.is_over |= fullest > 2.0;
+        fullest
+    }
+
+    /// What a sidecar costs Redis that nobody asks for anything, beside as many PINGs.
+    async fn idle(&self) {
+        sleep(Duration::from_secs(2)).await;
+        let calls = async || self.redis.script_calls().await as f64;
+        let (began, before) = (Instant::now(), (self.cpu().await, calls().await));
+        sleep(Duration::from_secs(20)).await;
+        let per = began.elapsed().as_secs_f64() * self.sidecars.len() as f64;
+        let cpu_us = (self.cpu().await - before.0) * 1e6 / per;
+        let calls = (calls().await - before.1) / per;
+        println!(
+            "\nidle, each sidecar a second: {cpu_us:.0} us of Redis's CPU, {calls:.2} scripts"
+        );
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
