@@ -44,6 +44,17 @@ pub struct Announcement<'a> {
     pub with_overrides: bool,
 }
 
+impl<'a> Announcement<'a> {
+    /// That this is there.
+    pub const fn of(entry: Entry<'a>) -> Self {
+        Self {
+            entry,
+            leaving: false,
+            with_overrides: false,
+        }
+    }
+}
+
 /// The answer: rank, number of entries, age of the list in milliseconds, head of the overrides.
 pub type Listed = (u64, u64, u64, Option<Vec<u8>>);
 

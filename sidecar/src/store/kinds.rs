@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::{Batch, FleetPosition, Returns};
 use tokio::sync::watch;
 
 use super::call::{Announcement, Entry, Listed, OVERRIDES_KEY, Script};
 use super::cluster::client::Cluster;
-use super::error::StoreError;
+use super::error::{ConnectionError, StoreError};
 use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
 use super::overrides::{self, Change, Changed, StoredOverrides};
@@ -290,27 +291,27 @@ impl Store {
         name: &str,
     ) -> Result<(Option<Announced>, Result<u64, StoreError>), StoreError> {
         let call = |with_overrides| Announcement {
-            entry: Entry::Sidecar(name),
-            leaving: false,
             with_overrides,
+            ..Announcement::of(Entry::Sidecar(name))
         };
-        let listed = match &self.kind {
+        match &self.kind {
             Kind::Memory(_) => return Ok((None, self.overrides_version().await)),
-            Kind::Redis(redis) => match redis.announce(&call(true)).await {
+            Kind::Redis(_) => match self.enter(&call(true)).await {
                 Ok(listed) => {
                     let version = overrides::version(listed.3.as_deref());
                     return Ok((Some(announced(listed)), Ok(version)));
                 }
-                Err(error) if error.is_refusal() => redis.announce(&call(false)).await?,
+                Err(error) if error.is_refusal() => {}
                 Err(error) => return Err(error),
             },
-            Kind::Cluster(cluster) => cluster.announce(&call(false)).await?,
+            Kind::Cluster(_) => {}
             #[cfg(feature = "simulation")]
             Kind::Simulated(link) => {
                 let (announced, version) = link.announce(name, false).await?;
                 return Ok((Some(announced), Ok(version)));
             }
-        };
+        }
+        let listed = self.enter(&call(false)).await?;
         Ok((Some(announced(listed)), self.overrides_version().await))
     }
 
@@ -319,24 +320,19 @@ impl Store {
     ///
     /// # Errors
     /// The store was not reached, or does not permit it.
-    pub async fn enter_fleet(&self, limits: &str) -> Result<(u32, u32), StoreError> {
-        let entered = async |entry| {
-            let call = Announcement {
-                entry,
-                leaving: false,
-                with_overrides: false,
-            };
-            let listed = match &self.kind {
-                Kind::Redis(redis) => redis.announce(&call).await,
-                Kind::Cluster(cluster) => cluster.announce(&call).await,
-                _ => Ok((0, 1, 0, None)),
-            };
-            listed.map(|(_, entries, ..)| {
-                u32::try_from(entries.saturating_sub(1)).unwrap_or(u32::MAX)
-            })
-        };
-        let limits = entered(Entry::Limits(limits)).await?;
-        Ok((limits, entered(Entry::KeyPrefix).await?))
+    pub async fn enter_fleet(&self, limits: &str) -> Result<(u64, u64), StoreError> {
+        let (_, limits, ..) = self.enter(&Announcement::of(Entry::Limits(limits))).await?;
+        let (_, prefixes, ..) = self.enter(&Announcement::of(Entry::KeyPrefix)).await?;
+        Ok((limits.saturating_sub(1), prefixes.saturating_sub(1)))
+    }
+
+    /// Enters something into a list; alone where the store is not shared.
+    async fn enter(&self, call: &Announcement<'_>) -> Result<Listed, StoreError> {
+        match &self.kind {
+            Kind::Redis(redis) => redis.announce(call).await,
+            Kind::Cluster(cluster) => cluster.announce(call).await,
+            _ => Ok((0, 1, 0, None)),
+        }
     }
 
     /// How many connections have been made.
@@ -350,16 +346,13 @@ impl Store {
     /// The store was not reached; the entry expires by itself.
     pub async fn leave(&self, name: &str) -> Result<(), StoreError> {
         let call = Announcement {
-            entry: Entry::Sidecar(name),
             leaving: true,
-            with_overrides: false,
+            ..Announcement::of(Entry::Sidecar(name))
         };
         match &self.kind {
-            Kind::Memory(_) => Ok(()),
-            Kind::Redis(redis) => redis.announce(&call).await.map(drop),
-            Kind::Cluster(cluster) => cluster.announce(&call).await.map(drop),
             #[cfg(feature = "simulation")]
             Kind::Simulated(link) => link.announce(name, true).await.map(drop),
+            _ => self.enter(&call).await.map(drop),
         }
     }
 
@@ -397,10 +390,9 @@ impl Store {
         let command = Script::overrides_head;
         let head: Option<Vec<u8>> = match &self.kind {
             Kind::Memory(memory) => return Ok(memory.overrides().version),
-            Kind::Redis(redis) => redis.ask_of_overrides(command, self.timeout).await?,
-            Kind::Cluster(cluster) => cluster.ask_of_overrides(command, self.timeout).await?,
             #[cfg(feature = "simulation")]
             Kind::Simulated(link) => return Ok(link.overrides().await?.version),
+            _ => self.ask_of_overrides(command, self.timeout).await?,
         };
         Ok(overrides::version(head.as_deref()))
     }
@@ -415,18 +407,24 @@ impl Store {
             Kind::Memory(memory) => return Ok(memory.overrides().clone()),
             #[cfg(feature = "simulation")]
             Kind::Simulated(link) => return link.overrides().await,
-            Kind::Redis(redis) => {
-                redis
-                    .ask_of_overrides(command, READ_OVERRIDES_WITHIN)
-                    .await?
-            }
-            Kind::Cluster(cluster) => {
-                cluster
-                    .ask_of_overrides(command, READ_OVERRIDES_WITHIN)
+            _ => {
+                self.ask_of_overrides(command, READ_OVERRIDES_WITHIN)
                     .await?
             }
         };
         overrides::read_hash(&hash)
+    }
+
+    async fn ask_of_overrides<T: FromRedisValue>(
+        &self,
+        command: impl FnOnce(&Script) -> Cmd,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        match &self.kind {
+            Kind::Redis(redis) => redis.ask_of_overrides(command, within).await,
+            Kind::Cluster(cluster) => cluster.ask_of_overrides(command, within).await,
+            _ => Err(ConnectionError::NotYet.into()),
+        }
     }
 
     /// Changes the overrides.
@@ -441,14 +439,8 @@ impl Store {
             Kind::Memory(memory) => {
                 return Ok(memory.overrides().change(change, clock::unix_ms()));
             }
-            Kind::Redis(redis) => {
-                redis
-                    .ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
-                    .await?
-            }
-            Kind::Cluster(cluster) => {
-                cluster
-                    .ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
+            _ => {
+                self.ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
                     .await?
             }
         };

@@ -173,7 +173,8 @@ impl Redis {
         let mut held = Vec::with_capacity(keys.len());
         for key in keys {
             let reset = self.common.script.reset([key.as_str()]);
-            held.push(self.node.query(&reset, deadline).await?);
+            let connection = self.node.connection(deadline).await?;
+            held.push(connection.query(&reset, deadline).await?);
         }
         Ok(held)
     }
@@ -202,8 +203,9 @@ impl Redis {
         command: impl FnOnce(&Script) -> Cmd,
         within: Duration,
     ) -> Result<T, StoreError> {
-        let command = command(&self.common.script);
-        self.node.ask(&command, Deadline::after(within)).await
+        let (command, deadline) = (command(&self.common.script), Deadline::after(within));
+        let connection = self.node.connection(deadline).await?;
+        connection.ask(&command, deadline).await
     }
 
     /// How often its clock was found to have stepped.

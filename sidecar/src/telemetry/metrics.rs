@@ -133,10 +133,10 @@ impl Metrics {
     }
 
     /// Records how many other limits, and other key prefixes, are in use on the same Redis.
-    pub fn set_neighbours(&self, (limits, prefixes): (u32, u32)) {
+    pub fn set_neighbours(&self, (limits, prefixes): (u64, u64)) {
         let family = |other| self.families.neighbours.with_label_values(&[other]);
-        family("limits").set(limits.into());
-        family("prefixes").set(prefixes.into());
+        family("limits").set(limits as f64);
+        family("prefixes").set(prefixes as f64);
     }
 
     /// Records which policy is in force from now on, and returns its metrics. A limit that was removed keeps its

@@ -1,13 +1,12 @@
 //! Who else uses the store: fleets that divide each other's shares, or do not.
 
-use std::fmt::Write;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Service;
+use crate::telemetry::subject::Subject;
 
 /// How often to look.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -20,12 +19,12 @@ pub(super) struct Neighbours {
     /// Since when there have been other limits.
     differ_since: Option<Instant>,
     told_limits: bool,
-    told_prefixes: u32,
+    told_prefixes: u64,
 }
 
 impl Neighbours {
     /// Notes how many other limits and key prefixes there are; whether to tell each.
-    fn note(&mut self, now: Instant, (limits, prefixes): (u32, u32)) -> (bool, bool) {
+    fn note(&mut self, now: Instant, (limits, prefixes): (u64, u64)) -> (bool, bool) {
         let since = *self.differ_since.get_or_insert(now);
         if limits == 0 {
             (self.differ_since, self.told_limits) = (None, false);
@@ -40,12 +39,8 @@ impl Neighbours {
 impl Service {
     /// Enters this fleet into the store's lists, and tells of others. A store that does not permit it tells of none.
     pub(super) async fn look_at_neighbours(&self, neighbours: &mut Neighbours) {
-        let mut digest = String::new();
-        for byte in Sha256::digest(self.policy.current().policy.limits_text()) {
-            // Writing to a String cannot fail.
-            let _ = write!(digest, "{byte:02x}");
-        }
-        let Ok(others) = self.store.enter_fleet(&digest).await else {
+        let limits = Subject::of(&self.policy.current().policy.limits_text()).to_string();
+        let Ok(others) = self.store.enter_fleet(&limits).await else {
             return;
         };
         self.metrics.set_neighbours(others);

@@ -78,18 +78,6 @@ impl Node {
             .await
     }
 
-    /// Sends another command.
-    pub async fn query<T: FromRedisValue>(
-        &self,
-        command: &Cmd,
-        deadline: Deadline,
-    ) -> Result<T, StoreError> {
-        self.connection(deadline)
-            .await?
-            .query(command, deadline)
-            .await
-    }
-
     /// Sends a command as a sign of life.
     pub async fn announce<T: FromRedisValue>(
         &self,
@@ -100,18 +88,6 @@ impl Node {
         self.connection(deadline).await?;
         let quietest = self.pool.quietest().ok_or(ConnectionError::NotYet)?;
         quietest.announce(command, deadline).await
-    }
-
-    /// Sends a command whose result does not affect decisions.
-    pub async fn ask<T: FromRedisValue>(
-        &self,
-        command: &Cmd,
-        deadline: Deadline,
-    ) -> Result<T, StoreError> {
-        self.connection(deadline)
-            .await?
-            .ask(command, deadline)
-            .await
     }
 }
 
