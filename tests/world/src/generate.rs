@@ -306,14 +306,7 @@ impl Maker {
     }
 
     /// Requests for the busy key, so many times, each so many milliseconds.
-    fn load(
-        &mut self,
-        at_ms: u64,
-        sidecar: usize,
-        filter: bool,
-        cost: u64,
-        how_often: (u64, u64),
-    ) {
+    fn load(&mut self, at_ms: u64, sidecar: usize, filter: bool, cost: u64, how_often: (u64, u64)) {
         let mut load = asks(self.busy, sidecar, cost, how_often);
         if let Event::Ask { filter: by, .. } = &mut load {
             *by = filter;
@@ -452,7 +445,7 @@ impl Maker {
             ];
             let cost = self.chance.of(&costs);
             let quota = (requests && of.requests_up_to.is_some() && self.chance.one_in(2))
-                .then(|| self.chance.between(1, of.windows[0].quota * 2));
+                .then(|| self.chance.between(1, of.windows[0].quota * 4));
             let mut checks = vec![Check {
                 limit,
                 key,

@@ -6,7 +6,8 @@ use crate::script::{Algorithm, Check, Event, Grant, KEYS, Limit, Link, Window};
 /// What a world is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequence {
-    /// A token bucket holds more than the policy's burst, by an override; then something that does not know of it is given back.
+    /// A token bucket holds more than the policy's burst, by an override with another rate; then something that does not know
+    /// of it is given back.
     LargerThenGivenBack,
     /// The same, and a sidecar that was cut off writes back.
     LargerThenWrittenBack,
@@ -14,6 +15,10 @@ pub enum Sequence {
     ResetThenAway,
     /// The clock steps over an edge while units of the window are leased.
     LeasedThenStepped,
+    /// Time goes on over an edge while units of the window are leased.
+    LeasedOverAnEdge,
+    /// A receipt is given back after a reset of its key, which others have used since.
+    ResetThenGivenBack,
     /// A token bucket drains while units of it lie idle in a lease.
     LeasedThenIdle,
     /// A receipt is older than a window of its limit.
@@ -32,6 +37,8 @@ impl Sequence {
             LargerThenWrittenBack,
             ResetThenAway,
             LeasedThenStepped,
+            LeasedOverAnEdge,
+            ResetThenGivenBack,
             LeasedThenIdle,
         ];
         all.extend(open.e2.then_some(OlderThanAWindow));
@@ -46,7 +53,8 @@ impl Sequence {
             LargerThenWrittenBack => &[1, 7],
             ResetThenAway => &[2, 7],
             LeasedThenStepped => &[4, 10],
-            LeasedThenIdle => &[4],
+            LeasedThenIdle | LeasedOverAnEdge => &[4],
+            ResetThenGivenBack => &[2, 3],
             OlderThanAWindow => &[0, 3],
         }
     }
@@ -56,8 +64,8 @@ impl Sequence {
             LargerThenGivenBack | LargerThenWrittenBack | OlderThanALowerQuota => {
                 (Algorithm::Token(300), 10, 1_000, None)
             }
-            ResetThenAway => (Algorithm::Sliding(100), 60, 30_000, None),
-            LeasedThenStepped => (Algorithm::Fixed, 800, 10_000, Some(2_000)),
+            ResetThenAway | ResetThenGivenBack => (Algorithm::Sliding(100), 60, 30_000, None),
+            LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
             LeasedThenIdle => (Algorithm::Token(1_000), 50, 1_000, Some(2_000)),
             OlderThanAWindow => (Algorithm::Fixed, 50, 5_000, None),
         };
@@ -112,8 +120,12 @@ impl Maker {
         for policy in &mut self.policies {
             policy[limit] = Some(of.clone());
         }
-        // The share is known.
-        let (at_ms, other) = (self.at() + 2_500, self.sidecars - 1);
+        let (edge_ms, other) = (self.anchors[0], self.sidecars - 1);
+        let at_ms = match sequence {
+            LeasedOverAnEdge => edge_ms - 2_000,
+            // The share is known.
+            _ => self.at() + 2_500,
+        };
         let take = |sidecar, cost| asks((limit, key), sidecar, cost, (1, 0));
         let with_receipt = |mut event| {
             if let Event::Ask { receipt, .. } = &mut event {
@@ -134,9 +146,14 @@ impl Maker {
             for_ms: None,
         };
         let link = |link| Event::Link { sidecar: 0, link };
+        let reset = Event::Reset {
+            sidecar: 0,
+            limit,
+            key,
+        };
         let events = match sequence {
             LargerThenGivenBack => vec![
-                (0, grants(quota, 6_000)),
+                (0, grants(quota - 1, 6_000)),
                 (2_500, take(other, 5_700)),
                 (2_600, with_receipt(take(0, 150))),
                 (
@@ -148,16 +165,16 @@ impl Maker {
                     },
                 ),
                 (5_200, give_back(1)),
-                (5_300, grants(quota, 6_000)),
+                (5_300, grants(quota - 1, 6_000)),
                 (7_800, take(other, 3_000)),
             ],
             LargerThenWrittenBack => vec![
                 (0, link(Link::Cut)),
                 (500, asks((limit, key), 0, 75, (3, 10))),
-                (600, grants(quota, 6_000)),
+                (600, grants(quota - 1, 6_000)),
                 (3_100, take(other, 5_700)),
                 (3_500, link(Link::Good)),
-                (6_000, take(other, 3_000)),
+                (8_000, take(other, 3_000)),
             ],
             ResetThenAway => {
                 let share = quota / self.sidecars as u64;
@@ -165,23 +182,27 @@ impl Maker {
                     (0, link(Link::Cut)),
                     (500, asks((limit, key), 0, share, (2, 10))),
                     (1_000, link(Link::Good)),
-                    (
-                        5_000,
-                        Event::Reset {
-                            sidecar: 0,
-                            limit,
-                            key,
-                        },
-                    ),
+                    (5_000, reset.clone()),
                     (5_500, link(Link::Cut)),
                     (8_000, asks((limit, key), 0, share, (1, 0))),
                     (8_500, link(Link::Good)),
                 ]
             }
             LeasedThenStepped => vec![
-                (0, asks((limit, key), 0, 1, (250, 20))),
-                (2_000, Event::Clock { by_ms: 12_000 }),
-                (2_050, asks((limit, key), other, quota / 40, (50, 5))),
+                (0, asks((limit, key), 0, 1, (400, 20))),
+                (2_000, Event::Clock { by_ms: 60_000 }),
+                (3_600, asks((limit, key), other, quota / 40, (50, 5))),
+            ],
+            LeasedOverAnEdge => vec![
+                (0, asks((limit, key), 0, 1, (400, 20))),
+                (2_600, asks((limit, key), other, quota / 40, (50, 5))),
+            ],
+            ResetThenGivenBack => vec![
+                (0, with_receipt(take(0, quota))),
+                (500, reset.clone()),
+                (1_000, take(other, quota)),
+                (1_500, give_back(quota)),
+                (3_000, take(other, quota)),
             ],
             LeasedThenIdle => vec![
                 (0, asks((limit, key), 0, 1, (100, 5))),
