@@ -13,7 +13,7 @@ use sluicegate_tests::client::{self, raw};
 use sluicegate_tests::envoy::{Envoy, at};
 use sluicegate_tests::listener::{from_file, write_listeners};
 use sluicegate_tests::process;
-use tokio::net::TcpListener;
+use sluicegate_tests::upstream::serve;
 
 use super::support::{Chain, envoy, per_key, plugin};
 
@@ -81,12 +81,8 @@ async fn hostile_bytes_leave_the_worker_alive() {
     chain.envoy.is_well().await;
 }
 
-/// Starts a fake sidecar that answers questions with what `answer` returns; its port, and its task.
-async fn liar(
-    answer: impl Fn() -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
-) -> (u16, AbortOnDrop) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+/// Starts a fake sidecar that answers questions with what `answer` returns; its port.
+async fn liar(answer: impl Fn() -> (StatusCode, Vec<u8>) + Send + Sync + 'static) -> u16 {
     let answer = Arc::new(answer);
     let router = Router::new().fallback(async move |headers: HeaderMap| {
         // An announcement comes when it is due, and no test should depend on that.
@@ -97,16 +93,7 @@ async fn liar(
         };
         (status, Body::from(body))
     });
-    let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    (port, AbortOnDrop(task))
-}
-
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    serve(router).await
 }
 
 #[tokio::test]
@@ -144,9 +131,8 @@ async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
     ];
     let last = Arc::new(Mutex::new((StatusCode::OK, Vec::new())));
     let answer = Arc::clone(&last);
-    let (port, _sidecar) = liar(move || answer.lock().unwrap().clone()).await;
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(port, plugin(per_key("deny")), &folder).await;
+    let port = liar(move || answer.lock().unwrap().clone()).await;
+    let envoy = envoy(port, plugin(per_key("deny"))).await;
     for (status, body) in answers {
         let shown = String::from_utf8_lossy(&body)
             .chars()
@@ -167,7 +153,7 @@ async fn whatever_a_sidecar_answers_the_rules_own_answer_is_given() {
 #[tokio::test]
 async fn an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
     let requests = AtomicUsize::new(0);
-    let (port, _sidecar) = liar(move || {
+    let port = liar(move || {
         let admitted = r#"{"epoch":1,"verdicts":[{"outcome":"admitted","check":0,"limit":"l","quota":1,"window_ms":1,"remaining":0,"reset_ms":1,"retry_after_ms":0}]}"#;
         match requests.fetch_add(1, Ordering::SeqCst) % 2 {
             0 => (StatusCode::OK, admitted.into()),
@@ -175,8 +161,7 @@ async fn an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
         }
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(port, plugin(per_key("deny")), &folder).await;
+    let envoy = envoy(port, plugin(per_key("deny"))).await;
     let started = Instant::now();
     let mut statuses = [0, 0];
     for _ in 0..200 {
@@ -201,9 +186,8 @@ async fn an_outage_that_comes_and_goes_is_logged_at_most_once_a_second() {
 /// F15: an answer of 20 MB is not read into the VM, where it once took 347 MB.
 #[tokio::test]
 async fn an_answer_of_any_size_takes_little_memory() {
-    let (port, _sidecar) = liar(|| (StatusCode::OK, vec![b'['; 20_000_000])).await;
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(port, plugin(per_key("deny")), &folder).await;
+    let port = liar(|| (StatusCode::OK, vec![b'['; 20_000_000])).await;
+    let envoy = envoy(port, plugin(per_key("deny"))).await;
     let peak_kb = || process::status(envoy.id(), "VmHWM");
     let before = peak_kb();
     for _ in 0..3 {
@@ -221,10 +205,9 @@ async fn an_answer_of_any_size_takes_little_memory() {
 #[tokio::test]
 async fn a_cluster_that_envoy_does_not_have_leaves_the_worker_alive() {
     for (when, status) in [("allow", 200), ("deny", 503)] {
-        let folder = tempfile::tempdir().unwrap();
         let mut plugin = plugin(per_key(when));
         plugin["sidecar"]["cluster"] = json!("nowhere");
-        let envoy = envoy(process::free_port(), plugin, &folder).await;
+        let envoy = envoy(process::free_port(), plugin).await;
         for _ in 0..5 {
             assert_eq!(envoy.status("/", "k").await, status);
         }
@@ -308,10 +291,7 @@ async fn configurations_broken_in_more_than_fifty_ways_are_refused_by_envoy_and_
     envoy.listens().await;
     let log = envoy.log();
     let mut log = log.as_str();
-    let dump = format!(
-        "http://127.0.0.1:{}/config_dump?resource=dynamic_listeners",
-        envoy.admin_port
-    );
+    let dump = envoy.admin("/config_dump?resource=dynamic_listeners");
     let (_, dump) = client::get(&dump).await;
     let dump: Value = serde_json::from_str(&dump).unwrap();
     let listeners = dump["configs"].as_array().unwrap();

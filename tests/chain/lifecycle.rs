@@ -13,7 +13,6 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::recorder::Recorder;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::read_question;
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -52,7 +51,6 @@ fn whole() -> String {
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
-    let folder = tempfile::tempdir().unwrap();
     let port = liar(|n, mut stream| async move {
         let answer = whole();
         let _ = stream
@@ -60,7 +58,7 @@ async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
             .await;
     })
     .await;
-    let envoy = support::envoy(port, plugin(per_key("deny")), &folder).await;
+    let envoy = support::envoy(port, plugin(per_key("deny"))).await;
     for n in 0..=whole().len() {
         let expected = if n < whole().len() { 503 } else { 200 };
         assert_eq!(envoy.status("/", "k").await, expected, "after {n} bytes");
@@ -81,7 +79,6 @@ async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_l
         r#"{"epoch":1,"verdicts":7}"#.to_owned(),
         "[".repeat(100_000),
     ]);
-    let folder = tempfile::tempdir().unwrap();
     let port = liar(move |n, mut stream| {
         let bodies = Arc::clone(&bodies);
         async move {
@@ -107,7 +104,7 @@ async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_l
     .await;
     let mut plugin = plugin(per_key("deny"));
     plugin["sidecar"]["timeout"] = json!("1s");
-    let envoy = support::envoy(port, plugin, &folder).await;
+    let envoy = support::envoy(port, plugin).await;
     for n in 0..10 {
         // Within the client's deadline: the whole answer would take longer than that.
         assert_eq!(envoy.status("/", "k").await, 503, "{n}");
@@ -116,15 +113,14 @@ async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_l
 }
 
 /// An Envoy whose fake sidecar answers late, so that clients can hang up before.
-async fn envoy_with_a_slow_sidecar(folder: &TempDir) -> Envoy {
+async fn envoy_with_a_slow_sidecar() -> Envoy {
     let sidecar = Recorder::slow(Duration::from_millis(100)).await.port;
-    support::envoy(sidecar, plugin(per_key("deny")), folder).await
+    support::envoy(sidecar, plugin(per_key("deny"))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy_with_a_slow_sidecar(&folder).await;
+    let envoy = envoy_with_a_slow_sidecar().await;
     for _ in 0..20 {
         let mut hung = Vec::new();
         for n in 0..100 {
@@ -151,8 +147,7 @@ async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_reset_while_they_wait_leave_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy_with_a_slow_sidecar(&folder).await;
+    let envoy = envoy_with_a_slow_sidecar().await;
     for _ in 0..10 {
         let stream = TcpStream::connect(("127.0.0.1", envoy.port)).await.unwrap();
         let (send, connection) = h2::client::handshake(stream).await.unwrap();
@@ -189,12 +184,12 @@ async fn serves(envoy: &Envoy) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_ones_go() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let sidecar = Sidecar::alone(&generous()).await;
     let mut listener = Value::Null;
     let envoy = Envoy::asking(sidecar.port)
         .plugin(plugin(per_key("deny")))
         .patch(|config| listener = from_file(config, folder.path()))
-        .start(folder.path())
+        .alone()
         .await;
     serves(&envoy).await;
     let vms = "wasm.envoy.wasm.runtime.v8.active";
@@ -221,7 +216,7 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
         write_listener(folder.path(), &listener);
         let counter = format!("rule=.={name};.;limit=.=per-key;.;rule_limit_denied");
         eventually("the new configuration is in force", async || {
-            let admin = format!("http://127.0.0.1:{}", envoy.admin_port);
+            let admin = envoy.admin("");
             let stats = get(&format!("{admin}/stats?filter={counter}")).await;
             stats.1.contains(&counter)
         })
@@ -255,9 +250,8 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draining_envoy_answers_waiting_requests() {
-    let folder = tempfile::tempdir().unwrap();
     let sidecar = Recorder::slow(Duration::from_secs(1)).await.port;
-    let envoy = support::envoy(sidecar, plugin(per_key("deny")), &folder).await;
+    let envoy = support::envoy(sidecar, plugin(per_key("deny"))).await;
     let url = envoy.url("/");
     let waiting: Vec<_> = (0..20)
         .map(|n| {
@@ -266,7 +260,7 @@ async fn a_draining_envoy_answers_waiting_requests() {
         })
         .collect();
     eventually("some of them wait", async || envoy.active().await > 0).await;
-    let admin = format!("http://127.0.0.1:{}", envoy.admin_port);
+    let admin = envoy.admin("");
     let drain = format!("{admin}/drain_listeners?graceful");
     assert_eq!(post(&drain, "").await.0, 200);
     let mut answered = 0;

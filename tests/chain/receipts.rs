@@ -85,10 +85,9 @@ async fn receipts_prove_and_are_used_up(sidecar: &Sidecar) {
 
 #[tokio::test]
 async fn a_receipt_is_valid_until_it_is_used_up_on_every_store() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     for store in ["memory", &redis.url()] {
-        let sidecar = Sidecar::start(&policy(store, "2s"), folder.path()).await;
+        let sidecar = Sidecar::alone(&policy(store, "2s")).await;
         receipts_prove_and_are_used_up(&sidecar).await;
     }
     // Unreturned units remain on the receipt, which expires.
@@ -99,8 +98,7 @@ async fn a_receipt_is_valid_until_it_is_used_up_on_every_store() {
 
 #[tokio::test]
 async fn receipts_are_unique_and_a_denial_has_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "2s"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "2s")).await;
     let mut seen = std::collections::BTreeSet::new();
     for key in 0..50 {
         for receipt in take(&sidecar, &ALGORITHMS, &key.to_string(), 9).await {
@@ -121,9 +119,8 @@ async fn receipts_are_unique_and_a_denial_has_none() {
 
 #[tokio::test]
 async fn a_whole_request_of_give_backs_does_not_wait_for_a_store_that_hangs() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    let sidecar = Sidecar::start(&policy(&redis.url(), "250ms"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy(&redis.url(), "250ms")).await;
     let [receipt] = take(&sidecar, &["sliding_log"], "k", 3)
         .await
         .try_into()

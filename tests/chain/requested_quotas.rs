@@ -121,9 +121,8 @@ async fn metadata_of_an_earlier_filter_grants_a_quota() {
 
 #[tokio::test]
 async fn one_question_may_ask_for_one_key_with_several_quotas_and_takes_a_call_for_each() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy(&redis.url())).await;
     let check = |quota: u64| json!({ "limit": "tenant", "key": "k", "quota": quota });
     let decisions = [2, 4, 2, 4, 4, 4, 9].map(|quota| json!({ "checks": [check(quota)] }));
     let verdicts = decide_all(&sidecar, decisions.to_vec()).await;

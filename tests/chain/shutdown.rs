@@ -9,13 +9,12 @@ use super::support::{envoy, generous, per_key, plugin, question, sent};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_drains_and_a_second_signal_ends_at_once() {
-    let folder = tempfile::tempdir().unwrap();
     let mut sidecar = Sidecar::with(&generous())
         .arguments(&["--drain", "10m"])
-        .start(folder.path())
+        .alone()
         .await;
-    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let ready = sidecar.admin("/readyz");
+    let url = sidecar.url("/v1/decide");
     let _half = sent(sidecar.port, "POST /v1/de").await;
     assert_eq!(get(&ready).await.0, 200);
     sidecar.signal("TERM");
@@ -36,15 +35,14 @@ async fn sigterm_drains_and_a_second_signal_ends_at_once() {
 /// The rule denies without a verdict, so that a lost verdict is noticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_envoy_gets_every_verdict_while_its_sidecar_drains() {
-    let folder = tempfile::tempdir().unwrap();
     let mut sidecar = Sidecar::with(&generous())
         .arguments(&["--drain", "10m"])
-        .start(folder.path())
+        .alone()
         .await;
-    let envoy = envoy(sidecar.port, plugin(per_key("deny")), &folder).await;
+    let envoy = envoy(sidecar.port, plugin(per_key("deny"))).await;
     assert_eq!(envoy.status("/", "k").await, 200);
     sidecar.signal("TERM");
-    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
+    let ready = sidecar.admin("/readyz");
     eventually("it is unready", async || get(&ready).await.0 == 503).await;
     for served in 0..50 {
         let ask = |key| envoy.status("/", key);
@@ -59,13 +57,9 @@ async fn an_envoy_gets_every_verdict_while_its_sidecar_drains() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_skips_the_drain_and_a_half_sent_request_does_not_delay_shutdown() {
     for signal in ["INT", "TERM"] {
-        let folder = tempfile::tempdir().unwrap();
         let drain = if signal == "INT" { "10m" } else { "100ms" };
         let more = ["--drain", drain, "--shutdown-timeout", "500ms"];
-        let mut sidecar = Sidecar::with(&generous())
-            .arguments(&more)
-            .start(folder.path())
-            .await;
+        let mut sidecar = Sidecar::with(&generous()).arguments(&more).alone().await;
         let _half = sent(sidecar.port, "POST /v1/de").await;
         let stream = "GET /page/stream HTTP/1.1\r\nhost: localhost\r\n\r\n";
         let mut page = sent(sidecar.admin_port, stream).await;

@@ -12,7 +12,6 @@ use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Exchange, Wire};
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
@@ -50,15 +49,11 @@ fn patient(when_unavailable: &str) -> Value {
 /// The addresses behind Envoy.
 const UPSTREAMS: &str = "/static_resources/clusters/0/load_assignment/endpoints";
 
-async fn behind_a_silent_sidecar(
-    when_unavailable: &str,
-    patch: impl FnOnce(&mut Value),
-) -> (Envoy, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+async fn behind_a_silent_sidecar(when_unavailable: &str, patch: impl FnOnce(&mut Value)) -> Envoy {
     let (sidecar, upstream) = (silent().await, wire::upstream().await);
     let planned = Envoy::asking(sidecar).upstream(upstream).patch(patch);
     let planned = planned.plugin(patient(when_unavailable));
-    (planned.start(folder.path()).await, folder)
+    planned.alone().await
 }
 
 /// Sends [`WAITING`] requests at the same time, each on its own connection, and calls `meanwhile` when they wait. Returns
@@ -127,7 +122,7 @@ async fn each_got(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_requests_waiting_for_a_silent_sidecar_are_denied_in_time() {
-    let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
+    let envoy = behind_a_silent_sidecar("deny", |_| {}).await;
     let answers = all_at_once(&envoy, async || {}).await;
     each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
 }
@@ -136,7 +131,7 @@ async fn thousands_of_requests_waiting_for_a_silent_sidecar_are_denied_in_time()
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_that_one_filter_or_three_let_through_to_no_upstream_at_all_are_told_so() {
     for more in [&[][..], &["second", "third"]] {
-        let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
+        let envoy = behind_a_silent_sidecar("allow", |config| {
             *at(config, UPSTREAMS) = json!([]);
             for name in more {
                 let filters = filters(config);
@@ -154,11 +149,8 @@ async fn thousands_that_one_filter_or_three_let_through_to_no_upstream_at_all_ar
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draining_envoy_answers_thousands_of_waiting_requests() {
-    let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
-    let drain = format!(
-        "http://127.0.0.1:{}/drain_listeners?graceful",
-        envoy.admin_port
-    );
+    let envoy = behind_a_silent_sidecar("deny", |_| {}).await;
+    let drain = envoy.admin("/drain_listeners?graceful");
     let answers = all_at_once(&envoy, async || {
         assert_eq!(post(&drain, "").await.0, 200);
     })
@@ -174,7 +166,7 @@ async fn thousands_of_waiting_requests_are_answered_although_their_configuration
         .upstream(wire::upstream().await)
         .plugin(patient("deny"))
         .patch(|config| listener = from_file(config, folder.path()))
-        .start(folder.path())
+        .alone()
         .await;
     envoy.listens().await;
     // Envoy closes the old listener's connections after some seconds: see `--drain-time-s` in `envoy.rs`.
@@ -209,8 +201,7 @@ async fn a_request_behind_a_lost_callout_gets_its_verdict() {
         }
         drop(lost);
     });
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(port, patient("deny"), &folder).await;
+    let envoy = envoy(port, patient("deny")).await;
     let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\n\r\n";
     let ask = |mut wire: Wire| async move { wire.once(request).await.unwrap().status };
     let first = tokio::spawn(ask(Wire::new(envoy.port)));
@@ -226,13 +217,12 @@ async fn a_request_behind_a_lost_callout_gets_its_verdict() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_keep_alive_clients_get_through_stalls_of_the_sidecar() {
     const CLIENTS: usize = 700;
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let sidecar = Sidecar::alone(&generous()).await;
     let mut plugin = plugin(per_key("deny"));
     // A busy machine has verdicts in this time for some of so many clients.
     plugin["sidecar"]["timeout"] = json!("250ms");
     let planned = Envoy::asking(sidecar.port).upstream(wire::upstream().await);
-    let envoy = planned.plugin(plugin).start(folder.path()).await;
+    let envoy = planned.plugin(plugin).alone().await;
     let stop = Arc::new(AtomicBool::new(false));
     let (admitted, unavailable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut clients = Vec::new();

@@ -9,8 +9,7 @@ use super::support::{Policy, ask, asked, check, decide_all, decided, policy};
 
 #[tokio::test]
 async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 2, "1h")).await;
     let check = check("per-key", "k");
     let body = json!({ "decisions": [
         { "checks": [check] },
@@ -68,8 +67,7 @@ async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
 
 #[tokio::test]
 async fn an_invalid_body_gets_an_error_that_names_its_fault() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 2, "1h")).await;
     let one = json!({ "checks": [{ "limit": "per-key", "key": "k" }] });
     for (body, status, code) in [
         ("{".to_owned(), 400, "malformed_json"),
@@ -92,39 +90,36 @@ fn policy_of_a_redis_that_is_away() -> String {
 
 #[tokio::test]
 async fn probes_report_liveness_and_whether_the_store_answers() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
-    assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
-    assert_eq!(get(&at(sidecar.admin_port, "/readyz")).await.0, 200);
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 2, "1h")).await;
+    assert_eq!(get(&sidecar.admin("/healthz")).await.0, 200);
+    assert_eq!(get(&sidecar.admin("/readyz")).await.0, 200);
     assert_eq!(
-        get(&at(sidecar.port, "/metrics")).await.0,
+        get(&sidecar.url("/metrics")).await.0,
         404,
         "metrics are on the admin port only"
     );
 
     let policy = policy_of_a_redis_that_is_away();
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
-    assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
+    let sidecar = Sidecar::alone(&policy).await;
+    assert_eq!(get(&sidecar.admin("/healthz")).await.0, 200);
     eventually("it reports that the store is away", async || {
-        let (status, why) = get(&at(sidecar.admin_port, "/readyz")).await;
+        let (status, why) = get(&sidecar.admin("/readyz")).await;
         assert_eq!(status, 200, "S10: all sidecars have the same store: {why}");
         why.contains("the store has not answered for")
     })
     .await;
     let sidecar = Sidecar::with(&policy)
         .arguments(&["--ready-needs-store"])
-        .start(folder.path())
+        .alone()
         .await;
-    let (status, why) = get(&at(sidecar.admin_port, "/readyz")).await;
+    let (status, why) = get(&sidecar.admin("/readyz")).await;
     assert_eq!(status, 503, "{why}");
 }
 
 #[tokio::test]
 async fn a_shadow_decision_without_a_verdict_is_not_counted_as_a_client_without_one() {
-    let folder = tempfile::tempdir().unwrap();
     let policy = policy_of_a_redis_that_is_away();
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let sidecar = Sidecar::alone(&policy).await;
     let trial = |limit| json!({ "checks": [check(limit, "k")], "shadow": "trial" });
     let decisions = vec![trial("per-key"), trial("per-kee")];
     let verdicts = decide_all(&sidecar, decisions).await;

@@ -133,7 +133,7 @@ async fn the_python_client_asks_the_sidecar_before_it_calls() {
     let sidecar = Sidecar::alone(&allows(2, "5s")).await;
     let mut client = Language::Python.client(folder.path()).await;
     let url = format!("http://127.0.0.1:{}/", upstream::start().await);
-    let asked = format!("http://127.0.0.1:{}", sidecar.port);
+    let asked = sidecar.url("");
     client.args(["--calls=3", "--limit=per-key", "--sidecar", &asked, &url]);
     let (output, took) = run(client).await;
     let errors = text(&output.stderr);
