@@ -170,3 +170,30 @@ fn the_clock_may_step() {
         assert_eq!(whole, expected, "locked longer than a window");
     });
 }
+
+#[test]
+fn a_small_step_back_over_an_edge_does_not_admit_a_window_twice() {
+    let lua = RefCell::new(Lua::start());
+    for store in [Store::Lua(&lua), Store::Memory(RefCell::new(Memory::new()))] {
+        let bucket = numbered(
+            "edge",
+            [made::spec(Algorithm::FixedWindow, 100, 10 * SECOND)],
+        );
+        let edge = START_US + 10 * SECOND;
+        assert_eq!(edge % (10 * SECOND), 0);
+        let after = edge + 10_000;
+        assert!(store.decide(after, &bucket, &[90], false).admitted);
+        // The clock steps back over the boundary: the earlier window only denies, with a true retry-after.
+        let back = edge - 10_000;
+        assert_eq!(store.remaining(back, &bucket[0]), 0);
+        let small = store.decide(back, &bucket, &[10], false);
+        assert_eq!((small.admitted, small.retry_after_us), (false, 10_000));
+        let large = store.decide(back, &bucket, &[11], false);
+        assert_eq!(large.retry_after_us, 10_000 + 10 * SECOND);
+        assert_eq!(large.reset_us, 10_000 + 10 * SECOND);
+        // Over the boundary again: what was admitted there still counts.
+        assert!(!store.decide(after, &bucket, &[11], false).admitted);
+        assert!(store.decide(after, &bucket, &[10], false).admitted);
+        assert_eq!(store.remaining(after, &bucket[0]), 0);
+    }
+}
