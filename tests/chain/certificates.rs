@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{self, Policy, ask, decided, policy, take};
+use super::support::{self, Policy, decided, take};
 
 async fn decide(sidecar: &Sidecar, cost: u64) -> Value {
     let check = json!({ "limit": "per-key", "key": "k", "cost": cost });
@@ -60,33 +59,4 @@ async fn a_cached_denial_needs_no_redis_and_ends_when_capacity_returns() {
     // The sleep is the tested promise itself.
     tokio::time::sleep(Duration::from_millis(retry_ms)).await;
     assert_eq!(take(&sidecar, "short", "k").await["outcome"], "admitted");
-}
-
-#[tokio::test]
-async fn a_reset_and_a_raised_limit_take_effect_at_once_on_the_sidecar_that_receives_them() {
-    let redis = Redis::start().await;
-    let text = policy(&redis.url(), "sliding_log", 1, "1h");
-    let [changed, other] = [Sidecar::alone(&text).await, Sidecar::alone(&text).await];
-    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
-    for sidecar in [&changed, &other] {
-        eventually("it denies by itself", async || {
-            assert_eq!(decide(sidecar, 1).await["outcome"], "denied");
-            from(sidecar, "certificate").await > 0
-        })
-        .await;
-    }
-    let body = json!({ "resets": [{ "limit": "per-key", "key": "k" }] });
-    ask(changed.admin_port, "/v1/reset", body.clone()).await;
-    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
-    // The other sidecar learns of it when its certificate expires: after `denial_ttl`, a second.
-    ask(changed.admin_port, "/v1/reset", body.clone()).await;
-    eventually("the other asks Redis again", async || {
-        decide(&other, 1).await["outcome"] == "admitted"
-    })
-    .await;
-    // A raised limit is a new epoch, and no certificate outlives its epoch.
-    assert_eq!(decide(&changed, 1).await["outcome"], "denied");
-    std::fs::write(&changed.policy, text.replace("quota: 1,", "quota: 2,")).unwrap();
-    changed.reaches("sluicegate_policy_epoch", 2.0).await;
-    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_tests::cluster::Cluster;
@@ -110,46 +109,6 @@ async fn decisions_over_several_slots_are_never_over() {
         used += LIMIT * 2 - left(&sidecars[0], "wide", &format!("wide-{n}")).await;
     }
     assert_eq!(used, LIMIT);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_migrating_slot_loses_nothing() {
-    const LIMIT: u64 = 300;
-    let cluster = Cluster::start().await;
-    let sidecar = Arc::new(sidecar(policy(&cluster, [(LIMIT, ""); 2])).await);
-    let slot = cluster.slot("alice").await;
-    let admitted = Arc::new(AtomicU64::new(0));
-    let moving = Arc::new(AtomicBool::new(true));
-    let mut workers = Vec::new();
-    for _ in 0..4 {
-        let sidecar = Arc::clone(&sidecar);
-        let (admitted, moving) = (Arc::clone(&admitted), Arc::clone(&moving));
-        workers.push(tokio::spawn(async move {
-            let mut denied = 0;
-            // Continue until the slot has moved and the limit is reached.
-            while moving.load(Ordering::Relaxed) || denied == 0 {
-                match take(&sidecar, json!([check("narrow", "alice")])).await["outcome"].as_str() {
-                    Some("admitted") => {
-                        admitted.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Some("denied") => denied += 1,
-                    other => panic!("{other:?} while the slot moves"),
-                }
-            }
-        }));
-    }
-    let owner = cluster.owner(slot).await;
-    // The keys of both windows migrate, with a pause between them in which the slot is on two nodes.
-    for to in [(owner + 1) % 3, (owner + 2) % 3, owner] {
-        cluster.migrate(slot, to, Duration::from_millis(30)).await;
-    }
-    moving.store(false, Ordering::Relaxed);
-    for worker in workers {
-        worker
-            .await
-            .unwrap_or_else(|error| panic!("{error}: {}", sidecar.log()));
-    }
-    assert_eq!(admitted.load(Ordering::Relaxed), LIMIT);
 }
 
 /// A decision of one unit.

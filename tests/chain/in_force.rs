@@ -115,6 +115,7 @@ async fn a_cluster_that_does_not_exist_is_reported_before_the_first_request() {
             .contains("no verdict: Envoy has no cluster `sluicegat`")
     );
     assert!(announced(&sidecar).await.is_empty());
+    envoy.is_well().await;
 }
 
 #[tokio::test]

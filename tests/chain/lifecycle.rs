@@ -1,12 +1,12 @@
-//! Clients that hang up, streams that are reset, sidecars that disconnect, Envoys that reload or drain: no waiting request
-//! is lost and nothing leaks.
+//! Clients that hang up, streams that are reset, sidecars that disconnect, Envoys that reload: no waiting request is lost and
+//! nothing leaks. `stall` and `tests/chaos` drain an Envoy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, post, status_for};
+use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::envoy::{Envoy, PLUGIN, at};
 use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
@@ -67,45 +67,22 @@ async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
 }
 
 #[tokio::test]
-async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_long() {
-    let two = ADMITTED.replace(r#"[{"#, r#"[{"outcome":"unavailable"},{"#);
-    let huge = format!(
-        r#"{{"epoch":1,"padding":"{}","verdicts":[]}}"#,
-        "x".repeat(8_000_000)
-    );
-    let bodies = Arc::new([
-        two,
-        huge,
-        r#"{"epoch":1,"verdicts":7}"#.to_owned(),
-        "[".repeat(100_000),
-    ]);
-    let port = liar(move |n, mut stream| {
-        let bodies = Arc::clone(&bodies);
-        async move {
-            if let Some(body) = bodies.get(n % 5) {
-                let head = format!(
-                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-                    body.len()
-                );
-                let _ = stream.write_all(head.as_bytes()).await;
-                let _ = stream.write_all(body.as_bytes()).await;
-            } else {
-                // A byte now and then, so that the connection is never idle: for half a minute and more, which is longer
-                // than a client waits. The pace is part of the test.
-                for byte in whole().bytes() {
-                    if stream.write_all(&[byte]).await.is_err() {
-                        return;
-                    }
-                    tokio::time::sleep(Duration::from_millis(250)).await;
-                }
+async fn a_slow_answer_is_no_verdict_and_delays_nobody_for_long() {
+    // A byte now and then, so that the connection is never idle: for half a minute and more, which is longer than a client
+    // waits. The pace is part of the test.
+    let port = liar(|_, mut stream| async move {
+        for byte in whole().bytes() {
+            if stream.write_all(&[byte]).await.is_err() {
+                return;
             }
+            tokio::time::sleep(Duration::from_millis(250)).await;
         }
     })
     .await;
     let mut plugin = plugin(per_key("deny"));
     plugin["sidecar"]["timeout"] = json!("1s");
     let envoy = support::envoy(port, plugin).await;
-    for n in 0..10 {
+    for n in 0..3 {
         // Within the client's deadline: the whole answer would take longer than that.
         assert_eq!(envoy.status("/", "k").await, 503, "{n}");
     }
@@ -222,14 +199,6 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
         })
         .await;
     }
-    // An invalid one is rejected, and the last valid one stays in force.
-    let good = listener.clone();
-    at(&mut listener, &format!("{PLUGIN}/rules/0/checks/0"))["cost"] = json!(0);
-    write_listener(folder.path(), &listener);
-    eventually("the broken configuration is refused", async || {
-        envoy.log().contains("rules[0].checks[0].cost")
-    })
-    .await;
     eventually("each client was served", async || {
         let mut served = served.iter();
         served.all(|served| served.load(Ordering::Relaxed) > 10)
@@ -239,38 +208,10 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
     for client in traffic {
         client.await.unwrap();
     }
-    write_listener(folder.path(), &good);
     eventually("the VMs of old configurations are gone", async || {
         envoy.stat(vms).await <= before + 2
     })
     .await;
     envoy.is_well().await;
     serves(&envoy).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_draining_envoy_answers_waiting_requests() {
-    let sidecar = Recorder::slow(Duration::from_secs(1)).await.port;
-    let envoy = support::envoy(sidecar, plugin(per_key("deny"))).await;
-    let url = envoy.url("/");
-    let waiting: Vec<_> = (0..20)
-        .map(|n| {
-            let url = url.clone();
-            tokio::spawn(async move { status_for(&client(), &url, &n.to_string()).await })
-        })
-        .collect();
-    eventually("some of them wait", async || envoy.active().await > 0).await;
-    let admin = envoy.admin("");
-    let drain = format!("{admin}/drain_listeners?graceful");
-    assert_eq!(post(&drain, "").await.0, 200);
-    let mut answered = 0;
-    for one in waiting {
-        // A request that was not connected yet may be refused; every waiting request is answered.
-        if let Some(status) = one.await.unwrap() {
-            assert_eq!(status, 200);
-            answered += 1;
-        }
-    }
-    assert!(answered > 0);
-    envoy.is_well().await;
 }

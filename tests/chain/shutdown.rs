@@ -1,40 +1,15 @@
 //! How a sidecar ends: it drains while its Envoy is served, and nobody delays it.
 
-use sluicegate_tests::client::{get, post};
+use sluicegate_tests::client::get;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::AsyncReadExt;
 
-use super::support::{envoy, generous, per_key, plugin, question, sent};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sigterm_drains_and_a_second_signal_ends_at_once() {
-    let mut sidecar = Sidecar::with(&generous())
-        .arguments(&["--drain", "10m"])
-        .alone()
-        .await;
-    let ready = sidecar.admin("/readyz");
-    let url = sidecar.url("/v1/decide");
-    let _half = sent(sidecar.port, "POST /v1/de").await;
-    assert_eq!(get(&ready).await.0, 200);
-    sidecar.signal("TERM");
-    eventually("it is unready", async || get(&ready).await.0 == 503).await;
-    let (status, answer) = post(&url, question()).await;
-    assert!(status == 200 && answer.contains("admitted"), "{answer}");
-    sidecar.signal("TERM");
-    sidecar.wait().await;
-    assert!(
-        sidecar
-            .log()
-            .contains("a second signal: requests in progress were aborted"),
-        "{}",
-        sidecar.log()
-    );
-}
+use super::support::{envoy, generous, per_key, plugin, sent};
 
 /// The rule denies without a verdict, so that a lost verdict is noticed.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_envoy_gets_every_verdict_while_its_sidecar_drains() {
+async fn an_envoy_gets_every_verdict_while_its_sidecar_drains_and_a_second_signal_ends_that() {
     let mut sidecar = Sidecar::with(&generous())
         .arguments(&["--drain", "10m"])
         .alone()
@@ -49,9 +24,12 @@ async fn an_envoy_gets_every_verdict_while_its_sidecar_drains() {
         let statuses = tokio::join!(ask("a"), ask("b"), ask("c"));
         assert_eq!(statuses, (200, 200, 200), "after {served}: {}", envoy.log());
     }
-    // The second signal ends the drain.
+    let _half = sent(sidecar.port, "POST /v1/de").await;
     sidecar.signal("TERM");
     sidecar.wait().await;
+    let log = sidecar.log();
+    let says = "a second signal: requests in progress were aborted";
+    assert!(log.contains(says), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,6 @@
 //! its deadline, and the VM survives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,14 +9,13 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::envoy::{Envoy, PLUGIN, at};
 use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
-use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Exchange, Wire};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
 use super::access_log::access_log;
-use super::support::{envoy, filters, generous, many_files, per_key, plugin};
+use super::support::{envoy, filters, many_files, per_key, plugin};
 
 /// Concurrently waiting requests: close to the capacity of the filter's queue.
 const WAITING: usize = 4_000;
@@ -212,68 +210,4 @@ async fn a_request_behind_a_lost_callout_gets_its_verdict() {
     let second = tokio::spawn(ask(Wire::new(envoy.port)));
     assert_eq!(second.await.unwrap(), 200);
     assert_eq!(first.await.unwrap(), 503);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn hundreds_of_keep_alive_clients_get_through_stalls_of_the_sidecar() {
-    const CLIENTS: usize = 700;
-    let sidecar = Sidecar::alone(&generous()).await;
-    let mut plugin = plugin(per_key("deny"));
-    // A busy machine has verdicts in this time for some of so many clients.
-    plugin["sidecar"]["timeout"] = json!("250ms");
-    let planned = Envoy::asking(sidecar.port).upstream(wire::upstream().await);
-    let envoy = planned.plugin(plugin).alone().await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let (admitted, unavailable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let mut clients = Vec::new();
-    for n in 0..CLIENTS {
-        let (stop, port) = (Arc::clone(&stop), envoy.port);
-        let (admitted, unavailable) = (Arc::clone(&admitted), Arc::clone(&unavailable));
-        clients.push(tokio::spawn(async move {
-            let mut wire = Wire::new(port);
-            wire.connect().await;
-            let request = format!("GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k{n}\r\n\r\n");
-            let mut slowest = Duration::ZERO;
-            while !stop.load(Ordering::Relaxed) {
-                let started = Instant::now();
-                let answer = wire.once(request.as_bytes()).await;
-                let answer = answer.expect("no connection is broken");
-                slowest = slowest.max(started.elapsed());
-                match answer.status {
-                    200 => &admitted,
-                    503 if answer.body.contains("rate limiter did not answer") => &unavailable,
-                    other => panic!("{other}: {}", answer.body),
-                }
-                .fetch_add(1, Ordering::Relaxed);
-            }
-            slowest
-        }));
-    }
-    for _ in 0..4 {
-        let before = admitted.load(Ordering::Relaxed);
-        eventually("verdicts come", async || {
-            admitted.load(Ordering::Relaxed) > before
-        })
-        .await;
-        sidecar.signal("STOP");
-        // The length of the stall is part of the test.
-        tokio::time::sleep(Duration::from_millis(600)).await;
-        sidecar.signal("CONT");
-    }
-    stop.store(true, Ordering::Relaxed);
-    let mut slowest = Duration::ZERO;
-    for client in clients {
-        slowest = slowest.max(client.await.unwrap());
-    }
-    let (admitted, unavailable) = (
-        admitted.load(Ordering::Relaxed),
-        unavailable.load(Ordering::Relaxed),
-    );
-    println!(
-        "{admitted} admitted, {unavailable} answered with 503, the slowest after {slowest:?}, by Envoy's own clock after {} ms",
-        slowest_by_envoy(&envoy)
-    );
-    assert!(unavailable > 0, "no stall was felt");
-    assert!(slowest < LATE + STALL, "{slowest:?}");
-    envoy.is_well().await;
 }

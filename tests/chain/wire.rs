@@ -5,7 +5,7 @@ use sluicegate_tests::client::get;
 use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{Policy, ask, asked, check, decide_all, decided, policy};
+use super::support::{Policy, ask, check, decide_all, decided, policy};
 
 #[tokio::test]
 async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
@@ -65,24 +65,6 @@ async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
     );
 }
 
-#[tokio::test]
-async fn an_invalid_body_gets_an_error_that_names_its_fault() {
-    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 2, "1h")).await;
-    let one = json!({ "checks": [{ "limit": "per-key", "key": "k" }] });
-    for (body, status, code) in [
-        ("{".to_owned(), 400, "malformed_json"),
-        (
-            json!({ "decisions": vec![one; 1025] }).to_string(),
-            400,
-            "too_many_entries",
-        ),
-        (" ".repeat((1 << 20) + 1), 413, "body_too_large"),
-    ] {
-        let (given, answer) = asked(sidecar.port, "/v1/decide", body).await;
-        assert_eq!((given, &answer["code"]), (status, &json!(code)));
-    }
-}
-
 fn policy_of_a_redis_that_is_away() -> String {
     let policy = Policy::on(format!("redis://127.0.0.1:{}", free_port())).timeout("200ms");
     policy.window("per-key", "sliding_log", 2, "1h").text()
@@ -138,28 +120,5 @@ async fn a_shadow_decision_without_a_verdict_is_not_counted_as_a_client_without_
         let labels = format!("limit=\"{limit}\",rule=\"trial\",verdict=\"{verdict}\"");
         let name = format!("sluicegate_shadow_decisions_total{{{labels}}}");
         assert_eq!(sidecar.metric(&name).await, 1.0, "{name}");
-    }
-}
-
-#[test]
-fn an_invalid_policy_ends_the_command_before_a_port_is_bound() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("policy.yaml");
-    std::fs::write(&file, policy("memory", "sliding_log", 0, "1h")).unwrap();
-    let output = std::process::Command::new(sluicegate_tests::sidecar::binary())
-        .args(["serve", "--policy"])
-        .arg(&file)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(64));
-    let said = String::from_utf8_lossy(&output.stderr);
-    for name in [
-        "policy.yaml",
-        "line 4",
-        "`per-key`",
-        "window 1",
-        "`quota` is 0",
-    ] {
-        assert!(said.contains(name), "no {name} in {said}");
     }
 }

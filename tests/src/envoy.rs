@@ -149,22 +149,6 @@ impl Envoy {
         }
     }
 
-    /// Starts one that is expected to reject its configuration; returns its log when it has exited.
-    pub fn refusal(folder: &Path, plugin: Value) -> String {
-        let ports = [0; 4].map(|_| free_port());
-        let config = config("envoy/envoy.yaml", ports, Some(plugin));
-        let file = folder.join("envoy-refused.json");
-        std::fs::write(&file, config.to_string()).expect("a configuration file");
-        let output = Command::new(binary())
-            .args(["--disable-hot-restart", "-c"])
-            .arg(file)
-            .args(["--mode", "validate"])
-            .output()
-            .unwrap_or_else(|error| panic!("cannot start envoy: {error}; {INSTALL}"));
-        assert!(!output.status.success(), "envoy accepts this configuration");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
     /// The address of a path on it.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)

@@ -108,22 +108,14 @@ async fn gives_up(language: Language) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_client_waits_as_long_as_a_429_says() {
+async fn the_clients_wait_as_long_as_a_429_says() {
     waits(Language::Python).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_python_client_gives_up_where_waiting_takes_too_long() {
-    gives_up(Language::Python).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_go_client_waits_as_long_as_a_429_says() {
     waits(Language::Go).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_go_client_gives_up_where_waiting_takes_too_long() {
+async fn the_clients_give_up_where_waiting_takes_too_long() {
+    gives_up(Language::Python).await;
     gives_up(Language::Go).await;
 }
 
