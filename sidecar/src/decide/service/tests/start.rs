@@ -29,6 +29,18 @@ fn check_of(key: &str) -> Value {
 }
 
 #[tokio::test]
+async fn decisions_wait_while_the_first_reading_is_under_way() {
+    let service = blocked().await;
+    let reading = service.reading_overrides.lock().await;
+    let read = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(reading);
+    };
+    let (denied, ()) = tokio::join!(ask(&service, check_of("k")), read);
+    assert_eq!(denied["outcome"], "denied");
+}
+
+#[tokio::test]
 async fn decisions_do_not_wait_beyond_their_deadline_and_then_nothing_decides() {
     let service = blocked().await;
     let reading = service.reading_overrides.lock().await;
