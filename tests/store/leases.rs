@@ -2,13 +2,9 @@
 //! outages, and dying.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sluicegate_protocol::LEASES_HEADER;
-use sluicegate_tests::client::client;
-use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::eventually;
@@ -158,69 +154,6 @@ async fn block(sidecar: &Sidecar) {
     let blocked = json!({ "limit": "hot", "key": "k", "blocked": true });
     let answer = sidecar.change_override(Method::PUT, blocked.to_string());
     assert_eq!(answer.await.0, 200);
-}
-
-/// Answers a filter that holds these parts of leases; the parts that it gets.
-async fn lend(sidecar: &Sidecar, decisions: Vec<Value>, parts: Value) -> Vec<Value> {
-    let asked = client().post(sidecar.url("/v1/decide"));
-    let asked = asked.header(LEASES_HEADER, parts.to_string());
-    let asked = asked.body(json!({ "decisions": decisions }).to_string());
-    let answer = asked.send().await.unwrap().text().await.unwrap();
-    let answer: Value = serde_json::from_str(&answer).expect("JSON");
-    answer["leases"].as_array().cloned().unwrap_or_default()
-}
-
-/// No decision of the key looks at its leases any more, so a filter got more of a lease of before, and went on admitting.
-#[tokio::test]
-async fn what_was_taken_before_an_override_is_returned_and_not_lent_to_filters() {
-    let (_redis, sidecar) = on_redis().await;
-    warm(&sidecar).await;
-    let parts = lend(&sidecar, times(1, &[check("hot")]), json!([])).await;
-    let mut part = json!({ "id": parts[0]["id"], "spent": 0, "decisions": 0, "wants_per_s": 100 });
-    block(&sidecar).await;
-    let more = lend(&sidecar, Vec::new(), json!([part])).await;
-    assert_eq!(more, Vec::<Value>::new());
-    // As the answer's epoch has the filter do.
-    part["ended"] = json!(true);
-    lend(&sidecar, Vec::new(), json!([part])).await;
-    let since = Instant::now();
-    eventually("nothing is held", async || held(&sidecar).await == 0).await;
-    // By themselves, they end ten seconds after they were taken; the rest is for a machine that stalls.
-    let took = since.elapsed();
-    assert!(took < Duration::from_secs(8), "{took:?}");
-}
-
-/// `fixed_window`: what was leased in one window was spent in another one until the lease ended, since only a step back was
-/// noticed.
-#[tokio::test]
-async fn an_answer_that_shows_a_step_of_the_clock_ends_leases_here_and_in_filters() {
-    const HOUR_US: i64 = 3_600_000_000;
-    let folder = tempfile::tempdir().unwrap();
-    let clock = SteppedClock::build(folder.path());
-    let redis = Redis::start_in(&[], &clock.environment()).await;
-    // In the middle of a window, and of a step after each of the two.
-    let since_edge_us = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map(|now| i64::try_from(now.as_micros()).unwrap() % HOUR_US);
-    let middle_us = HOUR_US / 2 - since_edge_us.unwrap();
-    clock.set_ahead_us(middle_us);
-    let window = format!("algorithm: fixed_window, windows: [{{ quota: {QUOTA}, per: 1h }}]");
-    let policy = Policy::on(redis.url()).timeout("1s");
-    let policy = policy.limit("hot", &format!("{window}{LEASE}"));
-    let policy = policy.window("small", "sliding_log", QUOTA, "1h").text();
-    let sidecar = Sidecar::alone(&policy).await;
-    for ahead_us in [middle_us + HOUR_US, middle_us] {
-        warm(&sidecar).await;
-        let hot = || times(1, &[check("hot")]);
-        let before = sidecar.answer(json!(hot())).await["epoch"].as_u64();
-        let spent = units(&sidecar, "spent").await;
-        clock.set_ahead_us(ahead_us);
-        // This answer is about another limit.
-        verdicts(&sidecar, times(1, &[check("small")])).await;
-        let after = sidecar.answer(json!(hot())).await["epoch"].as_u64();
-        assert_eq!(units(&sidecar, "spent").await, spent, "{ahead_us}");
-        assert!(after > before, "parts of filters end with that");
-    }
 }
 
 #[tokio::test]
