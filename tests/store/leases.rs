@@ -2,9 +2,12 @@
 //! outages, and dying.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use sluicegate_protocol::LEASES_HEADER;
+use sluicegate_tests::client::client;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::eventually;
@@ -154,6 +157,36 @@ async fn block(sidecar: &Sidecar) {
     let blocked = json!({ "limit": "hot", "key": "k", "blocked": true });
     let answer = sidecar.change_override(Method::PUT, blocked.to_string());
     assert_eq!(answer.await.0, 200);
+}
+
+/// Answers a filter that holds these parts of leases; the parts that it gets.
+async fn lend(sidecar: &Sidecar, decisions: Vec<Value>, parts: Value) -> Vec<Value> {
+    let asked = client().post(sidecar.url("/v1/decide"));
+    let asked = asked.header(LEASES_HEADER, parts.to_string());
+    let asked = asked.body(json!({ "decisions": decisions }).to_string());
+    let answer = asked.send().await.unwrap().text().await.unwrap();
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    answer["leases"].as_array().cloned().unwrap_or_default()
+}
+
+/// No decision of the key looks at its leases any more, so a filter got more of a lease of before, and went on admitting.
+#[tokio::test]
+async fn what_was_taken_before_an_override_is_returned_and_not_lent_to_filters() {
+    let (_redis, sidecar) = on_redis().await;
+    warm(&sidecar).await;
+    let parts = lend(&sidecar, times(1, &[check("hot")]), json!([])).await;
+    let mut part = json!({ "id": parts[0]["id"], "spent": 0, "decisions": 0, "wants_per_s": 100 });
+    block(&sidecar).await;
+    let more = lend(&sidecar, Vec::new(), json!([part])).await;
+    assert_eq!(more, Vec::<Value>::new());
+    // As the answer's epoch has the filter do.
+    part["ended"] = json!(true);
+    lend(&sidecar, Vec::new(), json!([part])).await;
+    let since = Instant::now();
+    eventually("nothing is held", async || held(&sidecar).await == 0).await;
+    // By themselves, they end ten seconds after they were taken; the rest is for a machine that stalls.
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[tokio::test]
