@@ -58,6 +58,7 @@ fn invalid_arguments_exit_with_64_like_all_usage_errors() {
         "serve --polici x",
         "serve --policy x --socket-mode 999",
         "serve --policy /nonexistent",
+        "serve --policy README.md",
         "completions tcsh",
         "man fly",
         "check-config",

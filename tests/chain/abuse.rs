@@ -11,7 +11,7 @@ use sluicegate_tests::wire::Wire;
 
 use super::sources::Recorded;
 use super::support::{
-    Chain, decided, filters, peek, per_key, plugin, policy, question, sent, take,
+    Chain, decided, filters, peek, per_key, plugin, policy, post_of, question, sent, take,
 };
 
 /// A denial is cached for its costs only, so each cost has a question of its own; but not each request.
@@ -123,10 +123,9 @@ const TEXTS: [&str; 9] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_reaches_redis_as_a_command_or_a_log_or_a_metric_at_all() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "fixed_window", 1, "1h");
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let sidecar = Sidecar::alone(&text).await;
     for outcome in ["admitted", "denied"] {
         for key in TEXTS {
             let verdict = take(&sidecar, "per-key", key).await;
@@ -145,7 +144,7 @@ async fn no_key_reaches_redis_as_a_command_or_a_log_or_a_metric_at_all() {
     assert!(keys.iter().all(one_tag), "{keys:?}");
     let printable = |key: &String| !key.contains(|c: char| c.is_control() || c == ' ');
     assert!(keys.iter().all(printable), "{keys:?}");
-    let admin = |path: &str| format!("http://127.0.0.1:{}{path}", sidecar.admin_port);
+    let admin = |path: &str| sidecar.admin(path);
     for path in ["/metrics", "/v1/top", "/"] {
         let (status, text) = get(&admin(path)).await;
         assert!(status == 200 && !text.contains("stolen"), "{path}: {text}");
@@ -156,13 +155,9 @@ async fn no_key_reaches_redis_as_a_command_or_a_log_or_a_metric_at_all() {
 /// A filter that announces itself is a series in Prometheus, and whoever reaches the port may do so.
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_announcements_make_few_series_and_none_with_text_of_their_own() {
-    let folder = tempfile::tempdir().unwrap();
     let text = policy("memory", "fixed_window", 1, "1h");
-    let sidecar = Sidecar::start(&text, folder.path()).await;
-    let (client, url) = (
-        client(),
-        format!("http://127.0.0.1:{}/v1/decide", sidecar.port),
-    );
+    let sidecar = Sidecar::alone(&text).await;
+    let (client, url) = (client(), sidecar.url("/v1/decide"));
     for number in 0..200 {
         for (version, configuration) in [
             ("0.1.0", format!("{number:012x}")),
@@ -204,21 +199,15 @@ fn half_closed(port: u16) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_were_given_up_while_the_sidecar_stood_still_take_nothing() {
     const QUOTA: u64 = 1_000;
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     for store in ["memory".to_owned(), redis.url()] {
         let text = policy(&store, "fixed_window", QUOTA, "1h");
-        let sidecar = Sidecar::start(&text, folder.path()).await;
+        let sidecar = Sidecar::alone(&text).await;
         let left = async || peek(&sidecar, "per-key", "k").await["remaining"].as_u64();
         eventually("the store decides", async || left().await == Some(QUOTA)).await;
-        let body = question();
-        let head = format!(
-            "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
         sidecar.signal("STOP");
         for _ in 0..100 {
-            sent(sidecar.port, &(head.clone() + &body)).await;
+            sent(sidecar.port, &post_of(&question())).await;
         }
         eventually("all have ended", async || half_closed(sidecar.port) >= 100).await;
         sidecar.signal("CONT");

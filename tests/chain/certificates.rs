@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{self, Policy, ask, decided, policy, take};
+use super::support::{self, Policy, decided, take};
 
 async fn decide(sidecar: &Sidecar, cost: u64) -> Value {
     let check = json!({ "limit": "per-key", "key": "k", "cost": cost });
@@ -20,13 +19,12 @@ async fn from(sidecar: &Sidecar, source: &str) -> u64 {
 
 #[tokio::test]
 async fn a_cached_denial_needs_no_redis_and_ends_when_capacity_returns() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let policy = Policy::on(redis.url())
         .line("denial_ttl: 60s")
         .window("per-key", "sliding_log", 5, "1h")
         .window("short", "sliding_log", 1, "2s");
-    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy.text()).await;
     assert_eq!(decide(&sidecar, 5).await["outcome"], "admitted");
     let first = decide(&sidecar, 1).await;
     assert_eq!(first["outcome"], "denied");
@@ -61,40 +59,4 @@ async fn a_cached_denial_needs_no_redis_and_ends_when_capacity_returns() {
     // The sleep is the tested promise itself.
     tokio::time::sleep(Duration::from_millis(retry_ms)).await;
     assert_eq!(take(&sidecar, "short", "k").await["outcome"], "admitted");
-}
-
-#[tokio::test]
-async fn a_reset_and_a_raised_limit_take_effect_at_once_on_the_sidecar_that_receives_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start().await;
-    let text = policy(&redis.url(), "sliding_log", 1, "1h");
-    let [changed, other] = [
-        Sidecar::start(&text, folder.path()).await,
-        Sidecar::start(&text, folder.path()).await,
-    ];
-    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
-    for sidecar in [&changed, &other] {
-        eventually("it denies by itself", async || {
-            assert_eq!(decide(sidecar, 1).await["outcome"], "denied");
-            from(sidecar, "certificate").await > 0
-        })
-        .await;
-    }
-    let body = json!({ "resets": [{ "limit": "per-key", "key": "k" }] });
-    ask(changed.admin_port, "/v1/reset", body.clone()).await;
-    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
-    // The other sidecar learns of it when its certificate expires: after `denial_ttl`, a second.
-    ask(changed.admin_port, "/v1/reset", body.clone()).await;
-    eventually("the other asks Redis again", async || {
-        decide(&other, 1).await["outcome"] == "admitted"
-    })
-    .await;
-    // A raised limit is a new epoch, and no certificate outlives its epoch.
-    assert_eq!(decide(&changed, 1).await["outcome"], "denied");
-    std::fs::write(&changed.policy, text.replace("quota: 1,", "quota: 2,")).unwrap();
-    eventually("the raised limit is in force", async || {
-        changed.metric("sluicegate_policy_epoch").await == 2.0
-    })
-    .await;
-    assert_eq!(decide(&changed, 1).await["outcome"], "admitted");
 }

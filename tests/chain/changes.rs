@@ -7,7 +7,6 @@ use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::{POLL, eventually};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use tempfile::TempDir;
 
 use super::support::{ask, check, decided, envoy, peek, plugin, policy};
 
@@ -23,15 +22,15 @@ struct Side {
 }
 
 impl Side {
-    async fn start(policy: &str, folder: &TempDir) -> Self {
+    async fn start(policy: &str) -> Self {
         // Not hashed, so that the test can name the key that it resets.
         let rules = json!([{
             "name": "per-key",
             "checks": [{ "limit": "per-key", "key": [{ "header": "x-api-key", "plain": true }] }],
             "when_unavailable": "deny",
         }]);
-        let sidecar = Sidecar::start(policy, folder.path()).await;
-        let envoy = envoy(sidecar.port, plugin(rules), folder).await;
+        let sidecar = Sidecar::alone(policy).await;
+        let envoy = envoy(sidecar.port, plugin(rules)).await;
         Self { sidecar, envoy }
     }
 
@@ -98,13 +97,9 @@ async fn exhaust(sides: &[Side; 2], key: &str, left: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_see_a_change_at_once_or_within_denial_ttl() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 5, "1h") + "denial_ttl: 2s\n";
-    let sides = [
-        Side::start(&text, &folder).await,
-        Side::start(&text, &folder).await,
-    ];
+    let sides = [Side::start(&text).await, Side::start(&text).await];
     let [changed_side, other] = &sides;
     let raised = text.replace("quota: 5,", "quota: 9,");
 
@@ -158,10 +153,9 @@ async fn clients_see_a_change_at_once_or_within_denial_ttl() {
 /// them too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_denied_inside_envoy_sees_a_change_long_before_denial_ttl() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 1, "1h") + "denial_ttl: 60s\n";
-    let side = Side::start(&text, &folder).await;
+    let side = Side::start(&text).await;
     assert_eq!(side.status("alice").await, 200);
     assert_eq!(side.status("alice").await, 429);
     side.change_policy(&text.replace("quota: 1,", "quota: 9,"))

@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::get;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
-use tempfile::TempDir;
 
 use super::support::{Policy, check, decide, decide_all, decided, left, peek};
 
@@ -33,21 +30,16 @@ async fn take(sidecar: &Sidecar, checks: Value) -> Value {
 }
 
 /// A sidecar that is ready: on a Cluster the client first has to load the slot map.
-async fn sidecar(policy: Policy, folder: &TempDir) -> Sidecar {
-    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
-    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    eventually("the sidecar knows the cluster", async || {
-        get(&ready).await.1.contains("the store answers")
-    })
-    .await;
+async fn sidecar(policy: Policy) -> Sidecar {
+    let sidecar = Sidecar::alone(&policy.text()).await;
+    sidecar.reports("the store answers").await;
     sidecar
 }
 
 #[tokio::test]
 async fn a_denial_in_one_slot_gives_back_what_was_taken_in_the_others() {
-    let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
-    let sidecar = sidecar(policy(&cluster, [(2, ""), (10, "")]), &folder).await;
+    let sidecar = sidecar(policy(&cluster, [(2, ""), (10, "")])).await;
     let mut slots = BTreeSet::new();
     for key in ["alice", "bob", "carol"] {
         slots.insert(cluster.slot(key).await);
@@ -84,12 +76,11 @@ async fn a_denial_in_one_slot_gives_back_what_was_taken_in_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_over_several_slots_are_never_over() {
     const LIMIT: u64 = 100;
-    let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
     let policy = policy(&cluster, [(LIMIT, ""), (LIMIT * 2, "")]);
     let sidecars = [
-        Arc::new(sidecar(policy.clone(), &folder).await),
-        Arc::new(sidecar(policy, &folder).await),
+        Arc::new(sidecar(policy.clone()).await),
+        Arc::new(sidecar(policy).await),
     ];
     let admitted = Arc::new(AtomicU64::new(0));
     let mut workers = Vec::new();
@@ -120,47 +111,6 @@ async fn decisions_over_several_slots_are_never_over() {
     assert_eq!(used, LIMIT);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_migrating_slot_loses_nothing() {
-    const LIMIT: u64 = 300;
-    let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start().await;
-    let sidecar = Arc::new(sidecar(policy(&cluster, [(LIMIT, ""); 2]), &folder).await);
-    let slot = cluster.slot("alice").await;
-    let admitted = Arc::new(AtomicU64::new(0));
-    let moving = Arc::new(AtomicBool::new(true));
-    let mut workers = Vec::new();
-    for _ in 0..4 {
-        let sidecar = Arc::clone(&sidecar);
-        let (admitted, moving) = (Arc::clone(&admitted), Arc::clone(&moving));
-        workers.push(tokio::spawn(async move {
-            let mut denied = 0;
-            // Continue until the slot has moved and the limit is reached.
-            while moving.load(Ordering::Relaxed) || denied == 0 {
-                match take(&sidecar, json!([check("narrow", "alice")])).await["outcome"].as_str() {
-                    Some("admitted") => {
-                        admitted.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Some("denied") => denied += 1,
-                    other => panic!("{other:?} while the slot moves"),
-                }
-            }
-        }));
-    }
-    let owner = cluster.owner(slot).await;
-    // The keys of both windows migrate, with a pause between them in which the slot is on two nodes.
-    for to in [(owner + 1) % 3, (owner + 2) % 3, owner] {
-        cluster.migrate(slot, to, Duration::from_millis(30)).await;
-    }
-    moving.store(false, Ordering::Relaxed);
-    for worker in workers {
-        worker
-            .await
-            .unwrap_or_else(|error| panic!("{error}: {}", sidecar.log()));
-    }
-    assert_eq!(admitted.load(Ordering::Relaxed), LIMIT);
-}
-
 /// A decision of one unit.
 fn decision(subject: &str) -> Value {
     json!({ "checks": [check("wide", subject)] })
@@ -184,10 +134,9 @@ async fn subjects_by_node(cluster: &Cluster, each: usize) -> Vec<Vec<String>> {
 
 #[tokio::test]
 async fn a_share_for_a_dead_nodes_subjects_leaves_the_others_to_the_store() {
-    let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
     let policy = policy(&cluster, [(NEVER, ""); 2]).timeout("200ms");
-    let sidecar = sidecar(policy, &folder).await;
+    let sidecar = sidecar(policy).await;
     let by_node = subjects_by_node(&cluster, 2).await;
     sidecar.knows_of(1).await;
     cluster.pause(2);
@@ -218,11 +167,10 @@ async fn a_share_for_a_dead_nodes_subjects_leaves_the_others_to_the_store() {
 /// own buckets only.
 #[tokio::test]
 async fn a_dead_nodes_limit_that_allows_leaves_the_rest_of_a_decision_to_its_share() {
-    let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
     let allows = ", when_store_is_down: allow";
     let policy = policy(&cluster, [(NEVER, allows), (NEVER, "")]).timeout("200ms");
-    let sidecar = sidecar(policy, &folder).await;
+    let sidecar = sidecar(policy).await;
     let by_node = subjects_by_node(&cluster, 1).await;
     sidecar.knows_of(1).await;
     let of_dead = check("narrow", &by_node[2][0]);
@@ -240,21 +188,17 @@ async fn a_dead_nodes_limit_that_allows_leaves_the_rest_of_a_decision_to_its_sha
             "{verdict}"
         );
     }
-    eventually("the other node knows of them", async || {
-        sidecar.metric("sluicegate_unwritten_buckets").await == 0.0
-    })
-    .await;
+    sidecar.written_back().await;
     assert_eq!(left(&sidecar, "wide", &by_node[0][0]).await, NEVER - 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_node_delays_only_its_own_subjects() {
-    let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start().await;
     // Otherwise a share of the limit would decide.
     let denies = ", when_store_is_down: deny";
     let policy = policy(&cluster, [(NEVER, denies); 2]).timeout("1s");
-    let sidecar = Arc::new(sidecar(policy, &folder).await);
+    let sidecar = Arc::new(sidecar(policy).await);
     let mut by_node = subjects_by_node(&cluster, 3).await;
     let still = by_node.pop().unwrap();
     let well = by_node.concat();
@@ -298,10 +242,7 @@ async fn a_paused_node_delays_only_its_own_subjects() {
         .iter()
         .map(|s| start(json!([check("wide", s)]), "admitted"))
         .collect();
-    eventually("the page of metrics says so", async || {
-        sidecar.metric("sluicegate_store_up").await == 0.0
-    })
-    .await;
+    sidecar.reaches("sluicegate_store_up", 0.0).await;
     eventually("each that waits is answered twice", async || {
         of(&waiting).iter().all(|answers| *answers >= 2)
     })
@@ -325,10 +266,7 @@ async fn a_paused_node_delays_only_its_own_subjects() {
     }
     cluster.resume(2);
     // Without traffic for that node, the sidecar notices that it is back.
-    eventually("the store is up", async || {
-        sidecar.metric("sluicegate_store_up").await == 1.0
-    })
-    .await;
+    sidecar.reaches("sluicegate_store_up", 1.0).await;
     for subject in well.iter().chain(&still) {
         let verdict = decide(&sidecar, decision(subject)).await;
         assert_eq!(verdict["outcome"], "admitted", "{subject}");

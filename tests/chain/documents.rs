@@ -70,13 +70,9 @@ fn without_numbers(text: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_of_readme_and_of_the_short_pages_works() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&page("envoy/policy.yaml"), folder.path()).await;
+    let sidecar = Sidecar::alone(&page("envoy/policy.yaml")).await;
     let upstream = upstream::start().await;
-    let envoy = Envoy::asking(sidecar.port)
-        .upstream(upstream)
-        .start(folder.path())
-        .await;
+    let envoy = Envoy::asking(sidecar.port).upstream(upstream).alone().await;
     let envoy_address = envoy.url("");
     let places = [
         ("127.0.0.1:9180", format!("127.0.0.1:{}", sidecar.port)),

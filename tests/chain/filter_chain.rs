@@ -10,16 +10,15 @@ use sluicegate_tests::client::{client, get_with};
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
-use tempfile::TempDir;
-use tokio::net::TcpListener;
+use sluicegate_tests::upstream::serve;
 
 use super::support::{Policy, envoy, filters, per_key, plugin};
 
-async fn sidecar(folder: &TempDir) -> Sidecar {
+async fn sidecar() -> Sidecar {
     let policy = Policy::on("memory")
         .window("per-key", "sliding_log", 1, "1h")
         .window("wide", "sliding_log", 1_000, "1h");
-    Sidecar::start(&policy.text(), folder.path()).await
+    Sidecar::alone(&policy.text()).await
 }
 
 /// A rule that takes from the limit `wide` under one key.
@@ -38,19 +37,15 @@ async fn measuring() -> (u16, Arc<AtomicU64>) {
         let body = axum::body::to_bytes(request.into_body(), usize::MAX).await;
         body.map_or(0, |body| body.len()).to_string()
     });
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    (port, requests)
+    (serve(app).await, requests)
 }
 
 /// F14: with this option Envoy lets a body pass although the filter has stopped the headers.
 #[tokio::test]
 async fn a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it_whole() {
     for stop_iteration in [false, true] {
-        let folder = tempfile::tempdir().unwrap();
         let (upstream, reached) = measuring().await;
-        let sidecar = sidecar(&folder).await;
+        let sidecar = sidecar().await;
         let envoy = Envoy::asking(sidecar.port)
             .upstream(upstream)
             .plugin(plugin(per_key("deny")))
@@ -58,7 +53,7 @@ async fn a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it
                 let filter = &mut filters(config)[0]["typed_config"]["config"];
                 filter["allow_on_headers_stop_iteration"] = json!(stop_iteration);
             })
-            .start(folder.path())
+            .alone()
             .await;
         let body = "x".repeat(300_000);
         for (n, status) in [200, 429, 429].into_iter().enumerate() {
@@ -77,8 +72,7 @@ async fn a_denied_body_never_reaches_the_upstream_and_an_admitted_one_reaches_it
 /// F19: taking a header out of a request makes Envoy select its route anew, so the filter leaves requests as they are.
 #[tokio::test]
 async fn a_client_cannot_have_its_route_selected_anew() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = sidecar(&folder).await;
+    let sidecar = sidecar().await;
     let envoy = Envoy::asking(sidecar.port).plugin(plugin(wide())).patch(|config| {
             let answer = |text: &str| json!({ "status": 200, "body": { "inline_string": text } });
             let routes = "route_config/virtual_hosts/0/routes";
@@ -96,7 +90,7 @@ async fn a_client_cannot_have_its_route_selected_anew() {
                     "mutations": { "request_mutations": [{ "append": { "header": header } }] },
                 },
             }));
-        }).start(folder.path())
+        }).alone()
     .await;
     for name in [
         "x-harmless",
@@ -112,8 +106,7 @@ async fn a_client_cannot_have_its_route_selected_anew() {
 /// F20: the outer filter's fields describe a limit that admitted the request, not the one that denied it.
 #[tokio::test]
 async fn a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = sidecar(&folder).await;
+    let sidecar = sidecar().await;
     let envoy = Envoy::asking(sidecar.port)
         .plugin(plugin(wide()))
         .patch(|config| {
@@ -125,7 +118,7 @@ async fn a_denial_by_an_inner_filter_does_not_carry_the_outer_ones_fields() {
             config["name"] = json!("inner");
             filters.insert(1, inner);
         })
-        .start(folder.path())
+        .alone()
         .await;
     for (status, named) in [(200, "wide"), (429, "per-key"), (429, "per-key")] {
         let answer = envoy.get("/", &[("x-api-key", "k")]).await;
@@ -155,9 +148,8 @@ async fn each_request_gets_its_verdict_however_much_it_asks() {
     let enforced = |checks: usize| json!({ "name": "r", "checks": (0..checks).map(|_| check()).collect::<Vec<_>>(), "when_unavailable": "deny" });
     let of_shadows: Value = (0..4).map(shadow).chain([enforced(1)]).collect();
     for (rules, long) in [(of_shadows, 10), (json!([enforced(8)]), 240)] {
-        let folder = tempfile::tempdir().unwrap();
-        let sidecar = sidecar(&folder).await;
-        let envoy = envoy(sidecar.port, plugin(rules), &folder).await;
+        let sidecar = sidecar().await;
+        let envoy = envoy(sidecar.port, plugin(rules)).await;
         // While the sidecar is paused, requests queue up.
         sidecar.signal("STOP");
         let mut clients = Vec::new();

@@ -13,7 +13,6 @@ use super::support::{Policy, envoy, plugin};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_admits_exactly_the_limit_however_many_connections_hit_it() {
     const LIMITS: [u64; 3] = [1, 10, 1_000];
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     let mut policy = Policy::on(redis.url());
     let mut rules = Vec::new();
@@ -28,8 +27,8 @@ async fn a_fleet_admits_exactly_the_limit_however_many_connections_hit_it() {
     }
     let mut fleet = Vec::new();
     for _ in 0..2 {
-        let sidecar = Sidecar::start(&policy.clone().text(), folder.path()).await;
-        let envoy = envoy(sidecar.port, plugin(json!(rules)), &folder).await;
+        let sidecar = Sidecar::alone(&policy.clone().text()).await;
+        let envoy = envoy(sidecar.port, plugin(json!(rules))).await;
         fleet.push((sidecar, envoy));
     }
     for limit in LIMITS {

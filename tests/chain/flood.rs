@@ -85,17 +85,16 @@ async fn flood(port: u16, requests: u64, seed: u64) -> std::collections::BTreeMa
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_requests_by_the_thousand_leave_the_worker_alive_and_its_memory_flat() {
     let requests = std::env::var("SLUICEGATE_HOSTILE").map_or(REQUESTS, |n| n.parse().unwrap());
-    let folder = tempfile::tempdir().unwrap();
     // The state is in another process than the measured one, and expires within a second.
     let policy = policy("memory", "fixed_window", 2_000_000_000, "1s");
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let sidecar = Sidecar::alone(&policy).await;
     let envoy = Envoy::asking(sidecar.port)
         .upstream(wire::upstream().await)
         .plugin(plugin(every_kind_of_rule()))
         .patch(|config| {
             filters(config).insert(0, jwt_authn());
         })
-        .start(folder.path())
+        .alone()
         .await;
     flood(envoy.port, requests / 5, 1).await;
     let before = resident(envoy.id());

@@ -35,10 +35,7 @@ async fn a_repeated_denial_needs_no_callout_and_is_counted_by_rule_and_limit() {
     // Only a sidecar can decide on another key.
     assert_eq!(chain.status("/", "bob").await, 503);
     chain.sidecar.signal("CONT");
-    let statistics = format!(
-        "http://127.0.0.1:{}/stats/prometheus",
-        chain.envoy.admin_port
-    );
+    let statistics = chain.envoy.admin("/stats/prometheus");
     eventually("the denials are counted", async || {
         let (_, text) = get(&statistics).await;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(DENIED));

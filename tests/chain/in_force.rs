@@ -12,8 +12,8 @@ use sluicegate_tests::sidecar::{Sidecar, binary};
 
 use super::support::{envoy, filters, per_key, plugin, policy};
 
-async fn sidecar(folder: &Path) -> Sidecar {
-    Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder).await
+async fn sidecar() -> Sidecar {
+    Sidecar::alone(&policy("memory", "sliding_log", 2, "1h")).await
 }
 
 /// The fingerprints that `check-config` prints for a file of Envoy's.
@@ -48,8 +48,11 @@ async fn announced(sidecar: &Sidecar) -> Vec<String> {
 #[tokio::test]
 async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_request() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = sidecar(folder.path()).await;
-    let first = envoy(sidecar.port, plugin(per_key("allow")), &folder).await;
+    let sidecar = sidecar().await;
+    let first = Envoy::asking(sidecar.port)
+        .plugin(plugin(per_key("allow")))
+        .start(folder.path())
+        .await;
     eventually("it is announced", async || {
         !announced(&sidecar).await.is_empty()
     })
@@ -62,7 +65,7 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
     // As a mesh would write it: JSON in a string, with other whitespace, order and numbers.
     let as_text = "{ \"rules\": [{ \"when_unavailable\": \"allow\",\n \"name\": \"per-key\", \"checks\": [{ \"key\": [{ \"header\": \
                    \"x-api-key\" }], \"limit\": \"per-key\" }] }], \"sidecar\": { \"timeout\": \"3s\", \"cluster\": \"sluicegate\" } }";
-    let other = self::sidecar(folder.path()).await;
+    let other = self::sidecar().await;
     let second = Envoy::asking(other.port).patch(|config| {
         let config = &mut filters(config)[0]["typed_config"]["config"];
         config["name"] = json!("shop.sluicegate-istio-translated-wasmplugin");
@@ -78,7 +81,7 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
     assert_eq!(printed(&file(&second)), expected);
 
     // Another configuration has another fingerprint.
-    let _third = envoy(other.port, plugin(per_key("deny")), &folder).await;
+    let _third = envoy(other.port, plugin(per_key("deny"))).await;
     eventually("both are announced", async || {
         announced(&other).await.len() == 2
     })
@@ -87,11 +90,10 @@ async fn proxies_announce_the_fingerprint_that_check_config_prints_without_any_r
 
 #[tokio::test]
 async fn a_cluster_that_does_not_exist_is_reported_before_the_first_request() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = sidecar(folder.path()).await;
+    let sidecar = sidecar().await;
     let mut rules = plugin(per_key("allow"));
     rules["sidecar"]["cluster"] = json!("sluicegat");
-    let envoy = envoy(sidecar.port, rules, &folder).await;
+    let envoy = envoy(sidecar.port, rules).await;
     let unknown = async || envoy.counted("error_unknown_cluster").await;
     eventually("it is counted", async || unknown().await > 0).await;
     let log = envoy.log();
@@ -113,17 +115,18 @@ async fn a_cluster_that_does_not_exist_is_reported_before_the_first_request() {
             .contains("no verdict: Envoy has no cluster `sluicegat`")
     );
     assert!(announced(&sidecar).await.is_empty());
+    envoy.is_well().await;
 }
 
 #[tokio::test]
 async fn a_refused_configuration_is_counted_and_the_one_in_force_is_announced() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = sidecar(folder.path()).await;
+    let sidecar = sidecar().await;
     let mut listener = Value::Null;
     let envoy = Envoy::asking(sidecar.port)
         .plugin(plugin(per_key("allow")))
         .patch(|config| listener = from_file(config, folder.path()))
-        .start(folder.path())
+        .alone()
         .await;
     eventually("it is announced", async || {
         announced(&sidecar).await.len() == 1
@@ -150,8 +153,7 @@ async fn a_refused_configuration_is_counted_and_the_one_in_force_is_announced() 
 /// own notation only (`tools/packaging/common/envoy_bootstrap.json` and `pkg/bootstrap/config.go` of istio/istio).
 #[tokio::test]
 async fn rule_and_limit_are_labels_under_istio_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = sidecar(folder.path()).await;
+    let sidecar = sidecar().await;
     let rules = plugin(json!([{ "name": "v1.search", "when_unavailable": "allow",
         "checks": [{ "limit": "per-key", "key": [{ "constant": "c" }] }] }]));
     let envoy = Envoy::asking(sidecar.port)
@@ -174,13 +176,13 @@ async fn rule_and_limit_are_labels_under_istio_too() {
                 "stats_matcher": { "inclusion_list": { "patterns": exposed } },
             });
         })
-        .start(folder.path())
+        .alone()
         .await;
     for _ in 0..3 {
         envoy.get("/", &[]).await;
     }
     envoy.counts(&[("denied", 1)]).await;
-    let url = format!("http://127.0.0.1:{}/stats/prometheus", envoy.admin_port);
+    let url = envoy.admin("/stats/prometheus");
     let (_, text) = get(&url).await;
     for line in [
         "sluicegate_rule_decisions{rule=\"v1.search\"} 3",
@@ -193,8 +195,7 @@ async fn rule_and_limit_are_labels_under_istio_too() {
 
 #[tokio::test]
 async fn a_module_that_cannot_be_fetched_is_in_envoys_statistics() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = sidecar(folder.path()).await;
+    let sidecar = sidecar().await;
     let envoy = Envoy::asking(sidecar.port).patch(|config| {
         let mut code = config["static_resources"]["clusters"][0].clone();
         code["name"] = json!("code");
@@ -206,7 +207,7 @@ async fn a_module_that_cannot_be_fetched_is_in_envoys_statistics() {
         filter["vm_config"]["code"] = json!({ "remote": {
             "http_uri": { "uri": "http://code/sluicegate.wasm", "cluster": "code", "timeout": "1s" },
             "sha256": "0".repeat(64), "retry_policy": { "num_retries": 0 } } });
-    }).start(folder.path())
+    }).alone()
     .await;
     // Envoy is ready when it has given up.
     let failures = "wasm.remote_load_fetch_failures";

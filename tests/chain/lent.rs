@@ -8,9 +8,10 @@ use axum::Router;
 use serde_json::{Value, json};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
+use sluicegate_tests::upstream::serve;
 use sluicegate_tests::wire::Wire;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use super::support;
 
@@ -42,8 +43,6 @@ impl Answer {
 
 /// Starts a sidecar with these answers to questions. It never answers further ones, nor a callout without a question.
 async fn sidecar(answers: impl IntoIterator<Item = Answer>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
     let answers: Arc<Mutex<VecDeque<_>>> = Arc::new(Mutex::new(answers.into_iter().collect()));
     let router = Router::new().fallback(async move |body: String| {
         let question: Value = serde_json::from_str(&body).unwrap();
@@ -58,8 +57,7 @@ async fn sidecar(answers: impl IntoIterator<Item = Answer>) -> u16 {
             None => std::future::pending().await,
         }
     });
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    port
+    serve(router).await
 }
 
 /// `/` takes from the limit `hot`, `/both` also from `exact`, and on `/tried` a shadow rule has a say.
@@ -77,8 +75,8 @@ fn plugin() -> Value {
     })
 }
 
-async fn envoy(folder: &tempfile::TempDir, answers: impl IntoIterator<Item = Answer>) -> Envoy {
-    support::envoy(sidecar(answers).await, plugin(), folder).await
+async fn envoy(answers: impl IntoIterator<Item = Answer>) -> Envoy {
+    support::envoy(sidecar(answers).await, plugin()).await
 }
 
 fn request(path: &str, key: &str) -> Vec<u8> {
@@ -101,8 +99,7 @@ async fn admitted(wire: &mut Wire, path: &str, requests: usize) -> usize {
 /// The units of a request that finds the queue full were put back at once, and again when its stream ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn units_of_requests_that_find_the_queue_full_are_put_back_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(&folder, [LENDS]).await;
+    let envoy = envoy([LENDS]).await;
     envoy.listens().await;
     let mut filling = Vec::new();
     for _ in 0..FILLING {
@@ -130,8 +127,7 @@ async fn units_of_requests_that_find_the_queue_full_are_put_back_once() {
 /// A denial does not depend on the units that were taken, so it counts although their part has ended.
 #[tokio::test]
 async fn a_denial_by_a_new_policy_is_not_lost_with_the_part_that_it_ends() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(&folder, [LENDS, Answer(2, "denied", 0)]).await;
+    let envoy = envoy([LENDS, Answer(2, "denied", 0)]).await;
     assert_eq!(envoy.status("/", "k").await, 200);
     let answer = envoy.get("/both", &[("x-api-key", "k")]).await;
     assert_eq!(answer.status(), 429);
@@ -140,8 +136,7 @@ async fn a_denial_by_a_new_policy_is_not_lost_with_the_part_that_it_ends() {
 
 #[tokio::test]
 async fn an_admission_by_a_new_policy_is_unavailable_if_it_ends_the_part() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(&folder, [LENDS, Answer(2, "admitted", 0)]).await;
+    let envoy = envoy([LENDS, Answer(2, "admitted", 0)]).await;
     assert_eq!(envoy.status("/", "k").await, 200);
     assert_eq!(envoy.status("/both", "k").await, 503);
     // Counted as the sidecar would.
@@ -152,8 +147,7 @@ async fn an_admission_by_a_new_policy_is_unavailable_if_it_ends_the_part() {
 /// Whatever becomes of the shadow rule, and of the part meanwhile, the enforced rule has admitted the request.
 #[tokio::test]
 async fn a_shadow_rule_does_not_undo_an_admission_from_a_lease() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(&folder, [LENDS, Answer(2, "denied", 0)]).await;
+    let envoy = envoy([LENDS, Answer(2, "denied", 0)]).await;
     assert_eq!(envoy.status("/", "k").await, 200);
     assert_eq!(envoy.status("/tried", "k").await, 200);
     let shadow = "rule=.=tried;.;limit=.=exact;.;rule_limit_shadow_denied";

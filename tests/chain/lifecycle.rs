@@ -1,19 +1,18 @@
-//! Clients that hang up, streams that are reset, sidecars that disconnect, Envoys that reload or drain: no waiting request
-//! is lost and nothing leaks.
+//! Clients that hang up, streams that are reset, sidecars that disconnect, Envoys that reload: no waiting request is lost and
+//! nothing leaks. `stall` and `tests/chaos` drain an Envoy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::client::{client, get, post, status_for};
+use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::envoy::{Envoy, PLUGIN, at};
 use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::recorder::Recorder;
 use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::read_question;
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -52,7 +51,6 @@ fn whole() -> String {
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
-    let folder = tempfile::tempdir().unwrap();
     let port = liar(|n, mut stream| async move {
         let answer = whole();
         let _ = stream
@@ -60,7 +58,7 @@ async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
             .await;
     })
     .await;
-    let envoy = support::envoy(port, plugin(per_key("deny")), &folder).await;
+    let envoy = support::envoy(port, plugin(per_key("deny"))).await;
     for n in 0..=whole().len() {
         let expected = if n < whole().len() { 503 } else { 200 };
         assert_eq!(envoy.status("/", "k").await, expected, "after {n} bytes");
@@ -69,46 +67,22 @@ async fn an_answer_that_breaks_off_at_any_byte_is_no_verdict() {
 }
 
 #[tokio::test]
-async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_long() {
-    let two = ADMITTED.replace(r#"[{"#, r#"[{"outcome":"unavailable"},{"#);
-    let huge = format!(
-        r#"{{"epoch":1,"padding":"{}","verdicts":[]}}"#,
-        "x".repeat(8_000_000)
-    );
-    let bodies = Arc::new([
-        two,
-        huge,
-        r#"{"epoch":1,"verdicts":7}"#.to_owned(),
-        "[".repeat(100_000),
-    ]);
-    let folder = tempfile::tempdir().unwrap();
-    let port = liar(move |n, mut stream| {
-        let bodies = Arc::clone(&bodies);
-        async move {
-            if let Some(body) = bodies.get(n % 5) {
-                let head = format!(
-                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-                    body.len()
-                );
-                let _ = stream.write_all(head.as_bytes()).await;
-                let _ = stream.write_all(body.as_bytes()).await;
-            } else {
-                // A byte now and then, so that the connection is never idle: for half a minute and more, which is longer
-                // than a client waits. The pace is part of the test.
-                for byte in whole().bytes() {
-                    if stream.write_all(&[byte]).await.is_err() {
-                        return;
-                    }
-                    tokio::time::sleep(Duration::from_millis(250)).await;
-                }
+async fn a_slow_answer_is_no_verdict_and_delays_nobody_for_long() {
+    // A byte now and then, so that the connection is never idle: for half a minute and more, which is longer than a client
+    // waits. The pace is part of the test.
+    let port = liar(|_, mut stream| async move {
+        for byte in whole().bytes() {
+            if stream.write_all(&[byte]).await.is_err() {
+                return;
             }
+            tokio::time::sleep(Duration::from_millis(250)).await;
         }
     })
     .await;
     let mut plugin = plugin(per_key("deny"));
     plugin["sidecar"]["timeout"] = json!("1s");
-    let envoy = support::envoy(port, plugin, &folder).await;
-    for n in 0..10 {
+    let envoy = support::envoy(port, plugin).await;
+    for n in 0..3 {
         // Within the client's deadline: the whole answer would take longer than that.
         assert_eq!(envoy.status("/", "k").await, 503, "{n}");
     }
@@ -116,15 +90,14 @@ async fn slow_huge_or_miscounted_answers_are_not_verdicts_and_delay_nobody_for_l
 }
 
 /// An Envoy whose fake sidecar answers late, so that clients can hang up before.
-async fn envoy_with_a_slow_sidecar(folder: &TempDir) -> Envoy {
+async fn envoy_with_a_slow_sidecar() -> Envoy {
     let sidecar = Recorder::slow(Duration::from_millis(100)).await.port;
-    support::envoy(sidecar, plugin(per_key("deny")), folder).await
+    support::envoy(sidecar, plugin(per_key("deny"))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy_with_a_slow_sidecar(&folder).await;
+    let envoy = envoy_with_a_slow_sidecar().await;
     for _ in 0..20 {
         let mut hung = Vec::new();
         for n in 0..100 {
@@ -151,8 +124,7 @@ async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_reset_while_they_wait_leave_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy_with_a_slow_sidecar(&folder).await;
+    let envoy = envoy_with_a_slow_sidecar().await;
     for _ in 0..10 {
         let stream = TcpStream::connect(("127.0.0.1", envoy.port)).await.unwrap();
         let (send, connection) = h2::client::handshake(stream).await.unwrap();
@@ -189,12 +161,12 @@ async fn serves(envoy: &Envoy) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_ones_go() {
     let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let sidecar = Sidecar::alone(&generous()).await;
     let mut listener = Value::Null;
     let envoy = Envoy::asking(sidecar.port)
         .plugin(plugin(per_key("deny")))
         .patch(|config| listener = from_file(config, folder.path()))
-        .start(folder.path())
+        .alone()
         .await;
     serves(&envoy).await;
     let vms = "wasm.envoy.wasm.runtime.v8.active";
@@ -221,20 +193,12 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
         write_listener(folder.path(), &listener);
         let counter = format!("rule=.={name};.;limit=.=per-key;.;rule_limit_denied");
         eventually("the new configuration is in force", async || {
-            let admin = format!("http://127.0.0.1:{}", envoy.admin_port);
+            let admin = envoy.admin("");
             let stats = get(&format!("{admin}/stats?filter={counter}")).await;
             stats.1.contains(&counter)
         })
         .await;
     }
-    // An invalid one is rejected, and the last valid one stays in force.
-    let good = listener.clone();
-    at(&mut listener, &format!("{PLUGIN}/rules/0/checks/0"))["cost"] = json!(0);
-    write_listener(folder.path(), &listener);
-    eventually("the broken configuration is refused", async || {
-        envoy.log().contains("rules[0].checks[0].cost")
-    })
-    .await;
     eventually("each client was served", async || {
         let mut served = served.iter();
         served.all(|served| served.load(Ordering::Relaxed) > 10)
@@ -244,39 +208,10 @@ async fn a_configuration_is_replaced_under_traffic_without_a_failure_and_old_one
     for client in traffic {
         client.await.unwrap();
     }
-    write_listener(folder.path(), &good);
     eventually("the VMs of old configurations are gone", async || {
         envoy.stat(vms).await <= before + 2
     })
     .await;
     envoy.is_well().await;
     serves(&envoy).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_draining_envoy_answers_waiting_requests() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Recorder::slow(Duration::from_secs(1)).await.port;
-    let envoy = support::envoy(sidecar, plugin(per_key("deny")), &folder).await;
-    let url = envoy.url("/");
-    let waiting: Vec<_> = (0..20)
-        .map(|n| {
-            let url = url.clone();
-            tokio::spawn(async move { status_for(&client(), &url, &n.to_string()).await })
-        })
-        .collect();
-    eventually("some of them wait", async || envoy.active().await > 0).await;
-    let admin = format!("http://127.0.0.1:{}", envoy.admin_port);
-    let drain = format!("{admin}/drain_listeners?graceful");
-    assert_eq!(post(&drain, "").await.0, 200);
-    let mut answered = 0;
-    for one in waiting {
-        // A request that was not connected yet may be refused; every waiting request is answered.
-        if let Some(status) = one.await.unwrap() {
-            assert_eq!(status, 200);
-            answered += 1;
-        }
-    }
-    assert!(answered > 0);
-    envoy.is_well().await;
 }

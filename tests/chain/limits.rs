@@ -148,14 +148,13 @@ async fn a_calendar_window_tells_its_own_length_and_its_end() {
 #[tokio::test]
 async fn an_unlimited_or_blocked_key_is_told_the_current_calendar_window() {
     for (unit, name) in [(CalendarUnit::Day, "day"), (CalendarUnit::Month, "month")] {
-        let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
         let fields = format!(
             "algorithm: fixed_window, windows: [{{ quota: 9, per: {name}, time_zone: America/New_York }}], \
              overrides: [{{ key: u, unlimited: true }}, {{ key: b, blocked: true }}]"
         );
         let policy = Policy::on(redis.url()).limit("per-key", &fields).text();
-        let sidecar = Sidecar::start(&policy, folder.path()).await;
+        let sidecar = Sidecar::alone(&policy).await;
         let ask = async |key: &str| take(&sidecar, "per-key", key).await;
         let window_ms = || {
             let (start_us, end_us) = window(unit, "America/New_York");

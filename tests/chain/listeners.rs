@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use sluicegate_tests::ask::logs;
 use sluicegate_tests::client::{get, post};
 use sluicegate_tests::process::{self, eventually};
 use sluicegate_tests::sidecar::Sidecar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use super::support::{asked, generous, many_files, question, sent};
+use super::support::{asked, generous, many_files, post_of, question, sent};
 
 /// Several times the limit on open files.
 const STRANGERS: usize = 4_000;
@@ -25,12 +26,8 @@ impl Kept {
 
     /// Asks for a decision; false if the connection is closed.
     async fn asks(&mut self) -> bool {
-        let body = question();
-        let head = format!(
-            "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        if self.0.write_all((head + &body).as_bytes()).await.is_err() {
+        let question = post_of(&question());
+        if self.0.write_all(question.as_bytes()).await.is_err() {
             return false;
         }
         let mut answer = Vec::new();
@@ -57,13 +54,9 @@ async fn half_requests(port: u16, half: &str) -> Vec<TcpStream> {
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_requests_do_not_block_decisions() {
     let _files = many_files().await;
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::with(&generous())
-        .files(FILES)
-        .start(folder.path())
-        .await;
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
-    let health = format!("http://127.0.0.1:{}/healthz", sidecar.admin_port);
+    let sidecar = Sidecar::with(&generous()).files(FILES).alone().await;
+    let url = sidecar.url("/v1/decide");
+    let health = sidecar.admin("/healthz");
     let mut envoy = Kept::to(sidecar.port).await;
     assert!(envoy.asks().await);
     for (port, half) in [
@@ -107,11 +100,8 @@ async fn a_thousand_clients_can_wait_to_be_accepted() {
     let _files = many_files().await;
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s.sock");
-    let on_socket = Sidecar::with(&generous())
-        .socket(&socket)
-        .start(folder.path())
-        .await;
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let on_socket = Sidecar::with(&generous()).socket(&socket).alone().await;
+    let sidecar = Sidecar::alone(&generous()).await;
     sidecar.signal("STOP");
     on_socket.signal("STOP");
     let connects = async {
@@ -135,8 +125,7 @@ async fn a_thousand_clients_can_wait_to_be_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_request_times_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let sidecar = Sidecar::alone(&generous()).await;
     let mut head = sent(sidecar.port, "POST /v1/de").await;
     let half = "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: 9\r\n\r\n{";
     let mut body = sent(sidecar.port, half).await;
@@ -164,8 +153,7 @@ fn peak(sidecar: &Sidecar) -> u64 {
 
 #[tokio::test]
 async fn a_megabyte_of_zeros_takes_little_more_than_a_megabyte() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let sidecar = Sidecar::alone(&generous()).await;
     // The memory that one request takes anyway.
     let (status, _) = asked(sidecar.port, "/v1/decide", " ".repeat(1 << 20)).await;
     assert_eq!(status, 400);
@@ -189,8 +177,7 @@ async fn bodies_that_arrive_slowly_take_bounded_memory() {
     const SLOW: usize = 300;
     /// What large bodies may take together, on both ports.
     const MOST: u64 = 2 * (32 << 20);
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let sidecar = Sidecar::alone(&generous()).await;
     let mut envoy = Kept::to(sidecar.port).await;
     assert!(envoy.asks().await);
     let before = peak(&sidecar);
@@ -237,18 +224,13 @@ async fn answers_that_nobody_reads_take_bounded_memory() {
     const CLIENTS: usize = 500;
     const MOST: u64 = 32 << 20;
     let _files = many_files().await;
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
+    let sidecar = Sidecar::alone(&generous()).await;
     let mut envoy = Kept::to(sidecar.port).await;
     assert!(envoy.asks().await);
     let unknown = json!({ "checks": [{ "limit": "of-another-policy", "key": "k" }] });
     let body = json!({ "decisions": vec![unknown; 1_024] }).to_string();
-    let head = format!(
-        "POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let ask = head + &body;
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let ask = post_of(&body);
+    let url = sidecar.url("/v1/decide");
     let (_, answer) = post(&url, body).await;
     assert!(answer.len() > 1 << 17, "{}", answer.len());
     let before = peak(&sidecar);
@@ -263,10 +245,7 @@ async fn answers_that_nobody_reads_take_bounded_memory() {
         let _ = stream.write_all(ask.repeat(6).as_bytes()).await;
         held.push(stream);
     }
-    eventually("the slowest are disconnected", async || {
-        sidecar.log().contains("slowest to send or to read")
-    })
-    .await;
+    logs(&sidecar, "slowest to send or to read").await;
     assert!(envoy.asks().await, "{}", sidecar.log());
     let grown = peak(&sidecar) - before;
     println!("grown by {grown}");

@@ -66,8 +66,7 @@ async fn flood(sidecar: &Sidecar, limit_mib: usize) -> (usize, usize) {
 
 #[tokio::test]
 async fn a_flood_of_keys_stays_within_the_limit() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy(8), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy(8)).await;
     let (_, grown) = flood(&sidecar, 8).await;
     assert!(grown < 16 * MIB, "{} kB", grown >> 10);
     let full = "sluicegate_store_errors_total{kind=\"full\"}";
@@ -84,8 +83,7 @@ async fn a_flood_of_keys_stays_within_the_limit() {
 #[tokio::test]
 #[ignore = "needs the allocator of a released sidecar: cargo build -p sluicegate, and half a minute"]
 async fn the_memory_of_a_flood_of_keys_comes_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy(32), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy(32)).await;
     let (before, grown) = flood(&sidecar, 32).await;
     // Gradually: the allocator returns pages that have been free for ten seconds.
     let limit = Duration::from_secs(60);

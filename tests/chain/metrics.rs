@@ -9,7 +9,6 @@ use sluicegate_tests::client::client;
 use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use tempfile::TempDir;
 
 use super::support::{Policy, ask, check, decide, decided, policy, take};
 
@@ -22,8 +21,7 @@ fn shadow(limit: &str, key: &str) -> Value {
 }
 
 /// A sidecar to which every kind of event has happened, and the parts that it needs.
-async fn experienced() -> (Sidecar, Redis, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+async fn experienced() -> (Sidecar, Redis) {
     let mut redis = Redis::start().await;
     // Only a token bucket has a burst, and only limits with leases have series of leases.
     let pooled = "algorithm: fixed_window, windows: [{ quota: 5000, per: 1h }], lease: {}";
@@ -31,9 +29,9 @@ async fn experienced() -> (Sidecar, Redis, TempDir) {
         .window("per-key", "sliding_log", 2, "1h")
         .window("bucket", "token_bucket", 5, "1m")
         .limit("pooled", pooled);
-    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy.text()).await;
     live_through_everything(&sidecar, &mut redis).await;
-    (sidecar, redis, folder)
+    (sidecar, redis)
 }
 
 /// Causes every kind of event that a metric counts.
@@ -59,17 +57,14 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     assert_eq!(answer["outcomes"][0]["units"], 1, "{answer}");
     // A filter announces itself.
     let announcement = "0.1.0 configuration=2d0f3b8e61a4";
-    let url = format!("http://127.0.0.1:{}/v1/decide", sidecar.port);
+    let url = sidecar.url("/v1/decide");
     let call = client().post(url).header("sluicegate-filter", announcement);
     let answer = call.body(r#"{"decisions":[]}"#).send().await.unwrap();
     assert_eq!(answer.status(), 200);
     // A reload, and one that is refused.
     let first = std::fs::read_to_string(&sidecar.policy).unwrap();
     std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 3")).unwrap();
-    eventually("the policy is reloaded", async || {
-        sidecar.metric("sluicegate_policy_epoch").await == 2.0
-    })
-    .await;
+    sidecar.reaches("sluicegate_policy_epoch", 2.0).await;
     std::fs::write(&sidecar.policy, first.replace("quota: 2", "quota: 0")).unwrap();
     eventually("the policy is refused", async || {
         let reloaded = "sluicegate_policy_last_reload_successful";
@@ -81,10 +76,7 @@ async fn live_through_everything(sidecar: &Sidecar, redis: &mut Redis) {
     let verdict = take(sidecar, "per-key", "d").await;
     assert_eq!(verdict["outcome"], "unavailable");
     // A moment after the answer: a background task keeps the store's health.
-    eventually("the metrics say that the store is down", async || {
-        sidecar.metric("sluicegate_store_up").await == 0.0
-    })
-    .await;
+    sidecar.reaches("sluicegate_store_up", 0.0).await;
 }
 
 /// A table's rows, as the texts of their cells.
@@ -151,7 +143,7 @@ fn served(text: &str) -> (Table, BTreeMap<String, BTreeSet<String>>) {
 
 #[tokio::test]
 async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
-    let (sidecar, _redis, _folder) = experienced().await;
+    let (sidecar, _redis) = experienced().await;
     let text = sidecar.metrics().await;
     let (served, values) = served(&text);
 
@@ -201,7 +193,7 @@ async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
 
 #[tokio::test]
 async fn promtool_finds_nothing_wrong() {
-    let (sidecar, _redis, _folder) = experienced().await;
+    let (sidecar, _redis) = experienced().await;
     let text = sidecar.metrics().await;
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
@@ -222,9 +214,8 @@ async fn promtool_finds_nothing_wrong() {
 
 #[tokio::test]
 async fn a_limits_series_exist_before_its_first_decision_and_its_counters_outlive_it() {
-    let folder = tempfile::tempdir().unwrap();
     let first = policy("memory", "sliding_log", 1, "1h");
-    let sidecar = Sidecar::start(&first, folder.path()).await;
+    let sidecar = Sidecar::alone(&first).await;
     let denied = |limit: &str, value: u64| {
         let labels = format!("limit=\"{limit}\",source=\"store\",verdict=\"denied\"");
         format!("sluicegate_decisions_total{{{labels}}} {value}\n")
@@ -252,10 +243,9 @@ async fn a_limits_series_exist_before_its_first_decision_and_its_counters_outliv
 
 #[tokio::test]
 async fn an_idle_sidecar_knows_whether_its_store_is_up() {
-    let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
     let text = policy(&redis.url(), "sliding_log", 2, "1h");
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let sidecar = Sidecar::alone(&text).await;
     let is = async |up: f64| sidecar.metric("sluicegate_store_up ").await == up;
     eventually("the store is there", async || is(1.0).await).await;
     redis.kill();
@@ -269,11 +259,10 @@ async fn an_idle_sidecar_knows_whether_its_store_is_up() {
 
 #[tokio::test]
 async fn use_of_a_limit_is_measured_where_a_tighter_one_always_decides() {
-    let folder = tempfile::tempdir().unwrap();
     let policy = Policy::on("memory")
         .window("per-key", "sliding_log", 2, "1h")
         .window("everyone", "sliding_log", 20, "1h");
-    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy.text()).await;
     for key in 0..16 {
         let checks = json!([
             check("per-key", &format!("k{key}")),

@@ -3,7 +3,7 @@
 //! | module | what belongs there |
 //! |---|---|
 //! | `stall` | thousands of requests that wait for a stalled sidecar |
-//! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload or drain |
+//! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload |
 //! | `leased` | leases inside Envoy |
 //! | `lent` | units that a fake sidecar lends the filter before it stalls or has another policy |
 //! | `limits` | who is admitted, who is denied, and the response headers |
@@ -23,7 +23,7 @@
 //! | `edge` | requests around a window's boundary, by algorithm |
 //! | `outages` | behaviour while a part is down, and when it is back |
 //! | `store_down` | what shares admitted without a store is counted, by every algorithm |
-//! | `hostile` | bytes that no client should send, answers that no sidecar should give |
+//! | `hostile` | answers that no sidecar should give, configurations that Envoy has to refuse |
 //! | `withheld` | Envoys that withhold calls from the filter |
 //! | `in_force` | what shows which configuration is in force, and why one is not |
 //! | `reload` | replacing the policy while requests are served |
@@ -39,7 +39,7 @@
 //! | `wire` | `POST /v1/decide`, metrics and probes without Envoy |
 //! | `operations` | peek, give-back and reset, the same on every store |
 //! | `overrides` | another quota, no limit or a block for single keys, on all sidecars |
-//! | `receipts` | giving units back: once, by the holder of the receipt, and in time |
+//! | `receipts` | receipts that differ, and give-backs while a store hangs |
 //! | `redis_store` | the sidecar and its script on a real Redis |
 
 mod abuse;

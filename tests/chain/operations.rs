@@ -71,10 +71,9 @@ async fn peeks_gives_back_and_resets(sidecar: &Sidecar) {
 
 #[tokio::test]
 async fn peek_give_back_and_reset_mean_the_same_on_every_store() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     for store in ["memory", &redis.url()] {
-        let sidecar = Sidecar::start(&policy(store), folder.path()).await;
+        let sidecar = Sidecar::alone(&policy(store)).await;
         peeks_gives_back_and_resets(&sidecar).await;
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluicegate_tests::ask::failures;
+use sluicegate_tests::ask::{failures, logs};
 use sluicegate_tests::client::get;
 use sluicegate_tests::process::{eventually, repository};
 use sluicegate_tests::redis::Redis;
@@ -70,10 +70,7 @@ async fn limits_hold(chain: &Chain, key: &str) {
 
 /// Waits until the sidecar knows it: before that, a request has no verdict, and its rule decides.
 async fn redis_is_down(chain: &Chain) {
-    eventually("the sidecar knows that Redis is down", async || {
-        chain.sidecar.metric("sluicegate_store_up").await == 0.0
-    })
-    .await;
+    chain.sidecar.reaches("sluicegate_store_up", 0.0).await;
 }
 
 #[tokio::test]
@@ -106,7 +103,7 @@ async fn a_sidecar_that_restarts_while_redis_is_away_gives_no_verdict_and_the_ru
     redis_is_down(&chain).await;
     no_verdict_is_available(&chain, "restarted").await;
     // Nothing replaces the pod or takes it out of a Service.
-    let ready = format!("http://127.0.0.1:{}/readyz", chain.sidecar.admin_port);
+    let ready = chain.sidecar.admin("/readyz");
     assert_eq!(get(&ready).await.0, 200);
     chain.redis.restart().await;
     limits_hold(&chain, "after").await;
@@ -120,35 +117,17 @@ async fn a_sidecar_that_restarts_while_redis_is_away_gives_no_verdict_and_the_ru
 }
 
 #[tokio::test]
-async fn a_paused_redis_counts_as_down() {
-    let chain = chain().await;
-    limits_hold(&chain, "before").await;
-    chain.redis.pause();
-    redis_is_down(&chain).await;
-    limits_hold(&chain, "during").await;
-    chain.redis.resume();
-    limits_hold(&chain, "after").await;
-}
-
-#[tokio::test]
 async fn an_outage_is_logged_once_in_ten_seconds_and_when_it_ends() {
-    let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
     let policy = policy(&redis.url(), "sliding_log", 3, "1h");
     let json = ["--log-format", "json"];
-    let sidecar = Sidecar::with(&policy)
-        .arguments(&json)
-        .start(folder.path())
-        .await;
+    let sidecar = Sidecar::with(&policy).arguments(&json).alone().await;
     redis.kill();
     for n in 0..100 {
         take(&sidecar, "per-key", &n.to_string()).await;
     }
     redis.restart().await;
-    eventually("the store is back", async || {
-        sidecar.log().contains("is back")
-    })
-    .await;
+    logs(&sidecar, "is back").await;
     let log = sidecar.log();
     let lines: Vec<Value> = log
         .lines()
@@ -177,32 +156,15 @@ async fn without_a_sidecar_each_rule_gives_its_own_answer_and_afterwards_limits_
     limits_hold(&chain, "after").await;
 }
 
-#[tokio::test]
-async fn without_either_nothing_hangs_and_afterwards_limits_apply() {
-    let mut chain = chain().await;
-    chain.redis.kill();
-    chain.sidecar.kill();
-    no_verdict_is_available(&chain, "during").await;
-    // The sidecar restarts first, and serves before its Redis is back.
-    chain.sidecar.restart().await;
-    no_verdict_is_available(&chain, "still").await;
-    chain.redis.restart().await;
-    limits_hold(&chain, "after").await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_answer_while_redis_hangs() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     // A question to the store would wait this long.
     let policy = Policy::on(redis.url()).timeout("5s");
     let policy = policy.window("per-key", "sliding_log", 2, "1h").text();
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
-    let ready = format!("http://127.0.0.1:{}/readyz", sidecar.admin_port);
-    eventually("the store answers", async || {
-        get(&ready).await.1.contains("the store answers")
-    })
-    .await;
+    let sidecar = Sidecar::alone(&policy).await;
+    let ready = sidecar.admin("/readyz");
+    sidecar.reports("the store answers").await;
     redis.pause();
     // Of five, one at least that this machine does not delay.
     let mut fastest = Duration::MAX;
@@ -219,8 +181,5 @@ async fn probes_answer_while_redis_hangs() {
     })
     .await;
     redis.resume();
-    eventually("it is reported", async || {
-        get(&ready).await.1.contains("the store answers")
-    })
-    .await;
+    sidecar.reports("the store answers").await;
 }

@@ -38,7 +38,7 @@ async fn remove(sidecar: &Sidecar, limit: &str, key: &str) -> Value {
 }
 
 async fn list(sidecar: &Sidecar) -> Vec<Value> {
-    let url = format!("http://127.0.0.1:{}/v1/overrides", sidecar.admin_port);
+    let url = sidecar.admin("/v1/overrides");
     let (status, answer) = get(&url).await;
     assert_eq!(status, 200, "{answer}");
     let answer: Value = serde_json::from_str(&answer).unwrap();
@@ -62,10 +62,9 @@ fn rfc3339_in(seconds: u64) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn overrides_hold_while_the_store_is_away() {
     let mut redis = Redis::start().await;
-    let folder = tempfile::tempdir().unwrap();
     let policy = Policy::on(redis.url()).timeout("50ms");
     let policy = policy.window("per-key", "sliding_log", 5, "1h").text();
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let sidecar = Sidecar::alone(&policy).await;
     set(&sidecar, "per-key", "u", json!({ "unlimited": true })).await;
     set(&sidecar, "per-key", "b", json!({ "blocked": true })).await;
     set(&sidecar, "per-key", "q", json!({ "quota": 7 })).await;

@@ -16,10 +16,8 @@ async fn outcome(sidecar: &Sidecar) -> Value {
 
 #[tokio::test]
 async fn a_script_that_redis_has_lost_is_sent_again_unnoticed_by_the_caller() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    let sidecar =
-        Sidecar::start(&policy(&redis.url(), "sliding_log", 3, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy(&redis.url(), "sliding_log", 3, "1h")).await;
     let mut outcomes = Vec::new();
     for _ in 0..4 {
         outcomes.push(outcome(&sidecar).await);
@@ -37,11 +35,9 @@ async fn a_script_that_redis_has_lost_is_sent_again_unnoticed_by_the_caller() {
 
 #[tokio::test]
 async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     for algorithm in ["sliding_log", "fixed_window"] {
-        let sidecar =
-            Sidecar::start(&policy(&redis.url(), algorithm, 3, "2s"), folder.path()).await;
+        let sidecar = Sidecar::alone(&policy(&redis.url(), algorithm, 3, "2s")).await;
         assert_eq!(outcome(&sidecar).await, "admitted");
         for key in redis.all_keys().await {
             let ttl: i64 = redis.command(&format!("PTTL {key}")).await;
@@ -70,11 +66,10 @@ type Outcomes = Arc<Mutex<BTreeMap<String, u64>>>;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_cut_in_mid_batch_never_admits_twice() {
     const LIMIT: u64 = 400;
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     // Otherwise a share of the limit would decide when no connection lasts.
     let text = policy_when_down(&redis, "deny", LIMIT);
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let sidecar = Sidecar::alone(&text).await;
     let sidecar = Arc::new(sidecar);
     let batch = vec![json!({ "checks": [check("per-key", "k")] }); 16];
     let counts = Outcomes::default();
@@ -133,12 +128,11 @@ fn column(text: &str, name: &str, column: usize) -> f64 {
 
 #[tokio::test]
 async fn the_calculator_predicts_what_redis_uses() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
     for algorithm in ALGORITHMS {
         let () = redis.command("FLUSHALL").await;
         let text = policy(&redis.url(), algorithm, 500, "1h");
-        let sidecar = Sidecar::start(&text, folder.path()).await;
+        let sidecar = Sidecar::alone(&text).await;
         // Of requests that came one after the other.
         for _ in 0..500 {
             take(&sidecar, "per-key", &"k".repeat(43)).await;
@@ -196,10 +190,8 @@ async fn break_the_key(redis: &Redis) {
 
 #[tokio::test]
 async fn a_key_that_something_else_wrote_makes_only_its_own_decisions_unavailable() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    let sidecar =
-        Sidecar::start(&policy(&redis.url(), "sliding_log", 9, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy(&redis.url(), "sliding_log", 9, "1h")).await;
     assert_eq!(together(&sidecar, &["bad"]).await, ["admitted"]);
     break_the_key(&redis).await;
     let outcomes = together(&sidecar, &["good", "bad", "other"]).await;
@@ -214,10 +206,9 @@ async fn a_key_that_something_else_wrote_makes_only_its_own_decisions_unavailabl
 #[tokio::test]
 async fn a_key_that_something_else_wrote_is_left_to_the_rule_while_redis_is_up() {
     for answer in ["allow", "deny"] {
-        let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
         let text = policy_when_down(&redis, answer, 9);
-        let sidecar = Sidecar::start(&text, folder.path()).await;
+        let sidecar = Sidecar::alone(&text).await;
         assert_eq!(together(&sidecar, &["bad"]).await, ["admitted"]);
         break_the_key(&redis).await;
         // It is not the limit that answers.
@@ -228,13 +219,8 @@ async fn a_key_that_something_else_wrote_is_left_to_the_rule_while_redis_is_up()
 
 #[tokio::test]
 async fn the_largest_request_is_split_into_many_calls() {
-    let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start().await;
-    let sidecar = Sidecar::start(
-        &policy(&redis.url(), "fixed_window", 9, "1h"),
-        folder.path(),
-    )
-    .await;
+    let sidecar = Sidecar::alone(&policy(&redis.url(), "fixed_window", 9, "1h")).await;
     let slowlog = "CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 1000";
     let () = redis.command(slowlog).await;
     let decision = |n: usize| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sluicegate_tests::ask::logs;
 use sluicegate_tests::client::{client, get, status_for};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::sidecar::Sidecar;
@@ -11,17 +12,6 @@ use super::support::{Chain, number, policy};
 
 const EPOCH: &str = "sluicegate_policy_epoch";
 const IN_FORCE: &str = "sluicegate_policy_last_reload_successful";
-
-async fn has_epoch(sidecar: &Sidecar, epoch: f64) {
-    eventually("the changed policy is in force", async || {
-        sidecar.metric(EPOCH).await == epoch
-    })
-    .await;
-}
-
-async fn readyz(sidecar: &Sidecar) -> (u16, String) {
-    get(&format!("http://127.0.0.1:{}/readyz", sidecar.admin_port)).await
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_raised_limit_comes_into_force_and_no_request_is_dropped() {
@@ -62,9 +52,8 @@ async fn a_raised_limit_comes_into_force_and_no_request_is_dropped() {
 
 #[tokio::test]
 async fn an_invalid_policy_changes_nothing_and_is_reported_until_it_is_fixed() {
-    let folder = tempfile::tempdir().unwrap();
     let good = policy("memory", "sliding_log", 5, "1h");
-    let sidecar = Sidecar::start(&good, folder.path()).await;
+    let sidecar = Sidecar::alone(&good).await;
     for (broken, field) in [
         (good.replace("quota: 5", "quota: 0"), "`quota` is 0"),
         (good.replace("algorithm", "algorithmus"), "algorithmus"),
@@ -75,11 +64,8 @@ async fn an_invalid_policy_changes_nothing_and_is_reported_until_it_is_fixed() {
         ("limits: [".to_owned(), "line"),
     ] {
         std::fs::write(&sidecar.policy, broken).unwrap();
-        eventually("the refusal is in /readyz", async || {
-            readyz(&sidecar).await.1.contains(field)
-        })
-        .await;
-        let (status, text) = readyz(&sidecar).await;
+        sidecar.reports(field).await;
+        let (status, text) = get(&sidecar.admin("/readyz")).await;
         assert!(
             status == 200 && text.contains("policy epoch 1") && text.contains("policy.yaml"),
             "{text}"
@@ -89,21 +75,17 @@ async fn an_invalid_policy_changes_nothing_and_is_reported_until_it_is_fixed() {
             (0.0, 1.0)
         );
         // A thread of its own writes the log.
-        eventually("the refusal is in the log", async || {
-            sidecar.log().contains(field)
-        })
-        .await;
+        logs(&sidecar, field).await;
     }
     std::fs::write(&sidecar.policy, good.replace("quota: 5", "quota: 6")).unwrap();
-    has_epoch(&sidecar, 2.0).await;
+    sidecar.reaches(EPOCH, 2.0).await;
     assert_eq!(sidecar.metric(IN_FORCE).await, 1.0);
-    assert!(!readyz(&sidecar).await.1.contains("refused"));
+    assert!(!sidecar.readyz().await.contains("refused"));
 }
 
 #[tokio::test]
 async fn a_symlink_swap_as_in_kubernetes_and_a_sighup_reload_the_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 5, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 5, "1h")).await;
     // A ConfigMap volume: the file is a symlink through `..data`, which is itself a symlink that a rename replaces.
     let volume = sidecar.policy.parent().unwrap().to_owned();
     let publish = |version: &str, quota| {
@@ -117,12 +99,12 @@ async fn a_symlink_swap_as_in_kubernetes_and_a_sighup_reload_the_policy() {
     publish("..v1", 6);
     std::os::unix::fs::symlink("..data/policy.yaml", volume.join("link")).unwrap();
     std::fs::rename(volume.join("link"), &sidecar.policy).unwrap();
-    has_epoch(&sidecar, 2.0).await;
+    sidecar.reaches(EPOCH, 2.0).await;
     publish("..v2", 7);
-    has_epoch(&sidecar, 3.0).await;
+    sidecar.reaches(EPOCH, 3.0).await;
     // Written to a folder that is not watched, so only SIGHUP reloads it.
     let text = policy("memory", "sliding_log", 8, "1h");
     std::fs::write(volume.join("..v2/policy.yaml"), text).unwrap();
     sidecar.signal("HUP");
-    has_epoch(&sidecar, 4.0).await;
+    sidecar.reaches(EPOCH, 4.0).await;
 }

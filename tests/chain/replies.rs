@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sluicegate_tests::client::client;
 use sluicegate_tests::envoy::{MANAGER, at};
 use sluicegate_tests::process::eventually;
+use sluicegate_tests::upstream::serve;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -70,15 +71,13 @@ async fn responses_to_admitted_and_denied_clients_state_what_is_left() {
 #[tokio::test]
 async fn an_upstreams_own_statement_stands_where_ours_is_not_made_and_gives_way_where_it_is() {
     use axum::Router;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
     let router = Router::new().fallback(async || {
         (
             [("x-ratelimit-remaining", "77"), ("ratelimit", "\"x\";r=77")],
             "x",
         )
     });
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    let port = serve(router).await;
     let mut rules = everyone(&json!({ "match": { "path": "/silent" } }));
     let stated = json!({ "match": { "path": "/stated" }, "name": "stated", "reply": { "on_admitted": true } });
     rules

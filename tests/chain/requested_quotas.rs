@@ -1,11 +1,9 @@
 //! Quotas that a trusted source grants: by whom, up to what, and that nobody else can.
 
 use serde_json::{Value, json};
-use sluicegate_tests::redis::Redis;
-use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::token::{jwt_authn, token};
 
-use super::support::{Chain, Policy, decide_all, filters, number, plugin};
+use super::support::{Chain, Policy, filters, number, plugin};
 
 /// One unit an hour, and up to five for whoever is granted more.
 fn policy(store: &str) -> String {
@@ -117,37 +115,4 @@ async fn metadata_of_an_earlier_filter_grants_a_quota() {
     for status in [200, 200, 429] {
         assert_eq!(ask(&chain, "a", &[]).await, (status, 2));
     }
-}
-
-#[tokio::test]
-async fn one_question_may_ask_for_one_key_with_several_quotas_and_takes_a_call_for_each() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start().await;
-    let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
-    let check = |quota: u64| json!({ "limit": "tenant", "key": "k", "quota": quota });
-    let decisions = [2, 4, 2, 4, 4, 4, 9].map(|quota| json!({ "checks": [check(quota)] }));
-    let verdicts = decide_all(&sidecar, decisions.to_vec()).await;
-    let answer = verdicts.iter().map(|verdict| {
-        (
-            verdict["outcome"].as_str().unwrap(),
-            verdict["quota"].as_u64().unwrap(),
-        )
-    });
-    assert_eq!(
-        answer.collect::<Vec<_>>(),
-        [
-            // First those of 2, then those of 4, then what is left with the limit's own.
-            ("admitted", 2),
-            ("admitted", 4),
-            ("admitted", 2),
-            ("admitted", 4),
-            ("denied", 4),
-            ("denied", 4),
-            ("denied", 1),
-        ]
-    );
-    let calls = sidecar
-        .metric("sluicegate_store_batch_decisions_count")
-        .await;
-    assert_eq!(calls, 3.0);
 }

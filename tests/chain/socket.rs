@@ -12,14 +12,11 @@ async fn a_sidecar_on_a_unix_socket_is_asked_there_and_can_be_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("decisions.sock");
     let policy = policy("memory", "sliding_log", 3, "1h");
-    let mut sidecar = Sidecar::with(&policy)
-        .socket(&socket)
-        .start(folder.path())
-        .await;
+    let mut sidecar = Sidecar::with(&policy).socket(&socket).alone().await;
     let envoy = Envoy::asking(0)
         .plugin(plugin(per_key("deny")))
         .patch(|config| *at(config, SIDECAR) = json!({ "pipe": { "path": socket } }))
-        .start(folder.path())
+        .alone()
         .await;
     for status in [200, 200, 200, 429] {
         assert_eq!(envoy.status("/", "k").await, status);

@@ -5,7 +5,6 @@ use sluicegate_tests::client::raw;
 use sluicegate_tests::envoy::{Envoy, MANAGER, at};
 use sluicegate_tests::recorder::Recorder;
 use sluicegate_tests::token::{jwt_authn, token};
-use tempfile::TempDir;
 
 use super::support::{filters, plugin};
 
@@ -13,24 +12,17 @@ use super::support::{filters, plugin};
 pub struct Recorded {
     envoy: Envoy,
     recorder: Recorder,
-    // Keeps its files.
-    _folder: TempDir,
 }
 
 impl Recorded {
     pub async fn start(rules: Value, patch: impl FnOnce(&mut Value)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let recorder = Recorder::start().await;
         let envoy = Envoy::asking(recorder.port)
             .plugin(plugin(rules))
             .patch(patch)
-            .start(folder.path())
+            .alone()
             .await;
-        Self {
-            envoy,
-            recorder,
-            _folder: folder,
-        }
+        Self { envoy, recorder }
     }
 
     /// Sends a request of raw HTTP/1.1 lines and returns the questions that it caused.

@@ -2,7 +2,6 @@
 //! its deadline, and the VM survives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,15 +9,13 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::envoy::{Envoy, PLUGIN, at};
 use sluicegate_tests::listener::{from_file, write_listener};
 use sluicegate_tests::process::eventually;
-use sluicegate_tests::sidecar::Sidecar;
 use sluicegate_tests::wire::{self, Exchange, Wire};
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
 use super::access_log::access_log;
-use super::support::{envoy, filters, generous, many_files, per_key, plugin};
+use super::support::{envoy, filters, many_files, per_key, plugin};
 
 /// Concurrently waiting requests: close to the capacity of the filter's queue.
 const WAITING: usize = 4_000;
@@ -50,15 +47,11 @@ fn patient(when_unavailable: &str) -> Value {
 /// The addresses behind Envoy.
 const UPSTREAMS: &str = "/static_resources/clusters/0/load_assignment/endpoints";
 
-async fn behind_a_silent_sidecar(
-    when_unavailable: &str,
-    patch: impl FnOnce(&mut Value),
-) -> (Envoy, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+async fn behind_a_silent_sidecar(when_unavailable: &str, patch: impl FnOnce(&mut Value)) -> Envoy {
     let (sidecar, upstream) = (silent().await, wire::upstream().await);
     let planned = Envoy::asking(sidecar).upstream(upstream).patch(patch);
     let planned = planned.plugin(patient(when_unavailable));
-    (planned.start(folder.path()).await, folder)
+    planned.alone().await
 }
 
 /// Sends [`WAITING`] requests at the same time, each on its own connection, and calls `meanwhile` when they wait. Returns
@@ -127,7 +120,7 @@ async fn each_got(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_requests_waiting_for_a_silent_sidecar_are_denied_in_time() {
-    let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
+    let envoy = behind_a_silent_sidecar("deny", |_| {}).await;
     let answers = all_at_once(&envoy, async || {}).await;
     each_got(&envoy, &answers, 503, "rate limiter did not answer").await;
 }
@@ -136,7 +129,7 @@ async fn thousands_of_requests_waiting_for_a_silent_sidecar_are_denied_in_time()
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_that_one_filter_or_three_let_through_to_no_upstream_at_all_are_told_so() {
     for more in [&[][..], &["second", "third"]] {
-        let (envoy, _folder) = behind_a_silent_sidecar("allow", |config| {
+        let envoy = behind_a_silent_sidecar("allow", |config| {
             *at(config, UPSTREAMS) = json!([]);
             for name in more {
                 let filters = filters(config);
@@ -154,11 +147,8 @@ async fn thousands_that_one_filter_or_three_let_through_to_no_upstream_at_all_ar
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draining_envoy_answers_thousands_of_waiting_requests() {
-    let (envoy, _folder) = behind_a_silent_sidecar("deny", |_| {}).await;
-    let drain = format!(
-        "http://127.0.0.1:{}/drain_listeners?graceful",
-        envoy.admin_port
-    );
+    let envoy = behind_a_silent_sidecar("deny", |_| {}).await;
+    let drain = envoy.admin("/drain_listeners?graceful");
     let answers = all_at_once(&envoy, async || {
         assert_eq!(post(&drain, "").await.0, 200);
     })
@@ -174,7 +164,7 @@ async fn thousands_of_waiting_requests_are_answered_although_their_configuration
         .upstream(wire::upstream().await)
         .plugin(patient("deny"))
         .patch(|config| listener = from_file(config, folder.path()))
-        .start(folder.path())
+        .alone()
         .await;
     envoy.listens().await;
     // Envoy closes the old listener's connections after some seconds: see `--drain-time-s` in `envoy.rs`.
@@ -209,8 +199,7 @@ async fn a_request_behind_a_lost_callout_gets_its_verdict() {
         }
         drop(lost);
     });
-    let folder = tempfile::tempdir().unwrap();
-    let envoy = envoy(port, patient("deny"), &folder).await;
+    let envoy = envoy(port, patient("deny")).await;
     let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\n\r\n";
     let ask = |mut wire: Wire| async move { wire.once(request).await.unwrap().status };
     let first = tokio::spawn(ask(Wire::new(envoy.port)));
@@ -221,69 +210,4 @@ async fn a_request_behind_a_lost_callout_gets_its_verdict() {
     let second = tokio::spawn(ask(Wire::new(envoy.port)));
     assert_eq!(second.await.unwrap(), 200);
     assert_eq!(first.await.unwrap(), 503);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn hundreds_of_keep_alive_clients_get_through_stalls_of_the_sidecar() {
-    const CLIENTS: usize = 700;
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&generous(), folder.path()).await;
-    let mut plugin = plugin(per_key("deny"));
-    // A busy machine has verdicts in this time for some of so many clients.
-    plugin["sidecar"]["timeout"] = json!("250ms");
-    let planned = Envoy::asking(sidecar.port).upstream(wire::upstream().await);
-    let envoy = planned.plugin(plugin).start(folder.path()).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let (admitted, unavailable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let mut clients = Vec::new();
-    for n in 0..CLIENTS {
-        let (stop, port) = (Arc::clone(&stop), envoy.port);
-        let (admitted, unavailable) = (Arc::clone(&admitted), Arc::clone(&unavailable));
-        clients.push(tokio::spawn(async move {
-            let mut wire = Wire::new(port);
-            wire.connect().await;
-            let request = format!("GET / HTTP/1.1\r\nhost: h\r\nx-api-key: k{n}\r\n\r\n");
-            let mut slowest = Duration::ZERO;
-            while !stop.load(Ordering::Relaxed) {
-                let started = Instant::now();
-                let answer = wire.once(request.as_bytes()).await;
-                let answer = answer.expect("no connection is broken");
-                slowest = slowest.max(started.elapsed());
-                match answer.status {
-                    200 => &admitted,
-                    503 if answer.body.contains("rate limiter did not answer") => &unavailable,
-                    other => panic!("{other}: {}", answer.body),
-                }
-                .fetch_add(1, Ordering::Relaxed);
-            }
-            slowest
-        }));
-    }
-    for _ in 0..4 {
-        let before = admitted.load(Ordering::Relaxed);
-        eventually("verdicts come", async || {
-            admitted.load(Ordering::Relaxed) > before
-        })
-        .await;
-        sidecar.signal("STOP");
-        // The length of the stall is part of the test.
-        tokio::time::sleep(Duration::from_millis(600)).await;
-        sidecar.signal("CONT");
-    }
-    stop.store(true, Ordering::Relaxed);
-    let mut slowest = Duration::ZERO;
-    for client in clients {
-        slowest = slowest.max(client.await.unwrap());
-    }
-    let (admitted, unavailable) = (
-        admitted.load(Ordering::Relaxed),
-        unavailable.load(Ordering::Relaxed),
-    );
-    println!(
-        "{admitted} admitted, {unavailable} answered with 503, the slowest after {slowest:?}, by Envoy's own clock after {} ms",
-        slowest_by_envoy(&envoy)
-    );
-    assert!(unavailable > 0, "no stall was felt");
-    assert!(slowest < LATE + STALL, "{slowest:?}");
-    envoy.is_well().await;
 }

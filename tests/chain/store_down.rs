@@ -35,9 +35,8 @@ async fn take_each(sidecar: &Sidecar, times: usize, taken: &mut [u64; ALGORITHMS
 #[tokio::test]
 async fn what_shares_admitted_while_redis_was_away_is_counted_exactly_by_every_algorithm() {
     for forgets in [false, true] {
-        let folder = tempfile::tempdir().unwrap();
         let mut redis = Redis::start().await;
-        let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
+        let sidecar = Sidecar::alone(&policy(&redis.url())).await;
         sidecar.knows_of(1).await;
         let mut taken = [0; ALGORITHMS.len()];
         if forgets {
@@ -64,11 +63,8 @@ async fn what_shares_admitted_while_redis_was_away_is_counted_exactly_by_every_a
         } else {
             redis.resume();
         }
-        eventually("the store decides, and has all admissions", async || {
-            sidecar.metric("sluicegate_store_up").await == 1.0
-                && sidecar.metric("sluicegate_unwritten_buckets").await == 0.0
-        })
-        .await;
+        sidecar.reaches("sluicegate_store_up", 1.0).await;
+        sidecar.written_back().await;
         take_each(&sidecar, 9, &mut taken).await;
         for (limit, taken) in ALGORITHMS.iter().zip(taken) {
             let used = QUOTA - left(&sidecar, limit, "k").await;
@@ -77,51 +73,4 @@ async fn what_shares_admitted_while_redis_was_away_is_counted_exactly_by_every_a
         let shut: Value = take(&sidecar, "deny", "k").await;
         assert_eq!(shut["outcome"], "admitted");
     }
-}
-
-/// A share held what it had admitted before: in the next outage of the window, a key that had been reset was denied.
-#[tokio::test]
-async fn a_reset_reaches_the_share_of_the_sidecar_that_receives_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start().await;
-    let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
-    sidecar.knows_of(1).await;
-    let is_back = async || {
-        eventually("the store decides, and has all admissions", async || {
-            let unwritten = sidecar.metric("sluicegate_unwritten_buckets").await;
-            sidecar.metric("sluicegate_store_up").await == 1.0 && unwritten == 0.0
-        })
-        .await;
-    };
-    let left_of_each = async || {
-        let mut all = Vec::new();
-        for limit in ALGORITHMS {
-            all.push(left(&sidecar, limit, "k").await);
-        }
-        all
-    };
-    let shares_decide = async || {
-        redis.pause();
-        eventually("the sidecar decides by its shares", async || {
-            peek(&sidecar, "sliding_log", "nobody").await["outcome"] == "admitted"
-                && sidecar.metric("sluicegate_store_up").await == 0.0
-        })
-        .await;
-    };
-    shares_decide().await;
-    take_each(&sidecar, 12, &mut [0; ALGORITHMS.len()]).await;
-    redis.resume();
-    is_back().await;
-    assert_eq!(left_of_each().await, [QUOTA - 12; ALGORITHMS.len()]);
-    // What was written back is still held of the share.
-    shares_decide().await;
-    assert_eq!(left_of_each().await, [QUOTA - 12; ALGORITHMS.len()]);
-    redis.resume();
-    is_back().await;
-    for limit in ALGORITHMS {
-        assert!(sidecar.reset(limit, "k").await.contains("true"), "{limit}");
-    }
-    assert_eq!(left_of_each().await, [QUOTA; ALGORITHMS.len()]);
-    shares_decide().await;
-    assert_eq!(left_of_each().await, [QUOTA; ALGORITHMS.len()]);
 }

@@ -5,7 +5,6 @@ use sluicegate_tests::client::post;
 use sluicegate_tests::envoy::{Envoy, MANAGER, Planned, at};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -24,6 +23,12 @@ pub async fn sent(port: u16, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     stream
+}
+
+/// A question as HTTP/1.1.
+pub fn post_of(body: &str) -> String {
+    let length = body.len();
+    format!("POST /v1/decide HTTP/1.1\r\nhost: s\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
 /// Asks a port of a sidecar; returns the status and the JSON of the answer.
@@ -90,18 +95,16 @@ pub fn filters(config: &mut Value) -> &mut Vec<Value> {
 }
 
 /// An Envoy with this plugin configuration that asks the sidecar on this port.
-pub async fn envoy(sidecar: u16, plugin: Value, folder: &TempDir) -> Envoy {
+pub async fn envoy(sidecar: u16, plugin: Value) -> Envoy {
     let planned = Envoy::asking(sidecar).plugin(plugin);
-    planned.start(folder.path()).await
+    planned.alone().await
 }
 
-/// A whole chain, on its own ports and in its own folder.
+/// A whole chain, on its own ports.
 pub struct Chain {
     pub redis: Redis,
     pub sidecar: Sidecar,
     pub envoy: Envoy,
-    // Keeps their files for as long as they run.
-    _folder: TempDir,
 }
 
 impl Chain {
@@ -115,15 +118,13 @@ impl Chain {
         policy: impl Fn(&str) -> String,
         plan: impl FnOnce(Planned<'a>) -> Planned<'a>,
     ) -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start().await;
-        let sidecar = Sidecar::start(&policy(&redis.url()), folder.path()).await;
+        let sidecar = Sidecar::alone(&policy(&redis.url())).await;
         let planned = plan(Envoy::asking(sidecar.port));
         Self {
             redis,
-            envoy: planned.start(folder.path()).await,
+            envoy: planned.alone().await,
             sidecar,
-            _folder: folder,
         }
     }
 

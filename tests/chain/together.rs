@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use sluicegate_tests::client::{client, status_for};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::process::eventually;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use super::support::{Chain, decided, per_key, plugin, policy, sent};
 
@@ -131,40 +129,6 @@ async fn waiting_requests_share_a_callout() {
         calls <= callouts,
         "{calls} calls to Redis for {callouts} callouts"
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_that_hang_up_while_they_wait_leave_nothing_behind() {
-    let chain = Chain::of("sliding_log", 1_000_000, "1h").await;
-    let port = chain.envoy.port;
-    let mut tasks = Vec::new();
-    for task in 0..20_u64 {
-        tasks.push(tokio::spawn(async move {
-            for n in 0..150_u64 {
-                let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)).await else {
-                    continue;
-                };
-                let request = format!(
-                    "GET /{n} HTTP/1.1\r\nhost: a\r\nx-api-key: k{}\r\n\r\n",
-                    n % 7
-                );
-                stream.write_all(request.as_bytes()).await.unwrap();
-                // At once, or after a moment in which its callout may be queued, in flight, or answered.
-                tokio::time::sleep(Duration::from_micros((task * 150 + n) * 7_919 % 900)).await;
-            }
-        }));
-    }
-    let (admitted, _) = storm(&chain.envoy, 8, 100, "alice").await;
-    assert_eq!(admitted, 800, "those who stay are served meanwhile");
-    for task in tasks {
-        task.await.unwrap();
-    }
-    chain.envoy.is_well().await;
-    eventually("no callout is left", async || {
-        chain.envoy.stat(ASKING).await == 0
-    })
-    .await;
-    assert_eq!(chain.status("/", "alice").await, 200);
 }
 
 /// How long the slowest of forty requests waits that get no verdict.

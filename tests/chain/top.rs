@@ -16,7 +16,7 @@ const ABUSE: u64 = 300;
 const OTHERS: u64 = 200;
 
 async fn top(sidecar: &Sidecar) -> Value {
-    let url = format!("http://127.0.0.1:{}/v1/top", sidecar.admin_port);
+    let url = sidecar.admin("/v1/top");
     let (status, body) = get(&url).await;
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()
@@ -104,17 +104,16 @@ async fn top_lists_the_most_denied_key_by_the_hash_that_explain_prints() {
 
 #[tokio::test]
 async fn the_command_prints_a_table_or_json_and_never_a_key() {
-    let folder = tempfile::tempdir().unwrap();
     let policy = Policy::on("memory")
         .window("per-key", "sliding_log", 4, "1h")
         .window("idle", "sliding_log", 1, "1s");
-    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy.text()).await;
     let check = |key: &str, cost: u64| json!({ "checks": [{ "limit": "per-key", "key": key, "cost": cost }] });
     let mut decisions = vec![check(SECRET, 4), check("near", 3), check("far", 1)];
     decisions.extend(vec![check(SECRET, 1); 3]);
     decide_all(&sidecar, decisions).await;
 
-    let admin = format!("http://127.0.0.1:{}", sidecar.admin_port);
+    let admin = sidecar.admin("");
     let (output, page) = run(&["top", "--admin", &admin]);
     assert_eq!(output.status.code(), Some(0), "{page}");
     // printf %s mallory | sha256sum | cut -c1-12

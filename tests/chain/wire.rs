@@ -5,12 +5,11 @@ use sluicegate_tests::client::get;
 use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::support::{Policy, ask, asked, check, decide_all, decided, policy};
+use super::support::{Policy, ask, check, decide_all, decided, policy};
 
 #[tokio::test]
 async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 2, "1h")).await;
     let check = check("per-key", "k");
     let body = json!({ "decisions": [
         { "checks": [check] },
@@ -66,25 +65,6 @@ async fn one_bad_decision_in_a_batch_does_not_affect_the_others() {
     );
 }
 
-#[tokio::test]
-async fn an_invalid_body_gets_an_error_that_names_its_fault() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
-    let one = json!({ "checks": [{ "limit": "per-key", "key": "k" }] });
-    for (body, status, code) in [
-        ("{".to_owned(), 400, "malformed_json"),
-        (
-            json!({ "decisions": vec![one; 1025] }).to_string(),
-            400,
-            "too_many_entries",
-        ),
-        (" ".repeat((1 << 20) + 1), 413, "body_too_large"),
-    ] {
-        let (given, answer) = asked(sidecar.port, "/v1/decide", body).await;
-        assert_eq!((given, &answer["code"]), (status, &json!(code)));
-    }
-}
-
 fn policy_of_a_redis_that_is_away() -> String {
     let policy = Policy::on(format!("redis://127.0.0.1:{}", free_port())).timeout("200ms");
     policy.window("per-key", "sliding_log", 2, "1h").text()
@@ -92,39 +72,36 @@ fn policy_of_a_redis_that_is_away() -> String {
 
 #[tokio::test]
 async fn probes_report_liveness_and_whether_the_store_answers() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |port, path: &str| format!("http://127.0.0.1:{port}{path}");
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 2, "1h"), folder.path()).await;
-    assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
-    assert_eq!(get(&at(sidecar.admin_port, "/readyz")).await.0, 200);
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 2, "1h")).await;
+    assert_eq!(get(&sidecar.admin("/healthz")).await.0, 200);
+    assert_eq!(get(&sidecar.admin("/readyz")).await.0, 200);
     assert_eq!(
-        get(&at(sidecar.port, "/metrics")).await.0,
+        get(&sidecar.url("/metrics")).await.0,
         404,
         "metrics are on the admin port only"
     );
 
     let policy = policy_of_a_redis_that_is_away();
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
-    assert_eq!(get(&at(sidecar.admin_port, "/healthz")).await.0, 200);
+    let sidecar = Sidecar::alone(&policy).await;
+    assert_eq!(get(&sidecar.admin("/healthz")).await.0, 200);
     eventually("it reports that the store is away", async || {
-        let (status, why) = get(&at(sidecar.admin_port, "/readyz")).await;
+        let (status, why) = get(&sidecar.admin("/readyz")).await;
         assert_eq!(status, 200, "S10: all sidecars have the same store: {why}");
         why.contains("the store has not answered for")
     })
     .await;
     let sidecar = Sidecar::with(&policy)
         .arguments(&["--ready-needs-store"])
-        .start(folder.path())
+        .alone()
         .await;
-    let (status, why) = get(&at(sidecar.admin_port, "/readyz")).await;
+    let (status, why) = get(&sidecar.admin("/readyz")).await;
     assert_eq!(status, 503, "{why}");
 }
 
 #[tokio::test]
 async fn a_shadow_decision_without_a_verdict_is_not_counted_as_a_client_without_one() {
-    let folder = tempfile::tempdir().unwrap();
     let policy = policy_of_a_redis_that_is_away();
-    let sidecar = Sidecar::start(&policy, folder.path()).await;
+    let sidecar = Sidecar::alone(&policy).await;
     let trial = |limit| json!({ "checks": [check(limit, "k")], "shadow": "trial" });
     let decisions = vec![trial("per-key"), trial("per-kee")];
     let verdicts = decide_all(&sidecar, decisions).await;
@@ -143,28 +120,5 @@ async fn a_shadow_decision_without_a_verdict_is_not_counted_as_a_client_without_
         let labels = format!("limit=\"{limit}\",rule=\"trial\",verdict=\"{verdict}\"");
         let name = format!("sluicegate_shadow_decisions_total{{{labels}}}");
         assert_eq!(sidecar.metric(&name).await, 1.0, "{name}");
-    }
-}
-
-#[test]
-fn an_invalid_policy_ends_the_command_before_a_port_is_bound() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("policy.yaml");
-    std::fs::write(&file, policy("memory", "sliding_log", 0, "1h")).unwrap();
-    let output = std::process::Command::new(sluicegate_tests::sidecar::binary())
-        .args(["serve", "--policy"])
-        .arg(&file)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(64));
-    let said = String::from_utf8_lossy(&output.stderr);
-    for name in [
-        "policy.yaml",
-        "line 4",
-        "`per-key`",
-        "window 1",
-        "`quota` is 0",
-    ] {
-        assert!(said.contains(name), "no {name} in {said}");
     }
 }

@@ -1,8 +1,6 @@
 //! Envoys that withhold calls from the filter by their `capability_restriction_config`: each such call fails, and none ends
 //! the VM.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::sidecar::Sidecar;
@@ -44,7 +42,7 @@ const ALL: [&str; 30] = [
 ];
 
 /// An Envoy that withholds these calls.
-async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar, folder: &Path) -> Envoy {
+async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar) -> Envoy {
     let allowed = ALL.iter().filter(|name| !calls.contains(name));
     let allowed: Map<String, Value> = allowed
         .map(|name| ((*name).to_owned(), json!({})))
@@ -54,13 +52,12 @@ async fn withholding(calls: &[&str], rules: &Value, sidecar: &Sidecar, folder: &
             json!({ "allowed_capabilities": allowed });
     };
     let planned = Envoy::asking(sidecar.port).plugin(plugin(rules.clone()));
-    planned.patch(restrict).start(folder).await
+    planned.patch(restrict).alone().await
 }
 
 #[tokio::test]
 async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 1, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 1, "1h")).await;
     let mut rules = per_key("deny");
     rules[0]["reply"] = json!({ "on_admitted": true });
     let (decided, undecided) = ([200, 429, 429], [503; 3]);
@@ -93,7 +90,7 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
         ),
         ("no callouts", undecided, &["proxy_http_call"]),
     ] {
-        let envoy = withholding(withheld, &rules, &sidecar, folder.path()).await;
+        let envoy = withholding(withheld, &rules, &sidecar).await;
         for status in statuses {
             let answer = envoy.status("/", key).await;
             assert_eq!(answer, status, "{key}: {}", envoy.log());
@@ -105,11 +102,10 @@ async fn a_call_that_envoy_withholds_fails_and_ends_no_vm() {
 /// No denial that is cached would ever end, so none is: its answers come from the sidecar.
 #[tokio::test]
 async fn without_a_clock_each_request_asks_the_sidecar() {
-    let folder = tempfile::tempdir().unwrap();
     let text = policy("memory", "sliding_log", 1, "1h") + "denial_ttl: 60s\n";
-    let sidecar = Sidecar::start(&text, folder.path()).await;
+    let sidecar = Sidecar::alone(&text).await;
     let calls = ["clock_time_get"];
-    let envoy = withholding(&calls, &per_key("deny"), &sidecar, folder.path()).await;
+    let envoy = withholding(&calls, &per_key("deny"), &sidecar).await;
     for status in [200, 429, 429, 429] {
         let answer = envoy.status("/", "key").await;
         assert_eq!(answer, status, "{}", envoy.log());
@@ -122,12 +118,11 @@ async fn without_a_clock_each_request_asks_the_sidecar() {
 /// As docs/security.md says: no address, no limit by it.
 #[tokio::test]
 async fn without_properties_a_request_has_no_address() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 1, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 1, "1h")).await;
     let mut rules = per_key("deny");
     rules[0]["checks"][0]["key"] = json!([{ "address": {} }]);
     for (withheld, statuses) in [(&[][..], [200, 429]), (&["proxy_get_property"], [200, 200])] {
-        let envoy = withholding(withheld, &rules, &sidecar, folder.path()).await;
+        let envoy = withholding(withheld, &rules, &sidecar).await;
         for status in statuses {
             let answer = envoy.status("/", "key").await;
             assert_eq!(answer, status, "{}", envoy.log());

@@ -1,9 +1,9 @@
-//! Calendar windows: what the generated histories of agreement.rs do not come to. Edges at which clocks change, calls for
-//! which Redis's clock is in another window than was expected, and states of a version with other rules for a zone.
+//! Calendar windows: what the generated histories of agreement.rs do not come to. Calls for which Redis's clock is in another
+//! window than was expected, and states of a version with other rules for a zone. Edges at which clocks change are in
+//! `sidecar/engine/src/calendar/tests.rs`.
 
 use super::lua::Lua;
 use super::made::{self, SECOND, decision, one};
-use super::receipts::Stores;
 use sluicegate_engine::script::{self, Reply};
 use sluicegate_engine::{Algorithm, Bucket, Calendar, CalendarUnit};
 
@@ -19,47 +19,6 @@ fn bucket(unit: CalendarUnit, zone: &str, quota: u64) -> Bucket {
     let key = format!("sg:{{calendar}}:{}:{zone}", unit.name());
     let algorithm = Algorithm::CalendarWindow(calendar);
     made::bucket(&key, algorithm, quota, calendar.longest_us())
-}
-
-#[test]
-fn each_window_admits_its_quota_and_promises_its_end() {
-    let mut stores = Stores::start();
-    let mut take = |now, bucket: &Bucket| stores.decide(now, &one(bucket, 1, false))[0];
-    // A window each, by its first microsecond and that of the next.
-    // A day of 23 hours, one of 25, one of 24 and a half, one that begins at 1:00, and longer windows with such days.
-    let windows = "
-        day Europe/Berlin 2026-03-28T23:00:00Z 2026-03-29T22:00:00Z
-        day Europe/Berlin 2026-10-24T22:00:00Z 2026-10-25T23:00:00Z
-        day Australia/Lord_Howe 2026-04-04T13:00:00Z 2026-04-05T13:30:00Z
-        day Africa/Cairo 2026-04-23T22:00:00Z 2026-04-24T21:00:00Z
-        week America/New_York 2026-03-02T05:00:00Z 2026-03-09T04:00:00Z
-        month UTC 2028-02-01T00:00:00Z 2028-03-01T00:00:00Z
-        month Europe/Berlin 2027-02-28T23:00:00Z 2027-03-31T22:00:00Z";
-    for (index, line) in windows.lines().skip(1).enumerate() {
-        let words: Vec<_> = line.split_whitespace().collect();
-        let [unit, zone, start, end] = words[..] else {
-            panic!("{line}")
-        };
-        let unit = CalendarUnit::ALL.into_iter().find(|one| one.name() == unit);
-        let unit = unit.expect("a unit");
-        let mut bucket = bucket(unit, zone, 3);
-        bucket.key.push_str(&index.to_string());
-        let (start, end) = (at(start), at(end));
-        // The window before is used up to its last microsecond.
-        let admitted = (0..3).all(|_| take(start - 1, &bucket).admitted);
-        assert!(admitted, "{line}");
-        assert_eq!(take(start - 1, &bucket).retry_after_us, 1, "{line}");
-        let first = take(start, &bucket);
-        assert!(first.admitted, "{line}");
-        assert_eq!(first.reset_us, end - start, "{line}");
-        assert!(take(start + HOUR, &bucket).admitted);
-        assert!(take(end - 1, &bucket).admitted);
-        let denied = take(start + HOUR, &bucket);
-        assert!(!denied.admitted);
-        assert_eq!(denied.retry_after_us, end - start - HOUR, "{line}");
-        assert!(!take(end - 1, &bucket).admitted);
-        assert!(take(end, &bucket).admitted, "{line}");
-    }
 }
 
 #[test]

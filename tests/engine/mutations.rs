@@ -252,13 +252,6 @@ impl Bug {
     }
 }
 
-/// The script with the bug of this name.
-pub fn with_bug(name: &str) -> String {
-    let bugs = bugs();
-    let bug = bugs.iter().find(|bug| bug.name == name);
-    bug.expect(name).script()
-}
-
 /// Most bugs show in the first histories, rare ones in some tens.
 const HISTORIES: u32 = 1_000;
 

@@ -1,5 +1,6 @@
-//! Promises 3, 4, 5 and 9 of docs/promises.md, on the script and on the embedded store, over generated traffic.
-//! (1 and 2 are in checked.rs, 6 is in expiry.rs. These tests check the answers against the promise alone, without the model.)
+//! Promises 3, 4 and 9 of docs/promises.md, on the script and on the embedded store, over generated traffic.
+//! (All of them together are in `tests/world`, 5 is in `sidecar/tests/exact_denials.rs`, 6 in expiry.rs. These tests check the
+//! answers against the promise alone, without the model.)
 
 use super::lua::Lua;
 use super::made::{self, SECOND, START_US, decision, for_all, numbered, sliding};
@@ -121,29 +122,6 @@ fn true_retry_after() {
     });
 }
 
-#[test]
-fn retry_after_is_true_after_quota_and_burst_have_changed() {
-    let specs = prop_oneof![
-        1 => any_spec(),
-        2 => spec(Algorithm::TokenBucket { burst: 9 })
-    ];
-    let inputs = (
-        prop::collection::vec(specs, 1..4),
-        (traffic(), 1u64..40, 1u64..40, 1u64..20),
-    );
-    on_both(inputs, |store, buckets, (traffic, cost, quota, burst)| {
-        let now = send(store, buckets, traffic);
-        let mut changed = buckets.to_vec();
-        for bucket in &mut changed {
-            bucket.spec.quota = *quota;
-            if let Algorithm::TokenBucket { .. } = bucket.spec.algorithm {
-                bucket.spec.algorithm = Algorithm::TokenBucket { burst: *burst };
-            }
-        }
-        promises_truly(store, now, &changed, *cost);
-    });
-}
-
 /// A decision is admitted, or will be when it says, and not a microsecond earlier.
 fn promises_truly(store: &Store, now: u64, buckets: &[Bucket], cost: u64) {
     let costs = costs(buckets, cost);
@@ -157,37 +135,6 @@ fn promises_truly(store: &Store, now: u64, buckets: &[Bucket], cost: u64) {
     assert!(!before.admitted, "admitted a microsecond early");
     assert_eq!(before.retry_after_us, 1);
     assert!(store.decide(promised, buckets, &costs, false).admitted);
-}
-
-#[test]
-fn cached_denials_are_exact() {
-    let meanwhile = prop::collection::vec((0u64..1_000, 1u64..40), 1..20);
-    let specs = prop::collection::vec(any_spec(), 1..2);
-    let inputs = (specs, (traffic(), 1u64..40, meanwhile));
-    on_both(inputs, |store, buckets, (traffic, cost, meanwhile)| {
-        let most = buckets[0].spec.most_at_once();
-        let now = send(store, buckets, traffic);
-        let denied_cost = (*cost).min(most);
-        let denied = store.decide(now, buckets, &[denied_cost], false);
-        if denied.admitted {
-            return;
-        }
-        // Until the certificate expires, other requests with smaller costs arrive, and are admitted or not.
-        let at = |part: &u64| now + (denied.retry_after_us - 1) * part / 1_000;
-        let mut times: Vec<_> = meanwhile
-            .iter()
-            .map(|(part, cost)| (at(part), *cost))
-            .collect();
-        times.sort_unstable();
-        for (at, other) in times {
-            store.decide(at, buckets, &[other.min(most)], false);
-            let covered = (denied_cost + other).min(most);
-            for cost in [denied_cost, covered] {
-                let outcome = store.decide(at, buckets, &[cost], true);
-                assert!(!outcome.admitted, "{cost} would be admitted at {at}");
-            }
-        }
-    });
 }
 
 #[test]

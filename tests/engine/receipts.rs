@@ -1,14 +1,11 @@
 //! Units are given back once, and only with the receipt: on both stores, for every algorithm.
 
-use std::cell::Cell;
-
-use proptest::prelude::*;
 use sluicegate_engine::{
     Algorithm, Batch, Bucket, Memory, Outcome, Receipt, Return, Returns, receipt_key, script,
 };
 
 use super::lua::Lua;
-use super::made::{self, SECOND, START_US, batch, for_all, sliding};
+use super::made::{self, SECOND, START_US, batch, sliding};
 
 const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingLog,
@@ -236,31 +233,6 @@ fn parts_returned_later_are_together_what_the_whole_would_be() {
 }
 
 #[test]
-fn units_that_have_expired_are_not_returned_again() {
-    for_each_algorithm(|stores, limit, now| {
-        assert!(stores.take(now, limit, 5, 1));
-        let later = now + 201 * SECOND;
-        assert!(stores.take(later, limit, 5, 2));
-        assert_eq!(stores.back(later, limit, 5, 1), 0);
-        assert_eq!(stores.remaining(later, limit), 5);
-    });
-}
-
-#[test]
-fn a_receipt_from_before_a_reset_takes_nothing_from_others() {
-    for_each_algorithm(|stores, limit, now| {
-        assert!(stores.take(now, limit, 5, 1));
-        for bucket in &limit.buckets {
-            stores.lua.reset(&bucket.key);
-            stores.memory.reset(&bucket.key);
-        }
-        assert!(stores.take(now + 1, limit, 5, 2));
-        assert_eq!(stores.back(now + 2, limit, 5, 1), 0);
-        assert_eq!(stores.remaining(now + 2, limit), 5);
-    });
-}
-
-#[test]
 fn denials_and_peeks_leave_no_receipt() {
     for_each_algorithm(|stores, limit, now| {
         let peek = limit.batch(5, Some(1), true);
@@ -323,58 +295,4 @@ fn concurrent_give_backs_use_a_receipt_exactly_once() {
         each.sum()
     });
     assert_eq!(returned, 8);
-}
-
-/// A step of a random history: what is taken or returned, and how much later.
-#[derive(Clone, Debug)]
-enum Step {
-    Take { cost: u64 },
-    Return { secrets: Vec<usize>, units: u64 },
-}
-
-#[test]
-fn receipts_of_random_histories_agree_on_both_stores() {
-    let step = prop_oneof![
-        (1u64..5).prop_map(|cost| Step::Take { cost }),
-        (prop::collection::vec(0usize..6, 1..4), 1u64..6)
-            .prop_map(|(secrets, units)| Step::Return { secrets, units }),
-    ];
-    let algorithm = prop::sample::select(ALGORITHMS.to_vec());
-    let steps = prop::collection::vec((step, 0u64..40 * SECOND), 1..60);
-    let history = (algorithm, steps);
-    let case = Cell::new(0);
-    let stores = std::cell::RefCell::new(Stores::start());
-    for_all(30, 1_024, &history, |(algorithm, steps)| {
-        case.set(case.get() + 1);
-        let mut stores = stores.borrow_mut();
-        let limit = Limit::new(&format!("case-{}", case.get()), algorithm);
-        let (mut now, mut given) = (START_US, Vec::new());
-        for (step, later) in steps {
-            now += later;
-            match step {
-                Step::Take { cost } => {
-                    let secret = given.len() as u128;
-                    // The receipt expires by Redis's own clock, so only recent ones can be compared.
-                    if stores.take(now, &limit, cost, secret) {
-                        given.push(cost);
-                    }
-                }
-                Step::Return { secrets, units } => {
-                    let newest = |ago: &usize| given.len().checked_sub(ago + 1);
-                    let secrets: Vec<_> = secrets.iter().filter_map(newest).collect();
-                    let wanted: Vec<_> = secrets.iter().map(|s| (*s as u128, units)).collect();
-                    if wanted.is_empty() {
-                        continue;
-                    }
-                    let returned = stores.give(now, &limit.returns(&wanted));
-                    for (secret, returned) in secrets.into_iter().zip(returned) {
-                        prop_assert!(returned <= given[secret], "more than was taken");
-                        given[secret] -= returned;
-                    }
-                    stores.remaining(now, &limit);
-                }
-            }
-        }
-        Ok(())
-    });
 }

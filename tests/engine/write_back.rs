@@ -30,46 +30,6 @@ fn write_back_sends_at_most_64_records_and_none_earlier_than_it_was() {
     }
 }
 
-#[test]
-fn write_back_may_exceed_the_limit_and_retry_after_stays_exact() {
-    let mut lua = Lua::start();
-    for bucket in every_algorithm(60 * SECOND) {
-        let now_us = START_US + 20 * SECOND;
-        let records = [Record {
-            at_us: now_us,
-            units: 400,
-        }];
-        let mut embedded = Memory::new();
-        assert_eq!(embedded.write_back(now_us, &bucket, &records), 400);
-        let recorded = lua.try_write_back(Some(now_us), &bucket, &records);
-        assert_eq!(recorded, Ok(400));
-        let taken = one(&bucket, 1, false);
-        let denied = lua.decide(Some(now_us), &taken)[0];
-        assert_eq!(embedded.decide(now_us, &taken)[0], Ok(denied));
-        assert!(!denied.admitted && denied.remaining == 0);
-        let at_us = now_us + denied.retry_after_us;
-        assert!(!lua.decide(Some(at_us - 1), &taken)[0].admitted);
-        assert!(lua.decide(Some(at_us), &taken)[0].admitted);
-        assert!(lua.ttl_ms(&bucket.key) > 0, "{} has no end", bucket.key);
-    }
-}
-
-/// What a reset leaves of a call that is to be repeated, because its answer was lost.
-#[test]
-fn a_write_back_without_records_changes_nothing() {
-    let mut lua = Lua::start();
-    for bucket in every_algorithm(60 * SECOND) {
-        let now_us = Some(START_US + 20 * SECOND);
-        let left = |lua: &mut Lua| lua.decide(now_us, &one(&bucket, 1, true))[0].remaining;
-        let whole = left(&mut lua);
-        assert_eq!(lua.try_write_back(now_us, &bucket, &[]), Ok(0));
-        assert_eq!(left(&mut lua), whole, "{bucket:?}");
-        lua.decide(now_us, &one(&bucket, 3, false));
-        assert_eq!(lua.try_write_back(now_us, &bucket, &[]), Ok(0));
-        assert_eq!(left(&mut lua), whole - 3, "{bucket:?}");
-    }
-}
-
 /// A log of 10,000 entries, all of them later than what is written back.
 #[test]
 fn write_back_deep_into_a_log_is_bounded_and_held_longer_never_shorter() {

@@ -229,10 +229,7 @@ async fn tls_refuses_a_certificate_with_another_name_or_an_unknown_issuer() {
     let refused = async |options: &str| {
         let sidecar = sidecar(store(options), PATIENT, 1).await;
         assert_eq!(decide(&sidecar, "k").await, "unavailable");
-        eventually("the cause is reported", async || {
-            sidecar.readyz().await.contains("TLS failed")
-        })
-        .await;
+        sidecar.reports("TLS failed").await;
         let shown = sidecar.readyz().await + &sidecar.log();
         // The store's host, and the name in its certificate.
         for name in ["localhost", "redis.internal"] {

@@ -172,7 +172,6 @@ async fn callers_that_share_a_store_call_are_linked_to_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_through_envoy_finds_its_decision_in_its_own_trace() {
-    let folder = tempfile::tempdir().unwrap();
     let (_redis, collector, sidecar) = scene(1).await;
     let mut plugin = plugin(per_key("deny"));
     plugin["sidecar"]["traces"] = true.into();
@@ -180,7 +179,7 @@ async fn a_request_through_envoy_finds_its_decision_in_its_own_trace() {
     let envoy = Envoy::asking(sidecar.port)
         .upstream(upstream)
         .plugin(plugin)
-        .start(folder.path())
+        .alone()
         .await;
     let get = async |header: &str| {
         let request = client().get(envoy.url("/")).header("x-api-key", KEY);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
-use tokio::net::TcpListener;
+use sluicegate_tests::upstream::serve;
 
 /// What a search costs; any other call costs 1.
 pub const SEARCH: u64 = 100;
@@ -37,9 +37,7 @@ impl Api {
             .route("/search", get(search))
             .fallback(other)
             .with_state(Arc::clone(&spent));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move { axum::serve(listener, routes).await });
+        let port = serve(routes).await;
         Self { port, spent }
     }
 

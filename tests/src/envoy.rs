@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::process::{POLL, Process, eventually, free_port, repository};
 
@@ -12,6 +13,8 @@ use crate::process::{POLL, Process, eventually, free_port, repository};
 #[derive(Debug)]
 pub struct Envoy {
     process: Process,
+    /// Its files, unless the test gave it a folder.
+    _folder: Option<TempDir>,
     /// Port for clients.
     pub port: u16,
     /// Port for its statistics.
@@ -83,6 +86,17 @@ impl<'a> Planned<'a> {
         }
         Envoy::start_config(folder, self.workers, port, admin_port, &config).await
     }
+
+    /// Starts it, with a folder of its own.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub async fn alone(self) -> Envoy {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut envoy = self.start(folder.path()).await;
+        envoy._folder = Some(folder);
+        envoy
+    }
 }
 
 impl Envoy {
@@ -129,30 +143,20 @@ impl Envoy {
             .await;
         Self {
             process,
+            _folder: None,
             port,
             admin_port,
         }
     }
 
-    /// Starts one that is expected to reject its configuration; returns its log when it has exited.
-    pub fn refusal(folder: &Path, plugin: Value) -> String {
-        let ports = [0; 4].map(|_| free_port());
-        let config = config("envoy/envoy.yaml", ports, Some(plugin));
-        let file = folder.join("envoy-refused.json");
-        std::fs::write(&file, config.to_string()).expect("a configuration file");
-        let output = Command::new(binary())
-            .args(["--disable-hot-restart", "-c"])
-            .arg(file)
-            .args(["--mode", "validate"])
-            .output()
-            .unwrap_or_else(|error| panic!("cannot start envoy: {error}; {INSTALL}"));
-        assert!(!output.status.success(), "envoy accepts this configuration");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
     /// The address of a path on it.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// The address of a path on its port for statistics.
+    pub fn admin(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.admin_port)
     }
 
     /// Its log.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+
+use crate::upstream::serve;
 
 /// A recording sidecar, in this runtime.
 #[derive(Clone, Debug, Default)]
@@ -30,11 +31,7 @@ impl Recorder {
     /// # Panics
     /// There is no free port.
     pub async fn slow(delay: Duration) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let recorder = Self {
-            port: listener.local_addr().expect("an address").port(),
-            ..Self::default()
-        };
+        let mut recorder = Self::default();
         let asked = Arc::clone(&recorder.asked);
         let router = Router::new().fallback(async move |body: Body| {
             let body = to_bytes(body, usize::MAX).await.expect("a whole body");
@@ -47,7 +44,7 @@ impl Recorder {
             tokio::time::sleep(delay).await;
             json!({ "epoch": 1, "verdicts": verdicts }).to_string()
         });
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        recorder.port = serve(router).await;
         recorder
     }
 

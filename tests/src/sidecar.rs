@@ -275,15 +275,29 @@ impl Sidecar {
         metric_in(&self.metrics().await, name)
     }
 
+    /// Waits until a metric has this value.
+    ///
+    /// # Panics
+    /// It does not get it.
+    pub async fn reaches(&self, metric: &str, value: f64) {
+        let is_there = async || self.metric(metric).await == value;
+        eventually(&format!("{metric} is {value}"), is_there).await;
+    }
+
+    /// Waits until `/readyz` says this.
+    ///
+    /// # Panics
+    /// It does not.
+    pub async fn reports(&self, words: &str) {
+        eventually(words, async || self.readyz().await.contains(words)).await;
+    }
+
     /// Waits until the store has everything that was admitted without it.
     ///
     /// # Panics
     /// It does not get it.
     pub async fn written_back(&self) {
-        eventually("everything is written back", async || {
-            self.metric("sluicegate_unwritten_buckets").await == 0.0
-        })
-        .await;
+        self.reaches("sluicegate_unwritten_buckets", 0.0).await;
     }
 
     /// Waits until its store has told it that so many sidecars share the limits: then it knows its share.
@@ -291,10 +305,7 @@ impl Sidecar {
     /// # Panics
     /// It is not told so.
     pub async fn knows_of(&self, sidecars: u32) {
-        eventually("the sidecar knows of all", async || {
-            self.metric("sluicegate_sidecars").await == f64::from(sidecars)
-        })
-        .await;
+        self.reaches("sluicegate_sidecars", sidecars.into()).await;
     }
 
     /// Its log.

@@ -9,12 +9,17 @@ use tokio::net::TcpListener;
 /// # Panics
 /// There is no free port.
 pub async fn start() -> u16 {
+    serve(Router::new().fallback(echo)).await
+}
+
+/// Likewise, one that answers so.
+///
+/// # Panics
+/// There is no free port.
+pub async fn serve(router: Router) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let port = listener
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port();
-    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(echo)).await });
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move { axum::serve(listener, router).await });
     port
 }
 

@@ -8,7 +8,6 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sluicegate_protocol::LEASES_HEADER;
 use sluicegate_tests::client::client;
-use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::policy::Policy;
 use sluicegate_tests::process::eventually;
@@ -188,39 +187,6 @@ async fn what_was_taken_before_an_override_is_returned_and_not_lent_to_filters()
     // By themselves, they end ten seconds after they were taken; the rest is for a machine that stalls.
     let took = since.elapsed();
     assert!(took < Duration::from_secs(8), "{took:?}");
-}
-
-/// `fixed_window`: what was leased in one window was spent in another one until the lease ended, since only a step back was
-/// noticed.
-#[tokio::test]
-async fn an_answer_that_shows_a_step_of_the_clock_ends_leases_here_and_in_filters() {
-    const HOUR_US: i64 = 3_600_000_000;
-    let folder = tempfile::tempdir().unwrap();
-    let clock = SteppedClock::build(folder.path());
-    let redis = Redis::start_in(&[], &clock.environment()).await;
-    // In the middle of a window, and of a step after each of the two.
-    let since_edge_us = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map(|now| i64::try_from(now.as_micros()).unwrap() % HOUR_US);
-    let middle_us = HOUR_US / 2 - since_edge_us.unwrap();
-    clock.set_ahead_us(middle_us);
-    let window = format!("algorithm: fixed_window, windows: [{{ quota: {QUOTA}, per: 1h }}]");
-    let policy = Policy::on(redis.url()).timeout("1s");
-    let policy = policy.limit("hot", &format!("{window}{LEASE}"));
-    let policy = policy.window("small", "sliding_log", QUOTA, "1h").text();
-    let sidecar = Sidecar::alone(&policy).await;
-    for ahead_us in [middle_us + HOUR_US, middle_us] {
-        warm(&sidecar).await;
-        let hot = || times(1, &[check("hot")]);
-        let before = sidecar.answer(json!(hot())).await["epoch"].as_u64();
-        let spent = units(&sidecar, "spent").await;
-        clock.set_ahead_us(ahead_us);
-        // This answer is about another limit.
-        verdicts(&sidecar, times(1, &[check("small")])).await;
-        let after = sidecar.answer(json!(hot())).await["epoch"].as_u64();
-        assert_eq!(units(&sidecar, "spent").await, spent, "{ahead_us}");
-        assert!(after > before, "parts of filters end with that");
-    }
 }
 
 #[tokio::test]

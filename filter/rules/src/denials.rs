@@ -303,17 +303,6 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_ends_with_its_epoch() {
-        let (old, new) = (version(1, 1), version(1, 2));
-        assert_eq!(held(&[(old, 1), (new, 1)]), [false, true]);
-        // An answer of the previous epoch is late whenever the question was sent: within one process, epochs only grow.
-        for sent_us in [1, 2_000] {
-            let late = held(&[(old, 1), (new, 1), (old, sent_us)]);
-            assert_eq!(late, [false, true, false]);
-        }
-    }
-
-    #[test]
     fn an_answer_without_verdicts_ends_the_denials_of_an_earlier_epoch_too() {
         let (rules, mut denials) = (rules(), DenialCache::default());
         let asked = question("a", false);

@@ -11,29 +11,6 @@ fn of_template(template: &str, key: &str) -> Rules {
     ))
 }
 
-/// F2, F17
-#[test]
-fn a_path_that_names_different_accounts_or_tenants_in_different_readings_is_refused() {
-    let account = of_template("/login/{account}", r#"{"template":"account"}"#);
-    let path = checking(r#"{"limit":"l","key":[{"path":true}]}"#);
-    let tenant = of_template("/v1/{tenant}/**", r#"{"template":"tenant"}"#);
-    let tier = rules(
-        r#"{"name":"r","match":{"path_template":"/v1/{tenant}/**"},"when_unavailable":"allow","checks":[{
-            "limit":{"by":{"template":"tenant"},"map":{"gold":"gold","default":"free"}},"key":[{"constant":"c"}]}]}"#,
-    );
-    let logins = r"/login/bob;x%2F..%2Fr1 /login/bob;x%2f..%2fr2 /login/bob;x%5C..%5Cr3";
-    let tenants = "/v1/tenant/..%2Fgold /v1/tenant/%2e%2e%2Fgold /v1/tenant/%252e%252e/gold /v1/tenant/%5C..%5Cgold
-        /v1/tenant/../gold";
-    for (targets, both) in [(logins, [&account, &path]), (tenants, [&tenant, &tier])] {
-        for (target, rules) in targets
-            .split_whitespace()
-            .flat_map(|target| both.map(|rules| (target, rules)))
-        {
-            assert_eq!(asked(rules, &get(target, &[])), ["400"], "{target}");
-        }
-    }
-}
-
 /// The converse of F2 and F17: a path on which all readings agree is not ambiguous.
 #[test]
 fn ordinary_paths_are_not_refused() {
@@ -62,30 +39,6 @@ fn ordinary_paths_are_not_refused() {
         let expected = format!("l @path={key} 1");
         assert_eq!(asked(&path, &get(target, &[])), [expected], "{target}");
     }
-}
-
-/// F3
-#[test]
-fn a_reading_without_an_entry_in_the_table_costs_the_default() {
-    let costs = checking(
-        r#"{"limit":"l","key":[{"constant":"c"}],"cost":{"table":[{"template":"/v1/health","cost":1}],"default":100}}"#,
-    );
-    for (target, cost) in [
-        ("/v1/health", 1),
-        ("/v1/search/x", 100),
-        ("/v1/search/x%2F..%2F..%2Fhealth", 100),
-    ] {
-        let expected = format!("l @constant=c {cost}");
-        assert_eq!(asked(&costs, &get(target, &[])), [expected], "{target}");
-    }
-}
-
-/// F4
-#[test]
-fn escapes_decoded_once_are_a_reading_of_their_own() {
-    let search = matching(r#"{"path_prefix":"/v1/search/"}"#);
-    let target = r"/v1%2Fsearch%2Fx%5C..%5C..%5C..%5Cy";
-    assert_eq!(asked(&search, &get(target, &[])).len(), 1);
 }
 
 /// F6

@@ -7,7 +7,6 @@ use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
-use tempfile::TempDir;
 
 use super::super::support::{Policy, peek, take};
 use super::{admitted, list, remove, rfc3339_in, set};
@@ -15,21 +14,18 @@ use super::{admitted, list, remove, rfc3339_in, set};
 /// Two sidecars on one store, with denials that are held for a minute: only what voids them lets a change be felt.
 pub struct Fleet {
     pub sidecars: [Sidecar; 2],
-    _folder: TempDir,
 }
 
 impl Fleet {
     pub async fn start(store: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let policy = Policy::on(store)
             .line("denial_ttl: 1m")
             .window("per-key", "sliding_log", 5, "1h")
             .window("rate", "token_bucket", 5, "1h");
-        let one = Sidecar::start(&policy.text(), folder.path()).await;
-        let other = Sidecar::start(&policy.text(), folder.path()).await;
+        let one = Sidecar::alone(&policy.text()).await;
+        let other = Sidecar::alone(&policy.text()).await;
         Self {
             sidecars: [one, other],
-            _folder: folder,
         }
     }
 }

@@ -9,13 +9,12 @@ use super::{admitted, change, list, remove, set};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
-    let folder = tempfile::tempdir().unwrap();
     let of_file = "windows: [{ quota: 5, per: 1h }], overrides: [{ key: file, quota: 6 }]";
     let many = "windows: [{ quota: 5, per: 1h }, { quota: 50, per: 24h }]";
     let policy = Policy::on("memory")
         .limit("per-key", &format!("algorithm: sliding_log, {of_file}"))
         .limit("many", &format!("algorithm: fixed_window, {many}"));
-    let sidecar = Sidecar::start(&policy.text(), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy.text()).await;
     let past = "2020-01-01T00:00:00Z";
     for (terms, named) in [
         (json!({}), "exactly one"),
@@ -58,7 +57,7 @@ async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
 
 /// Status and output of `sluicegate override` with these arguments.
 fn command(sidecar: &Sidecar, words: &[&str]) -> (Option<i32>, String) {
-    let admin = format!("http://127.0.0.1:{}", sidecar.admin_port);
+    let admin = sidecar.admin("");
     let done = std::process::Command::new(sidecar::binary())
         .arg("override")
         .args(words)
@@ -72,8 +71,7 @@ fn command(sidecar: &Sidecar, words: &[&str]) -> (Option<i32>, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_sets_lists_and_removes() {
-    let folder = tempfile::tempdir().unwrap();
-    let sidecar = Sidecar::start(&policy("memory", "sliding_log", 5, "1h"), folder.path()).await;
+    let sidecar = Sidecar::alone(&policy("memory", "sliding_log", 5, "1h")).await;
     let whom = ["--limit", "per-key", "--key", "acme"];
     let run = |verb: &str, words: &[&str]| command(&sidecar, &[&[verb], &whom[..], words].concat());
     assert_eq!(run("set", &[]).0, Some(64), "nothing is said to be allowed");

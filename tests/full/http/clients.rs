@@ -108,22 +108,14 @@ async fn gives_up(language: Language) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_client_waits_as_long_as_a_429_says() {
+async fn the_clients_wait_as_long_as_a_429_says() {
     waits(Language::Python).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_python_client_gives_up_where_waiting_takes_too_long() {
-    gives_up(Language::Python).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_go_client_waits_as_long_as_a_429_says() {
     waits(Language::Go).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_go_client_gives_up_where_waiting_takes_too_long() {
+async fn the_clients_give_up_where_waiting_takes_too_long() {
+    gives_up(Language::Python).await;
     gives_up(Language::Go).await;
 }
 
@@ -133,7 +125,7 @@ async fn the_python_client_asks_the_sidecar_before_it_calls() {
     let sidecar = Sidecar::alone(&allows(2, "5s")).await;
     let mut client = Language::Python.client(folder.path()).await;
     let url = format!("http://127.0.0.1:{}/", upstream::start().await);
-    let asked = format!("http://127.0.0.1:{}", sidecar.port);
+    let asked = sidecar.url("");
     client.args(["--calls=3", "--limit=per-key", "--sidecar", &asked, &url]);
     let (output, took) = run(client).await;
     let errors = text(&output.stderr);

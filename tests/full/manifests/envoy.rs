@@ -119,7 +119,7 @@ impl Chain {
     async fn labels_counters(&self) {
         let labels = format!("{{rule=\"{}\",limit=\"per-key\"}}", self.rule);
         let counter = format!("sluicegate_rule_limit_denied{labels} 2");
-        let admin = format!("http://127.0.0.1:{}", self.envoy.admin_port);
+        let admin = self.envoy.admin("");
         let statistics = async || get(&format!("{admin}/stats/prometheus")).await.1;
         let counts = async || statistics().await.contains(&counter);
         eventually(&counter, counts).await;

@@ -40,10 +40,7 @@ async fn play(scene: &mut Scene) -> (f64, f64) {
     let store = scene.redis.url();
     scene.fires("ManyDenials").await;
     scene.write_policy(&policy(&store, PLENTY * 2));
-    eventually("the policy is reloaded", async || {
-        scene.sidecar.metric("sluicegate_policy_epoch").await == 2.0
-    })
-    .await;
+    scene.sidecar.reaches("sluicegate_policy_epoch", 2.0).await;
     scene.write_policy("limits: {");
     scene.fires("PolicyRefused").await;
     scene.write_policy(&policy(&store, PLENTY));

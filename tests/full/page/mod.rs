@@ -84,14 +84,13 @@ async fn set_and_remove_overrides(sidecar: &Sidecar) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_shows_an_engineer_what_happens() {
-    let folder = tempfile::tempdir().unwrap();
     let mut redis = Redis::start().await;
-    let mut sidecar = Sidecar::start(&policy(&redis.url(), traffic::QUOTA), folder.path()).await;
+    let mut sidecar = Sidecar::alone(&policy(&redis.url(), traffic::QUOTA)).await;
     let upstream = upstream::start().await;
     let envoy = Envoy::asking(sidecar.port)
         .upstream(upstream)
         .plugin(plugin())
-        .start(folder.path())
+        .alone()
         .await;
     let mut traffic = Traffic::default();
     let mut quota = traffic::QUOTA;

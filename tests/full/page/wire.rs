@@ -22,7 +22,7 @@ async fn decide(sidecar: &Sidecar, limit: &str, key: u64) -> String {
 }
 
 async fn ask(sidecar: &Sidecar, path: &str) -> Response {
-    let url = format!("http://127.0.0.1:{}{path}", sidecar.admin_port);
+    let url = sidecar.admin(path);
     client().get(url).send().await.unwrap()
 }
 

@@ -33,7 +33,7 @@ const COLUMNS: [Column; 6] = [
     ),
     Column(
         "gRPC, WebSocket, CONNECT, hostile bytes, access log",
-        "core::chain::replies::grpc_clients core::chain::replies::websockets core::chain::hostile::hostile_bytes \
+        "core::chain::replies::grpc_clients core::chain::replies::websockets core::chain::flood:: \
          core::chain::access_log::envoys_access_log_says_who",
     ),
 ];

@@ -6,6 +6,7 @@ mod written;
 use super::determined;
 use super::script::{Algorithm, Check, Event, Grant, KEYS, Link, Policy, World};
 use limits::{at_once, changed, limit};
+use written::{Sequence, asks};
 
 /// What is known to be wrong, with the issue that turns it on: the generator leaves it out until then.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,17 +113,23 @@ pub fn generate(seed: u64, open: Open) -> World {
     let mut chance = Chance(seed.wrapping_mul(0x5851_F42D_4C95_7F2D));
     // Few features in most worlds: what one excuses does not hide what others show.
     let mut on = [false; FEATURES.len()];
-    for _ in 0..chance.of(&[2, 2, 3, 3, 4, 5, 8]) {
+    let sequences = Sequence::all(open);
+    let sequence = chance.one_in(5).then(|| chance.of(&sequences));
+    let others: &[u64] = match sequence {
+        Some(_) => &[0, 0, 0, 1, 2],
+        None => &[2, 2, 3, 3, 4, 5, 8],
+    };
+    for _ in 0..chance.of(others) {
         on[chance.below(FEATURES.len() as u64) as usize] = true;
     }
-    // With a switch on, what it is about is in every world.
-    on[0] |= open.e2;
-    on[3] |= open.e2 || open.e3;
-    let embedded = chance.one_in(12);
-    let sidecars = if embedded {
-        1
-    } else {
-        chance.between(1, 3) as usize
+    for feature in sequence.map_or(&[][..], Sequence::features) {
+        on[*feature] = true;
+    }
+    let embedded = sequence.is_none() && chance.one_in(12);
+    let sidecars = match (embedded, sequence) {
+        (true, _) => 1,
+        (_, Some(_)) => chance.between(2, 3) as usize,
+        _ => chance.between(1, 3) as usize,
     };
     let (policies, overrides, resets, receipts) = (on[0], on[1], on[2], on[3]);
     let (leases, requests) = (on[4] && !embedded, on[6]);
@@ -193,10 +200,9 @@ pub fn generate(seed: u64, open: Open) -> World {
     }
     if receipts {
         maker.give_backs();
-        maker.holds();
     }
-    if overrides && maker.chance.one_in(2) {
-        maker.larger_for_a_while(receipts);
+    if let Some(sequence) = sequence {
+        maker.is_about(sequence);
     }
     maker.events.sort_by_key(|(at_ms, _)| *at_ms);
     World {
@@ -300,32 +306,12 @@ impl Maker {
     }
 
     /// Requests for the busy key, so many times, each so many milliseconds.
-    fn load(
-        &mut self,
-        at_ms: u64,
-        sidecar: usize,
-        filter: bool,
-        cost: u64,
-        (times, every_ms): (u64, u64),
-    ) {
-        let (limit, key) = self.busy;
-        let checks = vec![Check {
-            limit,
-            key,
-            cost,
-            quota: None,
-        }];
-        let asks = Event::Ask {
-            sidecar,
-            filter,
-            checks,
-            peek: false,
-            receipt: false,
-            times,
-            every_ms,
-            again: false,
-        };
-        self.events.push((at_ms, asks));
+    fn load(&mut self, at_ms: u64, sidecar: usize, filter: bool, cost: u64, how_often: (u64, u64)) {
+        let mut load = asks(self.busy, sidecar, cost, how_often);
+        if let Event::Ask { filter: by, .. } = &mut load {
+            *by = filter;
+        }
+        self.events.push((at_ms, load));
     }
 
     /// All that the busy key has left is taken soon after something has changed it, as often as not.
@@ -459,7 +445,7 @@ impl Maker {
             ];
             let cost = self.chance.of(&costs);
             let quota = (requests && of.requests_up_to.is_some() && self.chance.one_in(2))
-                .then(|| self.chance.between(1, of.windows[0].quota * 2));
+                .then(|| self.chance.between(1, of.windows[0].quota * 4));
             let mut checks = vec![Check {
                 limit,
                 key,

@@ -112,17 +112,6 @@ fn a_part_admits_its_units_until_it_ends_and_never_denies() {
 }
 
 #[test]
-fn what_a_failed_callout_told_is_told_again() {
-    let mut leases = leases(&[part(1, "l", 3, 100 * MS)]);
-    let told = leases.report(200 * MS, false);
-    leases.failed(told, 210 * MS);
-    assert!(!leases.has_report(211 * MS), "other callouts may tell it");
-    assert!(leases.has_report(231 * MS));
-    assert_eq!(leases.report(231 * MS, false).parts, [ended(1, 0)]);
-    assert!(!leases.has_report(400 * MS));
-}
-
-#[test]
 fn more_is_asked_for_when_a_third_is_left_and_other_keys_join() {
     let mut leases = leases(&[part(1, "l", 8, 100 * MS), part(2, "m", 8, 100 * MS)]);
     for n in 1..=6 {

@@ -76,16 +76,6 @@ fn another_callout_follows_a_slow_one_without_new_requests() {
     assert_eq!(queue.expired(TIMEOUT_US + 1_000), [0, 1]);
 }
 
-/// F9: the timer makes up for a lost wake-up.
-#[test]
-fn the_timer_recovers_a_lost_wake_up() {
-    let mut queue = queue();
-    queue.submit(0, ONE, 0);
-    assert!(queue.poll_interval_us().is_some());
-    queue.woken();
-    assert!(queue.next_batch(12_500, nobody).is_some());
-}
-
 #[test]
 fn a_full_batch_does_not_wait_for_the_callout_before_it() {
     let (mut queue, _) = in_flight();
@@ -127,14 +117,4 @@ fn single_batch_limits_send_a_callout_for_each_request() {
         assert_eq!(queue.next_batch(0, nobody).unwrap().waiters, [who]);
     }
     assert!(queue.next_batch(0, nobody).is_none());
-}
-
-#[test]
-fn a_full_queue_refuses_requests() {
-    let mut queue = queue();
-    for who in 0..MAX_WAITING {
-        let submitted = queue.submit(1, ONE, who);
-        assert!(matches!(submitted, Submitted::Waits { .. }));
-    }
-    assert_eq!(queue.submit(1, ONE, 7), Submitted::Full(7));
 }

@@ -1,27 +1,10 @@
 //! What leniencies allow, and what they must not hide.
 
-use super::simulated::{Bug, SECOND, window};
-use super::{disturbance, found_with, one, two_a_second, violations};
+use super::simulated::{SECOND, window};
+use super::{disturbance, one, two_a_second, violations};
 use sluicegate_history::{History, Kind, Span, Verdict, Wrong};
 
 const MS: u64 = 1_000;
-
-#[test]
-fn a_history_that_needs_every_leniency_is_right() {
-    for wrong in found_with(Bug::None, 0, true) {
-        assert_eq!(wrong, []);
-    }
-}
-
-/// Outside the disturbed times, with requests without a verdict, idle units and cached denials.
-#[test]
-fn no_leniency_hides_a_bug() {
-    for bug in Bug::ALL {
-        for (seed, wrong) in found_with(bug, 0, true).iter().enumerate() {
-            assert!(!wrong.is_empty(), "{bug:?} {seed}");
-        }
-    }
-}
 
 /// Two of two units are taken at 1 s.
 fn full() -> History {

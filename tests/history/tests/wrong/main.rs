@@ -8,19 +8,11 @@ use sluicegate_history::{Disturbance, History, Kind, Limit, Record, Span, Verdic
 
 /// What is found in a history with this bug, for each of several seeds.
 fn found(bug: Bug, doubt_us: u64) -> Vec<Vec<Wrong>> {
-    found_with(bug, doubt_us, false)
-}
-
-/// Likewise, with every leniency.
-fn found_with(bug: Bug, doubt_us: u64, lenient: bool) -> Vec<Vec<Wrong>> {
-    // A lenient run takes longer, and there is one for each bug.
-    let seeds = if lenient { 1..4 } else { 1..10 };
-    let each = seeds.map(|seed| {
+    let each = (1..10).map(|seed| {
         let report = check(&run(&Simulation {
             seed,
             bug,
             doubt_us,
-            lenient,
         }));
         assert!(report.denials > 50, "{} denials", report.denials);
         let wrong = report.violations.iter().map(|one| one.what);

@@ -1,8 +1,6 @@
 //! Traffic through a limiter that scans all that it admitted, with a bug in one place of the history.
 
-use sluicegate_history::{Check, Disturbance, History, Kind, Limit, Record, Span, Verdict, Window};
-
-use std::ops::Range;
+use sluicegate_history::{Check, History, Kind, Limit, Record, Span, Verdict, Window};
 
 pub const SECOND: u64 = 1_000_000;
 /// Retry-after is told in milliseconds.
@@ -10,18 +8,6 @@ const UNIT: u64 = 1_000;
 const DECISIONS: usize = 400;
 /// The first decision that may be wrong, so that the windows are full.
 const FROM: usize = 150;
-
-/// With leniencies: units that may be idle, how long a denial is cached, and how long its answer travels at most.
-const IDLE: u64 = 4;
-const CACHED_US: u64 = 40_000;
-const TRAVELS_US: u64 = 3_000;
-/// Decisions while which everything is forgotten in the middle, and in which denials are not needed.
-const FORGETS: Range<usize> = 10..16;
-const DENIES_ALL: Range<usize> = 30..40;
-/// The first decision that may be wrong then: the longest window ends after what was disturbed.
-const FROM_LENIENT: usize = 200;
-/// How often a bug strikes then that changes what is counted: more than what has no verdict can hide.
-const STRIKES_LENIENT: usize = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -46,8 +32,6 @@ pub struct Simulation {
     pub bug: Bug,
     /// A record's span is wider than its instant by up to this, on both sides.
     pub doubt_us: u64,
-    /// With every leniency: requests without a verdict, idle units, cached denials, and two times in which less is promised.
-    pub lenient: bool,
 }
 
 /// xorshift: the same numbers on every machine.
@@ -65,24 +49,10 @@ impl Random {
 /// Units that the limiter holds.
 #[derive(Clone, Copy)]
 struct Held {
-    /// A client was told so.
-    certain: bool,
     limit: usize,
     subject: u32,
     at: u64,
     cost: u64,
-}
-
-impl Bug {
-    pub const ALL: [Self; 7] = [
-        Self::Admits,
-        Self::Denies,
-        Self::DenialTakes,
-        Self::RetriesEarly,
-        Self::RetriesLate,
-        Self::TakesTwice,
-        Self::Forgets,
-    ];
 }
 
 pub const fn check_of(limit: usize, subject: u32, cost: u64) -> Check {
@@ -101,7 +71,7 @@ pub fn window(kind: Kind, quota: u64, seconds: u64) -> Window {
     }
 }
 
-fn limits(idle: u64) -> Vec<Limit> {
+fn limits() -> Vec<Limit> {
     let two = vec![window(Kind::Trailing, 8, 1), window(Kind::Trailing, 20, 4)];
     let windows = [
         ("trailing", two),
@@ -113,7 +83,7 @@ fn limits(idle: u64) -> Vec<Limit> {
     let limit = |(name, windows): (&str, Vec<Window>)| Limit {
         name: name.to_owned(),
         windows,
-        idle,
+        idle: 0,
     };
     windows.into_iter().map(limit).collect()
 }
@@ -164,27 +134,13 @@ fn next_room(limits: &[Limit], held: &[Held], checks: &[Check], now: u64) -> u64
     room.unwrap_or(now)
 }
 
-/// A denial that a cache may give again.
-struct Cached {
-    checks: Vec<Check>,
-    arrived: u64,
-    told: u64,
-    ends: u64,
-}
-
 /// Runs the traffic; the bug strikes at the first decision after the windows have filled that allows it.
 pub fn run(simulation: &Simulation) -> History {
-    let Simulation { bug, lenient, .. } = *simulation;
+    let bug = simulation.bug;
     let mut random = Random(simulation.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let idle = if lenient { IDLE } else { 0 };
-    let limits = limits(idle);
+    let limits = limits();
     let (mut held, mut records): (Vec<Held>, Vec<Record>) = (Vec::new(), Vec::new());
-    let (mut now, mut disturbances) = (1_000 * SECOND, Vec::new());
-    let counts = matches!(bug, Bug::DenialTakes | Bug::TakesTwice | Bug::Forgets);
-    let often = lenient && counts;
-    let mut strikes_left = if often { STRIKES_LENIENT } else { 1 };
-    let from = if lenient { FROM_LENIENT } else { FROM };
-    let mut cached: Option<Cached> = None;
+    let (mut now, mut has_struck) = (1_000 * SECOND, false);
     for index in 0..DECISIONS {
         // Never two at one instant: their order would not be known.
         now += 1 + random.below(100_000);
@@ -193,73 +149,27 @@ pub fn run(simulation: &Simulation) -> History {
         let limited = (0..3).filter(|_| random.below(2) == 0);
         let limited = limited.map(|limit| check_of(limit, subject, cost));
         let checks: Vec<_> = [check_of(3, 0, cost)].into_iter().chain(limited).collect();
-        if let Some(cached) = cached.take() {
-            let again = cached.arrived + random.below(CACHED_US - TRAVELS_US);
-            if again < cached.ends && again < now {
-                let left = cached.told - (again - cached.arrived) / UNIT * UNIT;
-                records.push(Record {
-                    when: Span::exact(again),
-                    checks: cached.checks,
-                    verdict: Verdict::Denied(Some(left)),
-                });
-            }
-        }
-        if lenient && [FORGETS, DENIES_ALL].iter().any(|one| one.start == index) {
-            disturbances.push(Disturbance {
-                when: Span::exact(now),
-                once_more: index == FORGETS.start,
-                forgets: index == FORGETS.start,
-                denials: index == DENIES_ALL.start,
-            });
-        }
-        if let Some(last) = disturbances.last_mut()
-            && (FORGETS.contains(&index) || DENIES_ALL.contains(&index))
-        {
-            last.when.to = now;
-        }
-        if lenient && index == FORGETS.start + FORGETS.len() / 2 {
-            held.clear();
-        }
-        let has_no_verdict = lenient && random.below(20) == 0 && index < from;
-        let idles = lenient && random.below(10) == 0;
-        let asked = |more: u64| -> Vec<Check> {
-            let each = checks.iter();
-            each.map(|one| check_of(one.limit, one.subject, one.cost + more))
-                .collect()
-        };
-        let certain: Vec<Held> = held.iter().filter(|one| one.certain).copied().collect();
-        let room = has_room(&limits, &held, &asked(if idles { idle } else { 0 }), now)
-            && !(lenient && DENIES_ALL.contains(&index));
+        let room = has_room(&limits, &held, &checks, now);
         let next = if room {
             now
         } else {
             next_room(&limits, &held, &checks, now)
         };
-        let exact = next - now;
-        let told = exact.div_ceil(UNIT) * UNIT;
-        let strikes = |when: bool| when && index >= from && strikes_left > 0;
-        // More than idle units and an answer's travel can excuse.
-        let lenient_by = (10 * UNIT, 5 * SECOND);
-        let (early, late) = if lenient { lenient_by } else { (UNIT, UNIT) };
-        let is_certain = || next_room(&limits, &certain, &checks, now) == now + exact;
+        let told = (next - now).div_ceil(UNIT) * UNIT;
+        let strikes = |when: bool| when && index >= FROM && !has_struck;
         let mut struck = true;
         let verdict = match bug {
-            // Whatever had no verdict has taken, or has not.
-            Bug::Admits if strikes(!has_room(&limits, &certain, &checks, now)) => Verdict::Admitted,
-            Bug::Denies if strikes(has_room(&limits, &held, &asked(idle), now)) => {
-                Verdict::Denied(None)
+            Bug::Admits if strikes(!room) => Verdict::Admitted,
+            Bug::Denies if strikes(room) => Verdict::Denied(None),
+            Bug::RetriesEarly if strikes(!room && told > UNIT) => {
+                Verdict::Denied(Some(told - UNIT))
             }
-            Bug::RetriesEarly if strikes(!room && !idles && told > early) && is_certain() => {
-                Verdict::Denied(Some(told - early))
-            }
-            Bug::RetriesLate if strikes(!room && !idles) => Verdict::Denied(Some(told + late)),
+            Bug::RetriesLate if strikes(!room) => Verdict::Denied(Some(told + UNIT)),
             _ => {
                 struck = false;
-                match (room, idles) {
-                    (true, _) => Verdict::Admitted,
-                    (false, false) => Verdict::Denied(Some(told)),
-                    // Told by units that nobody sees.
-                    (false, true) => Verdict::Denied(None),
+                match room {
+                    true => Verdict::Admitted,
+                    false => Verdict::Denied(Some(told)),
                 }
             }
         };
@@ -276,40 +186,23 @@ pub fn run(simulation: &Simulation) -> History {
         if let Some(wrong) = wrong {
             (times, struck) = (wrong, true);
         }
-        strikes_left -= usize::from(struck);
+        has_struck |= struck;
         for _ in 0..times {
             held.extend(takes.iter().map(|check| Held {
-                certain: !has_no_verdict,
                 limit: check.limit,
                 subject: check.subject,
                 at: now,
                 cost: check.cost,
             }));
         }
-        let mut when = Span {
+        let when = Span {
             from: now - random.below(simulation.doubt_us + 1),
             to: now + random.below(simulation.doubt_us + 1),
         };
-        if lenient && simulation.doubt_us == 0 && matches!(verdict, Verdict::Denied(Some(_))) {
-            let travelled = random.below(TRAVELS_US);
-            when.to += travelled;
-            // What is denied without need is not said again later.
-            if !struck && !DENIES_ALL.contains(&index) {
-                cached = Some(Cached {
-                    checks: checks.clone(),
-                    arrived: now + travelled,
-                    told,
-                    ends: ends_first(&limits, &held, now).min(now + CACHED_US.min(told)),
-                });
-            }
-            // The next is decided after it.
-            now += TRAVELS_US;
-        }
-        let unknown = has_no_verdict.then_some(Verdict::Unknown);
         records.push(Record {
             when,
             checks,
-            verdict: unknown.unwrap_or(verdict),
+            verdict,
         });
     }
     let of_count = held.iter().filter(|one| one.limit == 3);
@@ -322,19 +215,7 @@ pub fn run(simulation: &Simulation) -> History {
     History {
         limits,
         records,
-        disturbances,
-        cached_us: if lenient { CACHED_US } else { 0 },
-        // Rounded up when it is made, and again when it is given from the cache.
-        retry_late_us: if lenient { 2 * UNIT } else { UNIT },
+        retry_late_us: UNIT,
+        ..History::default()
     }
-}
-
-/// When the first of all units ends: until then no denial can become an admission.
-fn ends_first(limits: &[Limit], held: &[Held], now: u64) -> u64 {
-    let ends = held.iter().flat_map(|one| {
-        let each = limits[one.limit].windows.iter();
-        let each = each.filter(|window| counts(window, one.at, now));
-        each.map(|window| end(window, one.at))
-    });
-    ends.min().unwrap_or(now)
 }

@@ -1,10 +1,91 @@
-//! Sequences that chance alone makes too seldom: each is a few events in an order that matters.
+//! Sequences that chance alone makes too seldom: each is a few events in an order that matters, in a world with little else.
 
-use super::Maker;
-use crate::script::{Algorithm, Check, Event, Grant, KEYS, Link};
+use super::{LIMITS, Maker, Open};
+use crate::script::{Algorithm, Check, Event, Grant, KEYS, Limit, Link, Window};
 
-/// One request for a key of a limit.
-fn take((limit, key): (usize, usize), sidecar: usize, cost: u64, receipt: bool) -> Event {
+/// What a world is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequence {
+    /// A token bucket holds more than the policy's burst, by an override with another rate; then something that does not know
+    /// of it is given back.
+    LargerThenGivenBack,
+    /// The same, and a sidecar that was cut off writes back.
+    LargerThenWrittenBack,
+    /// What a share has admitted is reset; then the store is away again.
+    ResetThenAway,
+    /// The clock steps over an edge while units of the window are leased.
+    LeasedThenStepped,
+    /// Time goes on over an edge while units of the window are leased.
+    LeasedOverAnEdge,
+    /// A receipt is given back after a reset of its key, which others have used since.
+    ResetThenGivenBack,
+    /// A token bucket drains while units of it lie idle in a lease.
+    LeasedThenIdle,
+    /// A receipt is older than a window of its limit.
+    OlderThanAWindow,
+    /// A receipt is older than a lower quota.
+    OlderThanALowerQuota,
+}
+
+use Sequence::*;
+
+impl Sequence {
+    /// All that are not about something that is known to be wrong.
+    pub fn all(open: Open) -> Vec<Self> {
+        let mut all = vec![
+            LargerThenGivenBack,
+            LargerThenWrittenBack,
+            ResetThenAway,
+            LeasedThenStepped,
+            LeasedOverAnEdge,
+            ResetThenGivenBack,
+            LeasedThenIdle,
+        ];
+        all.extend(open.e2.then_some(OlderThanAWindow));
+        all.extend(open.e3.then_some(OlderThanALowerQuota));
+        all
+    }
+
+    /// The features that it needs, by their number in [`FEATURES`](super::FEATURES).
+    pub fn features(self) -> &'static [usize] {
+        match self {
+            LargerThenGivenBack | OlderThanALowerQuota => &[1, 3],
+            LargerThenWrittenBack => &[1, 7],
+            ResetThenAway => &[2, 7],
+            LeasedThenStepped => &[4, 10],
+            LeasedThenIdle | LeasedOverAnEdge => &[4],
+            ResetThenGivenBack => &[2, 3],
+            OlderThanAWindow => &[0, 3],
+        }
+    }
+
+    fn limit(self) -> Limit {
+        let (algorithm, quota, per_ms, lease_ms) = match self {
+            LargerThenGivenBack | LargerThenWrittenBack | OlderThanALowerQuota => {
+                (Algorithm::Token(300), 10, 1_000, None)
+            }
+            ResetThenAway | ResetThenGivenBack => (Algorithm::Sliding(100), 60, 30_000, None),
+            LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
+            LeasedThenIdle => (Algorithm::Token(1_000), 50, 1_000, Some(2_000)),
+            OlderThanAWindow => (Algorithm::Fixed, 50, 5_000, None),
+        };
+        Limit {
+            algorithm,
+            windows: vec![Window { quota, per_ms }],
+            requests_up_to: None,
+            lease_ms,
+            blocked: None,
+        }
+    }
+}
+
+/// Requests for a key of a limit: so many, each so many milliseconds.
+pub fn asks(
+    (limit, key): (usize, usize),
+    sidecar: usize,
+    cost: u64,
+    (times, every_ms): (u64, u64),
+) -> Event {
     Event::Ask {
         sidecar,
         filter: false,
@@ -15,122 +96,153 @@ fn take((limit, key): (usize, usize), sidecar: usize, cost: u64, receipt: bool) 
             quota: None,
         }],
         peek: false,
-        receipt,
-        times: 1,
-        every_ms: 0,
+        receipt: false,
+        times,
+        every_ms,
         again: false,
     }
 }
 
 impl Maker {
-    /// A key of the busy limit that little else is about.
+    /// A limit that little else is about, and a key of it.
     fn aside(&self) -> (usize, usize) {
-        (self.busy.0, (self.busy.1 + 1) % KEYS)
+        (
+            (self.busy.0 + 1) % LIMITS as usize,
+            (self.busy.1 + 1) % KEYS,
+        )
     }
 
-    /// A token bucket holds more than the policy's burst, by an override; then something that does not know of it is given
-    /// back, or written back by a sidecar that was cut off.
-    pub(super) fn larger_for_a_while(&mut self, receipts: bool) {
+    /// The events of a sequence, and its limit in each policy.
+    pub(super) fn is_about(&mut self, sequence: Sequence) {
         let (limit, key) = self.aside();
-        let of = self.policies[0][limit].clone().expect("the first has all");
-        let Algorithm::Token(burst) = of.algorithm else {
-            return;
-        };
-        let (at_ms, by_other, quota) = (self.at(), self.sidecars - 1, of.windows[0].quota);
-        let take = |sidecar, cost, receipt| take((limit, key), sidecar, cost, receipt);
-        let larger = Event::Override {
-            sidecar: by_other,
-            limit,
-            key,
-            grant: Grant::Quota(quota, Some(burst * 20)),
-            for_ms: None,
-        };
-        let all = burst * 19;
-        if receipts {
-            let remove = Event::RemoveOverride {
-                sidecar: by_other,
-                limit,
-                key,
-            };
-            let give_back = Event::GiveBack {
-                sidecar: 0,
-                back: 0,
-                units: 1,
-            };
-            self.events.extend([
-                (at_ms, larger.clone()),
-                (at_ms + 2_500, take(by_other, all, false)),
-                (at_ms + 2_600, take(0, burst.div_ceil(2), true)),
-                (at_ms + 2_700, remove),
-                (at_ms + 5_200, give_back),
-                (at_ms + 5_300, larger),
-                (at_ms + 7_800, take(by_other, burst * 10, false)),
-            ]);
-        } else if self.sidecars > 1 {
-            let link = |link| Event::Link { sidecar: 0, link };
-            self.events.extend([
-                (at_ms, link(Link::Cut)),
-                (at_ms + 500, take(0, burst.div_ceil(4), false)),
-                (at_ms + 510, take(0, burst.div_ceil(4), false)),
-                (at_ms + 520, take(0, burst.div_ceil(4), false)),
-                (at_ms + 600, larger),
-                (at_ms + 3_100, take(by_other, all, false)),
-                (at_ms + 3_500, link(Link::Good)),
-                (at_ms + 6_000, take(by_other, burst * 10, false)),
-            ]);
+        let of = sequence.limit();
+        let Window { quota, per_ms } = of.windows[0];
+        for policy in &mut self.policies {
+            policy[limit] = Some(of.clone());
         }
-    }
-
-    /// What holds are for: a receipt that is older than a window of its limit (E2), or than a lower quota (E3).
-    pub(super) fn holds(&mut self) {
-        let at_ms = self.at();
-        let (limit, key) = self.aside();
-        let take = |sidecar, cost, receipt| take((limit, key), sidecar, cost, receipt);
-        let give_back = Event::GiveBack {
+        let (edge_ms, other) = (self.anchors[0], self.sidecars - 1);
+        let at_ms = match sequence {
+            LeasedOverAnEdge => edge_ms - 2_000,
+            // The share is known.
+            _ => self.at() + 2_500,
+        };
+        let take = |sidecar, cost| asks((limit, key), sidecar, cost, (1, 0));
+        let with_receipt = |mut event| {
+            if let Event::Ask { receipt, .. } = &mut event {
+                *receipt = true;
+            }
+            event
+        };
+        let give_back = |units| Event::GiveBack {
             sidecar: 0,
             back: 0,
-            units: 1_000_000,
+            units,
         };
-        let of = self.policies[0][limit].clone().expect("the first has all");
-        let window = of.windows[0];
-        let by_other = self.sidecars - 1;
-        match of.algorithm {
-            Algorithm::Token(burst) if self.open.e3 => {
-                let then_ms = at_ms + window.per_ms * burst * 4 / (window.quota * 5);
-                let lower = Event::Override {
-                    sidecar: by_other,
-                    limit,
-                    key,
-                    grant: Grant::Quota(1, Some(burst)),
-                    for_ms: None,
-                };
-                let drained = (burst * 4 / 5).max(2) - 1;
-                self.events.extend([
-                    (at_ms, take(0, burst, true)),
-                    (then_ms, take(0, drained, false)),
-                    (then_ms + 100, lower),
-                    // The lower quota is what the bucket is kept by from here on.
-                    (then_ms + 700, take(0, 1, false)),
-                    (then_ms + 800, give_back),
-                    (then_ms + 900, take(0, burst - 1, false)),
-                ]);
+        let grants = |quota, burst| Event::Override {
+            sidecar: other,
+            limit,
+            key,
+            grant: Grant::Quota(quota, Some(burst)),
+            for_ms: None,
+        };
+        let link = |link| Event::Link { sidecar: 0, link };
+        let reset = Event::Reset {
+            sidecar: 0,
+            limit,
+            key,
+        };
+        let events = match sequence {
+            LargerThenGivenBack => vec![
+                (0, grants(quota - 1, 6_000)),
+                (2_500, take(other, 5_700)),
+                (2_600, with_receipt(take(0, 150))),
+                (
+                    2_700,
+                    Event::RemoveOverride {
+                        sidecar: other,
+                        limit,
+                        key,
+                    },
+                ),
+                (5_200, give_back(1)),
+                (5_300, grants(quota - 1, 6_000)),
+                (7_800, take(other, 3_000)),
+            ],
+            LargerThenWrittenBack => vec![
+                (0, link(Link::Cut)),
+                (500, asks((limit, key), 0, 75, (3, 10))),
+                (600, grants(quota - 1, 6_000)),
+                (3_100, take(other, 5_700)),
+                (3_500, link(Link::Good)),
+                (8_000, take(other, 3_000)),
+            ],
+            ResetThenAway => {
+                let share = quota / self.sidecars as u64;
+                vec![
+                    (0, link(Link::Cut)),
+                    (500, asks((limit, key), 0, share, (2, 10))),
+                    (1_000, link(Link::Good)),
+                    (5_000, reset.clone()),
+                    (5_500, link(Link::Cut)),
+                    (8_000, asks((limit, key), 0, share, (1, 0))),
+                    (8_500, link(Link::Good)),
+                ]
             }
-            Algorithm::Fixed | Algorithm::Sliding(_) if self.open.e2 && self.policies.len() > 1 => {
+            LeasedThenStepped => vec![
+                (0, asks((limit, key), 0, 1, (400, 20))),
+                (2_000, Event::Clock { by_ms: 60_000 }),
+                (3_600, asks((limit, key), other, quota / 40, (50, 5))),
+            ],
+            LeasedOverAnEdge => vec![
+                (0, asks((limit, key), 0, 1, (400, 20))),
+                (2_600, asks((limit, key), other, quota / 40, (50, 5))),
+            ],
+            ResetThenGivenBack => vec![
+                (0, with_receipt(take(0, quota))),
+                (500, reset.clone()),
+                (1_000, take(other, quota)),
+                (1_500, give_back(quota)),
+                (3_000, take(other, quota)),
+            ],
+            LeasedThenIdle => vec![
+                (0, asks((limit, key), 0, 1, (100, 5))),
+                (2_200, asks((limit, key), other, 20, (60, 1))),
+                (2_270, asks((limit, key), 0, 1, (400, 0))),
+            ],
+            OlderThanALowerQuota => vec![
+                (0, with_receipt(take(0, 300))),
+                (24_000, take(0, 239)),
+                (24_100, grants(1, 300)),
+                // The lower quota is what the bucket is kept by from here on.
+                (24_700, take(0, 1)),
+                (24_800, give_back(1_000_000)),
+                (24_900, take(0, 299)),
+            ],
+            OlderThanAWindow => {
                 // The longer window of the next policy is there for the other sidecar first.
                 let policy = |sidecar, version| Event::Policy { sidecar, version };
-                let (per, cost) = (window.per_ms, window.quota.max(2) - 1);
-                self.events.extend([
-                    (at_ms, policy(0, 0)),
-                    (at_ms + 100, policy(by_other, 1)),
-                    (at_ms + 2_400, take(by_other, 1, false)),
-                    (at_ms + 2_500, take(0, cost, true)),
-                    (at_ms + 2_600 + per, take(by_other, cost, false)),
-                    (at_ms + 2_700 + per, policy(0, 1)),
-                    (at_ms + 2_800 + per, give_back),
-                    (at_ms + 2_900 + 2 * per, take(by_other, cost, false)),
-                ]);
+                let longer = Window {
+                    quota,
+                    per_ms: per_ms * 4,
+                };
+                if let Some(Some(of)) = self.policies.get_mut(1).map(|next| &mut next[limit]) {
+                    of.windows.push(longer);
+                }
+                vec![
+                    (0, policy(0, 0)),
+                    (100, policy(other, 1)),
+                    (2_400, take(other, 1)),
+                    (2_500, with_receipt(take(0, quota - 1))),
+                    (2_600 + per_ms, take(other, quota - 1)),
+                    (2_700 + per_ms, policy(0, 1)),
+                    (2_800 + per_ms, give_back(1_000_000)),
+                    (2_900 + 2 * per_ms, take(other, quota - 1)),
+                ]
             }
-            _ => {}
-        }
+        };
+        let events = events
+            .into_iter()
+            .map(|(after_ms, event)| (at_ms + after_ms, event));
+        self.events.extend(events);
     }
 }

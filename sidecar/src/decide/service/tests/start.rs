@@ -29,13 +29,6 @@ fn check_of(key: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_first_decision_applies_the_stores_overrides() {
-    let service = blocked().await;
-    let denied = ask(&service, check_of("k")).await;
-    assert_eq!(denied["outcome"], "denied");
-}
-
-#[tokio::test]
 async fn decisions_wait_while_the_first_reading_is_under_way() {
     let service = blocked().await;
     let reading = service.reading_overrides.lock().await;

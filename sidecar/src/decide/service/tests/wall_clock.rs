@@ -7,8 +7,6 @@ const SECOND_US: i128 = 1_000_000;
 const HOUR_US: i128 = 3_600 * SECOND_US;
 const DAY_US: i128 = 24 * HOUR_US;
 
-const DAILY: &str = "algorithm: fixed_window, windows: [{ quota: 1, per: day, time_zone: UTC }]";
-
 fn limit(limit: &str) -> Service {
     // Noon of some day.
     step_us(20_000 * DAY_US + DAY_US / 2 - i128::from(clock::unix_us()));
@@ -27,19 +25,6 @@ async fn denied_for_hours(service: &Service) -> u64 {
         .as_u64()
         .unwrap()
         .div_ceil(3_600_000)
-}
-
-#[tokio::test]
-async fn a_calendar_window_follows_the_hosts_clock_both_ways() {
-    let service = limit(DAILY);
-    assert_eq!(verdict(&service).await["outcome"], "admitted");
-    assert_eq!(denied_for_hours(&service).await, 12);
-    for (by_hours, hours) in [(5, 7), (-10, 17), (16, 1)] {
-        step_us(by_hours * HOUR_US);
-        assert_eq!(denied_for_hours(&service).await, hours, "{by_hours}");
-    }
-    step_us(HOUR_US);
-    assert_eq!(verdict(&service).await["outcome"], "admitted", "tomorrow");
 }
 
 #[tokio::test]

@@ -3,25 +3,6 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A token bucket began each outage with a whole share: twelve of 0.4 s, caused by a neighbour's scripts, admitted 1,300 of 100.
-#[test]
-fn all_outages_of_a_window_admit_the_share_once_together() {
-    for whole in one_of_each(100, HOUR_US) {
-        let (mut share, mut store) = (Share::new(1 << 20), Memory::new());
-        let key = std::slice::from_ref(&whole);
-        let outages = (0..12).map(|n| {
-            let now_us = LATE_US + n * 2_000_000;
-            let taken = admitted(&mut share, now_us, one_of(1), key, 150);
-            write_back(&mut share, &mut store, now_us);
-            taken
-        });
-        let taken: usize = outages.sum();
-        assert_eq!(taken, 100, "{:?}", whole.spec.algorithm);
-        let now_us = LATE_US + 24_000_000;
-        assert_eq!(left(&mut store, now_us, &whole), 0, "written back once");
-    }
-}
-
 proptest! {
     /// A token bucket of one sidecar, which admits during outages alone: whatever it has admitted and however much has drained,
     /// the store holds as much as its share does after each write-back, and no more but for parts of a unit.

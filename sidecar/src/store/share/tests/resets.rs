@@ -21,26 +21,3 @@ fn a_reset_empties_the_share_and_what_it_owes() {
         assert_eq!(left(&mut store, LATE_US, &whole), 100, "nothing is owed");
     }
 }
-
-/// The bound of docs/promises.md: a sidecar that is cut off cannot know of a reset that another one receives.
-#[test]
-fn a_share_counts_once_at_most_after_a_reset_that_another_sidecar_receives() {
-    for whole in one_of_each(100, HOUR_US) {
-        let mut store = Memory::new();
-        let [mut here, mut cut_off] = [0, 1].map(|_| Share::new(1 << 20));
-        let [first, second] = [0, 1].map(|rank| FleetPosition { rank, of: 2 });
-        let key = std::slice::from_ref(&whole);
-        assert_eq!(admitted(&mut here, LATE_US, first, key, 60), 50);
-        assert_eq!(admitted(&mut cut_off, LATE_US, second, key, 60), 50);
-        store.reset("k");
-        here.reset("k");
-        assert!(here.nothing_pending());
-        write_back(&mut cut_off, &mut store, LATE_US);
-        assert_eq!(left(&mut store, LATE_US, &whole), 50, "less its share");
-        assert_eq!(
-            admitted(&mut cut_off, LATE_US, second, key, 60),
-            0,
-            "as before"
-        );
-    }
-}
