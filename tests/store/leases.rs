@@ -222,7 +222,9 @@ async fn a_denial_is_cached_for_long_while_nothing_is_leased() {
     let all = json!({ "limit": "hot", "key": "k", "cost": QUOTA });
     // Only the store's own answers, not a cached one's.
     let denied_for = async |sidecar: &Sidecar| {
-        let denied = verdicts(sidecar, times(1, &[all.clone()])).await.remove(0);
+        let denied = verdicts(sidecar, times(1, std::slice::from_ref(&all)))
+            .await
+            .remove(0);
         assert_eq!(denied["outcome"], "denied");
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         denied["hold_ms"].as_u64().expect("a time")
