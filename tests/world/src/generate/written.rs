@@ -64,7 +64,8 @@ impl Sequence {
             LargerThenGivenBack | LargerThenWrittenBack | OlderThanALowerQuota => {
                 (Algorithm::Token(300), 10, 1_000, None)
             }
-            ResetThenAway | ResetThenGivenBack => (Algorithm::Sliding(100), 60, 30_000, None),
+            ResetThenAway => (Algorithm::Sliding(100), 60, 30_000, None),
+            ResetThenGivenBack => (Algorithm::Fixed, 60, 30_000, None),
             LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
             LeasedThenIdle => (Algorithm::Token(1_000), 50, 1_000, Some(2_000)),
             OlderThanAWindow => (Algorithm::Fixed, 50, 5_000, None),
