@@ -19,6 +19,8 @@ pub enum Sequence {
     LeasedOverAnEdge,
     /// A receipt is given back after a reset of its key, which others have used since.
     ResetThenGivenBack,
+    /// A receipt is given back twice, with others' use in between.
+    GivenBackTwice,
     /// A token bucket drains while units of it lie idle in a lease.
     LeasedThenIdle,
     /// A receipt is older than a window of its limit.
@@ -39,6 +41,7 @@ impl Sequence {
             LeasedThenStepped,
             LeasedOverAnEdge,
             ResetThenGivenBack,
+            GivenBackTwice,
             LeasedThenIdle,
         ];
         all.extend(open.e2.then_some(OlderThanAWindow));
@@ -55,6 +58,7 @@ impl Sequence {
             LeasedThenStepped => &[4, 10],
             LeasedThenIdle | LeasedOverAnEdge => &[4],
             ResetThenGivenBack => &[2, 3],
+            GivenBackTwice => &[3],
             OlderThanAWindow => &[0, 3],
         }
     }
@@ -65,7 +69,7 @@ impl Sequence {
                 (Algorithm::Token(300), 10, 1_000, None)
             }
             ResetThenAway => (Algorithm::Sliding(100), 60, 30_000, None),
-            ResetThenGivenBack => (Algorithm::Fixed, 60, 30_000, None),
+            ResetThenGivenBack | GivenBackTwice => (Algorithm::Fixed, 60, 30_000, None),
             LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
             LeasedThenIdle => (Algorithm::Token(1_000), 50, 1_000, Some(2_000)),
             OlderThanAWindow => (Algorithm::Fixed, 50, 5_000, None),
@@ -204,6 +208,13 @@ impl Maker {
                 (1_000, take(other, quota)),
                 (1_500, give_back(quota)),
                 (3_000, take(other, quota)),
+            ],
+            GivenBackTwice => vec![
+                (0, with_receipt(take(0, quota))),
+                (300, give_back(quota)),
+                (600, take(other, quota)),
+                (900, give_back(quota)),
+                (1_200, take(other, quota)),
             ],
             LeasedThenIdle => vec![
                 (0, asks((limit, key), 0, 1, (100, 5))),
