@@ -1,6 +1,6 @@
 //! Every option of the policy's `store`.
 
-use sluicegate_tests::ask::{PATIENT, PLENTY, decide, policy, sidecar, wait_until_back};
+use sluicegate_tests::ask::{PATIENT, PLENTY, decide, logs, policy, sidecar, wait_until_back};
 use sluicegate_tests::process::eventually;
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
@@ -93,4 +93,35 @@ async fn the_environment_variable_overrides_the_url_and_keeps_the_options() {
     let sidecar = planned.alone().await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
     assert!(keys(&redis, 0).await[0].starts_with("p/sg"));
+}
+
+/// R6: fleets that share a Redis without knowing of each other divide each other's shares.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_limits_and_other_prefixes_on_the_same_redis_are_told() {
+    let redis = Redis::start().await;
+    let policy = |prefix: &str, quota| {
+        let store = format!("{{ url: {}, key_prefix: '{prefix}' }}", redis.url());
+        policy(store, PATIENT, quota)
+    };
+    let others = async |sidecar: &Sidecar| {
+        let of = |other| format!("sluicegate_neighbours{{other=\"{other}\"}}");
+        let (limits, prefixes) = (of("limits"), of("prefixes"));
+        eventually("it has looked", async || {
+            sidecar.metrics().await.contains(&prefixes)
+        })
+        .await;
+        (
+            sidecar.metric(&limits).await,
+            sidecar.metric(&prefixes).await,
+        )
+    };
+    let one = Sidecar::alone(&policy("", 5)).await;
+    assert_eq!(others(&one).await, (0.0, 0.0));
+    let same = Sidecar::alone(&policy("", 5)).await;
+    assert_eq!(others(&same).await, (0.0, 0.0));
+    let differs = Sidecar::alone(&policy("", 6)).await;
+    assert_eq!(others(&differs).await, (1.0, 0.0));
+    let elsewhere = Sidecar::alone(&policy("staging/", 6)).await;
+    assert_eq!(others(&elsewhere).await, (0.0, 1.0));
+    logs(&elsewhere, "other key prefixes are in use").await;
 }
