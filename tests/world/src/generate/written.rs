@@ -21,6 +21,8 @@ pub enum Sequence {
     ResetThenGivenBack,
     /// A receipt is given back twice, with others' use in between.
     GivenBackTwice,
+    /// A sidecar starts, far from a store that has a block, and is asked at once.
+    BlockedThenStarted,
     /// A token bucket drains while units of it lie idle in a lease.
     LeasedThenIdle,
     /// A receipt is older than a window of its limit.
@@ -42,6 +44,7 @@ impl Sequence {
             LeasedOverAnEdge,
             ResetThenGivenBack,
             GivenBackTwice,
+            BlockedThenStarted,
             LeasedThenIdle,
         ];
         all.extend(open.e2.then_some(OlderThanAWindow));
@@ -59,6 +62,7 @@ impl Sequence {
             LeasedThenIdle | LeasedOverAnEdge => &[4],
             ResetThenGivenBack => &[2, 3],
             GivenBackTwice => &[3],
+            BlockedThenStarted => &[1, 9, 11],
             OlderThanAWindow => &[0, 3],
         }
     }
@@ -69,7 +73,9 @@ impl Sequence {
                 (Algorithm::Token(300), 10, 1_000, None)
             }
             ResetThenAway => (Algorithm::Sliding(100), 60, 30_000, None),
-            ResetThenGivenBack | GivenBackTwice => (Algorithm::Fixed, 60, 30_000, None),
+            ResetThenGivenBack | GivenBackTwice | BlockedThenStarted => {
+                (Algorithm::Fixed, 60, 30_000, None)
+            }
             LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
             LeasedThenIdle => (Algorithm::Token(1_000), 50, 1_000, Some(2_000)),
             OlderThanAWindow => (Algorithm::Fixed, 50, 5_000, None),
@@ -143,13 +149,14 @@ impl Maker {
             back: 0,
             units,
         };
-        let grants = |quota, burst| Event::Override {
+        let overridden = |grant| Event::Override {
             sidecar: other,
             limit,
             key,
-            grant: Grant::Quota(quota, Some(burst)),
+            grant,
             for_ms: None,
         };
+        let grants = |quota, burst| overridden(Grant::Quota(quota, Some(burst)));
         let link = |link| Event::Link { sidecar: 0, link };
         let reset = Event::Reset {
             sidecar: 0,
@@ -208,6 +215,19 @@ impl Maker {
                 (1_000, take(other, quota)),
                 (1_500, give_back(quota)),
                 (3_000, take(other, quota)),
+            ],
+            BlockedThenStarted => vec![
+                (0, overridden(Grant::Blocked)),
+                (2_900, link(Link::Slow(20, 20))),
+                (
+                    3_000,
+                    Event::Kill {
+                        sidecar: 0,
+                        for_ms: 100,
+                    },
+                ),
+                (3_100, asks((limit, key), 0, 1, (60, 5))),
+                (5_000, link(Link::Good)),
             ],
             GivenBackTwice => vec![
                 (0, with_receipt(take(0, quota))),
