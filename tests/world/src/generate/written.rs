@@ -23,6 +23,8 @@ pub enum Sequence {
     GivenBackTwice,
     /// A sidecar starts, far from a store that has a block, and is asked at once.
     BlockedThenStarted,
+    /// A share admits a busy key for some seconds; a window later, what it admitted first is free again.
+    BusyWhileAway,
     /// A token bucket drains while units of it lie idle in a lease.
     LeasedThenIdle,
     /// A receipt is older than a window of its limit.
@@ -45,6 +47,7 @@ impl Sequence {
             ResetThenGivenBack,
             GivenBackTwice,
             BlockedThenStarted,
+            BusyWhileAway,
             LeasedThenIdle,
         ];
         all.extend(open.e2.then_some(OlderThanAWindow));
@@ -63,6 +66,7 @@ impl Sequence {
             ResetThenGivenBack => &[2, 3],
             GivenBackTwice => &[3],
             BlockedThenStarted => &[1, 9, 11],
+            BusyWhileAway => &[7],
             OlderThanAWindow => &[0, 3],
         }
     }
@@ -73,6 +77,7 @@ impl Sequence {
                 (Algorithm::Token(300), 10, 1_000, None)
             }
             ResetThenAway => (Algorithm::Sliding(100), 60, 30_000, None),
+            BusyWhileAway => (Algorithm::Log, 600, 30_000, None),
             ResetThenGivenBack | GivenBackTwice | BlockedThenStarted => {
                 (Algorithm::Fixed, 60, 30_000, None)
             }
@@ -228,6 +233,12 @@ impl Maker {
                 ),
                 (3_100, asks((limit, key), 0, 1, (60, 5))),
                 (5_000, link(Link::Good)),
+            ],
+            BusyWhileAway => vec![
+                (0, link(Link::Cut)),
+                (500, asks((limit, key), 0, 1, (150, 50))),
+                (9_000, link(Link::Good)),
+                (35_000, take(other, quota - 75)),
             ],
             GivenBackTwice => vec![
                 (0, with_receipt(take(0, quota))),
