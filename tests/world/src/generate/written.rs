@@ -245,7 +245,7 @@ impl Maker {
                 (300, give_back(quota)),
                 (600, take(other, quota)),
                 (900, give_back(quota)),
-                (1_200, take(other, quota)),
+                (1_200, take(other, quota / 2)),
             ],
             LeasedThenIdle => vec![
                 (0, asks((limit, key), 0, 1, (100, 5))),
