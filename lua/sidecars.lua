@@ -1,6 +1,6 @@
 -- Registers the calling sidecar, and replies with its rank among the live sidecars and their number, and with the head
--- of the overrides. Each sidecar calls this about every 0.7 s. If none calls any more, its keys expire. In the same way it
--- registers its limits and its key prefix once a minute, in lists of their own.
+-- of the overrides. Each sidecar calls this about every 0.7 s, and once a minute for its limits and its key prefix,
+-- which have lists of their own. If none calls any more, the keys expire.
 --
 -- KEYS[1]  sidecars by name, all with score 0, so that ranks are stable while nobody joins or leaves; and the name '',
 --          whose score says when the list began (milliseconds of Redis's clock): one that has lost an entry, because
