@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluicegate_engine::Outcome;
-use sluicegate_engine::lease::{EndedLease, LeaseTerms, Pool};
+use sluicegate_engine::lease::{EndedLease, LeaseRefusal, LeaseTerms, Pool};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
@@ -161,13 +161,18 @@ impl Leases {
     }
 
     /// Notes the store's outcome of a decision over this check; `decided`: this check decided. If units that this sidecar holds
-    /// are why it was denied, they are returned at once.
-    pub fn note(&self, wanted: Wanted<'_>, epoch: u64, outcome: &Outcome, decided: bool) {
+    /// are why it was denied, they are returned at once. Why no lease is asked for, if that is known here: the keeper has
+    /// nothing to do with keys that are asked for seldom.
+    pub fn note(
+        &self,
+        wanted: Wanted<'_>,
+        epoch: u64,
+        outcome: &Outcome,
+        decided: bool,
+    ) -> Option<LeaseRefusal> {
         let mut shard = self.shard(wanted.key);
         let now_us = clock::now_us();
-        let Some(of_key) = shard.in_epoch(&wanted.limit.name, wanted.key, epoch) else {
-            return;
-        };
+        let of_key = shard.in_epoch(&wanted.limit.name, wanted.key, epoch)?;
         of_key.pool.note_denied(decided && !outcome.admitted);
         if decided {
             of_key.pool.note_remaining(outcome.remaining);
@@ -182,8 +187,13 @@ impl Leases {
                 self.wish(Wish::Look(wanted.under(epoch)));
             }
         } else if of_key.pool.wants_lease(now_us) {
+            let too_seldom = of_key.pool.is_too_seldom(now_us);
+            if too_seldom.is_some() {
+                return too_seldom;
+            }
             self.wish_for_lease(of_key, wanted, now_us);
         }
+        None
     }
 
     /// Whether the store denied the last decision over this check, because of it.

@@ -141,7 +141,11 @@ impl Service {
         let parent = trace.as_ref().and_then(Trace::parent);
         let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
         for (wanted, outcome, decided) in plan.for_leases(&asked, &outcomes) {
-            self.leases.note(wanted, epoch.number, outcome, decided);
+            let refusal = self.leases.note(wanted, epoch.number, outcome, decided);
+            let metrics = epoch.metrics.leases(&wanted.limit.name);
+            if let (Some(refusal), Some(metrics)) = (refusal, metrics) {
+                metrics.count_refused(refusal);
+            }
         }
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
         self.look_past_overrides(&epoch, overrides, &asked, &mut decided)

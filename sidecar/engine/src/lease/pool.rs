@@ -12,9 +12,6 @@ const MAX_LEASES: usize = 2;
 const SMALLEST_PART: u64 = 4;
 /// After a refusal, this part of the longest lease passes before the next attempt.
 const RETRY_PART: u64 = 20;
-/// After an attempt for a key that is asked for too seldom, the next one is made so much later, if it still is: each counts
-/// as refused, so that it is told why there are no leases.
-const SELDOM_EVERY_US: u64 = 1_000_000;
 
 /// A lease that the store has granted.
 #[derive(Clone, Debug)]
@@ -44,7 +41,6 @@ pub struct Pool<T> {
     most: u64,
     asking: bool,
     next_try_us: u64,
-    next_seldom_us: u64,
     /// Whether the store has denied the last decision.
     denied: bool,
 }
@@ -93,7 +89,6 @@ impl<T> Pool<T> {
             most: terms.most,
             asking: false,
             next_try_us: 0,
-            next_seldom_us: 0,
             denied: false,
         }
     }
@@ -189,14 +184,17 @@ impl<T> Pool<T> {
         if !self.may_ask(now_us) {
             return false;
         }
-        if now_us < self.next_seldom_us && !self.terms.is_worth_it(self.rate.per_s(now_us)) {
-            return false;
-        }
         let live = self.leases.iter();
         let mut live = live.filter(|lease| lease.left > 0 && now_us < lease.ends_us);
         let newest = live.clone().next_back();
         live.by_ref().count() < MAX_LEASES
             && newest.is_none_or(|newest| newest.left <= newest.units / 2)
+    }
+
+    /// Why the key is asked for too seldom to have leases, if it is.
+    #[must_use]
+    pub fn is_too_seldom(&self, now_us: u64) -> Option<LeaseRefusal> {
+        self.terms.is_too_seldom(self.rate.per_s(now_us))
     }
 
     /// Whether the store may be asked for a lease now, however much is held.
@@ -232,9 +230,6 @@ impl<T> Pool<T> {
         let remaining = self.remaining.unwrap_or(0);
         let per_s = self.rate.per_s(now_us);
         let held = self.left(now_us).saturating_add(self.lent);
-        if !self.terms.is_worth_it(per_s) {
-            self.next_seldom_us = now_us.saturating_add(SELDOM_EVERY_US);
-        }
         let units = self.terms.size(windows, per_s, held, remaining, at_us)?;
         Ok(units.min(self.most.max(SMALLEST_LEASE)))
     }

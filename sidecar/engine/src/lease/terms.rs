@@ -93,11 +93,14 @@ impl LeaseTerms {
         Self { from_per_s, ..self }
     }
 
-    /// Whether a key may have leases at all that is asked for `per_s` units a second.
+    /// Why a key that is asked for `per_s` units a second has no leases, whatever is left.
     #[must_use]
-    pub fn is_worth_it(&self, per_s: f64) -> bool {
-        per_s >= float(self.from_per_s)
-            && self.units_to_spend(per_s, self.longest_us) >= SMALLEST_LEASE
+    pub fn is_too_seldom(&self, per_s: f64) -> Option<LeaseRefusal> {
+        if per_s < float(self.from_per_s) {
+            return Some(LeaseRefusal::Cold);
+        }
+        let most = self.units_to_spend(per_s, self.longest_us);
+        (most < SMALLEST_LEASE).then_some(LeaseRefusal::Small)
     }
 
     /// How many microseconds of the store's clock a lease that is taken at `at_us` has, less what the clocks may differ.
@@ -121,8 +124,8 @@ impl LeaseTerms {
         remaining: u64,
         at_us: u64,
     ) -> Result<u64, LeaseRefusal> {
-        if per_s < float(self.from_per_s) {
-            return Err(LeaseRefusal::Cold);
+        if let Some(refusal) = self.is_too_seldom(per_s) {
+            return Err(refusal);
         }
         let spare = remaining.saturating_sub(reserve(self, windows)) / 2;
         if spare < SMALLEST_LEASE {
