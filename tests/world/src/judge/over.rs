@@ -21,6 +21,7 @@ struct Known<'a> {
     /// In order of time: of which use.
     returns: Vec<(u64, usize, u64)>,
     forgotten: &'a [(u64, u64)],
+    /// Of what happened at this very time nobody knows whether it came before.
     since: u64,
 }
 
@@ -124,12 +125,12 @@ impl Judge<'_> {
             if known.until(one.to) {
                 counter = new();
                 for (earlier, units) in uses[..number].iter().zip(&known.units) {
-                    if earlier.certain && earlier.from >= known.since {
+                    if earlier.certain && earlier.from > known.since {
                         counter.add(earlier, *units);
                     }
                 }
             }
-            if one.from >= known.since {
+            if one.from > known.since {
                 let over = counter.add(one, known.units[number]);
                 if over.is_some() {
                     return over;
