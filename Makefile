@@ -46,6 +46,8 @@ rest:
 	@echo "rest: OpenAPI, clients, browser, Prometheus, chart, host, traces, certificates"
 	@$(CARGO_TEST) -p sluicegate-tests-full -- --test-threads=2 --skip collector:: --skip release:: --skip upgrade::
 	@$(MAKE) --no-print-directory compose
+	@echo "rest: fifty sidecars, and the faults of their Redis"
+	@EVENTS=1 cargo run --quiet --locked --no-default-features -p sluicegate-tests --example fleet
 	@echo "rest: memory that comes back, with jemalloc"
 	@cargo build --quiet --locked -p sluicegate
 	@$(CARGO_TEST) -p sluicegate-tests --test core -- --ignored the_memory_of_a_flood
@@ -198,7 +200,7 @@ bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a m
 bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench-engine
 
-fleet: ## many sidecars on one Redis that dies, stops and is slow: connections made, time until all are back, what idle ones cost (SIDECARS=50: how many; two minutes)
+fleet: ## many sidecars on one Redis that dies and stops, sidecars that die and start, another policy: connections made, time until all are back, the fullest window; what idle ones and leases cost (SIDECARS=50 CONNECTIONS=2; EVENTS=1: without costs; four minutes)
 	@tests/setup test
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests --example fleet

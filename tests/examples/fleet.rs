@@ -43,7 +43,7 @@ struct Fleet {
     connections: u64,
     began: Instant,
     asked: Arc<Mutex<Vec<Asked>>>,
-    is_over: bool,
+    wrong: Vec<String>,
 }
 
 /// How things stood before an event.
@@ -67,7 +67,7 @@ async fn main() -> ExitCode {
         connections,
         began: Instant::now(),
         asked: Arc::default(),
-        is_over: false,
+        wrong: Vec::new(),
     };
     println!("{count} sidecars, {connections} connections each, the default `store_timeout`\n");
     println!(
@@ -148,13 +148,14 @@ async fn main() -> ExitCode {
     let everywhere = format!("another policy, everywhere after {:.1?}", changed.elapsed());
     fleet.row(&everywhere, 0, before, changed).await;
     load.abort();
-    fleet.idle().await;
-    fleet.leases().await;
-    if fleet.is_over {
-        eprintln!("a window has more than the documented bound");
-        return ExitCode::FAILURE;
+    if std::env::var_os("EVENTS").is_none() {
+        fleet.idle().await;
+        fleet.leases().await;
     }
-    ExitCode::SUCCESS
+    for why in &fleet.wrong {
+        eprintln!("{why}");
+    }
+    ExitCode::from(u8::from(!fleet.wrong.is_empty()))
 }
 
 impl Before {
@@ -298,6 +299,10 @@ impl Fleet {
         let made = self.field("stats", "total_connections_received").await as u64;
         let made = made.saturating_sub(before.made + questions + 1);
         let cpu = (self.cpu().await - before.cpu) / before.at.elapsed().as_secs_f64();
+        if connected.is_err() {
+            self.wrong
+                .push(format!("{what}: not all are connected again"));
+        }
         let connected = connected.map_or("never".to_owned(), |after| format!("{after:.1?}"));
         let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         let without = asked
@@ -310,6 +315,11 @@ impl Fleet {
         let load = load.split(' ').next().unwrap_or_default();
         let (without, all) = (without.count(), asked.len());
         let fullest = self.fullest(asked);
+        if fullest > 2.0 {
+            self.wrong.push(format!(
+                "{what}: {fullest} of the quota, and 2 are documented"
+            ));
+        }
         println!(
             "| {what} | {made} / {needed} | {connected} | {last_ms} ms | {without} of {all} | {fullest:.2} | {:.0} % | {lines} | {load} |",
             cpu * 100.0
@@ -317,7 +327,7 @@ impl Fleet {
     }
 
     /// The fullest window of the limit `hot`, by its quota. An outage may let the quota through once more.
-    fn fullest(&mut self, asked: Vec<Asked>) -> f64 {
+    fn fullest(&self, asked: Vec<Asked>) -> f64 {
         let subject = |is_hot: bool| u32::from(is_hot);
         let record = |(when, is_hot, verdict): Asked| Record {
             when,
@@ -353,9 +363,7 @@ impl Fleet {
             retry_late_us: 1,
         });
         let peak = report.peaks.iter().find(|peak| peak.limit == 0);
-        let fullest = peak.map_or(0.0, |peak| peak.units as f64 / HOT_QUOTA as f64);
-        self.is_over |= fullest > 2.0;
-        fullest
+        peak.map_or(0.0, |peak| peak.units as f64 / HOT_QUOTA as f64)
     }
 
     /// What a sidecar costs Redis that nobody asks for anything, beside as many PINGs.
