@@ -84,15 +84,11 @@ impl Families {
     /// Registers all metrics. Series without a `limit` label start at 0.
     pub fn new() -> Result<Self, MetricsError> {
         let registry = Registry::new();
-        let build = add(
+        let build = int_gauges(
             &registry,
-            IntGaugeVec::new(
-                Opts::new(
-                    "sluicegate_build_info",
-                    "Always 1; the version is the label.",
-                ),
-                &["version"],
-            )?,
+            "sluicegate_build_info",
+            "Always 1; the version is the label.",
+            &["version"],
         )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(ProcessCollector::for_self()))?;
@@ -187,12 +183,10 @@ impl Families {
                 &SECONDS,
             )?,
             store_errors,
-            store_up: add(
+            store_up: gauge(
                 &registry,
-                IntGauge::new(
-                    "sluicegate_store_up",
-                    "1 while every part of the store can be used, else 0.",
-                )?,
+                "sluicegate_store_up",
+                "1 while every part of the store can be used, else 0.",
             )?,
             batch_decisions: histogram(
                 &registry,
@@ -209,19 +203,15 @@ impl Families {
             decision_seconds_store: decision_seconds.with_label_values(&[Source::Store.name()]),
             decision_seconds_certificate: decision_seconds
                 .with_label_values(&[Source::Certificate.name()]),
-            certificates: add(
+            certificates: gauge(
                 &registry,
-                IntGauge::new(
-                    "sluicegate_certificates",
-                    "Cached denials, which are answered without a call to the store.",
-                )?,
+                "sluicegate_certificates",
+                "Cached denials, which are answered without a call to the store.",
             )?,
-            sidecars: add(
+            sidecars: gauge(
                 &registry,
-                IntGauge::new(
-                    "sluicegate_sidecars",
-                    "Sidecars that divide the limits among them while the store is down; 0 before the first announcement.",
-                )?,
+                "sluicegate_sidecars",
+                "Sidecars that divide the limits among them while the store is down; 0 before the first announcement.",
             )?,
             neighbours: gauges(
                 &registry,
@@ -229,36 +219,26 @@ impl Families {
                 "Others on this Redis: other limits under this `key_prefix`, and other key prefixes.",
                 &["other"],
             )?,
-            connections_made: add(
+            connections_made: counter(
                 &registry,
-                IntCounter::new(
-                    "sluicegate_store_connections_total",
-                    "Connections to Redis that were made.",
-                )?,
+                "sluicegate_store_connections_total",
+                "Connections to Redis that were made.",
             )?,
-            unwritten: add(
+            unwritten: gauge(
                 &registry,
-                IntGauge::new(
-                    "sluicegate_unwritten_buckets",
-                    "Buckets whose units were admitted without the store and have not been written back yet.",
-                )?,
+                "sluicegate_unwritten_buckets",
+                "Buckets whose units were admitted without the store and have not been written back yet.",
             )?,
-            tasks: add(
+            tasks: gauge(
                 &registry,
-                IntGauge::new(
-                    "sluicegate_tasks",
-                    "Tasks under way: about one for each connection, and a few of its own.",
-                )?,
+                "sluicegate_tasks",
+                "Tasks under way: about one for each connection, and a few of its own.",
             )?,
-            overrides: add(
+            overrides: int_gauges(
                 &registry,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "sluicegate_overrides",
-                        "Overrides in force, by what they allow.",
-                    ),
-                    &["allowance"],
-                )?,
+                "sluicegate_overrides",
+                "Overrides in force, by what they allow.",
+                &["allowance"],
             )?,
             lease_units: counters(
                 &registry,
@@ -266,15 +246,11 @@ impl Families {
                 "Units of leases that the store granted, that were spent, and that were returned.",
                 &["limit", "event"],
             )?,
-            lease_held: add(
+            lease_held: int_gauges(
                 &registry,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "sluicegate_lease_units_held",
-                        "Units of leases that are neither spent nor returned yet.",
-                    ),
-                    &["limit"],
-                )?,
+                "sluicegate_lease_units_held",
+                "Units of leases that are neither spent nor returned yet.",
+                &["limit"],
             )?,
             lease_refusals: counters(
                 &registry,
@@ -282,31 +258,23 @@ impl Families {
                 "Times that a key got no lease, by reason.",
                 &["limit", "reason"],
             )?,
-            filter_info: add(
+            filter_info: int_gauges(
                 &registry,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "sluicegate_filter_info",
-                        "Always 1; filters that announced themselves in the last minute, by version and configuration.",
-                    ),
-                    &["version", "configuration"],
-                )?,
+                "sluicegate_filter_info",
+                "Always 1; filters that announced themselves in the last minute, by version and configuration.",
+                &["version", "configuration"],
             )?,
-            epoch: add(
+            epoch: gauge(
                 &registry,
-                IntGauge::new(
-                    "sluicegate_policy_epoch",
-                    "Number of the policy in force; starts at 1 and grows with each reload.",
-                )?,
+                "sluicegate_policy_epoch",
+                "Number of the policy in force; starts at 1 and grows with each reload.",
             )?,
             reloads_loaded: loaded,
             reloads_refused: refused,
-            reload_successful: add(
+            reload_successful: gauge(
                 &registry,
-                IntGauge::new(
-                    "sluicegate_policy_last_reload_successful",
-                    "1 if the policy file's current content is in force, 0 if it was refused.",
-                )?,
+                "sluicegate_policy_last_reload_successful",
+                "1 if the policy file's current content is in force, 0 if it was refused.",
             )?,
             reload_time: add(
                 &registry,
@@ -349,6 +317,23 @@ fn counters(
     labels: &[&str],
 ) -> prometheus::Result<IntCounterVec> {
     add(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    add(registry, IntCounter::new(name, help)?)
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    add(registry, IntGauge::new(name, help)?)
+}
+
+fn int_gauges(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> prometheus::Result<IntGaugeVec> {
+    add(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
 }
 
 /// Gauges of limits.
