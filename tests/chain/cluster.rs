@@ -197,7 +197,7 @@ async fn a_paused_node_delays_only_its_own_subjects() {
     let cluster = Cluster::start().await;
     // Otherwise a share of the limit would decide.
     let denies = ", when_store_is_down: deny";
-    let policy = policy(&cluster, [(NEVER, denies); 2]).timeout("1s");
+    let policy = policy(&cluster, [(NEVER, denies); 2]).timeout("5s");
     let sidecar = Arc::new(sidecar(policy).await);
     let mut by_node = subjects_by_node(&cluster, 3).await;
     let still = by_node.pop().unwrap();
@@ -211,8 +211,8 @@ async fn a_paused_node_delays_only_its_own_subjects() {
     let mut waiting: Vec<_> = still.iter().map(|s| json!([check("wide", s)])).collect();
     waiting.push(json!([check("wide", &well[0]), check("wide", &still[0])]));
     let go_on = Arc::new(AtomicBool::new(true));
-    // Asks again and again; each answer adds one to the count. Those that wait must wait, and each for a deadline at most;
-    // meanwhile the others have many answers.
+    // Asks again and again; each answer adds one to the count. Those that wait do so until the connection has been silent for
+    // three seconds; meanwhile each of the others has answers.
     let start = |checks: Value, expected: &'static str| {
         let (sidecar, go_on, answers) = (
             Arc::clone(&sidecar),
@@ -242,6 +242,11 @@ async fn a_paused_node_delays_only_its_own_subjects() {
         .iter()
         .map(|s| start(json!([check("wide", s)]), "admitted"))
         .collect();
+    eventually("the others are answered", async || {
+        of(&others).iter().all(|answers| *answers >= 1)
+    })
+    .await;
+    assert!(of(&waiting).iter().all(|answers| *answers == 0));
     sidecar.reaches("sluicegate_store_up", 0.0).await;
     eventually("each that waits is answered twice", async || {
         of(&waiting).iter().all(|answers| *answers >= 2)
@@ -249,9 +254,6 @@ async fn a_paused_node_delays_only_its_own_subjects() {
     .await;
     // The lanes that succeed do not hide the one that fails.
     assert_eq!(sidecar.metric("sluicegate_store_up").await, 0.0);
-    let slow = of(&waiting).into_iter().max().unwrap();
-    let quick = of(&others).into_iter().min().unwrap();
-    assert!(quick > 3 * slow, "{slow} and {quick} answers");
     // One caller's decisions on all nodes: the answers are in the caller's order.
     let asked = [&still[1], &well[0], &still[2], &well[5]].map(|subject| decision(subject));
     let verdicts = decide_all(&sidecar, asked.to_vec()).await;

@@ -10,7 +10,7 @@ use sluicegate_protocol::LEASES_HEADER;
 use sluicegate_tests::client::client;
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::policy::Policy;
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::{Sidecar, metric_in};
 
@@ -248,7 +248,9 @@ async fn a_denial_is_cached_for_long_while_nothing_is_leased() {
         () = leasing => unreachable!(),
         () = looks => {}
     }
-    eventually("nothing is leased any more", async || {
+    // A mark holds for 15 seconds.
+    let within = Duration::from_secs(60);
+    eventually_within(within, "nothing is leased any more", async || {
         denied_for(&one).await == 1_000
     })
     .await;

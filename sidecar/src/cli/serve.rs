@@ -83,7 +83,7 @@ impl Serve {
         if let Err(error) = &watcher {
             warn!(
                 "cannot watch the directory of {}, so the file is read every second: {error}; raise \
-                 `fs.inotify.max_user_instances` (sysctl) on this host",
+                 `fs.inotify.max_user_instances` (or `max_user_watches`, sysctl) on this host",
                 self.policy.display()
             );
             let read = Arc::clone(&changed);

@@ -87,7 +87,8 @@ impl Planned {
         };
         let look = self.looks.iter().find(|(of, ..)| of == check);
         let look = look.and_then(|(_, _, look)| all.get(*look)?.as_ref());
-        look.is_some_and(|look| look.remaining == MARKER_QUOTA)
+        // Sub-batches of one request may go in any order: a lease that was granted in between would not be seen.
+        look.is_some_and(|look| look.remaining == MARKER_QUOTA && look.at_us >= decided.at_us)
     }
 
     fn receipt(&self, outcome: &Outcome) -> Vec<String> {
@@ -168,7 +169,7 @@ impl Plan {
             };
             plan.decisions.push(entry);
         }
-        // After the decisions themselves: their order says which is which, and what is leased before them is seen.
+        // After the decisions themselves: their order says which is which.
         let planned = plan.decisions.iter_mut().filter_map(|entry| match entry {
             Entry::Planned(planned) => Some(planned),
             _ => None,

@@ -134,7 +134,7 @@ impl Script {
     pub fn sidecars(&self, call: &Announcement<'_>, text: bool) -> Cmd {
         let mut command = redis::cmd(if text { "EVAL" } else { "EVALSHA" });
         command.arg(if text { SIDECARS } else { &self.sidecars_hash });
-        // `*` is in no prefix, and ends one that is empty.
+        // Never empty.
         let pattern = format!("{}*", self.prefix);
         let (keys, prefix, entry, ttl) = match call.entry {
             Entry::Sidecar(name) => (SIDECARS_KEYS, &*self.prefix, name, SIDECAR_TTL),

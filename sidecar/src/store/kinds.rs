@@ -315,14 +315,23 @@ impl Store {
         Ok((Some(announced(listed)), self.overrides_version().await))
     }
 
-    /// Enters limits, by their digest, and the key prefix; how many other limits there are under this prefix, and how many
-    /// other prefixes.
+    /// Enters limits, by their digest, in place of `former` ones, and the key prefix; how many other limits there are under this
+    /// prefix, and how many other prefixes, as far as the store permits to know.
     ///
     /// # Errors
-    /// The store was not reached, or does not permit it.
-    pub async fn enter_fleet(&self, limits: &str) -> Result<(u64, u64), StoreError> {
+    /// The store was not reached.
+    pub async fn enter_fleet(&self, limits: &str, former: &str) -> Result<(u64, u64), StoreError> {
+        if !former.is_empty() && former != limits {
+            let leaves = Announcement {
+                leaving: true,
+                ..Announcement::of(Entry::Limits(former))
+            };
+            self.enter(&leaves).await?;
+        }
         let (_, limits, ..) = self.enter(&Announcement::of(Entry::Limits(limits))).await?;
-        let (_, prefixes, ..) = self.enter(&Announcement::of(Entry::KeyPrefix)).await?;
+        let prefixes = self.enter(&Announcement::of(Entry::KeyPrefix)).await;
+        // A user may be confined to the keys of one prefix.
+        let prefixes = prefixes.map_or(1, |(_, prefixes, ..)| prefixes);
         Ok((limits.saturating_sub(1), prefixes.saturating_sub(1)))
     }
 

@@ -241,7 +241,10 @@ impl Metrics {
         self.families.certificates.set(gauge(readings.certificates));
         self.families.sidecars.set(gauge(readings.sidecars));
         let connections = &self.families.connections_made;
+        // One scrape at a time: two would count the same connections.
+        let one = self.filters();
         connections.inc_by(readings.connections_made.saturating_sub(connections.get()));
+        drop(one);
         self.families.unwritten.set(gauge(readings.unwritten));
         self.families.tasks.set(gauge(readings.tasks));
         let OverrideCounts {

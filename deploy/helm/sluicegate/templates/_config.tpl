@@ -10,7 +10,7 @@
 {{- if eq $url "memory" -}}
 {{- $_ := set $policy "store" $url -}}
 {{- else if $url -}}
-{{- $_ := set $policy "store" (dict "url" $url "key_prefix" (tpl .Values.store.keyPrefix .)) -}}
+{{- $_ := set $policy "store" (dict "url" $url "key_prefix" (tpl .Values.store.keyPrefix . | trunc 64)) -}}
 {{- end -}}
 {{- toYaml $policy -}}
 {{- end }}

@@ -18,22 +18,23 @@ use crate::telemetry::metrics::LeaseMetrics;
 /// for days: receipts that lasted as long would fill the store. Units that are returned later are held for one window.
 const RETURN_WITHIN_US: u64 = 5_000_000;
 
-/// After a lease has ended: until what is left of it has certainly come back.
-const BACK_WITHIN_US: u64 = 1_000_000;
+/// For how long after a lease is granted units of it may come back: the longest lease that a policy may have, and as long as
+/// the store then keeps its receipt. The same for all, whatever their policies say: they look at each other's marks.
+const MAY_COME_BACK_US: u64 = 10_000_000 + RETURN_WITHIN_US;
 /// The quota of markers: it is never used up.
 pub const MARKER_QUOTA: u64 = 2_147_483_647;
 
 /// A bucket of a limit's key from which each lease takes one unit, for as long as units may come back. While it is empty, a
 /// denial is as true as that of a limit without leases. `None`: the limit has none.
 pub fn marker(limit: &Limit, key: &str) -> Option<Bucket> {
-    let longest_us = limit.lease?.longest_us;
+    limit.lease?;
     let spec = BucketSpec {
         algorithm: Algorithm::SlidingWindow {
-            precision_us: longest_us,
+            precision_us: 1_000_000,
             leased: false,
         },
         quota: MARKER_QUOTA,
-        window_us: 2 * longest_us + BACK_WITHIN_US,
+        window_us: MAY_COME_BACK_US,
     };
     // No limit has this name.
     let key = bucket_key(key, &format!("{}/leases", limit.name), &spec);

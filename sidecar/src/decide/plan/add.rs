@@ -6,6 +6,7 @@ use sluicegate_engine::{BatchBuilder, BucketSpec, Decision, MAX_REQUEST_WEIGHT, 
 use sluicegate_protocol::{Code, Decision as Asked, Problem};
 
 use super::{Entry, Leasing, Planned};
+use crate::clock;
 use crate::decide::allowance::{Allowance, allowance};
 use crate::decide::buckets::unknown_limit;
 use crate::decide::leases;
@@ -180,7 +181,9 @@ pub(super) fn add(
                 }
                 None => {
                     leasable.push(check.index);
-                    if leases.was_denied(check.as_wanted(), epoch) {
+                    let longest_us = check.limit.lease.map_or(0, |terms| terms.longest_us);
+                    let may_be_longer = clock::micros(policy.denial_ttl) > longest_us;
+                    if may_be_longer && leases.was_denied(check.as_wanted(), epoch) {
                         let marker = leases::marker(check.limit, check.key);
                         looks.extend(marker.map(|marker| (check.index, marker, usize::MAX)));
                     }

@@ -16,6 +16,8 @@ const DIFFER_AFTER: Duration = Duration::from_secs(600);
 /// What was seen.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
+    /// The digest of this sidecar's own limits.
+    own: String,
     /// Since when there have been other limits.
     differ_since: Option<Instant>,
     told_limits: bool,
@@ -40,9 +42,10 @@ impl Service {
     /// Enters this fleet into the store's lists, and tells of others. A store that does not permit it tells of none.
     pub(super) async fn look_at_neighbours(&self, neighbours: &mut Neighbours) {
         let limits = Subject::of(&self.policy.current().policy.limits_text()).to_string();
-        let Ok(others) = self.store.enter_fleet(&limits).await else {
+        let Ok(others) = self.store.enter_fleet(&limits, &neighbours.own).await else {
             return;
         };
+        neighbours.own = limits;
         self.metrics.set_neighbours(others);
         let (tell_limits, tell_prefixes) = neighbours.note(Instant::now(), others);
         if tell_limits {

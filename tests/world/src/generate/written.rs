@@ -36,9 +36,15 @@ pub enum Sequence {
 use Sequence::*;
 
 impl Sequence {
-    /// All that are not about something that is known to be wrong.
+    /// All that are not about something that is known to be wrong; with a switch on, that which is.
     pub fn all(open: Open) -> Vec<Self> {
-        let mut all = vec![
+        if open.e2 {
+            return vec![OlderThanAWindow];
+        }
+        if open.e3 {
+            return vec![OlderThanALowerQuota];
+        }
+        vec![
             LargerThenGivenBack,
             LargerThenWrittenBack,
             ResetThenAway,
@@ -49,10 +55,7 @@ impl Sequence {
             BlockedThenStarted,
             BusyWhileAway,
             LeasedThenIdle,
-        ];
-        all.extend(open.e2.then_some(OlderThanAWindow));
-        all.extend(open.e3.then_some(OlderThanALowerQuota));
-        all
+        ]
     }
 
     /// The features that it needs, by their number in [`FEATURES`](super::FEATURES).
@@ -259,7 +262,7 @@ impl Maker {
                 // The lower quota is what the bucket is kept by from here on.
                 (24_700, take(0, 1)),
                 (24_800, give_back(1_000_000)),
-                (24_900, take(0, 299)),
+                (24_900, take(0, 270)),
             ],
             OlderThanAWindow => {
                 // The longer window of the next policy is there for the other sidecar first.
