@@ -19,6 +19,8 @@ const SOON: u64 = 2_000_000;
 /// After a link has become good: until the sidecar has noticed and written back.
 const BACK: u64 = 3_000_000;
 const MS: u64 = 1_000;
+/// How long a decision's calls take at most.
+const CALLS: u64 = 300 * MS;
 /// A share follows the store's clock as it was known, early by what an answer takes; so a window may end later by it.
 const CLOCK: u64 = 150 * MS;
 
@@ -206,6 +208,16 @@ impl<'a> Judge<'a> {
                 _ => {}
             }
             judge.changes.push(entry);
+        }
+        // A call that is late by a step is made once more; by two of them in a row, it is as if there was no answer.
+        for pair in judge.clocks.windows(2) {
+            if let [(first, _), (second, _)] = pair
+                && second - first <= CALLS
+            {
+                let span = (first.saturating_sub(CALLS), second + BACK);
+                judge.outages.push(span);
+                judge.outages_of.iter_mut().for_each(|of| of.push(span));
+            }
         }
         for (sidecar, from) in bad.into_iter().enumerate() {
             let still = from.map(|from| (from, end + BACK));

@@ -193,7 +193,10 @@ impl<Q: Fn((u64, u64), u64) -> u64> Counter for Aligned<'_, Q> {
         let window = of(one.to);
         // A share follows the store's clock as it was known.
         let early = if judge.by_share(one) { CLOCK } else { 0 };
-        if of(one.from.saturating_sub(early)) != window {
+        // A step of the clock while a call is under way comes before it or after.
+        let mut steps = judge.clocks.iter();
+        let stepped = steps.any(|(at, _)| meets((*at, *at), (one.from, one.to)));
+        if stepped || of(one.from.saturating_sub(early)) != window {
             return None;
         }
         let held = self.windows.entry(window).or_insert((0, one.from, 0));
