@@ -142,8 +142,9 @@ impl Service {
         let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
         for (wanted, outcome, decided) in plan.for_leases(&asked, &outcomes) {
             let refusal = self.leases.note(wanted, epoch.number, outcome, decided);
-            let metrics = epoch.metrics.leases(&wanted.limit.name);
-            if let (Some(refusal), Some(metrics)) = (refusal, metrics) {
+            if let Some(refusal) = refusal
+                && let Some(metrics) = epoch.metrics.leases(&wanted.limit.name)
+            {
                 metrics.count_refused(refusal);
             }
         }

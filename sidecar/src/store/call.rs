@@ -115,12 +115,12 @@ impl<'a> Request<'a> {
 
 /// Enters something into a list, and returns how many entries there are, and the head of the overrides.
 const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
-/// Its keys, in one slot.
+/// Its keys by list, all in one slot.
 const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
 const LIMITS_KEYS: [&str; 2] = ["sg:{sidecars}:limits", "sg:{sidecars}:limits:ends"];
-/// A key in the same slot.
-pub const SIDECARS_SLOT_KEY: &str = SIDECARS_KEYS[0];
 const PREFIXES_KEYS: [&str; 2] = ["sg:{sidecars}:prefixes", "sg:{sidecars}:prefixes:ends"];
+/// A key in the slot of all lists.
+pub const SIDECARS_SLOT_KEY: &str = SIDECARS_KEYS[0];
 
 /// Changes the overrides.
 const OVERRIDES: &str = include_str!("../../../lua/overrides.lua");
@@ -134,8 +134,8 @@ impl Script {
     pub fn sidecars(&self, call: &Announcement<'_>, text: bool) -> Cmd {
         let mut command = redis::cmd(if text { "EVAL" } else { "EVALSHA" });
         command.arg(if text { SIDECARS } else { &self.sidecars_hash });
-        // Never empty.
-        let pattern = format!("{}*", self.prefix);
+        // As a pattern, since a name in the list is never empty.
+        let pattern = self.key("*");
         let (keys, prefix, entry, ttl) = match call.entry {
             Entry::Sidecar(name) => (SIDECARS_KEYS, &*self.prefix, name, SIDECAR_TTL),
             Entry::Limits(digest) => (LIMITS_KEYS, &*self.prefix, digest, FLEET_TTL),

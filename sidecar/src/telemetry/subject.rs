@@ -4,8 +4,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// The first 48 bits of a key's, or another text's, SHA-256, shown as 12 hexadecimal digits. `sluicegate explain` and `/v1/top` show the
-/// same digits for the same key and never the key itself. Not salted: all processes must show the same.
+/// The first 48 bits of a key's, or another text's, SHA-256, shown as 12 hexadecimal digits. `sluicegate explain` and
+/// `/v1/top` show the same digits for the same key and never the key itself. Not salted: all processes must show the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject(u64);
 

@@ -1,10 +1,8 @@
 //! A host that has nothing left to watch files with, as a node has with many pods of one user.
 
-use std::os::unix::fs::PermissionsExt;
-
 use sluicegate_tests::ask::logs;
 use sluicegate_tests::policy::policy;
-use sluicegate_tests::process::eventually;
+use sluicegate_tests::process::write_program;
 use sluicegate_tests::sidecar::{Sidecar, binary};
 
 #[tokio::test]
@@ -13,16 +11,12 @@ async fn without_inotify_the_policy_is_read_every_second() {
     let program = folder.path().join("without-inotify");
     let namespace = "exec unshare --user --map-root-user sh -c \
          'echo 0 >/proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"'";
-    let text = format!("#!/bin/sh\n{namespace} {} \"$@\"\n", binary().display());
-    std::fs::write(&program, text).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let script = format!("#!/bin/sh\n{namespace} {} \"$@\"\n", binary().display());
+    write_program(&program, &script);
     let planned = Sidecar::with(&policy("memory", "fixed_window", 5, "1h"));
     let sidecar = planned.program(&program).start(folder.path()).await;
     logs(&sidecar, "raise `fs.inotify.max_user_instances`").await;
     let raised = policy("memory", "fixed_window", 7, "1h");
     std::fs::write(&sidecar.policy, raised).unwrap();
-    eventually("the changed policy is in force", async || {
-        sidecar.metric("sluicegate_policy_epoch").await == 2.0
-    })
-    .await;
+    sidecar.reaches("sluicegate_policy_epoch", 2.0).await;
 }

@@ -145,7 +145,8 @@ impl Maker {
             // The share is known.
             _ => self.at() + 2_500,
         };
-        let take = |sidecar, cost| asks((limit, key), sidecar, cost, (1, 0));
+        let ask = |sidecar, cost, how_often| asks((limit, key), sidecar, cost, how_often);
+        let take = |sidecar, cost| ask(sidecar, cost, (1, 0));
         let with_receipt = |mut event| {
             if let Event::Ask { receipt, .. } = &mut event {
                 *receipt = true;
@@ -190,7 +191,7 @@ impl Maker {
             ],
             LargerThenWrittenBack => vec![
                 (0, link(Link::Cut)),
-                (500, asks((limit, key), 0, 75, (3, 10))),
+                (500, ask(0, 75, (3, 10))),
                 (600, grants(quota - 1, 6_000)),
                 (3_100, take(other, 5_700)),
                 (3_500, link(Link::Good)),
@@ -200,26 +201,26 @@ impl Maker {
                 let share = quota / self.sidecars as u64;
                 vec![
                     (0, link(Link::Cut)),
-                    (500, asks((limit, key), 0, share, (2, 10))),
+                    (500, ask(0, share, (2, 10))),
                     (1_000, link(Link::Good)),
-                    (5_000, reset.clone()),
+                    (5_000, reset),
                     (5_500, link(Link::Cut)),
-                    (8_000, asks((limit, key), 0, share, (1, 0))),
+                    (8_000, take(0, share)),
                     (8_500, link(Link::Good)),
                 ]
             }
             LeasedThenStepped => vec![
-                (0, asks((limit, key), 0, 1, (400, 20))),
+                (0, ask(0, 1, (400, 20))),
                 (2_000, Event::Clock { by_ms: 60_000 }),
-                (3_600, asks((limit, key), other, quota / 40, (50, 5))),
+                (3_600, ask(other, quota / 40, (50, 5))),
             ],
             LeasedOverAnEdge => vec![
-                (0, asks((limit, key), 0, 1, (400, 20))),
-                (2_600, asks((limit, key), other, quota / 40, (50, 5))),
+                (0, ask(0, 1, (400, 20))),
+                (2_600, ask(other, quota / 40, (50, 5))),
             ],
             ResetThenGivenBack => vec![
                 (0, with_receipt(take(0, quota))),
-                (500, reset.clone()),
+                (500, reset),
                 (1_000, take(other, quota)),
                 (1_500, give_back(quota)),
                 (3_000, take(other, quota)),
@@ -234,12 +235,12 @@ impl Maker {
                         for_ms: 100,
                     },
                 ),
-                (3_100, asks((limit, key), 0, 1, (60, 5))),
+                (3_100, ask(0, 1, (60, 5))),
                 (5_000, link(Link::Good)),
             ],
             BusyWhileAway => vec![
                 (0, link(Link::Cut)),
-                (500, asks((limit, key), 0, 1, (150, 50))),
+                (500, ask(0, 1, (150, 50))),
                 (9_000, link(Link::Good)),
                 (35_000, take(other, quota - 75)),
             ],
@@ -251,9 +252,9 @@ impl Maker {
                 (1_200, take(other, quota / 2)),
             ],
             LeasedThenIdle => vec![
-                (0, asks((limit, key), 0, 1, (100, 5))),
-                (2_200, asks((limit, key), other, 20, (60, 1))),
-                (2_270, asks((limit, key), 0, 1, (400, 0))),
+                (0, ask(0, 1, (100, 5))),
+                (2_200, ask(other, 20, (60, 1))),
+                (2_270, ask(0, 1, (400, 0))),
             ],
             OlderThanALowerQuota => vec![
                 (0, with_receipt(take(0, 300))),
