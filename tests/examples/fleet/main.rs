@@ -1,5 +1,7 @@
 //! `make fleet`: many sidecars on one Redis, and what they make of its faults and of their own. The load counts by its own clock,
-//! and what was admitted is judged as a history. Prints a row for each event.
+//! and what was admitted is judged as a history. Prints a row for each event; `costs.rs` has what they cost.
+
+mod costs;
 
 use std::fs::{read_to_string, write};
 use std::process::ExitCode;
@@ -24,15 +26,6 @@ const HOT_WINDOW: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// For how long an event is watched after it is over: what sidecars have admitted by themselves has left its window by then.
 const WATCHED: Duration = Duration::from_secs(10);
-
-/// The load with leases and without: so many decisions a second, for 100 keys of which a few get most.
-const LEASED_RATE: u64 = 2_000;
-const LEASED_FOR: Duration = Duration::from_secs(10);
-const LEASED_RUNS: usize = 5;
-
-/// What a decision costs: Redis's CPU and that of all sidecars in microseconds, the 99th percentile of the time that it takes in
-/// milliseconds, and how many of all have no verdict.
-type Cost = [f64; 4];
 
 /// A request that was answered: when, whether for `hot`, and what.
 type Asked = (Span, bool, Verdict);
@@ -328,12 +321,11 @@ impl Fleet {
 
     /// The fullest window of the limit `hot`, by its quota. An outage may let the quota through once more.
     fn fullest(&self, asked: Vec<Asked>) -> f64 {
-        let subject = |is_hot: bool| u32::from(is_hot);
         let record = |(when, is_hot, verdict): Asked| Record {
             when,
             checks: vec![Check {
                 limit: usize::from(!is_hot),
-                subject: subject(is_hot),
+                subject: 0,
                 cost: 1,
             }],
             verdict,
@@ -364,118 +356,6 @@ impl Fleet {
         });
         let peak = report.peaks.iter().find(|peak| peak.limit == 0);
         peak.map_or(0.0, |peak| peak.units as f64 / HOT_QUOTA as f64)
-    }
-
-    /// What a sidecar costs Redis that nobody asks for anything, beside as many PINGs.
-    async fn idle(&self) {
-        sleep(Duration::from_secs(2)).await;
-        let calls = async || self.redis.script_calls().await as f64;
-        let (began, before) = (Instant::now(), (self.cpu().await, calls().await));
-        sleep(Duration::from_secs(20)).await;
-        let per = began.elapsed().as_secs_f64() * self.sidecars.len() as f64;
-        let cpu_us = (self.cpu().await - before.0) * 1e6 / per;
-        let calls = (calls().await - before.1) / per;
-        println!(
-            "\nidle, each sidecar a second: {cpu_us:.0} us of Redis's CPU, {calls:.2} scripts"
-        );
-    }
-}
-
-impl Fleet {
-    /// A limit with leases beside the same without, and how many of as many PINGs have no answer within the same time.
-    async fn leases(&self) {
-        let mut least = [[f64::MAX; 4]; 2];
-        let mut pings = f64::MAX;
-        for _ in 0..LEASED_RUNS {
-            for (limit, least) in ["unleased", "leased"].into_iter().zip(&mut least) {
-                let cost = self.cost(limit).await;
-                *least = std::array::from_fn(|index| least[index].min(cost[index]));
-            }
-            pings = pings.min(self.lost_pings().await);
-        }
-        println!("\n{LEASED_RATE} decisions a second, least of {LEASED_RUNS} runs in turn\n");
-        println!("| | Redis us | sidecars us | p99 ms | without a verdict |");
-        println!("|---|---|---|---|---|");
-        for (what, [redis, sidecars, p99, without]) in ["without leases", "with"].iter().zip(least)
-        {
-            println!("| {what} | {redis:.1} | {sidecars:.0} | {p99:.1} | {without} |");
-        }
-        let ratio = |index: usize| least[1][index] / least[0][index];
-        println!(
-            "| ratio | {:.2} | {:.2} | {:.2} | |",
-            ratio(0),
-            ratio(1),
-            ratio(2)
-        );
-        println!("\nPINGs at this rate without an answer within the same time: {pings}");
-    }
-
-    async fn cost(&self, limit: &'static str) -> Cost {
-        let client = client();
-        let (redis, own) = (self.cpu().await, self.own_cpu());
-        let mut ticks = interval(Duration::from_micros(1_000_000 / LEASED_RATE));
-        let mut tasks = Vec::new();
-        let all = LEASED_RATE * LEASED_FOR.as_secs();
-        for number in 0..all {
-            ticks.tick().await;
-            let sidecar = &self.sidecars[number as usize % self.sidecars.len()];
-            let part = (number.wrapping_mul(2_654_435_761) % 10_000) as f64 / 10_000.0;
-            let key = 100.0_f64.powf(part) as u64;
-            let check = json!({ "limit": limit, "key": key.to_string() });
-            let body = json!({ "decisions": [{ "checks": [check] }] }).to_string();
-            let request = client.post(sidecar.url("/v1/decide")).body(body);
-            tasks.push(tokio::spawn(async move {
-                let began = Instant::now();
-                let answer = request.send().await.expect("an answer");
-                let text = answer.text().await.expect("a text");
-                (began.elapsed(), text.contains("unavailable"))
-            }));
-        }
-        let mut took = Vec::new();
-        let mut without = 0;
-        for task in tasks {
-            let (time, is_without) = task.await.expect("no panic");
-            took.push(time);
-            without += u32::from(is_without);
-        }
-        took.sort_unstable();
-        let p99 = took[took.len() * 99 / 100].as_secs_f64() * 1e3;
-        let each = |seconds: f64| seconds * 1e6 / all as f64;
-        let (redis, own) = (self.cpu().await - redis, self.own_cpu() - own);
-        [each(redis), each(own), p99, f64::from(without)]
-    }
-
-    /// The CPU time of all sidecars, in seconds.
-    fn own_cpu(&self) -> f64 {
-        let of = |one: &Sidecar| {
-            let tasks = std::fs::read_dir(format!("/proc/{}/task", one.id()));
-            let each = tasks.expect("its threads").filter_map(|task| {
-                let times = read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-                times.split(' ').next()?.parse::<f64>().ok()
-            });
-            each.sum::<f64>()
-        };
-        self.sidecars.iter().map(of).sum::<f64>() / 1e9
-    }
-
-    async fn lost_pings(&self) -> f64 {
-        let connections = [self.redis.connection().await, self.redis.connection().await];
-        let mut ticks = interval(Duration::from_micros(1_000_000 / LEASED_RATE));
-        let mut tasks = Vec::new();
-        for number in 0..LEASED_RATE * LEASED_FOR.as_secs() {
-            ticks.tick().await;
-            let mut connection = connections[number as usize % 2].clone();
-            tasks.push(tokio::spawn(async move {
-                let ping = redis::cmd("PING");
-                let answer = ping.query_async::<String>(&mut connection);
-                timeout(Duration::from_millis(20), answer).await.is_err()
-            }));
-        }
-        let mut lost = 0;
-        for task in tasks {
-            lost += u32::from(task.await.expect("no panic"));
-        }
-        f64::from(lost)
     }
 }
 
