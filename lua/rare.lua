@@ -512,7 +512,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
       level, recorded = level + gain, recorded + ceil(gain / unit)
     end
     bucket.level = level
-    if bucket.uncut and recorded > 0 then
+    if recorded > 0 and (bucket.uncut or 0) > 0 then
       bucket.uncut = min(bucket.uncut + recorded * bucket.uncut_unit, TWO32 * 1048576)
       bucket.returned = true
     end

@@ -80,6 +80,24 @@ fn a_lowered_token_bucket_keeps_its_promise() {
     agrees(Algorithm::TokenBucket { burst: 1_000 }, 1_000, steps);
 }
 
+/// A record that has drained in part is counted whole where a cut is kept; where nothing was cut, nothing is kept.
+#[test]
+fn a_record_of_long_ago_makes_no_cut() {
+    let steps = vec![
+        ask(1),
+        Step::Relimit {
+            bucket: 0,
+            limit: 2,
+        },
+        Step::Clock(Clock::ForwardUs(800_001)),
+        Step::WriteBack {
+            bucket: 0,
+            taken: vec![(101, 1)],
+        },
+    ];
+    agrees(Algorithm::TokenBucket { burst: 1 }, 1, steps);
+}
+
 /// A window whose units were all returned counts as empty when the clock steps back over its boundary.
 #[test]
 fn a_returned_window_does_not_lock_the_one_before() {

@@ -440,7 +440,7 @@ impl Held {
         }
         if recorded > 0 {
             self.quota = quota;
-            self.uncut = self.uncut.filter(|_| !is_empty);
+            self.uncut = self.uncut.filter(|_| uncut > 0);
             let more = uncut + u128::from(recorded) * window;
             let quota = self.uncut.map_or(self.quota, |uncut| uncut.quota);
             self.hold((held, more.min(most_fine(spec, quota))), now);

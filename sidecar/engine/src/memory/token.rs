@@ -261,7 +261,7 @@ impl Token {
             recorded += gain.div_ceil(rate.per_unit);
         }
         if recorded > 0 {
-            let uncut = if is_empty {
+            let uncut = if uncut.fine == 0 {
                 Backlog::EMPTY
             } else {
                 uncut.plus(recorded)
