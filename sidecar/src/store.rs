@@ -45,7 +45,6 @@ pub mod answers {
     pub use super::cluster::referral::Referral;
     pub use super::cluster::slots::{SLOTS, slot};
     pub use super::overrides::{read_hash, version};
-    pub use super::redis::answer_size::{AnswerSize, MAX_BYTES, MAX_VALUES, TooLarge};
     pub use super::redis::sentinel::primary_of;
 }
 

@@ -182,6 +182,13 @@ impl Script {
         command
     }
 
+    /// How many fields their hash has, with the head.
+    pub fn overrides_length(&self) -> Cmd {
+        let mut command = redis::cmd("HLEN");
+        command.arg(self.key(OVERRIDES_KEY));
+        command
+    }
+
     /// Reads all overrides.
     pub fn overrides(&self) -> Cmd {
         let mut command = redis::cmd("HGETALL");

@@ -20,7 +20,7 @@ use super::reply::StoreReply;
 use super::returns::{GiveBackEntry, ReturnCall, calls};
 use super::share::Debt;
 use crate::clock;
-use crate::policy::{DEFAULT_MEMORY_LIMIT, StoreAddress, Topology};
+use crate::policy::{DEFAULT_MEMORY_LIMIT, MAX_OVERRIDES, StoreAddress, Topology};
 
 /// The answer to an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -411,17 +411,20 @@ impl Store {
     /// # Errors
     /// The store did not say, or holds too many.
     pub async fn overrides(&self) -> Result<StoredOverrides, StoreError> {
-        let command = Script::overrides;
-        let hash = match &self.kind {
+        match &self.kind {
             Kind::Memory(memory) => return Ok(memory.overrides().clone()),
             #[cfg(feature = "simulation")]
             Kind::Simulated(link) => return link.overrides().await,
-            _ => {
-                self.ask_of_overrides(command, READ_OVERRIDES_WITHIN)
-                    .await?
-            }
-        };
-        overrides::read_hash(&hash)
+            _ => {}
+        }
+        // What is too much is not asked for. A user who may not ask how much there is may still read it.
+        let length = self.ask_of_overrides(Script::overrides_length, self.timeout);
+        let entries = length.await.unwrap_or(0_usize).saturating_sub(1);
+        if entries > MAX_OVERRIDES {
+            return Err(StoreError::TooManyOverrides(entries));
+        }
+        let hash = self.ask_of_overrides(Script::overrides, READ_OVERRIDES_WITHIN);
+        overrides::read_hash(&hash.await?)
     }
 
     async fn ask_of_overrides<T: FromRedisValue>(

@@ -7,14 +7,11 @@
 //! | `pool.rs` | which connections are usable, and since when none is |
 //! | `connection.rs` | a connection in use |
 //! | `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
-//! | `answer_size.rs`, `bounded.rs` | a bound on the size of each answer |
 //! | `probe.rs` | the probe of a connection |
 //! | `clock.rs`, `backoff.rs` | an estimate of a store's clock; pauses between attempts; both pure |
 //! | `sentinel.rs` | the current primary |
 
-pub mod answer_size;
 mod backoff;
-mod bounded;
 pub mod clock;
 pub mod connection;
 pub mod dial;

@@ -1,5 +1,4 @@
-//! What Redis answers: whatever it is, its end is found where the redis crate finds it, and what is read of it is bounded and
-//! consistent.
+//! What Redis answers: whatever it is, what is read of it is bounded and consistent.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,7 +6,7 @@ use redis::{FromRedisValue, Value, parse_redis_value};
 use sluicegate::policy::Endpoint;
 use sluicegate::store::StoreError;
 use sluicegate::store::answers::{
-    AnswerSize, Layout, MAX_PRIMARIES, Referral, SLOTS, primary_of, read_hash, slot, version,
+    Layout, MAX_PRIMARIES, Referral, SLOTS, primary_of, read_hash, slot, version,
 };
 use sluicegate_engine::script::{Reply, outcomes, returned_units, written};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Returns};
@@ -20,8 +19,7 @@ const SECRET: &str = "host-of-the-store";
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() % 6 {
-        0 => sizes(input.rest()),
-        1 => {
+        0 | 1 => {
             // Of any shape.
             if let Ok(answer) = parse_redis_value(input.rest()) {
                 layout(&answer);
@@ -33,37 +31,6 @@ pub fn run(data: &[u8]) {
         4 => overrides(&mut input),
         _ => redirection(&mut input),
     }
-}
-
-/// Where answers end, in bytes of any kind.
-fn sizes(bytes: &[u8]) {
-    let (mut size, mut began, mut refused) = (AnswerSize::default(), 0, false);
-    for (index, byte) in bytes.iter().enumerate() {
-        if size.read(&[*byte]).is_err() {
-            refused = true;
-            break;
-        }
-        if !size.is_between() {
-            continue;
-        }
-        let answer = &bytes[began..=index];
-        began = index + 1;
-        let parsed = parse_redis_value(answer);
-        let incomplete = |error: &redis::RedisError| error.to_string().contains("end of file");
-        assert!(!parsed.as_ref().is_err_and(incomplete), "{parsed:?}");
-        let cut = parse_redis_value(&answer[..answer.len() - 1]);
-        assert!(cut.is_err(), "{cut:?}");
-        if parsed.is_err() {
-            // The connection ends here.
-            return;
-        }
-    }
-    // The rest is no whole answer, unless it is refused.
-    assert!(parse_redis_value(&bytes[began..]).is_err() || refused);
-    let mut at_once = AnswerSize::default();
-    let result = bytes.chunks(7).try_for_each(|some| at_once.read(some));
-    assert_eq!(result.is_err(), refused);
-    assert!(refused || at_once == size);
 }
 
 /// Everything else that reads an answer.

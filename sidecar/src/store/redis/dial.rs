@@ -9,7 +9,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
 use tokio::time::timeout;
 
-use super::bounded::Bounded;
 use super::stream;
 use crate::policy::{CredentialFiles, Endpoint, RedisStore, TlsFiles, Topology};
 use crate::store::error::{ConnectionError, StoreError};
@@ -86,7 +85,6 @@ impl Dialer {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        let stream = Bounded::new(stream);
         let setup = MultiplexedConnection::new_with_config(&identity, stream, config);
         match timeout(self.answer_timeout, setup).await {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
