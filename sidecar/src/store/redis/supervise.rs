@@ -136,12 +136,14 @@ async fn watch(
     let mut changes = connection.health_changes();
     let mut backoff = Backoff::default();
     let mut suspected = slow_at_first;
+    // Of one that is too slow, from one probe to the next.
+    let mut slow_pause = backoff.pause(true);
     loop {
         let pause = if matches!(
             suspected,
             Some(StoreError::Connection(ConnectionError::Slow(..)))
         ) {
-            backoff.pause(true)
+            slow_pause
         } else if suspected.is_some() {
             Duration::ZERO
         } else if pool.is_refusing() {
@@ -190,10 +192,12 @@ async fn watch(
         }
         if suspected.is_some() {
             suspected = slow(pool, began.elapsed());
+            slow_pause = backoff.pause(true);
         }
         connection.set_healthy();
         if suspected.is_none() {
             backoff.reset();
+            slow_pause = backoff.pause(true);
             pool.set_usable(number, connection);
         }
     }
