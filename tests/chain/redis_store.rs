@@ -46,8 +46,11 @@ async fn every_key_has_a_ttl_and_redis_is_empty_after_the_traffic() {
         }
         eventually("Redis is empty", async || redis.keys().await.is_empty()).await;
     }
-    // Sidecars that are killed are forgotten too; what limits and prefixes there were, in some minutes.
-    let of_fleets = |key: &String| key.contains(":limits") || key.contains(":prefixes");
+    // Sidecars that are killed are forgotten too; what limits, prefixes and marks there were, in some minutes.
+    let of_fleets = |key: &String| {
+        let parts = [":limits", ":prefixes", "{mark-"];
+        parts.iter().any(|part| key.contains(part))
+    };
     eventually("nothing else is left", async || {
         redis.all_keys().await.iter().all(of_fleets)
     })

@@ -214,7 +214,8 @@ impl Service {
         self.metrics.text(GaugeReadings {
             certificates: self.denials.len(),
             sidecars: usize::try_from(sidecars).unwrap_or(usize::MAX),
-            connections_made: self.store.connections_made(),
+            store: self.store.facts(),
+            clock_ahead_us: self.store.clock_ahead_us(),
             unwritten,
             overrides: self.override_counts(),
             leased: self.leases.held(),

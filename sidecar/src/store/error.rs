@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio_rustls::rustls::{self, CertificateError};
 
-use crate::telemetry::labels::FailureKind;
+use crate::telemetry::labels::{ConnectionCause, FailureKind};
 
 /// Why a store gave no answer. The text contains neither keys nor the store's address: both may be secrets.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -88,6 +88,12 @@ pub enum ConnectionError {
     /// The primary is another one now.
     #[error("another Redis is primary now")]
     Moved,
+    /// A proxy in front of it is no single Redis.
+    #[error(
+        "a proxy spreads its keys over several Redis, and each would count by itself: use a proxy with one upstream, or \
+         `redis+cluster://`"
+    )]
+    Sharded,
     /// It is not the primary.
     #[error("it is a replica")]
     Replica,
@@ -175,6 +181,22 @@ impl StoreError {
             Self::State(_) => FailureKind::State,
             Self::Late => FailureKind::Late,
             Self::Full(_) => FailureKind::Full,
+        }
+    }
+
+    /// Why the connection is replaced that this ended.
+    pub(super) const fn cause(&self) -> ConnectionCause {
+        match self {
+            Self::Connection(
+                ConnectionError::Silent(_)
+                | ConnectionError::BecameSilent
+                | ConnectionError::Slow(..),
+            ) => ConnectionCause::Silent,
+            Self::Connection(ConnectionError::Moved | ConnectionError::Replica) => {
+                ConnectionCause::Moved
+            }
+            Self::Authentication(_) | Self::Refused(_) => ConnectionCause::Refused,
+            _ => ConnectionCause::Closed,
         }
     }
 

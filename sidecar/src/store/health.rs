@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::error::StoreError;
+use crate::telemetry::labels::ConnectionCause;
+use crate::telemetry::metrics::StoreFacts;
 
 /// Whether the whole store is up, and since when.
 #[derive(Clone, Debug)]
@@ -52,7 +54,11 @@ pub type ComponentId = u64;
 pub struct Monitor {
     components: Mutex<Components>,
     health: watch::Sender<Health>,
-    connections: AtomicU64,
+    connections: [AtomicU64; ConnectionCause::ALL.len()],
+    server_changes: AtomicU64,
+    evicting: AtomicU64,
+    evicted: AtomicU64,
+    round_trip_us: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -71,20 +77,56 @@ impl Default for Monitor {
         Self {
             components: Mutex::default(),
             health: watch::Sender::new(unknown),
-            connections: AtomicU64::new(0),
+            connections: Default::default(),
+            server_changes: AtomicU64::new(0),
+            evicting: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            round_trip_us: AtomicU64::new(0),
         }
     }
 }
 
 impl Monitor {
     /// Counts a connection that was made.
-    pub fn connected(&self) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
+    pub fn connected(&self, cause: ConnectionCause) {
+        let position = ConnectionCause::ALL.iter().position(|one| *one == cause);
+        if let Some(count) = position.and_then(|position| self.connections.get(position)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// How many there were.
-    pub fn connections_made(&self) -> u64 {
-        self.connections.load(Ordering::Relaxed)
+    /// Counts that a node is another server than before.
+    pub fn count_server_change(&self) {
+        self.server_changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a node did and does evict keys, or not, and how many it has evicted since it was last asked.
+    pub fn note_eviction(&self, did: bool, does: bool, keys: u64) {
+        self.evicting.fetch_add(does.into(), Ordering::Relaxed);
+        self.evicting.fetch_sub(did.into(), Ordering::Relaxed);
+        self.evicted.fetch_add(keys, Ordering::Relaxed);
+    }
+
+    /// Notes how long an announcement took.
+    pub fn note_round_trip(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.round_trip_us.store(us, Ordering::Relaxed);
+    }
+
+    /// What is known of the store.
+    pub fn facts(&self) -> StoreFacts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StoreFacts {
+            connections: ConnectionCause::ALL
+                .iter()
+                .copied()
+                .zip(self.connections.iter().map(read))
+                .collect(),
+            server_changes: read(&self.server_changes),
+            evicting: read(&self.evicting),
+            evicted: read(&self.evicted),
+            round_trip: Duration::from_micros(read(&self.round_trip_us)),
+        }
     }
 
     /// Registers a component of which nothing is known yet.

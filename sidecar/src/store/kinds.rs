@@ -21,6 +21,7 @@ use super::returns::{GiveBackEntry, ReturnCall, calls};
 use super::share::Debt;
 use crate::clock;
 use crate::policy::{DEFAULT_MEMORY_LIMIT, MAX_OVERRIDES, StoreAddress, Topology};
+use crate::telemetry::metrics::StoreFacts;
 
 /// The answer to an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -344,9 +345,17 @@ impl Store {
         }
     }
 
-    /// How many connections have been made.
-    pub fn connections_made(&self) -> u64 {
-        self.monitor.connections_made()
+    /// What is known of it besides its health.
+    pub fn facts(&self) -> StoreFacts {
+        self.monitor.facts()
+    }
+
+    /// How far its clock is ahead of this host's, in microseconds, if known: less than that by up to a round trip.
+    pub fn clock_ahead_us(&self) -> Option<i64> {
+        let here_us = i64::try_from(clock::unix_us()).ok()?;
+        i64::try_from(self.clock_us(OVERRIDES_KEY)?)
+            .ok()?
+            .checked_sub(here_us)
     }
 
     /// Removes the sidecar of this name from the list.

@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `node.rs` | a Redis: its connections, and the one that a call uses |
 //! | `supervise.rs` | the owner of a connection: opens, probes and replaces it |
+//! | `inspect.rs` | whether a connection still leads to the right server |
 //! | `pool.rs` | which connections are usable, and since when none is |
 //! | `connection.rs` | a connection in use |
-//! | `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
+//! | `open.rs`, `dial.rs`, `stream.rs`, `tls.rs` | one attempt to connect |
 //! | `probe.rs` | the probe of a connection |
 //! | `clock.rs`, `backoff.rs` | an estimate of a store's clock; pauses between attempts; both pure |
 //! | `sentinel.rs` | the current primary |
@@ -16,7 +17,9 @@ mod backoff;
 pub mod clock;
 pub mod connection;
 pub mod dial;
+mod inspect;
 pub mod node;
+mod open;
 mod pool;
 mod probe;
 pub mod sentinel;
@@ -26,7 +29,7 @@ mod supervise;
 mod tls;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue};
@@ -74,7 +77,6 @@ impl Common {
             script: Script::new(&store.options.key_prefix),
             connections: store.options.connections,
             monitor,
-            asked_of_eviction: AtomicBool::new(false),
             clock_steps: Arc::default(),
         }
     }

@@ -70,6 +70,24 @@ names! {
 }
 
 names! {
+    /// Why a connection to Redis was made.
+    ConnectionCause {
+        /// It is one of the first.
+        Start = "start",
+        /// The one before was closed.
+        Closed = "closed",
+        /// It did not answer, or too late.
+        Silent = "silent",
+        /// The primary, or the name's address, is another one.
+        Moved = "moved",
+        /// Redis refused it, or what was sent.
+        Refused = "refused",
+        /// A file with credentials has changed.
+        Credentials = "credentials",
+    }
+}
+
+names! {
     /// Why the store made no decision.
     FailureKind {
         /// No answer within `store_timeout`.

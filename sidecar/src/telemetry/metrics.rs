@@ -21,14 +21,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
-use prometheus::{Encoder, TextEncoder};
+use prometheus::{Encoder, IntCounter, TextEncoder};
 use sluicegate_protocol::{FilterInfo, Top};
 
 use crate::clock;
 use crate::policy::Policy;
 use crate::telemetry::filters::Filters;
 use crate::telemetry::history::{Counts, Failures};
-use crate::telemetry::labels::FailureKind;
+use crate::telemetry::labels::{ConnectionCause, FailureKind};
 use families::Families;
 pub use families::MetricsError;
 pub use leases::{LeaseMetrics, LeaseTotals};
@@ -56,8 +56,10 @@ pub struct GaugeReadings {
     pub certificates: usize,
     /// Sidecars that divide the limits among them; 0 if unknown.
     pub sidecars: usize,
-    /// Connections to Redis that were made.
-    pub connections_made: u64,
+    /// What is known of the store.
+    pub store: StoreFacts,
+    /// How far its clock is ahead of this host's, in microseconds, if known.
+    pub clock_ahead_us: Option<i64>,
     /// Buckets whose units have not been written back to the store yet.
     pub unwritten: usize,
     /// Overrides in force.
@@ -66,6 +68,21 @@ pub struct GaugeReadings {
     pub leased: BTreeMap<String, u64>,
     /// Tasks of the runtime that have not ended.
     pub tasks: usize,
+}
+
+/// What is known of a store besides its health.
+#[derive(Clone, Debug, Default)]
+pub struct StoreFacts {
+    /// Connections that were made, by cause.
+    pub connections: Vec<(ConnectionCause, u64)>,
+    /// How often a node was found to be another server than before.
+    pub server_changes: u64,
+    /// Nodes that may evict keys.
+    pub evicting: u64,
+    /// Keys that they evicted since this process knows them.
+    pub evicted: u64,
+    /// How long the last announcement took.
+    pub round_trip: Duration,
 }
 
 /// How many overrides are in force, by what they allow.
@@ -232,6 +249,24 @@ impl Metrics {
         }
     }
 
+    fn note_store(&self, store: &StoreFacts) {
+        let catch_up = |counter: &IntCounter, total: u64| {
+            counter.inc_by(total.saturating_sub(counter.get()));
+        };
+        // One scrape at a time: two would count the same connections.
+        let _one = self.filters();
+        for (cause, total) in &store.connections {
+            let connections = &self.families.connections_made;
+            catch_up(&connections.with_label_values(&[cause.name()]), *total);
+        }
+        catch_up(&self.families.server_changes, store.server_changes);
+        catch_up(&self.families.evicted_keys, store.evicted);
+        let evicting = i64::try_from(store.evicting).unwrap_or(i64::MAX);
+        self.families.evicting.set(evicting);
+        let round_trip = store.round_trip.as_secs_f64();
+        self.families.round_trip.set(round_trip);
+    }
+
     /// All metrics in Prometheus's text format.
     ///
     /// # Errors
@@ -240,11 +275,11 @@ impl Metrics {
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.families.certificates.set(gauge(readings.certificates));
         self.families.sidecars.set(gauge(readings.sidecars));
-        let connections = &self.families.connections_made;
-        // One scrape at a time: two would count the same connections.
-        let one = self.filters();
-        connections.inc_by(readings.connections_made.saturating_sub(connections.get()));
-        drop(one);
+        self.note_store(&readings.store);
+        if let Some(ahead_us) = readings.clock_ahead_us {
+            let clock = &self.families.store_clock_ahead;
+            clock.set(ahead_us as f64 / 1e6);
+        }
         self.families.unwritten.set(gauge(readings.unwritten));
         self.families.tasks.set(gauge(readings.tasks));
         let OverrideCounts {

@@ -1,5 +1,6 @@
 //! A Redis that is silent, moves or becomes a replica; decisions that it may have made.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -158,36 +159,47 @@ async fn a_planned_failover_is_followed() {
 #[tokio::test]
 async fn a_name_that_moves_is_followed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut old = Redis::start().await;
-    // The same port at another address, so that only the name leads there.
-    let hosts = folder.path().join("hosts");
+    let (mut old, hosts, sidecar) = at_a_name(folder.path()).await;
+    let _new = elsewhere(folder.path(), old.port());
+    old.kill();
+    decide(&sidecar, "k").await;
+    stays_unavailable(&sidecar, "k").await;
+    std::fs::write(&hosts, MOVED).unwrap();
+    is_soon_back(&sidecar, "k", "a name that moved").await;
+}
+
+/// What a file of hosts says when the name has moved.
+pub const MOVED: &str = "127.0.0.2 moving.test\n";
+
+/// A Redis, the file of hosts that gives it a name, and a sidecar that has it by that name, in its own mount namespace.
+pub async fn at_a_name(folder: &Path) -> (Redis, PathBuf, Sidecar) {
+    let old = Redis::start().await;
+    let hosts = folder.join("hosts");
     std::fs::write(&hosts, "127.0.0.1 moving.test\n").unwrap();
     let may = Command::new("unshare").args(["-m", "true"]).status();
     let may = may.is_ok_and(|status| status.success());
     assert!(may, "a mount namespace: run as root");
-    // The sidecar runs in its own mount namespace with its own hosts file.
     let script = format!(
         "#!/bin/sh\nexec unshare -m sh -c 'mount --bind {} /etc/hosts && exec \"$@\"' sh {} \"$@\"\n",
         hosts.display(),
         sluicegate_tests::sidecar::binary().display()
     );
-    let program = folder.path().join("sluicegate.sh");
+    let program = folder.join("sluicegate.sh");
     write_program(&program, &script);
     let store = format!("redis://moving.test:{}", old.port());
     let text = policy(&store, "500ms", PLENTY);
     let sidecar = Sidecar::with(&text).program(&program).alone().await;
     wait_until_back(&sidecar, "k").await;
-    let port = old.port().to_string();
+    (old, hosts, sidecar)
+}
+
+/// A Redis at the same port of another address, so that only the name leads there.
+pub fn elsewhere(folder: &Path, port: u16) -> Process {
+    let port = port.to_string();
     let arguments = ["--bind", "127.0.0.2", "--port", &port, "--save", ""];
     let mut command = Command::new(redis::program());
-    command.args(arguments).current_dir(folder.path());
-    let log = folder.path().join("redis.log");
-    let _new = Process::start(&mut command, &log, "");
-    old.kill();
-    decide(&sidecar, "k").await;
-    stays_unavailable(&sidecar, "k").await;
-    std::fs::write(&hosts, "127.0.0.2 moving.test\n").unwrap();
-    is_soon_back(&sidecar, "k", "a name that moved").await;
+    command.args(arguments).current_dir(folder);
+    Process::start(&mut command, &folder.join("redis.log"), "")
 }
 
 /// The new primary's clock is behind, and the sidecar holds a cached denial from before the failover.

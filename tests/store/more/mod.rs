@@ -3,6 +3,7 @@
 mod away;
 mod cluster;
 mod host;
+mod operated;
 mod overrides;
 mod sentinel;
 mod stopping;

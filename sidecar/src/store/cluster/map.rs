@@ -190,7 +190,7 @@ async fn ask_seed(
     command: &redis::Cmd,
     answer_timeout: Duration,
 ) -> Result<Value, StoreError> {
-    let (mut connection, driver) = shared.common.dialer.dial(seed).await?;
+    let (mut connection, driver, _) = shared.common.dialer.dial(seed).await?;
     let mut task = JoinSet::new();
     task.spawn(driver);
     match timeout(answer_timeout, command.query_async(&mut connection)).await {

@@ -1,6 +1,6 @@
 //! Pauses between attempts: exponential, with full jitter so that the sidecars of a fleet do not try in step.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -13,18 +13,19 @@ const LONGEST_AFTER_SLOW: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub struct Backoff {
     most: Duration,
-    random: RandomState,
-    count: u64,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            most: SHORTEST,
-            random: RandomState::new(),
-            count: 0,
-        }
+        Self { most: SHORTEST }
     }
+}
+
+/// A random part of this time, and not none of it.
+pub fn random_part(of: Duration) -> Duration {
+    // A hash whose key is another one each time.
+    let thousandths = RandomState::new().hash_one(()) % 1_000 + 1;
+    of.saturating_mul(u32::try_from(thousandths).unwrap_or(1)) / 1_000
 }
 
 impl Backoff {
@@ -37,12 +38,7 @@ impl Backoff {
         };
         let most = self.most.min(longest);
         self.most = self.most.saturating_mul(2).min(longest);
-        self.count = self.count.wrapping_add(1);
-        // The standard library's keyed hash of a counter is random enough to be out of step.
-        let mut hasher = self.random.build_hasher();
-        hasher.write_u64(self.count);
-        let thousandths = u32::try_from(hasher.finish() % 1_000).unwrap_or(0) + 1;
-        most.saturating_mul(thousandths) / 1_000
+        random_part(most)
     }
 
     /// Starts again with short pauses, after a success.

@@ -106,6 +106,11 @@ impl Connection {
         self.health.subscribe()
     }
 
+    /// When it was opened.
+    pub const fn opened(&self) -> Instant {
+        self.opened
+    }
+
     /// Whether the last call was answered.
     pub fn answered_last_call(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) == 0

@@ -1,6 +1,8 @@
 //! One attempt to connect: transport, then user and password, then the database.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +33,11 @@ enum Credentials {
     Files(CredentialFiles),
 }
 
-/// A connection, and the future that drives it.
+/// A connection, the future that drives it, and the address of its peer, if it has one.
 pub type Dialled = (
     MultiplexedConnection,
     std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
+    Option<IpAddr>,
 );
 
 impl Dialer {
@@ -80,7 +83,7 @@ impl Dialer {
     /// Connects. Every wait in it has a deadline.
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<Dialled, StoreError> {
         let identity = self.identity().await?;
-        let stream = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
+        let (stream, peer) = stream::open(endpoint, self.tls.as_ref(), self.answer_timeout).await?;
         // The caller's deadline is the only timeout.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -89,8 +92,27 @@ impl Dialer {
         match timeout(self.answer_timeout, setup).await {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
             Ok(Err(error)) => Err(error.into()),
-            Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver))),
+            Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver), peer)),
         }
+    }
+
+    /// A hash of the files that are read to connect; `None` where one cannot be read.
+    pub async fn credentials(&self) -> Option<u64> {
+        let tls = self.tls.iter();
+        let tls = tls.flat_map(|files| [&files.ca, &files.certificate, &files.key]);
+        let own = match &self.credentials {
+            Credentials::Given(..) => [&None, &None],
+            Credentials::Files(files) => [&files.username, &files.password],
+        };
+        let paths: Vec<PathBuf> = tls.chain(own).flatten().cloned().collect();
+        let hash = move || {
+            let mut hasher = DefaultHasher::new();
+            for path in paths {
+                hasher.write(&std::fs::read(path).ok()?);
+            }
+            Some(hasher.finish())
+        };
+        tokio::task::spawn_blocking(hash).await.ok()?
     }
 
     async fn identity(&self) -> Result<RedisConnectionInfo, ConnectionError> {

@@ -1,6 +1,7 @@
 //! A Redis: its supervised connections, and the one that a call uses.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{Reply, ReplyError};
@@ -10,6 +11,7 @@ use tokio::task::JoinSet;
 use super::connection::{Connection, Deadline};
 use super::pool::ConnectionPool;
 pub use super::pool::{AddressWatch, Common};
+use super::sharding::watch;
 use super::supervise::supervise;
 use crate::store::call::{Each, Request};
 use crate::store::error::{ConnectionError, StoreError};
@@ -35,6 +37,9 @@ impl Node {
         let mut tasks = JoinSet::new();
         for number in 0..pool.count() {
             tasks.spawn(supervise(Arc::clone(&pool), number));
+        }
+        if !pool.clustered {
+            tasks.spawn(watch(Arc::clone(&pool)));
         }
         Self {
             pool,
@@ -87,7 +92,12 @@ impl Node {
         // Why there is none.
         self.connection(deadline).await?;
         let quietest = self.pool.quietest().ok_or(ConnectionError::NotYet)?;
-        quietest.announce(command, deadline).await
+        let began = Instant::now();
+        let answer = quietest.announce(command, deadline).await;
+        if answer.is_ok() {
+            self.pool.common.monitor.note_round_trip(began.elapsed());
+        }
+        answer
     }
 }
 

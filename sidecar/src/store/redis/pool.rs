@@ -1,7 +1,7 @@
 //! The connections of a node: which are usable, since when none is, and why.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -33,8 +33,6 @@ pub struct Common {
     pub connections: usize,
     /// Where health is reported.
     pub monitor: Arc<Monitor>,
-    /// Whether a Redis was asked whether it evicts.
-    pub asked_of_eviction: AtomicBool,
     /// Counts how often the clock of a node was found to have stepped.
     pub clock_steps: Arc<AtomicU64>,
 }
@@ -53,6 +51,12 @@ pub struct ConnectionPool {
     probe: ArcSwap<Probe>,
     /// Held by the one that connects while no connection is usable: the others follow when it works.
     first: Mutex<()>,
+    /// Held by the one that replaces a connection in use.
+    pub replacing: Mutex<()>,
+    /// What is known of the server.
+    server: std::sync::Mutex<Server>,
+    /// A proxy in front of it spreads the keys.
+    sharded: AtomicBool,
     /// Whether a first attempt to connect has completed.
     attempted: watch::Sender<bool>,
     component: ComponentId,
@@ -62,6 +66,16 @@ pub struct ConnectionPool {
     refusal: ArcSwapOption<StoreError>,
     /// The last usable connection, here or to the node that had these slots before, for its estimate of Redis's clock.
     last: ArcSwapOption<Connection>,
+}
+
+/// What is known of the server at the node's address.
+#[derive(Default)]
+struct Server {
+    /// When the newest connection that told it was opened, and the `run_id` that it told.
+    newest: Option<(Instant, String)>,
+    /// Whether it evicts keys, and how many it has.
+    evicts: bool,
+    evicted: Option<u64>,
 }
 
 struct Entry {
@@ -96,6 +110,9 @@ impl ConnectionPool {
             clustered: tag.is_some(),
             probe: ArcSwap::from_pointee(Probe::new(tag.unwrap_or("probe"))),
             first: Mutex::default(),
+            replacing: Mutex::default(),
+            server: std::sync::Mutex::default(),
+            sharded: AtomicBool::new(false),
             attempted: watch::Sender::new(false),
             component: common.monitor.add(),
             down_since: ArcSwapOption::empty(),
@@ -143,6 +160,9 @@ impl ConnectionPool {
 
     /// Removes the node from the store's health.
     pub fn unregister(&self) {
+        self.common
+            .monitor
+            .note_eviction(self.server().evicts, false, 0);
         self.common.monitor.remove(self.component);
     }
 
@@ -155,6 +175,9 @@ impl ConnectionPool {
     fn pick(&self) -> Result<Arc<Connection>, StoreError> {
         if let Some(cause) = &*self.refusal.load() {
             return Err(StoreError::clone(cause));
+        }
+        if self.sharded.load(Ordering::Relaxed) {
+            return Err(ConnectionError::Sharded.into());
         }
         let (mut best, mut lost) = (None::<(bool, u32, Arc<Connection>)>, None);
         for entry in &self.entries {
@@ -241,6 +264,50 @@ impl ConnectionPool {
         self.set(number, EntryState::Unusable(cause));
         self.report();
         self.attempted.send_replace(true);
+    }
+
+    /// Notes the `run_id` of a connection that was opened then. Returns that of a later connection, if it is another one.
+    pub fn newer_server(&self, opened: Instant, run_id: &str) -> Option<String> {
+        let mut server = self.server();
+        match &mut server.newest {
+            Some((newest, known)) if *newest > opened => {
+                return (known.as_str() != run_id).then(|| known.clone());
+            }
+            Some((_, known)) if known.as_str() != run_id => {
+                self.common.monitor.count_server_change();
+                server.evicted = None;
+            }
+            _ => {}
+        }
+        server.newest = Some((opened, run_id.to_owned()));
+        None
+    }
+
+    /// Whether any connection has told who the server is.
+    pub fn knows_server(&self) -> bool {
+        self.server().newest.is_some()
+    }
+
+    /// Notes whether the server evicts keys, and how many it has; whether it begins to.
+    pub fn note_eviction(&self, evicts: bool, evicted: u64) -> bool {
+        let mut server = self.server();
+        let before = server.evicted.replace(evicted).unwrap_or(evicted);
+        let did = std::mem::replace(&mut server.evicts, evicts);
+        let keys = evicted.saturating_sub(before);
+        self.common.monitor.note_eviction(did, evicts, keys);
+        evicts && !did
+    }
+
+    fn server(&self) -> std::sync::MutexGuard<'_, Server> {
+        // No code panics while it holds this lock.
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A proxy in front of Redis was found to spread the keys, or not to.
+    pub fn set_sharded(&self, sharded: bool) {
+        if self.sharded.swap(sharded, Ordering::Relaxed) != sharded {
+            self.report();
+        }
     }
 
     /// Redis refused a probe.

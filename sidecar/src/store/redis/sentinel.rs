@@ -1,7 +1,10 @@
-//! The current primary, as named by the sentinels: polled every second and whenever a connection to the primary is lost.
+//! The current primary, as named by the sentinels: each is asked every second and whenever a connection to the primary is lost.
+//! The highest configuration epoch wins: a sentinel that was cut off names the primary of before.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ParsingError, RedisError, Value};
@@ -15,67 +18,64 @@ use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The shortest pause between two polls, and the poll interval while no sentinel has an answer.
+/// The shortest pause between two polls, and the poll interval of a sentinel that has no answer.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// What a sentinel has said holds for as long while it is silent: another one may know only what was before.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Polls the sentinels until it is dropped.
 pub struct Sentinels {
     primary: AddressWatch,
-    _task: JoinSet<()>,
+    _tasks: JoinSet<()>,
+}
+
+/// The primary that a sentinel names, if it knows one, and the configuration epoch: 0 if its user may not read that.
+type Said = Result<Option<(Endpoint, u64)>, StoreError>;
+
+/// What each has said last, and when.
+struct Opinions {
+    said: Mutex<Vec<(Instant, Said)>>,
+    primary: watch::Sender<Result<Endpoint, StoreError>>,
 }
 
 struct SentinelClient {
-    dialer: Dialer,
-    sentinels: Vec<Endpoint>,
+    dialer: Arc<Dialer>,
+    endpoint: Endpoint,
     name: String,
-    /// Index of the sentinel to ask next.
-    next: usize,
-    /// The connection to that sentinel.
     connection: Option<(MultiplexedConnection, JoinSet<()>)>,
 }
 
 impl Sentinels {
     /// Starts to poll, in the current runtime; also at once whenever `recheck` is notified.
     pub fn ask(dialer: Dialer, sentinels: Vec<Endpoint>, name: &str, recheck: Arc<Notify>) -> Self {
-        let (sender, primary) = watch::channel(Err(ConnectionError::NotYet.into()));
-        let mut client = SentinelClient {
-            dialer,
-            sentinels,
-            name: name.to_owned(),
-            next: 0,
-            connection: None,
-        };
-        let mut task = JoinSet::new();
-        task.spawn(async move {
+        let unknown = || ConnectionError::NotYet.into();
+        let (sender, primary) = watch::channel(Err(unknown()));
+        let nothing = sentinels.iter().map(|_| (Instant::now(), Err(unknown())));
+        let opinions = Arc::new(Opinions {
+            said: Mutex::new(nothing.collect()),
+            primary: sender,
+        });
+        let (dialer, again) = (Arc::new(dialer), watch::Sender::new(()));
+        let mut tasks = JoinSet::new();
+        for (number, endpoint) in sentinels.into_iter().enumerate() {
+            let client = SentinelClient {
+                dialer: Arc::clone(&dialer),
+                endpoint,
+                name: name.to_owned(),
+                connection: None,
+            };
+            tasks.spawn(client.poll(number, Arc::clone(&opinions), again.subscribe()));
+        }
+        tasks.spawn(async move {
             loop {
-                let answer = client.ask().await;
-                let succeeded = answer.is_ok();
-                sender.send_if_modified(|last| {
-                    let changed = match (&*last, &answer) {
-                        (Ok(last), Ok(answer)) => last != answer,
-                        // While no sentinel answers, the last known primary stays.
-                        (Ok(_), Err(_)) => false,
-                        (Err(_), _) => true,
-                    };
-                    if changed {
-                        *last = answer;
-                    }
-                    changed
-                });
-                sleep(MIN_POLL_INTERVAL).await;
-                if succeeded {
-                    tokio::select! {
-                        () = sleep(POLL_INTERVAL) => {}
-                        // Another sentinel may know better.
-                        () = recheck.notified() => client.next_sentinel(),
-                    }
-                }
+                recheck.notified().await;
+                again.send_replace(());
             }
         });
         Self {
             primary,
-            _task: task,
+            _tasks: tasks,
         }
     }
 
@@ -85,44 +85,95 @@ impl Sentinels {
     }
 }
 
-impl SentinelClient {
-    /// Asks one sentinel after the other, until one knows the primary.
-    async fn ask(&mut self) -> Result<Endpoint, StoreError> {
-        let mut last = ConnectionError::NoPrimary.into();
-        for _ in 0..self.sentinels.len() {
-            match self.ask_one().await {
-                Ok(Some(primary)) => return Ok(primary),
-                Ok(None) => last = ConnectionError::NoPrimary.into(),
-                Err(error) => last = error,
+impl Opinions {
+    fn note(&self, number: usize, said: Said) {
+        // No code panics while it holds this lock.
+        let mut all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((when, before)) = all.get_mut(number) {
+            let is_remembered = before.is_ok() && when.elapsed() < REMEMBERED;
+            if said.is_ok() || !is_remembered {
+                (*when, *before) = (Instant::now(), said);
             }
-            self.next_sentinel();
         }
-        Err(last)
+        let answer = primary(all.iter().map(|(_, said)| said));
+        self.primary.send_if_modified(|last| {
+            let changed = match (&*last, &answer) {
+                (Ok(last), Ok(answer)) => last != answer,
+                // While no sentinel answers, the last known primary stays.
+                (Ok(_), Err(_)) => false,
+                (Err(_), _) => true,
+            };
+            if changed {
+                *last = answer;
+            }
+            changed
+        });
+    }
+}
+
+/// The primary of the highest epoch; among equals, what most sentinels name, and then what the first one does.
+fn primary<'a>(all: impl Iterator<Item = &'a Said> + Clone) -> Result<Endpoint, StoreError> {
+    let named = all.clone().filter_map(|said| said.as_ref().ok()?.as_ref());
+    let count = |of: &(Endpoint, u64)| named.clone().filter(|one| *one == of).count();
+    let best = named.clone().enumerate();
+    let best = best.max_by_key(|(number, one)| (one.1, count(one), Reverse(*number)));
+    if let Some((_, (endpoint, _))) = best {
+        return Ok(endpoint.clone());
+    }
+    let errors = || all.clone().filter_map(|said| said.as_ref().err());
+    let is_unknown =
+        |error: &&StoreError| matches!(error, StoreError::Connection(ConnectionError::NotYet));
+    let error = errors().find(is_unknown).or_else(|| errors().last());
+    Err(error.map_or(ConnectionError::NoPrimary.into(), StoreError::clone))
+}
+
+impl SentinelClient {
+    async fn poll(
+        mut self,
+        number: usize,
+        opinions: Arc<Opinions>,
+        mut again: watch::Receiver<()>,
+    ) {
+        loop {
+            let said = self.ask().await;
+            let succeeded = matches!(said, Ok(Some(_)));
+            if said.is_err() {
+                self.connection = None;
+            }
+            opinions.note(number, said);
+            sleep(MIN_POLL_INTERVAL).await;
+            if succeeded {
+                tokio::select! {
+                    () = sleep(POLL_INTERVAL) => {}
+                    Ok(()) = again.changed() => {}
+                }
+            }
+        }
     }
 
-    fn next_sentinel(&mut self) {
-        self.connection = None;
-        self.next = (self.next + 1) % self.sentinels.len().max(1);
-    }
-
-    async fn ask_one(&mut self) -> Result<Option<Endpoint>, StoreError> {
+    async fn ask(&mut self) -> Said {
         if self.connection.is_none() {
-            let endpoint = self.sentinels.get(self.next);
-            let endpoint = endpoint.ok_or(ConnectionError::NoPrimary)?;
-            let (connection, driver) = self.dialer.dial(endpoint).await?;
+            let (connection, driver, _) = self.dialer.dial(&self.endpoint).await?;
             let mut task = JoinSet::new();
             task.spawn(driver);
             self.connection = Some((connection, task));
         }
-        let Some((connection, _)) = &mut self.connection else {
+        let named = self.query("GET-MASTER-ADDR-BY-NAME").await?;
+        let Some(named) = primary_of(named).map_err(RedisError::from)? else {
             return Ok(None);
         };
+        let facts = self.query("MASTER").await.ok();
+        let facts = facts.and_then(|facts| HashMap::<String, String>::from_redis_value(facts).ok());
+        let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
+        Ok(Some((named, epoch.unwrap_or(0))))
+    }
+
+    async fn query(&mut self, what: &str) -> Result<Value, StoreError> {
+        let (connection, _) = self.connection.as_mut().ok_or(ConnectionError::Closed)?;
         let mut command = redis::cmd("SENTINEL");
-        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let answer = timeout(ANSWER_TIMEOUT, command.query_async(connection))
-            .await
-            .map_err(|_| ConnectionError::Silent(ANSWER_TIMEOUT))??;
-        Ok(primary_of(answer).map_err(RedisError::from)?)
+        command.arg(what).arg(&self.name);
+        let answer = timeout(ANSWER_TIMEOUT, command.query_async(connection)).await;
+        Ok(answer.map_err(|_| ConnectionError::Silent(ANSWER_TIMEOUT))??)
     }
 }
 
@@ -133,4 +184,24 @@ impl SentinelClient {
 pub fn primary_of(answer: Value) -> Result<Option<Endpoint>, ParsingError> {
     let answer = Option::<(String, u16)>::from_redis_value(answer)?;
     Ok(answer.map(|(host, port)| Endpoint::Tcp(host, port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_epoch_wins_then_the_most_then_the_first() {
+        let at = |port| Endpoint::Tcp("redis".to_owned(), port);
+        let said = |port, epoch| Ok(Some((at(port), epoch)));
+        let silent = || Err(ConnectionError::Closed.into());
+        let chosen = |all: &[Said]| primary(all.iter()).ok();
+        assert_eq!(
+            chosen(&[said(1, 3), said(1, 3), said(2, 4), silent()]),
+            Some(at(2))
+        );
+        assert_eq!(chosen(&[said(1, 0), said(2, 0), said(2, 0)]), Some(at(2)));
+        assert_eq!(chosen(&[silent(), said(1, 0), said(2, 0)]), Some(at(1)));
+        assert_eq!(chosen(&[Ok(None), silent()]), None);
+    }
 }

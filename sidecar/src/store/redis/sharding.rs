@@ -1,23 +1,54 @@
 //! Whether a proxy spreads the keys over several Redis by their hash tags. It would send each batch to where the first of its
 //! keys is, so that the others are counted in the wrong place, and once in each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use redis::Cmd;
+use tokio::time::sleep;
 
 use super::connection::{Connection, Deadline};
+use super::pool::ConnectionPool;
 use crate::store::call::Script;
 use crate::store::error::StoreError;
 
 /// Keys with a tag each. Over two Redis, all of them are in one place once in 128 times.
 const MARKS: usize = 8;
-/// Longer than a look takes.
-const MARK_TTL: Duration = Duration::from_secs(10);
+/// For as long, a look that finds them all is one call.
+const MARK_TTL: Duration = Duration::from_secs(180);
+/// How often a sidecar looks, and how soon again after a look that found it, or when there is no connection.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Tells of each key but the first, which determines where the call is sent, whether it is there.
 const LOOK: &str = "local held = {}
 for i = 2, #KEYS do held[i - 1] = redis.call('GET', KEYS[i]) and 1 or 0 end
 return held";
+
+/// Looks each minute and when the address changes, on one connection. Twice in a row is what counts. Never returns.
+pub async fn watch(pool: Arc<ConnectionPool>) {
+    let (mut address, mut found) = (pool.address.clone(), 0);
+    loop {
+        let common = &pool.common;
+        let deadline = Deadline::after(common.dialer.answer_timeout());
+        let again = match pool.quietest() {
+            None => true,
+            Some(connection) => {
+                let sharded = is_sharded(&connection, &common.script, deadline).await;
+                // Without an answer, nothing is known.
+                let sharded = sharded.unwrap_or(found > 1);
+                found = if sharded { found + 1 } else { 0 };
+                pool.set_sharded(found > 1);
+                found == 1
+            }
+        };
+        let pause = if again { LOOK_AGAIN_AFTER } else { LOOK_EVERY };
+        tokio::select! {
+            () = sleep(pause) => {}
+            Ok(()) = address.changed() => sleep(LOOK_AGAIN_AFTER).await,
+        }
+    }
+}
 
 /// Leaves marks, each with a tag of its own, and looks for them in one call whose first key has another tag. Sharded is what
 /// hides a mark there and shows it under its own tag. One look: a failover meanwhile does the same, so ask twice.
@@ -32,15 +63,19 @@ pub async fn is_sharded(
     let marks: Vec<_> = (0..MARKS)
         .map(|number| script.key(&format!("sg:{{mark-{number}}}:probe")))
         .collect();
+    // By way of the first mark, and so of its tag.
+    let together = || look(marks.first().into_iter().chain(&marks));
+    let held: Vec<u8> = connection.ask(&together(), deadline).await?;
+    if !held.contains(&0) {
+        return Ok(false);
+    }
     let marked = marks.iter().map(|mark| async move {
         let mut set = redis::cmd("SET");
         set.arg(mark).arg(1).arg("PX").arg(MARK_TTL.as_millis());
         connection.ask::<()>(&set, deadline).await
     });
     try_join_all(marked).await?;
-    // By way of the first mark, and so of its tag.
-    let together = marks.first().into_iter().chain(&marks);
-    let held: Vec<u8> = connection.ask(&look(together), deadline).await?;
+    let held: Vec<u8> = connection.ask(&together(), deadline).await?;
     let missing = marks.iter().zip(held).filter(|(_, held)| *held == 0);
     let alone = missing.map(|(mark, _)| async move {
         let held: Vec<u8> = connection.ask(&look([mark, mark]), deadline).await?;
@@ -56,7 +91,6 @@ fn look<'a>(keys: impl IntoIterator<Item = &'a String>) -> Cmd {
     look
 }
 
-#[cfg(test)]
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

@@ -2,6 +2,7 @@
 //! a dead peer.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,34 +31,50 @@ const KEEPALIVE_PROBES: u32 = 3;
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Opens a transport. Resolves the host name each time, so that a changed address is followed.
+/// Opens a transport, with its peer's address. Resolves the host name each time, so that a changed address is followed.
 pub async fn open(
     endpoint: &Endpoint,
     tls: Option<&TlsFiles>,
     answer_timeout: Duration,
-) -> Result<Box<dyn Stream>, ConnectionError> {
+) -> Result<(Box<dyn Stream>, Option<IpAddr>), ConnectionError> {
+    let Endpoint::Tcp(host, _) = endpoint else {
+        return Ok((unix(endpoint).await?, None));
+    };
+    let socket = tcp(&addresses(endpoint).await?).await?;
+    let peer = socket.peer_addr().ok().map(|peer| peer.ip());
+    let Some(files) = tls else {
+        return Ok((Box::new(socket), peer));
+    };
+    let encrypted = timeout(answer_timeout, encrypt(socket, files, host)).await;
+    let encrypted = encrypted.unwrap_or(Err(ConnectionError::Silent(answer_timeout)));
+    Ok((encrypted?, peer))
+}
+
+/// The addresses of a host name, with the port.
+pub async fn addresses(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ConnectionError> {
+    let Endpoint::Tcp(host, port) = endpoint else {
+        return Ok(Vec::new());
+    };
+    let found = timeout(
+        RESOLVE_TIMEOUT,
+        tokio::net::lookup_host((host.as_str(), *port)),
+    );
+    let found = found
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let found = found.map_err(|error| ConnectionError::Resolve(Arc::new(error)))?;
+    Ok(found.collect())
+}
+
+async fn unix(endpoint: &Endpoint) -> Result<Box<dyn Stream>, ConnectionError> {
     match endpoint {
         Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(io)?)),
-        Endpoint::Tcp(host, port) => {
-            let socket = tcp(host, *port).await?;
-            let Some(files) = tls else {
-                return Ok(Box::new(socket));
-            };
-            timeout(answer_timeout, encrypt(socket, files, host))
-                .await
-                .unwrap_or(Err(ConnectionError::Silent(answer_timeout)))
-        }
+        Endpoint::Tcp(..) => Err(ConnectionError::NotYet),
     }
 }
 
-async fn tcp(host: &str, port: u16) -> Result<TcpStream, ConnectionError> {
-    let resolve =
-        |error: io::Error| -> ConnectionError { ConnectionError::Resolve(Arc::new(error)) };
-    let addresses = timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port)))
-        .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(resolve)?;
-    let mut last = resolve(io::ErrorKind::NotFound.into());
+async fn tcp(addresses: &[SocketAddr]) -> Result<TcpStream, ConnectionError> {
+    let mut last = ConnectionError::Resolve(Arc::new(io::ErrorKind::NotFound.into()));
     for address in addresses {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(socket)) => {

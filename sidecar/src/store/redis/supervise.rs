@@ -1,18 +1,19 @@
 //! The owner of a connection: opens, probes and replaces it. Decisions only use connections that it offers.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tracing::warn;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ConnectionHealth, Deadline};
+use super::inspect::inspect;
+use super::open::{Opened, open, slow};
 use super::pool::{AddressWatch, ConnectionPool};
-use super::probe::{ProbeResult, role};
+use super::probe::ProbeResult;
 use crate::store::error::{ConnectionError, StoreError};
+use crate::telemetry::labels::ConnectionCause;
 
 /// A node that has been silent for this long is probed, on one connection. Decisions and announcements are answers too.
 const IDLE_PROBE_AFTER: Duration = Duration::from_millis(7_500);
@@ -31,28 +32,45 @@ const SLOW_AFTER: Duration = Duration::from_millis(500);
 pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
     let mut backoff = Backoff::default();
     let mut address = pool.address.clone();
+    let (mut why, mut successor) = (ConnectionCause::Start, None);
     loop {
-        let turn = pool.turn().await;
-        // Marked as seen when it is dialled: a change after that ends the connection, however long the dial takes.
-        let mut dialled = pool.address.clone();
-        let began = Instant::now();
-        let connected = connect(&pool, &mut dialled).await;
+        let (turn, began) = (pool.turn().await, Instant::now());
+        let opened = match successor.take() {
+            Some(opened) => Ok(opened),
+            None => open(&pool, why).await,
+        };
         let was_slow = began.elapsed() >= SLOW_AFTER;
-        let cause = match connected {
+        let cause = match opened {
             Err(cause) => cause,
-            Ok((connection, mut driver, slow)) => {
-                if slow.is_none() {
-                    pool.set_usable(number, &connection);
+            Ok(opened) => {
+                if opened.slow.is_none() {
+                    pool.set_usable(number, &opened.connection);
                 }
                 drop(turn);
-                // After the connection is offered: no decision waits for this.
-                warn_of_eviction(&pool, &connection).await;
                 let since = Instant::now();
-                let watched = (&mut driver, dialled);
-                let cause = watch(&pool, number, &connection, watched, slow).await;
+                let Opened { mut driver, .. } = opened;
+                let (connection, slow) = (&opened.connection, opened.slow);
+                let watched = (&mut driver, opened.address);
+                let ended = tokio::select! {
+                    cause = watch(&pool, number, connection, watched, slow) => Err(cause),
+                    next = inspect(&pool, connection, &opened.origin) => next,
+                };
+                let cause = match ended {
+                    Ok(next) => {
+                        successor = Some(next);
+                        let answers_until = pool.common.dialer.store_timeout();
+                        tokio::spawn(async move {
+                            sleep(answers_until).await;
+                            drop(driver);
+                        });
+                        continue;
+                    }
+                    Err(cause) => cause,
+                };
                 if since.elapsed() >= STABLE_AFTER {
                     backoff.reset();
                 }
+                why = cause.cause();
                 cause
             }
         };
@@ -63,65 +81,6 @@ pub async fn supervise(pool: Arc<ConnectionPool>, number: usize) {
             Ok(()) = address.changed() => {}
         }
     }
-}
-
-/// One attempt to connect. A connection is offered only if it runs the script on a primary; if that took longer than
-/// decisions wait, it says so.
-async fn connect(
-    pool: &ConnectionPool,
-    address: &mut AddressWatch,
-) -> Result<(Arc<Connection>, JoinSet<()>, Option<StoreError>), StoreError> {
-    let common = &pool.common;
-    let endpoint = address
-        .wait_for(|address| {
-            !matches!(
-                address,
-                Err(StoreError::Connection(ConnectionError::NotYet))
-            )
-        })
-        .await
-        .map_err(|_| ConnectionError::NotYet)?
-        .clone()?;
-    let (connection, driver) = common.dialer.dial(&endpoint).await?;
-    common.monitor.connected();
-    // Aborts the driver when it is dropped.
-    let mut task = JoinSet::new();
-    task.spawn(driver);
-    let before = pool.last_connection();
-    let connection = Connection::new(
-        connection,
-        before.as_deref(),
-        Arc::clone(&common.clock_steps),
-    );
-    let connection = Arc::new(connection);
-    let silent = |error| match error {
-        StoreError::Timeout(within) => ConnectionError::Silent(within).into(),
-        error => error,
-    };
-    let deadline = || Deadline::after(common.dialer.answer_timeout());
-    if !pool.clustered {
-        role(&connection, deadline()).await.map_err(silent)?;
-    }
-    let probe = pool.probe();
-    let mut began = Instant::now();
-    let mut result = probe.run(&connection, &common.script, deadline()).await;
-    if matches!(result, ProbeResult::Writable) && began.elapsed() > common.dialer.store_timeout() {
-        // It may have had to load the script, or to resume.
-        began = Instant::now();
-        result = probe.run(&connection, &common.script, deadline()).await;
-    }
-    match result {
-        ProbeResult::Writable => pool.probe_succeeded(),
-        ProbeResult::Refused(cause) => pool.probe_refused(cause),
-        ProbeResult::Unusable(cause) => return Err(silent(cause)),
-    }
-    Ok((connection, task, slow(pool, began.elapsed())))
-}
-
-/// Why a Redis that took so long is too slow, if it is.
-fn slow(pool: &ConnectionPool, took: Duration) -> Option<StoreError> {
-    let most = pool.common.dialer.store_timeout();
-    (took > most).then(|| ConnectionError::Slow(took, most).into())
 }
 
 /// Watches a connection, with its driver and its address, until it is useless; returns why. It is not offered while it is
@@ -208,32 +167,4 @@ fn is_to_be_probed(pool: &ConnectionPool, connection: &Arc<Connection>) -> bool 
     let quietest = pool.quietest();
     pool.silent_for() >= IDLE_PROBE_AFTER
         && quietest.is_some_and(|quietest| Arc::ptr_eq(&quietest, connection))
-}
-
-/// A Redis that evicts keys forgets admissions: warns once, if the ACL permits the question.
-async fn warn_of_eviction(pool: &ConnectionPool, connection: &Connection) {
-    let common = &pool.common;
-    if common.asked_of_eviction.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    let mut info = redis::cmd("INFO");
-    info.arg("memory");
-    let deadline = Deadline::after(common.dialer.answer_timeout());
-    let info = match connection.ask::<String>(&info, deadline).await {
-        Ok(info) => info,
-        Err(StoreError::Refused(_)) => return,
-        Err(_) => return common.asked_of_eviction.store(false, Ordering::Relaxed),
-    };
-    let field = |name: &str| {
-        let mut lines = info.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
-    let policy = field("maxmemory_policy").unwrap_or("noeviction");
-    let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
-    if bounded && policy != "noeviction" {
-        warn!(
-            "Redis evicts keys when its memory is full (maxmemory-policy {policy}), and with them what was admitted: \
-             set `maxmemory-policy noeviction`"
-        );
-    }
 }

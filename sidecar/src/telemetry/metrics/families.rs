@@ -63,7 +63,12 @@ pub struct Families {
     pub certificates: IntGauge,
     pub sidecars: IntGauge,
     pub neighbours: GaugeVec,
-    pub connections_made: IntCounter,
+    pub connections_made: IntCounterVec,
+    pub server_changes: IntCounter,
+    pub evicting: IntGauge,
+    pub evicted_keys: IntCounter,
+    pub round_trip: Gauge,
+    pub store_clock_ahead: Gauge,
     pub unwritten: IntGauge,
     pub tasks: IntGauge,
     pub overrides: IntGaugeVec,
@@ -219,10 +224,40 @@ impl Families {
                 "Others on this Redis: other limits under this `key_prefix`, and other key prefixes.",
                 &["other"],
             )?,
-            connections_made: counter(
+            connections_made: counters(
                 &registry,
                 "sluicegate_store_connections_total",
-                "Connections to Redis that were made.",
+                "Connections to Redis that were made, by why.",
+                &["cause"],
+            )?,
+            server_changes: counter(
+                &registry,
+                "sluicegate_store_server_changes_total",
+                "Times that another server was found where one was before, such as a new primary.",
+            )?,
+            evicting: gauge(
+                &registry,
+                "sluicegate_store_evicting",
+                "Redis servers in use that evict keys when their memory is full, and with them what was admitted.",
+            )?,
+            evicted_keys: counter(
+                &registry,
+                "sluicegate_store_evicted_keys_total",
+                "Keys that Redis evicted, of anybody, since this sidecar has known it.",
+            )?,
+            round_trip: add(
+                &registry,
+                Gauge::new(
+                    "sluicegate_store_round_trip_seconds",
+                    "How long the last announcement to the store took.",
+                )?,
+            )?,
+            store_clock_ahead: add(
+                &registry,
+                Gauge::new(
+                    "sluicegate_store_clock_ahead_seconds",
+                    "How far the store's clock is ahead of this host's, less up to a round trip.",
+                )?,
             )?,
             unwritten: gauge(
                 &registry,
