@@ -47,3 +47,26 @@ async fn sentinels_with_a_password_of_their_own() {
     std::fs::write(&file, "guard").unwrap();
     is_soon_back(&sidecar, "k", "Sentinel: password corrected").await;
 }
+
+/// Those of a part that was cut off name the primary of before, and are named first.
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_of_the_highest_epoch_are_believed() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let before = Sentinels::start_with(folders[0].path(), "sentinel config-epoch main 3").await;
+    let after = Sentinels::start_with(folders[1].path(), "sentinel config-epoch main 4").await;
+    let [stale, url] = [&before, &after].map(Sentinels::url);
+    let hosts = stale.strip_suffix("/main").unwrap();
+    let others = url.strip_prefix("redis+sentinel://").unwrap();
+    let sidecar = sidecar(format!("{hosts},{others}"), PATIENT, PLENTY).await;
+    wait_until_back(&sidecar, "k").await;
+    let calls = async |of: &Sentinels| of.first.script_calls().await;
+    eventually("only the later primary is called", async || {
+        let (stale, begin) = (calls(&before).await, calls(&after).await);
+        eventually("it announces itself", async || {
+            calls(&after).await > begin + 3 || calls(&before).await > stale
+        })
+        .await;
+        calls(&before).await == stale
+    })
+    .await;
+}
