@@ -41,6 +41,7 @@ pub mod process;
 pub mod proxy;
 pub mod recorder;
 pub mod redis;
+pub mod redis_proxy;
 pub mod sentinel;
 pub mod sidecar;
 pub mod token;

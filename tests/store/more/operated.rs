@@ -6,6 +6,7 @@ use sluicegate_tests::ask::{PATIENT, PLENTY, decide, logs, policy, sidecar, wait
 use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::proxy::Proxy;
 use sluicegate_tests::redis::Redis;
+use sluicegate_tests::redis_proxy::redis_proxy;
 use sluicegate_tests::sidecar::Sidecar;
 
 use super::away::{MOVED, at_a_name, elsewhere};
@@ -116,4 +117,30 @@ async fn an_eviction_policy_is_told_when_it_is_set() {
         sidecar.reaches("sluicegate_store_evicting", evicting).await;
     }
     logs(&sidecar, "volatile-ttl").await;
+}
+
+/// It would count a subject once on each: 3,000 where 1,000 are allowed. With one upstream a proxy does no harm.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_shards_is_refused_and_one_that_does_not_is_used() {
+    let redis = [
+        Redis::start().await,
+        Redis::start().await,
+        Redis::start().await,
+    ];
+    let ports = redis.each_ref().map(Redis::port);
+    for (count, is_used) in [(3, false), (1, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let proxy = redis_proxy(folder.path(), &ports[..count]).await;
+        let store = format!("redis://127.0.0.1:{}", proxy.port);
+        let sidecar = sidecar(store, PATIENT, PLENTY).await;
+        if is_used {
+            wait_until_back(&sidecar, "k").await;
+            let marks = async || redis[0].all_keys().await.concat().contains("{mark-");
+            eventually("it has looked", marks).await;
+            assert_eq!(decide(&sidecar, "k").await, "admitted");
+        } else {
+            sidecar.reports("a proxy spreads its keys").await;
+            assert_eq!(decide(&sidecar, "k").await, "unavailable");
+        }
+    }
 }
