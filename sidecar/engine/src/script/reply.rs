@@ -131,6 +131,22 @@ pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Reply<u64>, Rep
     })
 }
 
+/// Units taken off a receipt by a return without buckets, and when they were taken: one time, or one for each bucket.
+///
+/// # Errors
+/// The reply is not one to such a return.
+pub fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
+    let row = reply.len().saturating_sub(ROW);
+    let (times, reply) = match reply.split_at(row) {
+        (times, row) if times.len().is_multiple_of(CLOCK) => (times, row),
+        _ => (&[][..], reply),
+    };
+    let times: Vec<_> = times.chunks(CLOCK).map(number).collect();
+    read(reply, std::iter::once(1), |_, row| {
+        Ok((row.remaining, times.clone()))
+    })
+}
+
 /// What the first row of each entry says, of those that have so many rows each.
 fn read<T>(
     reply: &[u8],

@@ -8,21 +8,23 @@
 //! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
 //! After a connection broke, nobody knows whether the call ran, so it is not sent again.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::iter;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{
-    GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, returned_units, written,
+    GiveBack, Reply, ReplyError, WriteBack, outcomes, redeemed, returned, returned_units, written,
 };
-use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
+use sluicegate_engine::{Batch, Bucket, Outcome, Receipt, Return, Returns};
 use tokio::time::sleep;
 
 use super::map::{Primary, SlotCache};
 use super::referral::Referral;
-use super::slots::slot;
+use super::slots::{slot, tag};
 use super::sub_batch::{SubBatch, combine, split};
 use crate::policy::{Endpoint, RedisStore};
 use crate::store::call::{
@@ -30,19 +32,23 @@ use crate::store::call::{
 };
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::Monitor;
-use crate::store::redis::announce;
-use crate::store::redis::connection::Deadline;
+use crate::store::redis::connection::{Deadline, is_no_script};
 use crate::store::redis::node::{Common, Node};
 use crate::store::reply::StoreReply;
 
 /// Pause before a call is sent again after a redirection that could not be followed at once.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
+/// For how long a slot counts as being migrated after keys of a call were apart: otherwise each call in it would make that
+/// pause first, and the decisions of its lane would wait for it.
+const OPEN_FOR: Duration = Duration::from_secs(1);
 
 /// A Redis Cluster.
 pub struct Cluster {
     slots: SlotCache,
     common: Arc<Common>,
     timeout: Duration,
+    /// Slots that are being migrated, and until when calls in them are made key by key without being tried as a whole.
+    open: Mutex<HashMap<u16, Instant>>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -59,6 +65,8 @@ struct Route {
     /// The owner of the slot answered ASK: the target is for this call only.
     asking: bool,
     referrals: u32,
+    /// The target answered TRYAGAIN.
+    was_apart: bool,
 }
 
 impl Cluster {
@@ -74,44 +82,69 @@ impl Cluster {
             slots: SlotCache::start(Arc::clone(&common), seeds.to_vec()),
             common,
             timeout,
+            open: Mutex::default(),
         }
     }
 
     pub(in crate::store) async fn decide(&self, batch: &Batch) -> StoreReply {
-        let sub_batches = split(batch);
         let deadline = Deadline::after(self.timeout);
-        let answers = sub_batches
+        let parts = split(batch, tag);
+        let replies = parts
             .iter()
-            .map(|sub_batch| self.decide_sub_batch(sub_batch, deadline));
-        let mut errors = Vec::new();
-        let answers: Vec<_> = join_all(answers)
-            .await
-            .into_iter()
-            .map(|answer| answer.map_err(|error| errors.push(error)).ok())
-            .collect();
-        let broken = answers.iter().flatten().flatten();
-        let broken = broken.filter_map(|result| result.err()).take(1);
-        errors.extend(broken.map(StoreError::from));
-        let combined = combine(batch, &sub_batches, &answers);
-        if let Err(error) = self.give_back(&combined.to_give_back).await {
-            errors.push(error);
+            .map(|part| self.decide_in_slot(part.batch(), deadline));
+        let replies = join_all(replies).await;
+        self.conclude(batch, &parts, replies, deadline).await
+    }
+
+    async fn decide_in_slot(&self, batch: &Batch, deadline: Deadline) -> StoreReply {
+        let whole = self.decide_at_once(batch, deadline).await;
+        if !is_apart(&whole) {
+            return StoreReply::whole(batch, whole);
         }
+        let parts = split(batch, |key| key);
+        let decide = async |part: &SubBatch| {
+            let answer = self.decide_at_once(part.batch(), deadline).await;
+            StoreReply::whole(part.batch(), answer)
+        };
+        let replies = join_all(parts.iter().map(decide)).await;
+        self.conclude(batch, &parts, replies, deadline).await
+    }
+
+    async fn decide_at_once(
+        &self,
+        batch: &Batch,
+        deadline: Deadline,
+    ) -> Result<Each<Outcome>, StoreError> {
+        let request = Request::decide(batch);
+        self.invoke(&request, deadline, |reply| outcomes(batch, reply))
+            .await
+    }
+
+    /// Combines the answers of a batch's parts, gives back what they took for denied decisions, and leaves receipts that they
+    /// could not leave. A receipt that is late is lost: its units cannot be given back.
+    async fn conclude(
+        &self,
+        batch: &Batch,
+        parts: &[SubBatch],
+        replies: Vec<StoreReply>,
+        deadline: Deadline,
+    ) -> StoreReply {
+        let replies = replies.into_iter().map(|one| (one.decisions, one.errors));
+        let (answers, errors): (Vec<_>, Vec<_>) = replies.unzip();
+        let mut errors = errors.concat();
+        let combined = combine(batch, parts, &answers);
+        let leave = async |(receipt, taken_at_us): &(&Receipt, Vec<u64>)| {
+            let request = Request::leave(receipt, taken_at_us);
+            self.invoke(&request, deadline, redeemed).await
+        };
+        let left = join_all(combined.to_leave.iter().map(leave));
+        let (given_back, left) = join(self.give_back(&combined.to_give_back), left).await;
+        errors.extend(given_back.err());
+        errors.extend(left.into_iter().filter_map(Result::err));
         StoreReply {
             decisions: combined.decisions,
             errors,
         }
-    }
-
-    async fn decide_sub_batch(
-        &self,
-        sub_batch: &SubBatch,
-        deadline: Deadline,
-    ) -> Result<Each<Outcome>, StoreError> {
-        let request = Request::decide(sub_batch.batch());
-        self.invoke(&request, deadline, |reply| {
-            outcomes(sub_batch.batch(), reply)
-        })
-        .await
     }
 
     async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
@@ -134,9 +167,46 @@ impl Cluster {
         let request = Request::return_units(returns);
         let read = |reply: &[u8]| returned_units(returns, reply);
         let deadline = Deadline::after(self.timeout);
-        let each = self.invoke(&request, deadline, read).await?;
+        let whole = self.invoke(&request, deadline, read).await;
+        if is_apart(&whole) {
+            return self.return_by_key(returns, deadline).await;
+        }
         // A key that cannot be read holds no units to return.
-        Ok(each.into_iter().map(Result::unwrap_or_default).collect())
+        let each = whole?.into_iter();
+        Ok(each.map(Result::unwrap_or_default).collect())
+    }
+
+    /// Takes units off each receipt first, and then returns them to its buckets: if not all of that succeeds, less is returned.
+    async fn return_by_key(
+        &self,
+        returns: &Returns,
+        deadline: Deadline,
+    ) -> Result<Vec<u64>, StoreError> {
+        let mut returned = Vec::with_capacity(returns.returns.len());
+        for one in &returns.returns {
+            let redeem = Returns {
+                buckets: Vec::new(),
+                returns: vec![Return {
+                    buckets: Vec::new(),
+                    ..one.clone()
+                }],
+            };
+            let request = Request::return_units(&redeem);
+            let each = self.invoke(&request, deadline, redeemed).await?;
+            let (cost, times) = each.into_iter().flatten().next().unwrap_or_default();
+            let last = times.last().copied().unwrap_or_default();
+            let buckets = one.buckets.iter().filter(|_| cost > 0);
+            let buckets = buckets.filter_map(|bucket| returns.buckets.get(*bucket));
+            let times = times.into_iter().chain(iter::repeat(last));
+            let to = buckets.zip(times).map(|(bucket, at_us)| GiveBack {
+                bucket,
+                cost,
+                at_us,
+            });
+            let units = self.give_back(&to.collect::<Vec<_>>()).await?;
+            returned.push(units.into_iter().max().unwrap_or_default());
+        }
+        Ok(returned)
     }
 
     /// How often a node's clock was found to have stepped.
@@ -148,17 +218,12 @@ impl Cluster {
         let deadline = Deadline::after(self.timeout);
         let one = async |key: &String| {
             let command = self.common.script.reset([key.as_str()]);
-            let mut route = self.route(slot(key), deadline).await?;
-            loop {
-                let connection = route.target.node.connection(deadline).await?;
-                let answer = connection
-                    .query_asking(&command, route.asking, deadline)
-                    .await;
-                match &answer {
-                    Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
-                    _ => return answer,
-                }
-            }
+            let command = &command;
+            let query = |to: Arc<Primary>, asking| async move {
+                let connection = to.node.connection(deadline).await?;
+                connection.query_asking(command, asking, deadline).await
+            };
+            self.call(slot(key), deadline, query).await
         };
         join_all(keys.iter().map(one)).await.into_iter().collect()
     }
@@ -182,8 +247,16 @@ impl Cluster {
         call: &Announcement<'_>,
     ) -> Result<Listed, StoreError> {
         let deadline = Deadline::after(self.timeout);
-        let route = self.route(slot(SIDECARS_SLOT_KEY), deadline).await?;
-        announce(&route.target.node, &self.common.script, call, deadline).await
+        let announce = |to: Arc<Primary>, asking| async move {
+            let by = |text| self.common.script.sidecars(call, text);
+            match ask(&to.node, &by(false), asking, deadline).await {
+                Err(error) if is_no_script(&error) => {
+                    ask(&to.node, &by(true), asking, deadline).await
+                }
+                answer => answer,
+            }
+        };
+        self.call(slot(SIDECARS_SLOT_KEY), deadline, announce).await
     }
 
     /// Asks about overrides, all of which are in one slot.
@@ -192,21 +265,12 @@ impl Cluster {
         command: impl FnOnce(&Script) -> Cmd,
         within: Duration,
     ) -> Result<T, StoreError> {
-        let command = command(&self.common.script);
+        let command = &command(&self.common.script);
         let deadline = Deadline::after(within);
-        let mut route = self.route(slot(OVERRIDES_KEY), deadline).await?;
-        loop {
-            let answer = if route.asking {
-                let connection = route.target.node.connection(deadline).await?;
-                connection.query_asking(&command, true, deadline).await
-            } else {
-                route.target.node.announce(&command, deadline).await
-            };
-            match &answer {
-                Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
-                _ => return answer,
-            }
-        }
+        let query = |to: Arc<Primary>, asking| async move {
+            ask(&to.node, command, asking, deadline).await
+        };
+        self.call(slot(OVERRIDES_KEY), deadline, query).await
     }
 
     /// Calls `of` with the node that owns a key; `None` where no owner is known.
@@ -221,15 +285,39 @@ impl Cluster {
         deadline: Deadline,
         read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
     ) -> Result<Each<T>, StoreError> {
-        let mut route = self.route(slot(request.first_key()), deadline).await?;
+        let slot = slot(request.first_key());
+        if request.has_several_keys() && self.is_open(slot) {
+            return Err(ConnectionError::Apart.into());
+        }
+        let read = &read;
+        let invoke = |to: Arc<Primary>, asking| async move {
+            let answer = to.node.invoke(request, asking, deadline, read);
+            answer.await
+        };
+        self.call(slot, deadline, invoke).await
+    }
+
+    /// Calls the owner of a slot, and follows redirections until the deadline.
+    async fn call<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        slot: u16,
+        deadline: Deadline,
+        call: impl Fn(Arc<Primary>, bool) -> F,
+    ) -> Result<T, StoreError> {
+        let mut route = self.route(slot, deadline).await?;
         loop {
-            let node = &route.target.node;
-            let answer = node.invoke(request, route.asking, deadline, &read).await;
+            let answer = call(Arc::clone(&route.target), route.asking).await;
             match &answer {
                 Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
                 _ => return answer,
             }
         }
+    }
+
+    /// Whether the keys of this slot were apart a moment ago.
+    fn is_open(&self, slot: u16) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.get(&slot).is_some_and(|until| Instant::now() < *until)
     }
 
     async fn route(&self, slot: u16, deadline: Deadline) -> Result<Route, StoreError> {
@@ -238,6 +326,7 @@ impl Cluster {
             target: self.slots.wait_until_known(deadline).await.owner(slot)?,
             asking: false,
             referrals: 0,
+            was_apart: false,
         })
     }
 
@@ -260,8 +349,14 @@ impl Cluster {
                 to.as_ref()
             }
             Referral::Ask(to) => to.as_ref(),
-            Referral::Later => None,
+            Referral::Apart if route.was_apart => {
+                let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+                open.insert(route.slot, Instant::now() + OPEN_FOR);
+                return Err(ConnectionError::Apart.into());
+            }
+            Referral::Apart | Referral::Later => None,
         };
+        route.was_apart |= referral == Referral::Apart;
         let known = named.and_then(|named| self.slots.map().at(named));
         // Two nodes may redirect to each other for a while.
         if route.referrals > 1 || known.is_none() {
@@ -270,7 +365,10 @@ impl Cluster {
                 return Err(no_time_to_follow(error.clone()));
             }
             match referral {
-                Referral::Later => sleep(AGAIN_AFTER).await,
+                Referral::Apart | Referral::Later => {
+                    sleep(AGAIN_AFTER).await;
+                    route.referrals = 0;
+                }
                 _ if known.is_some() => sleep(AGAIN_AFTER).await,
                 _ => self.slots.refresh(left - AGAIN_AFTER).await,
             }
@@ -289,7 +387,26 @@ impl Cluster {
 /// The error when the deadline comes before the owner is found. Nothing was done.
 fn no_time_to_follow(error: StoreError) -> StoreError {
     match error {
-        StoreError::Refused(error) => ConnectionError::Redis(error).into(),
+        StoreError::Refused(_) => ConnectionError::Redirected.into(),
         error => error,
     }
+}
+
+/// Whether a call did nothing because its keys are not at one node.
+const fn is_apart<T>(answer: &Result<T, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Connection(ConnectionError::Apart)))
+}
+
+/// Asks a node as a sign of life, or for this call only.
+async fn ask<T: FromRedisValue>(
+    node: &Node,
+    command: &Cmd,
+    asking: bool,
+    deadline: Deadline,
+) -> Result<T, StoreError> {
+    if !asking {
+        return node.announce(command, deadline).await;
+    }
+    let connection = node.connection(deadline).await?;
+    connection.query_asking(command, true, deadline).await
 }

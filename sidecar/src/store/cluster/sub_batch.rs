@@ -1,13 +1,11 @@
-//! Splits a batch for a Redis Cluster into sub-batches, one for each subject, and combines their answers. Pure.
+//! Splits a batch for a Redis Cluster into sub-batches, one for each subject or each key, and combines their answers. Pure.
 
 use std::collections::BTreeMap;
 
-use sluicegate_engine::script::{BrokenState, GiveBack};
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Receipt};
+use sluicegate_engine::script::GiveBack;
+use sluicegate_engine::{Batch, BatchBuilder, Bucket, Decision, Outcome, Receipt, receipt_is_for};
 
-use super::slots::tag;
-
-/// The takes of a batch in one slot.
+/// The takes of a batch from one subject, or from one key.
 #[derive(Debug, Default)]
 pub struct SubBatch {
     builder: BatchBuilder,
@@ -16,7 +14,7 @@ pub struct SubBatch {
 }
 
 impl SubBatch {
-    /// The decisions' takes in this slot.
+    /// The decisions' takes.
     pub fn batch(&self) -> &Batch {
         self.builder.batch()
     }
@@ -29,10 +27,12 @@ pub struct Combined<'a> {
     pub decisions: Vec<Option<Outcome>>,
     /// What sub-batches took for decisions that another one denied or did not answer.
     pub to_give_back: Vec<GiveBack<'a>>,
+    /// Receipts of admitted decisions that no sub-batch leaves, and when the units were taken from each of their buckets.
+    pub to_leave: Vec<(&'a Receipt, Vec<u64>)>,
 }
 
-/// Splits a batch by the hash tags of its keys.
-pub fn split(batch: &Batch) -> Vec<SubBatch> {
+/// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Receipts go with buckets of their group.
+pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
     let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
     let mut indices = vec![None; batch.buckets.len()];
     for (index, decision) in batch.decisions.iter().enumerate() {
@@ -42,17 +42,21 @@ pub fn split(batch: &Batch) -> Vec<SubBatch> {
             else {
                 continue;
             };
-            let sub_batch = sub_batches.entry(tag(&bucket.key)).or_default();
+            let of = group(&bucket.key);
+            let sub_batch = sub_batches.entry(of).or_default();
             if sub_batch
                 .sources
                 .last()
                 .is_none_or(|(source, _)| *source != index)
             {
                 sub_batch.sources.push((index, Vec::new()));
+                // If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
+                let receipts = decision.receipts.iter();
+                let receipts = receipts.filter(|receipt| group(&receipt.key) == of);
                 sub_batch.builder.push(Decision {
                     takes: Vec::new(),
                     peek: decision.peek,
-                    receipts: of_tag(&decision.receipts, tag(&bucket.key)),
+                    receipts: receipts.cloned().collect(),
                 });
             }
             sub_batch.builder.extend_last(known, bucket, take.cost);
@@ -64,32 +68,32 @@ pub fn split(batch: &Batch) -> Vec<SubBatch> {
     sub_batches.into_values().collect()
 }
 
-/// The receipts that belong in a slot. If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
-fn of_tag(receipts: &[Receipt], of: &str) -> Vec<Receipt> {
-    let mine = receipts.iter().filter(|receipt| tag(&receipt.key) == of);
-    mine.cloned().collect()
-}
-
-/// Combines the answers of the sub-batches; `None` where one was not answered.
+/// Combines the answers of the sub-batches; `None` where a decision was not answered.
 pub fn combine<'a>(
     batch: &'a Batch,
     sub_batches: &[SubBatch],
-    answers: &[Option<Vec<Result<Outcome, BrokenState>>>],
+    answers: &[Vec<Option<Outcome>>],
 ) -> Combined<'a> {
     let mut outcomes: Vec<Vec<(&[usize], Option<Outcome>)>> =
         vec![Vec::new(); batch.decisions.len()];
     for (sub_batch, answer) in sub_batches.iter().zip(answers) {
         for (index, (source, numbers)) in sub_batch.sources.iter().enumerate() {
-            let outcome = answer.as_ref().and_then(|each| (*each.get(index)?).ok());
+            let outcome = answer.get(index).copied().flatten();
             if let Some(outcomes) = outcomes.get_mut(*source) {
                 outcomes.push((numbers, outcome));
             }
         }
     }
     let mut combined = Combined::default();
+    let mut parts = sub_batches.iter().flat_map(|one| &one.batch().decisions);
+    let is_late = parts.all(|part| part.receipts.is_empty());
     for (decision, outcomes) in batch.decisions.iter().zip(&outcomes) {
         let outcome = merge(batch, decision, outcomes);
-        if !decision.peek && outcome.as_ref().is_none_or(|outcome| !outcome.admitted) {
+        if outcome.is_some_and(|outcome| outcome.admitted) {
+            let receipts = decision.leaves().iter().filter(|_| is_late);
+            let late = receipts.map(|one| (one, taken_at_us(batch, decision, outcomes, one)));
+            combined.to_leave.extend(late);
+        } else if !decision.peek {
             combined
                 .to_give_back
                 .extend(give_backs(batch, decision, outcomes));
@@ -111,12 +115,13 @@ fn merge(
         bucket.map_or(0, |bucket| bucket.spec.most_at_once())
     };
     let mut deciding: Option<Outcome> = None;
-    let mut longest_wait_us = 0;
+    let (mut longest_wait_us, mut first_us) = (0, u64::MAX);
     for (numbers, outcome) in outcomes {
         let mut outcome = (*outcome)?;
         // From an index in the sub-batch to one in the decision.
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
         longest_wait_us = longest_wait_us.max(outcome.retry_after_us);
+        first_us = first_us.min(outcome.at_us);
         if deciding
             .as_ref()
             .is_none_or(|so_far| decides_before(&outcome, so_far, quota))
@@ -124,9 +129,15 @@ fn merge(
             deciding = Some(outcome);
         }
     }
-    // The longest of all, should the nodes' clocks differ by more than their answers.
+    // The longest of all, should the nodes' clocks differ by more than their answers. A lease must be spent before the first
+    // step of a window ends in which some of its units were taken.
     deciding.map(|deciding| Outcome {
         retry_after_us: longest_wait_us,
+        at_us: if deciding.admitted {
+            first_us
+        } else {
+            deciding.at_us
+        },
         ..deciding
     })
 }
@@ -151,6 +162,23 @@ fn decides_before(a: &Outcome, b: &Outcome, quota: impl Fn(&Outcome) -> u64) -> 
         )
     };
     rank(a) > rank(b)
+}
+
+/// When the units of a receipt were taken, for each bucket that it is for.
+fn taken_at_us(
+    batch: &Batch,
+    decision: &Decision,
+    outcomes: &[(&[usize], Option<Outcome>)],
+    receipt: &Receipt,
+) -> Vec<u64> {
+    let is_for = |bucket: &Bucket| receipt_is_for(&receipt.key, &bucket.key);
+    let takes = decision.takes.iter().enumerate();
+    let takes = takes.filter(|(_, take)| batch.buckets.get(take.bucket).is_some_and(is_for));
+    let outcome_of = |(number, _)| {
+        let (_, outcome) = outcomes.iter().find(|(of, _)| of.contains(&number))?;
+        Some(outcome.as_ref()?.at_us)
+    };
+    takes.filter_map(outcome_of).collect()
 }
 
 /// What the admitted sub-batches of a decision took.
