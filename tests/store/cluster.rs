@@ -165,8 +165,8 @@ impl Opened {
         }
     }
 
-    /// Takes, is denied, gives back, and takes exactly what is left.
-    pub async fn decides(&self, limit: &str) {
+    /// Takes, is denied, gives back, and takes exactly what is left; the receipt of the last unit.
+    pub async fn decides(&self, limit: &str) -> Value {
         let (sidecar, left) = (&self.sidecar, QUOTA - self.taken);
         let owner = self.cluster.owner_of("k").await;
         let other = self.cluster.tag_elsewhere(owner).await;
@@ -184,17 +184,34 @@ impl Opened {
         assert!(verdicts[1]["retry_after_ms"].as_u64() > Some(0), "{limit}");
         assert_eq!(verdicts[2]["remaining"], left - 4, "{limit}: {verdicts:?}");
         let receipt = verdicts[0]["receipt"][0].take();
-        for units in [2, 1, 0] {
-            let returned = give_back(sidecar, limit, &receipt, 2).await;
+        for units in [3, 0] {
+            let returned = give_back(sidecar, limit, &receipt, 3).await;
             assert_eq!(returned, units, "{limit}: {}", log());
         }
         let one_each = vec![(limit, "k", 1); QUOTA as usize];
-        let verdicts = take(sidecar, &one_each).await;
+        let mut verdicts = take(sidecar, &one_each).await;
         let admitted = outcomes(&verdicts)
             .iter()
             .filter(|o| *o == "admitted")
             .count();
         assert_eq!(admitted as u64, left - 1, "{limit}: {verdicts:?}");
+        let last = admitted.checked_sub(1).unwrap();
+        verdicts[last]["receipt"][0].take()
+    }
+
+    /// After [`Self::decides`], with the receipts of the last units that it took: they return them after the move.
+    pub async fn closes(self, receipts: &[(&str, Value)]) {
+        self.slot.close().await;
+        for (limit, receipt) in receipts {
+            assert_eq!(
+                give_back(&self.sidecar, limit, receipt, QUOTA).await,
+                1,
+                "{limit}"
+            );
+            let verdicts = take(&self.sidecar, &[(limit, "k", 1), (limit, "k", 1)]).await;
+            let outcomes = [&verdicts[0]["outcome"], &verdicts[1]["outcome"]];
+            assert_eq!(outcomes, ["admitted", "denied"], "{limit}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Script as Hashed};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
-use sluicegate_engine::{Batch, Bucket, Receipt, Returns};
+use sluicegate_engine::{Batch, Bucket, Returns};
 
 use super::overrides::{Change, MAX_STORED_BYTES, field, to_text};
 use crate::policy::MAX_OVERRIDES;
@@ -69,7 +69,6 @@ enum Arguments<'a> {
     GiveBack(&'a [GiveBack<'a>]),
     WriteBack(&'a [WriteBack<'a>], &'a Bucket),
     Return(&'a Returns),
-    Leave(&'a Receipt, &'a [u64]),
 }
 
 /// The script's answer for each decision or bucket, unless its key cannot be read.
@@ -100,25 +99,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Leaves a receipt of units that other calls took: when, for each of its buckets.
-    pub fn leave(receipt: &'a Receipt, taken_at_us: &'a [u64]) -> Self {
-        Self {
-            keys: vec![&receipt.key],
-            arguments: Arguments::Leave(receipt, taken_at_us),
-        }
-    }
-
     /// Writes back; each bucket at most once, and nothing if `once` is already marked.
     pub fn write_back(writes: &'a [WriteBack<'a>], once: &'a Bucket) -> Self {
         Self {
             keys: script::write_back_keys(writes, Some(once)).collect(),
             arguments: Arguments::WriteBack(writes, once),
         }
-    }
-
-    /// Whether it has several keys.
-    pub const fn has_several_keys(&self) -> bool {
-        self.keys.len() > 1
     }
 
     /// The key that determines the call's slot in a Cluster.
@@ -245,9 +231,6 @@ impl Script {
                 script::write_back_arguments(writes, Some(once), not_after_us)
             }
             Arguments::Return(returns) => script::return_arguments(returns, not_after_us),
-            Arguments::Leave(receipt, taken_at_us) => {
-                script::leave_arguments(receipt, taken_at_us, not_after_us)
-            }
         };
         command.arg(arguments);
         command

@@ -8,10 +8,9 @@
 //! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
 //! After a connection broke, nobody knows whether the call ran, so it is not sent again.
 
-use std::collections::HashMap;
 use std::iter;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
@@ -19,7 +18,7 @@ use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{
     GiveBack, Reply, ReplyError, WriteBack, outcomes, redeemed, returned, returned_units, written,
 };
-use sluicegate_engine::{Batch, Bucket, Outcome, Receipt, Return, Returns};
+use sluicegate_engine::{Batch, Bucket, Outcome, Return, Returns};
 use tokio::time::sleep;
 
 use super::map::{Primary, SlotCache};
@@ -32,23 +31,19 @@ use crate::store::call::{
 };
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::health::Monitor;
-use crate::store::redis::connection::{Deadline, is_no_script};
+use crate::store::redis::announce;
+use crate::store::redis::connection::Deadline;
 use crate::store::redis::node::{Common, Node};
 use crate::store::reply::StoreReply;
 
 /// Pause before a call is sent again after a redirection that could not be followed at once.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
-/// For how long a slot counts as being migrated after keys of a call were apart: otherwise each call in it would make that
-/// pause first, and the decisions of its lane would wait for it.
-const OPEN_FOR: Duration = Duration::from_secs(1);
 
 /// A Redis Cluster.
 pub struct Cluster {
     slots: SlotCache,
     common: Arc<Common>,
     timeout: Duration,
-    /// Slots that are being migrated, and until when calls in them are made key by key without being tried as a whole.
-    open: Mutex<HashMap<u16, Instant>>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -65,7 +60,7 @@ struct Route {
     /// The owner of the slot answered ASK: the target is for this call only.
     asking: bool,
     referrals: u32,
-    /// The target answered TRYAGAIN.
+    /// A node answered TRYAGAIN.
     was_apart: bool,
 }
 
@@ -82,7 +77,6 @@ impl Cluster {
             slots: SlotCache::start(Arc::clone(&common), seeds.to_vec()),
             common,
             timeout,
-            open: Mutex::default(),
         }
     }
 
@@ -97,20 +91,20 @@ impl Cluster {
     }
 
     async fn decide_in_slot(&self, batch: &Batch, deadline: Deadline) -> StoreReply {
-        let whole = self.decide_at_once(batch, deadline).await;
+        let whole = self.decide_whole(batch, deadline).await;
         if !is_apart(&whole) {
             return StoreReply::whole(batch, whole);
         }
         let parts = split(batch, |key| key);
         let decide = async |part: &SubBatch| {
-            let answer = self.decide_at_once(part.batch(), deadline).await;
+            let answer = self.decide_whole(part.batch(), deadline).await;
             StoreReply::whole(part.batch(), answer)
         };
         let replies = join_all(parts.iter().map(decide)).await;
         self.conclude(batch, &parts, replies, deadline).await
     }
 
-    async fn decide_at_once(
+    async fn decide_whole(
         &self,
         batch: &Batch,
         deadline: Deadline,
@@ -133,11 +127,8 @@ impl Cluster {
         let (answers, errors): (Vec<_>, Vec<_>) = replies.unzip();
         let mut errors = errors.concat();
         let combined = combine(batch, parts, &answers);
-        let leave = async |(receipt, taken_at_us): &(&Receipt, Vec<u64>)| {
-            let request = Request::leave(receipt, taken_at_us);
-            self.invoke(&request, deadline, redeemed).await
-        };
-        let left = join_all(combined.to_leave.iter().map(leave));
+        let late = combined.to_leave.iter();
+        let left = join_all(late.map(|receipt| self.decide_whole(receipt, deadline)));
         let (given_back, left) = join(self.give_back(&combined.to_give_back), left).await;
         errors.extend(given_back.err());
         errors.extend(left.into_iter().filter_map(Result::err));
@@ -247,14 +238,9 @@ impl Cluster {
         call: &Announcement<'_>,
     ) -> Result<Listed, StoreError> {
         let deadline = Deadline::after(self.timeout);
+        let script = &self.common.script;
         let announce = |to: Arc<Primary>, asking| async move {
-            let by = |text| self.common.script.sidecars(call, text);
-            match ask(&to.node, &by(false), asking, deadline).await {
-                Err(error) if is_no_script(&error) => {
-                    ask(&to.node, &by(true), asking, deadline).await
-                }
-                answer => answer,
-            }
+            announce(&to.node, script, call, asking, deadline).await
         };
         self.call(slot(SIDECARS_SLOT_KEY), deadline, announce).await
     }
@@ -268,7 +254,7 @@ impl Cluster {
         let command = &command(&self.common.script);
         let deadline = Deadline::after(within);
         let query = |to: Arc<Primary>, asking| async move {
-            ask(&to.node, command, asking, deadline).await
+            to.node.announce(command, asking, deadline).await
         };
         self.call(slot(OVERRIDES_KEY), deadline, query).await
     }
@@ -285,16 +271,12 @@ impl Cluster {
         deadline: Deadline,
         read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
     ) -> Result<Each<T>, StoreError> {
-        let slot = slot(request.first_key());
-        if request.has_several_keys() && self.is_open(slot) {
-            return Err(ConnectionError::Apart.into());
-        }
         let read = &read;
         let invoke = |to: Arc<Primary>, asking| async move {
             let answer = to.node.invoke(request, asking, deadline, read);
             answer.await
         };
-        self.call(slot, deadline, invoke).await
+        self.call(slot(request.first_key()), deadline, invoke).await
     }
 
     /// Calls the owner of a slot, and follows redirections until the deadline.
@@ -304,7 +286,13 @@ impl Cluster {
         deadline: Deadline,
         call: impl Fn(Arc<Primary>, bool) -> F,
     ) -> Result<T, StoreError> {
-        let mut route = self.route(slot, deadline).await?;
+        let mut route = Route {
+            slot,
+            target: self.slots.wait_until_known(deadline).await.owner(slot)?,
+            asking: false,
+            referrals: 0,
+            was_apart: false,
+        };
         loop {
             let answer = call(Arc::clone(&route.target), route.asking).await;
             match &answer {
@@ -314,24 +302,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the keys of this slot were apart a moment ago.
-    fn is_open(&self, slot: u16) -> bool {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.get(&slot).is_some_and(|until| Instant::now() < *until)
-    }
-
-    async fn route(&self, slot: u16, deadline: Deadline) -> Result<Route, StoreError> {
-        Ok(Route {
-            slot,
-            target: self.slots.wait_until_known(deadline).await.owner(slot)?,
-            asking: false,
-            referrals: 0,
-            was_apart: false,
-        })
-    }
-
     /// Whether an error is a redirection to another node or to a later time; changes the route accordingly. Fails when
-    /// there is no time left to follow it: nothing was done.
+    /// there is no time left to follow it, or if the keys were apart before: nothing was done.
     async fn follow_referral(
         &self,
         route: &mut Route,
@@ -349,14 +321,15 @@ impl Cluster {
                 to.as_ref()
             }
             Referral::Ask(to) => to.as_ref(),
-            Referral::Apart if route.was_apart => {
-                let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-                open.insert(route.slot, Instant::now() + OPEN_FOR);
-                return Err(ConnectionError::Apart.into());
+            Referral::Apart if route.was_apart => return Err(ConnectionError::Apart.into()),
+            Referral::Apart => {
+                // From the beginning, at once: a lane of decisions waits.
+                (route.was_apart, route.referrals) = (true, 0);
+                route.target = self.slots.map().owner(route.slot)?;
+                return Ok(true);
             }
-            Referral::Apart | Referral::Later => None,
+            Referral::Later => None,
         };
-        route.was_apart |= referral == Referral::Apart;
         let known = named.and_then(|named| self.slots.map().at(named));
         // Two nodes may redirect to each other for a while.
         if route.referrals > 1 || known.is_none() {
@@ -365,10 +338,7 @@ impl Cluster {
                 return Err(no_time_to_follow(error.clone()));
             }
             match referral {
-                Referral::Apart | Referral::Later => {
-                    sleep(AGAIN_AFTER).await;
-                    route.referrals = 0;
-                }
+                Referral::Later => sleep(AGAIN_AFTER).await,
                 _ if known.is_some() => sleep(AGAIN_AFTER).await,
                 _ => self.slots.refresh(left - AGAIN_AFTER).await,
             }
@@ -395,18 +365,4 @@ fn no_time_to_follow(error: StoreError) -> StoreError {
 /// Whether a call did nothing because its keys are not at one node.
 const fn is_apart<T>(answer: &Result<T, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Connection(ConnectionError::Apart)))
-}
-
-/// Asks a node as a sign of life, or for this call only.
-async fn ask<T: FromRedisValue>(
-    node: &Node,
-    command: &Cmd,
-    asking: bool,
-    deadline: Deadline,
-) -> Result<T, StoreError> {
-    if !asking {
-        return node.announce(command, deadline).await;
-    }
-    let connection = node.connection(deadline).await?;
-    connection.query_asking(command, true, deadline).await
 }
