@@ -22,8 +22,8 @@
 --              come the records, oldest first, of  at I7 | units I4
 --              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted (or if there is
 --              none: then other calls have taken); cost 0
---              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4; if n is
---              0, other calls return them: the reply begins with the times of the receipt, I7 each
+--              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4; if that
+--              is the receipt again, other calls return them, and before the reply come its times, I7 each
 --            A batch that gives or writes back does nothing else (but take from the bucket that says it was done),
 --            and names each bucket once; one that returns does nothing else, either.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
@@ -232,8 +232,7 @@ while position <= ends do
     if what == RECEIPTS then
       rare.leave(buckets, takes, index, reply)
     elseif what > RECEIPTS then
-      if takes == 0 then replies = { buckets[index].times } end
-      said, remaining, position = rare.redeem(buckets, broken, takes, index, cost, request, position)
+      said, remaining, position, replies = rare.redeem(buckets, broken, takes, index, cost, request, position, replies)
     else
       said, remaining, position = rare.change(what, buckets, broken, request, first)
     end

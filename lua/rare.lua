@@ -384,22 +384,22 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
   end
 
   -- Returns up to `cost` units to n buckets, and subtracts as many from the receipt. Returns said, units, and the next
-  -- position in the request. Without buckets, other calls return the units to them.
-  function rare.redeem(buckets, broken, n, index, cost, request, position)
+  -- position in the request; and the rows before this one, or the times that other calls need, which return the units.
+  function rare.redeem(buckets, broken, n, index, cost, request, position, rows)
     local receipt, returned, said = buckets[index], 0, 1
     local ends = position + 4 * n
     if broken then
       for i = position, ends - 1, 4 do
-        if broken[unpack('>I4', request, i)] then return 0, 0, ends end
+        if broken[unpack('>I4', request, i)] then return 0, 0, ends, rows end
       end
     end
     local left = receipt.level
     -- The clock stepped back behind the taking: nothing can be returned yet, so the receipt keeps its units.
     local times, time = receipt.times, 1
-    if left > 0 and unpack('>I7', times) > now then return 1, 0, ends end
+    if left > 0 and unpack('>I7', times) > now then return 1, 0, ends, rows end
     local units = min(cost, left)
     receipt.level = left - units
-    if n == 0 then return 1, units, ends end
+    if n > 0 and unpack('>I4', request, position) == index then return 1, units, ends, { times } end
     for i = position, units > 0 and ends - 1 or 0, 4 do
       local bucket = unpack('>I4', request, i)
       local back = rare.try(give_back, buckets[bucket], KEYS[bucket], units, unpack('>I7', times, time), left)
@@ -411,7 +411,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
         buckets[bucket], said = { level = 0, kept = 0 }, 0
       end
     end
-    return said, returned, ends
+    return said, returned, ends, rows
   end
 
   local depth = DEPTH

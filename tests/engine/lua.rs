@@ -196,7 +196,7 @@ impl Lua {
         let one = Return {
             receipt: receipt.to_owned(),
             units,
-            buckets: Vec::new(),
+            buckets: vec![0],
         };
         let returns = Returns {
             buckets: Vec::new(),

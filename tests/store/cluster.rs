@@ -125,9 +125,11 @@ pub enum Keys {
 /// A limit of two windows for each of these algorithms, named after it, of which a subject has taken some units or none;
 /// and its slot, left open.
 pub struct Opened {
-    cluster: Cluster,
+    pub cluster: Cluster,
     pub sidecar: Sidecar,
     slot: OpenSlot,
+    /// The node that it moves to.
+    pub target: usize,
     taken: u64,
 }
 
@@ -150,8 +152,8 @@ impl Opened {
             assert_eq!(verdicts[0]["outcome"], "admitted");
         }
         let number = cluster.slot("k").await;
-        let from = cluster.owner(number).await;
-        let slot = cluster.open(number, (from + 1) % 3).await;
+        let target = (cluster.owner(number).await + 1) % 3;
+        let slot = cluster.open(number, target).await;
         for key in slot.keys().await {
             if keys == Keys::Target || keys == Keys::Apart && key.contains(":3600000ms") {
                 slot.carry(&key).await;
@@ -161,6 +163,7 @@ impl Opened {
             cluster,
             sidecar,
             slot,
+            target,
             taken,
         }
     }
@@ -216,7 +219,7 @@ impl Opened {
 }
 
 /// Takes so many units of each limit and key, with receipts; the verdicts.
-async fn take(sidecar: &Sidecar, checks: &[(&str, &str, u64)]) -> Vec<Value> {
+pub async fn take(sidecar: &Sidecar, checks: &[(&str, &str, u64)]) -> Vec<Value> {
     let decision = |(limit, key, cost): &(&str, &str, u64)| {
         let check = json!({ "limit": limit, "key": key, "cost": cost });
         json!({ "checks": [check], "receipt": true })

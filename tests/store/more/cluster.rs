@@ -14,7 +14,7 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::super::cluster::{Keys, Opened, behind_proxies, store};
+use super::super::cluster::{Keys, Opened, behind_proxies, store, take};
 use super::away::{clock_behind, one_in_a_window, unlocks};
 
 const ALGORITHMS: [&str; 4] = [
@@ -140,6 +140,28 @@ async fn an_open_slot_decides_wherever_its_keys_are() {
         }
         opened.closes(&receipts).await;
     }
+}
+
+#[tokio::test]
+async fn what_one_end_of_an_open_slot_took_is_given_back_if_the_other_end_does_not_answer() {
+    let opened = Opened::with(&["sliding_log"], Keys::Apart).await;
+    let outcome = async |cost| {
+        let verdicts = take(&opened.sidecar, &[("sliding_log", "k", cost)]).await;
+        verdicts[0]["outcome"].as_str().unwrap().to_owned()
+    };
+    opened.cluster.pause(opened.target);
+    assert_eq!(outcome(2).await, "unavailable");
+    opened.cluster.resume(opened.target);
+    // All that was left; what the node makes of the call now is too late.
+    eventually("both ends answer", async || match &*outcome(4).await {
+        "unavailable" => false,
+        other => {
+            assert_eq!(other, "admitted", "{}", opened.sidecar.log());
+            true
+        }
+    })
+    .await;
+    assert_eq!(outcome(1).await, "denied");
 }
 
 /// Announcements had no ASK followed, and nobody was told: each outage that began in that time found no sidecar with a share.

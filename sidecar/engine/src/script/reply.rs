@@ -134,7 +134,7 @@ pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Reply<u64>, Rep
     })
 }
 
-/// Units taken off a receipt by a return without buckets, and when they were taken: one time, or one for each bucket.
+/// Units taken off a receipt, to be returned by other calls, and when they were taken: one time, or one for each bucket.
 ///
 /// # Errors
 /// The reply is not one to such a return.

@@ -178,7 +178,8 @@ impl Cluster {
             let redeem = Returns {
                 buckets: Vec::new(),
                 returns: vec![Return {
-                    buckets: Vec::new(),
+                    // The receipt itself.
+                    buckets: vec![0],
                     ..one.clone()
                 }],
             };
