@@ -5,6 +5,12 @@
 //! (or its node does not answer), what the others took is given back. That never exceeds a limit; but meanwhile another
 //! decision may be denied for units that come back.
 //!
+//! While a slot is being migrated, Redis answers TRYAGAIN to a call of several keys if some of them are at the other node or do
+//! not exist yet, for as long as the slot is open. After the second such answer a decision is split once more, into one
+//! sub-batch per key; its receipts are left last, when all keys have admitted it. A give-back takes units off its receipt first.
+//! So a failure in between holds units for too long and never returns what was not taken. Write-backs and announcements fail
+//! and are made again later.
+//!
 //! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
 //! After a connection broke, nobody knows whether the call ran, so it is not sent again.
 
