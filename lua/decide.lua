@@ -12,15 +12,18 @@
 --              kind 5, calendar window:        a, b = begin of two windows in a row, then two more I7: the ends of the
 --                                              second and of the one after it. Redis's time must be in the first two,
 --                                              or it is answered as if it was too late
---              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0
+--              kind 4, receipt:                limit = units, a = lifetime, microseconds; to be read if both are 0;
+--                                              b times I7, if other calls have taken the units: one for each bucket
 --            for each decision  what I1 | n I2, then n >= 1 takes of  bucket I4 (from 1) | cost I4
 --              what 0 takes, what 1 peeks
 --              what 2 gives back: one take, and after it  at I7, the time of the taking
 --              what 3 writes back what was taken elsewhere: n is of records, the one take has in place of a cost the
 --              bucket (0: none) that holds something if this was done before, and then nothing is recorded; after it
 --              come the records, oldest first, of  at I7 | units I4
---              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted; cost 0
---              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4
+--              what 4 leaves n receipts, the first at bucket, if the decision before it was admitted (or if there is
+--              none: then other calls have taken); cost 0
+--              what 5 returns up to cost units by the receipt at bucket, and after them come n of  bucket I4; if that
+--              is the receipt again, other calls return them, and before the reply come its times, I7 each
 --            A batch that gives or writes back does nothing else (but take from the bucket that says it was done),
 --            and names each bucket once; one that returns does nothing else, either.
 -- ARGV[2]  the time in microseconds, for tests. Production leaves it out: Redis's clock is the one
@@ -165,7 +168,7 @@ for i = 1, #KEYS do
       drain = a, unit = b, cap = limit * b, level = level, kept = kept, born = born, expires = expires,
     }
   elseif kind == RECEIPT then
-    buckets[i] = read_receipt(key, limit, a)
+    buckets[i], position = read_receipt(key, limit, a, b, request, position)
   else
     if kind ~= LOG and kind ~= LEASED then error('sluicegate: unknown kind of bucket') end
     local stamp, kept = now + (-now) % b, 0
@@ -229,7 +232,7 @@ while position <= ends do
     if what == RECEIPTS then
       rare.leave(buckets, takes, index, reply)
     elseif what > RECEIPTS then
-      said, remaining, position = rare.redeem(buckets, broken, takes, index, cost, request, position)
+      said, remaining, position, replies = rare.redeem(buckets, broken, takes, index, cost, request, position, replies)
     else
       said, remaining, position = rare.change(what, buckets, broken, request, first)
     end
@@ -334,8 +337,8 @@ for i = 1, #buckets do
         call('SET', key, state, 'KEEPTTL')
       end
     elseif bucket.lifetime then
-      local state = pack('>I4I7', level, bucket.at or now)
-      if bucket.at then
+      local state = pack('>I4', level) .. (bucket.times or pack('>I7', now))
+      if bucket.units == 0 then
         call('SET', key, state, 'KEEPTTL')
       else
         call('SET', key, state, 'PX', math.ceil(bucket.lifetime / 1000))

@@ -7,14 +7,19 @@
 -- now is the time; the rest are decide.lua's constants of the log, explained there.
 
 -- A receipt, as a bucket that decide.lua saves if it has changed. Its level is the units that it still stands for; its
--- state is those units and the time when they were taken.
-local function read_receipt(key, units, lifetime)
-  local left, at = 0, nil
+-- state is those units and the time when they were taken, or a time for each bucket, of which the request has `count`.
+-- And where the request goes on.
+local function read_receipt(key, units, lifetime, count, request, position)
+  local left, ends, times = 0, position + 7 * count, nil
   if units == 0 then
     local state = redis.pcall('GET', key)
-    if state and #state == 11 then left, at = struct.unpack('>I4I7', state) end
+    if state and #state > 4 and #state % 7 == 4 then
+      left, times = struct.unpack('>I4', state), string.sub(state, 5)
+    end
+  elseif count > 0 then
+    times = string.sub(request, position, ends - 1)
   end
-  return { level = left, kept = left, units = units, lifetime = lifetime, at = at }
+  return { level = left, kept = left, units = units, lifetime = lifetime, times = times }, ends
 end
 
 -- Begin and end of the calendar window that holds now, the length of the one after it, and where the request goes on.
@@ -372,30 +377,33 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
     return give_back(bucket, key, cost, unpack('>I7', request, position), cost)
   end
 
-  -- Leaves n receipts from `index` on, if the decision of this reply was admitted.
+  -- Leaves n receipts from `index` on, if the decision of this reply was admitted, or if other calls have taken.
   function rare.leave(buckets, n, index, reply)
-    if unpack('>i4', reply) <= 0 then return end
+    if reply and unpack('>i4', reply) <= 0 then return end
     for i = index, index + n - 1 do buckets[i].level = buckets[i].units end
   end
 
   -- Returns up to `cost` units to n buckets, and subtracts as many from the receipt. Returns said, units, and the next
-  -- position in the request.
-  function rare.redeem(buckets, broken, n, index, cost, request, position)
+  -- position in the request; and the rows before this one, or the times that other calls need, which return the units.
+  function rare.redeem(buckets, broken, n, index, cost, request, position, rows)
     local receipt, returned, said = buckets[index], 0, 1
     local ends = position + 4 * n
     if broken then
       for i = position, ends - 1, 4 do
-        if broken[unpack('>I4', request, i)] then return 0, 0, ends end
+        if broken[unpack('>I4', request, i)] then return 0, 0, ends, rows end
       end
     end
     local left = receipt.level
     -- The clock stepped back behind the taking: nothing can be returned yet, so the receipt keeps its units.
-    if left > 0 and receipt.at > now then return 1, 0, ends end
+    local times, time = receipt.times, 1
+    if left > 0 and unpack('>I7', times) > now then return 1, 0, ends, rows end
     local units = min(cost, left)
     receipt.level = left - units
+    if n > 0 and unpack('>I4', request, position) == index then return 1, units, ends, { times } end
     for i = position, units > 0 and ends - 1 or 0, 4 do
       local bucket = unpack('>I4', request, i)
-      local back = rare.try(give_back, buckets[bucket], KEYS[bucket], units, receipt.at, left)
+      local back = rare.try(give_back, buckets[bucket], KEYS[bucket], units, unpack('>I7', times, time), left)
+      time = min(time + 7, #times - 6)
       if back then
         returned = max(returned, back)
       else
@@ -403,7 +411,7 @@ local function make_rare(now, GIVE_BACK, BLOCK, AHEAD, REACH, DEPTH, RECORD, TWO
         buckets[bucket], said = { level = 0, kept = 0 }, 0
       end
     end
-    return said, returned, ends
+    return said, returned, ends, rows
   end
 
   local depth = DEPTH

@@ -2,7 +2,7 @@
 
 use redis::{Connection, FromRedisValue, RedisResult};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, Reply, WriteBack};
-use sluicegate_engine::{Batch, Bucket, Outcome, Record, Returns};
+use sluicegate_engine::{Batch, Bucket, Outcome, Record, Return, Returns};
 use std::any::Any;
 use std::collections::HashMap;
 
@@ -189,6 +189,23 @@ impl Lua {
         let each = done(reply.expect("units")).expect("in time");
         let each: Result<_, _> = each.into_iter().collect();
         each.expect("sound state")
+    }
+
+    /// What the script takes off a receipt whose units are returned by other calls, and when they were taken.
+    pub fn redeem(&mut self, now_us: u64, receipt: &str, units: u64) -> (u64, Vec<u64>) {
+        let one = Return {
+            receipt: receipt.to_owned(),
+            units,
+            buckets: vec![0],
+        };
+        let returns = Returns {
+            buckets: Vec::new(),
+            returns: vec![one],
+        };
+        let arguments = script::return_arguments(&returns, None);
+        let reply = self.call(script::return_keys(&returns), arguments, Some(now_us));
+        let reply = script::redeemed(&reply.expect("a reply")).expect("units");
+        done(reply).expect("in time").remove(0).unwrap()
     }
 
     /// Another command, in words.

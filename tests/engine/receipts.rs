@@ -97,6 +97,7 @@ impl Limit {
             key: self.receipt(secret),
             units: cost,
             lifetime_us: self.buckets.iter().map(lifetime).max().unwrap_or(0),
+            taken_at_us: Vec::new(),
         });
         let mut batch = batch(&self.buckets, cost, peek);
         batch.decisions[0].receipts.extend(receipt);
@@ -229,6 +230,45 @@ fn parts_returned_later_are_together_what_the_whole_would_be() {
         assert_eq!(stores.remaining(later, limit), 6);
         stores.back(later, limit, 4, 1);
         assert_eq!(stores.remaining(later, limit), 10);
+    });
+}
+
+/// Of a call for each key, as on a Cluster whose slot is being migrated.
+#[test]
+fn a_receipt_that_is_left_last_returns_to_each_bucket_what_was_taken_at_its_own_time() {
+    for_each_algorithm(|stores, limit, now| {
+        let lua = &mut stores.lua;
+        let taken_at_us = vec![now, now + 7];
+        for (bucket, at_us) in limit.buckets.iter().zip(&taken_at_us) {
+            let taken = batch(std::slice::from_ref(bucket), 5, false);
+            assert!(lua.decide(Some(*at_us), &taken)[0].admitted);
+        }
+        let mut left = limit.batch(5, Some(1), false);
+        left.buckets.clear();
+        left.decisions[0].takes.clear();
+        let receipt = &mut left.decisions[0].receipts[0];
+        receipt.taken_at_us.clone_from(&taken_at_us);
+        lua.decide(Some(now + 9), &left);
+        let receipt = limit.receipt(1);
+        assert!(lua.ttl_ms(&receipt) > 0);
+        let remaining = |lua: &mut Lua, at_us| {
+            let look = |bucket| batch(std::slice::from_ref(bucket), 0, true);
+            let looks = limit.buckets.iter().map(look);
+            let looks = looks.map(|look| lua.decide(Some(at_us), &look)[0].remaining);
+            looks.collect::<Vec<_>>()
+        };
+        assert_eq!(lua.redeem(now + 6, &receipt, 0), (0, taken_at_us.clone()));
+        // By one call again, and by a call for each key.
+        let returns = limit.returns(&[(1, 2)]);
+        assert_eq!(lua.return_units(Some(now + 10), &returns), [2]);
+        assert_eq!(remaining(lua, now + 10), [7, 7]);
+        assert_eq!(lua.redeem(now + 10, &receipt, 9), (3, taken_at_us.clone()));
+        for (bucket, at_us) in limit.buckets.iter().zip(taken_at_us) {
+            let returned = lua.try_give_back(Some(now + 10), bucket, 3, at_us);
+            assert_eq!(returned, Ok(3), "{bucket:?}");
+        }
+        assert_eq!(remaining(lua, now + SECOND), [10, 10]);
+        assert_eq!(lua.redeem(now + 10, &receipt, 9), (0, vec![]));
     });
 }
 

@@ -254,28 +254,82 @@ impl Cluster {
     /// # Panics
     /// A node refuses.
     pub async fn migrate(&self, slot: u16, to: usize, pause: Duration) {
-        let ports = [self.owner(slot).await, to].map(|node| self.nodes[node].1);
-        let [source, target] = ports;
-        let set = async |port, state: String| {
-            let done: redis::RedisResult<()> =
-                ask(port, &format!("CLUSTER SETSLOT {slot} {state}")).await;
-            done.expect("the slot's new state");
-        };
-        let id = async |port| ask::<String>(port, "CLUSTER MYID").await.expect("its name");
-        let (source_id, target_id) = (id(source).await, id(target).await);
-        set(target, format!("IMPORTING {source_id}")).await;
-        set(source, format!("MIGRATING {target_id}")).await;
+        let open = self.open(slot, to).await;
         tokio::time::sleep(pause).await;
-        loop {
-            let list = format!("CLUSTER GETKEYSINSLOT {slot} 1");
-            let keys: Vec<String> = ask(source, &list).await.expect("its keys");
-            let Some(key) = keys.first() else { break };
-            let migrate = format!("MIGRATE 127.0.0.1 {target} {key} 0 5000");
-            let _: String = ask(source, &migrate).await.expect("a key moves");
+        for key in open.keys().await {
+            open.carry(&key).await;
             tokio::time::sleep(pause).await;
         }
-        for port in [target, source] {
-            set(port, format!("NODE {target_id}")).await;
+        open.close().await;
+    }
+
+    /// Begins to move a slot to another node, as an operator's resharding does.
+    ///
+    /// # Panics
+    /// A node refuses.
+    pub async fn open(&self, slot: u16, to: usize) -> OpenSlot {
+        let [source, target] = [self.owner(slot).await, to].map(|node| self.nodes[node].1);
+        let open = OpenSlot {
+            slot,
+            source,
+            target,
+        };
+        let id = async |port| ask::<String>(port, "CLUSTER MYID").await.expect("its name");
+        let (importing, migrating) = (id(source).await, id(target).await);
+        open.set(target, &format!("IMPORTING {importing}")).await;
+        open.set(source, &format!("MIGRATING {migrating}")).await;
+        open
+    }
+}
+
+/// A slot on its way from one node to another; their ports.
+#[derive(Debug)]
+pub struct OpenSlot {
+    slot: u16,
+    source: u16,
+    target: u16,
+}
+
+impl OpenSlot {
+    async fn set(&self, port: u16, state: &str) {
+        let command = format!("CLUSTER SETSLOT {} {state}", self.slot);
+        let done: redis::RedisResult<()> = ask(port, &command).await;
+        done.expect("the slot's new state");
+    }
+
+    /// Its keys that are still where it comes from.
+    ///
+    /// # Panics
+    /// The node does not answer.
+    pub async fn keys(&self) -> Vec<String> {
+        let list = format!("CLUSTER GETKEYSINSLOT {} 1000", self.slot);
+        ask(self.source, &list).await.expect("its keys")
+    }
+
+    /// Carries a key over, if it is still there.
+    ///
+    /// # Panics
+    /// The node refuses.
+    pub async fn carry(&self, key: &str) {
+        let migrate = format!("MIGRATE 127.0.0.1 {} {key} 0 5000", self.target);
+        let _: String = ask(self.source, &migrate).await.expect("a key moves");
+    }
+
+    /// Carries the rest over and ends the move.
+    ///
+    /// # Panics
+    /// A node refuses.
+    pub async fn close(self) {
+        while let keys = self.keys().await
+            && !keys.is_empty()
+        {
+            for key in keys {
+                self.carry(&key).await;
+            }
+        }
+        let id: String = ask(self.target, "CLUSTER MYID").await.expect("its name");
+        for port in [self.target, self.source] {
+            self.set(port, &format!("NODE {id}")).await;
         }
     }
 }

@@ -3,9 +3,13 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use sluicegate_tests::ask::{PATIENT, decide, sidecar, wait_until_back};
-use sluicegate_tests::cluster::Cluster;
+use sluicegate_tests::client::post;
+use sluicegate_tests::cluster::{Cluster, OpenSlot};
+use sluicegate_tests::policy::Policy;
 use sluicegate_tests::proxy::{Mode, Proxy};
+use sluicegate_tests::sidecar::Sidecar;
 
 /// A Cluster whose nodes announce a proxy's port instead of their own.
 pub async fn behind_proxies() -> (Cluster, Vec<Proxy>) {
@@ -107,4 +111,137 @@ async fn slots_that_move_are_followed() {
     for outcome in ["admitted", "admitted", "denied"] {
         assert_eq!(decide(&sidecar, "k").await, outcome, "{}", sidecar.log());
     }
+}
+
+/// Where the keys of a subject are whose slot is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    Nowhere,
+    Source,
+    Target,
+    Apart,
+}
+
+/// A limit of two windows for each of these algorithms, named after it, of which a subject has taken some units or none;
+/// and its slot, left open.
+pub struct Opened {
+    pub cluster: Cluster,
+    pub sidecar: Sidecar,
+    slot: OpenSlot,
+    /// The node that it moves to.
+    pub target: usize,
+    taken: u64,
+}
+
+const QUOTA: u64 = 5;
+
+impl Opened {
+    pub async fn with(algorithms: &[&str], keys: Keys) -> Self {
+        let cluster = Cluster::start().await;
+        let windows = format!("[{{ quota: {QUOTA}, per: 1h }}, {{ quota: {QUOTA}, per: 366d }}]");
+        let policy = algorithms
+            .iter()
+            .fold(Policy::on(cluster.url()), |policy, name| {
+                policy.limit(name, &format!("algorithm: {name}, windows: {windows}"))
+            });
+        let sidecar = Sidecar::alone(&policy.text()).await;
+        sidecar.reports("the store answers").await;
+        let taken = u64::from(keys != Keys::Nowhere);
+        for limit in algorithms.iter().take(taken as usize * algorithms.len()) {
+            let verdicts = take(&sidecar, &[(limit, "k", taken)]).await;
+            assert_eq!(verdicts[0]["outcome"], "admitted");
+        }
+        let number = cluster.slot("k").await;
+        let target = (cluster.owner(number).await + 1) % 3;
+        let slot = cluster.open(number, target).await;
+        for key in slot.keys().await {
+            if keys == Keys::Target || keys == Keys::Apart && key.contains(":3600000ms") {
+                slot.carry(&key).await;
+            }
+        }
+        Self {
+            cluster,
+            sidecar,
+            slot,
+            target,
+            taken,
+        }
+    }
+
+    /// Takes, is denied, gives back, and takes exactly what is left; the receipt of the last unit.
+    pub async fn decides(&self, limit: &str) -> Value {
+        let (sidecar, left) = (&self.sidecar, QUOTA - self.taken);
+        let owner = self.cluster.owner_of("k").await;
+        let other = self.cluster.tag_elsewhere(owner).await;
+        let ours = [(limit, "k", 3), (limit, "k", 3), (limit, "k", 1)];
+        let theirs = [(limit, &*other, 0)];
+        let (mut verdicts, beside) = tokio::join!(take(sidecar, &ours), take(sidecar, &theirs));
+        let outcomes = |verdicts: &[Value]| -> Vec<String> {
+            let outcome = |verdict: &Value| verdict["outcome"].as_str().unwrap().to_owned();
+            verdicts.iter().map(outcome).collect()
+        };
+        let log = || sidecar.log();
+        let expected = ["admitted", "denied", "admitted"];
+        assert_eq!(outcomes(&verdicts), expected, "{limit}: {}", log());
+        assert_eq!(outcomes(&beside), ["admitted"], "{limit}");
+        assert!(verdicts[1]["retry_after_ms"].as_u64() > Some(0), "{limit}");
+        assert_eq!(verdicts[2]["remaining"], left - 4, "{limit}: {verdicts:?}");
+        let receipt = verdicts[0]["receipt"][0].take();
+        for units in [3, 0] {
+            let returned = give_back(sidecar, limit, &receipt, 3).await;
+            assert_eq!(returned, units, "{limit}: {}", log());
+        }
+        let one_each = vec![(limit, "k", 1); QUOTA as usize];
+        let mut verdicts = take(sidecar, &one_each).await;
+        let admitted = outcomes(&verdicts)
+            .iter()
+            .filter(|o| *o == "admitted")
+            .count();
+        assert_eq!(admitted as u64, left - 1, "{limit}: {verdicts:?}");
+        let last = admitted.checked_sub(1).unwrap();
+        verdicts[last]["receipt"][0].take()
+    }
+
+    /// After [`Self::decides`], with the receipts of the last units that it took: they return them after the move.
+    pub async fn closes(self, receipts: &[(&str, Value)]) {
+        self.slot.close().await;
+        for (limit, receipt) in receipts {
+            assert_eq!(
+                give_back(&self.sidecar, limit, receipt, QUOTA).await,
+                1,
+                "{limit}"
+            );
+            let verdicts = take(&self.sidecar, &[(limit, "k", 1), (limit, "k", 1)]).await;
+            let outcomes = [&verdicts[0]["outcome"], &verdicts[1]["outcome"]];
+            assert_eq!(outcomes, ["admitted", "denied"], "{limit}");
+        }
+    }
+}
+
+/// Takes so many units of each limit and key, with receipts; the verdicts.
+pub async fn take(sidecar: &Sidecar, checks: &[(&str, &str, u64)]) -> Vec<Value> {
+    let decision = |(limit, key, cost): &(&str, &str, u64)| {
+        let check = json!({ "limit": limit, "key": key, "cost": cost });
+        json!({ "checks": [check], "receipt": true })
+    };
+    let decisions: Vec<_> = checks.iter().map(decision).collect();
+    let mut answer = sidecar.answer(decisions.into()).await;
+    serde_json::from_value(answer["verdicts"].take()).unwrap()
+}
+
+/// Gives back at most so many units; how many came back.
+async fn give_back(sidecar: &Sidecar, limit: &str, receipt: &Value, units: u64) -> Value {
+    let entry = json!({ "limit": limit, "key": "k", "receipt": receipt, "units": units });
+    let body = json!({ "give_backs": [entry] }).to_string();
+    let (_, answer) = post(&sidecar.url("/v1/give-back"), body).await;
+    let mut answer: Value = serde_json::from_str(&answer).unwrap();
+    answer["outcomes"][0]["units"].take()
+}
+
+/// Redis answers TRYAGAIN at both ends to a call of several keys of which one is not there, and a new subject has none:
+/// each of its decisions was *unavailable* for as long as the slot was open.
+#[tokio::test]
+async fn a_new_subject_is_decided_while_its_slot_is_open() {
+    let opened = Opened::with(&["sliding_log"], Keys::Nowhere).await;
+    opened.decides("sliding_log").await;
 }

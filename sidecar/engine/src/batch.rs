@@ -107,7 +107,7 @@ pub struct Take {
 }
 
 /// A receipt to store with an admission.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// Its full key in the store; see [`crate::receipt_key`].
     pub key: String,
@@ -115,12 +115,14 @@ pub struct Receipt {
     pub units: u64,
     /// Its lifetime in microseconds; by then the units have come back by themselves.
     pub lifetime_us: u64,
+    /// When other calls took its units, for each of its buckets; empty if they are taken by the decision that leaves it.
+    pub taken_at_us: Vec<u64>,
 }
 
 /// Takes that are admitted together or not at all. No bucket appears twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// At least one.
+    /// At least one, unless its receipts are all that a call of the script is for.
     pub takes: Vec<Take>,
     /// Evaluate without taking anything.
     pub peek: bool,

@@ -30,6 +30,13 @@ pub fn receipt_key(subject: &str, limit: &str, secret: u128) -> String {
     key
 }
 
+/// Whether a receipt and a bucket, by their keys, are of one limit for one subject.
+#[must_use]
+pub fn receipt_is_for(receipt: &str, bucket: &str) -> bool {
+    let beginning = receipt.rsplit_once("receipt:");
+    beginning.is_some_and(|(beginning, _)| bucket.starts_with(beginning))
+}
+
 fn beginning(subject: &str, limit: &str) -> String {
     let mut key = String::with_capacity(subject.len() + limit.len() + 48);
     key.push_str("sg:{");

@@ -42,7 +42,7 @@ pub use check::{
     MAX_HELD, MAX_UNITS, MAX_WINDOW_US, MIN_WINDOW_US, SpecError, TokenRate,
     greatest_common_divisor,
 };
-pub use key::{bucket_key, receipt_key};
+pub use key::{bucket_key, receipt_is_for, receipt_key};
 pub use memory::{Full, Memory, Swept};
 pub use receipt::{Return, Returns};
 pub use share::FleetPosition;

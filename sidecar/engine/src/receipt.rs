@@ -13,7 +13,8 @@ pub struct Return {
     pub receipt: String,
     /// No more than so many.
     pub units: u64,
-    /// Indices into [`Returns::buckets`]: those that the units were taken from.
+    /// Indices into [`Returns::buckets`]: those that the units were taken from. Where there are none, the receipt is 0 if other
+    /// calls return the units to its buckets.
     pub buckets: Vec<usize>,
 }
 

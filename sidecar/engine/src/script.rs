@@ -5,9 +5,11 @@
 
 mod reply;
 
-pub use reply::{BrokenState, Reply, ReplyError, outcomes, returned, returned_units, written};
+pub use reply::{
+    BrokenState, Reply, ReplyError, outcomes, redeemed, returned, returned_units, written,
+};
 
-use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Record};
+use crate::batch::{Algorithm, Batch, Bucket, BucketSpec, Decision, Receipt, Record};
 use crate::receipt::Returns;
 use std::collections::BTreeSet;
 
@@ -62,12 +64,14 @@ pub fn arguments(batch: &Batch, not_after_us: Option<u64>) -> Vec<Vec<u8>> {
     let size = 19 * batch.buckets.len() + 3 * batch.decisions.len() + 8 * takes;
     let mut request = begin(not_after_us, size, batch.buckets.iter());
     for receipt in batch.decisions.iter().flat_map(Decision::leaves) {
-        push_receipt(&mut request, receipt.units, receipt.lifetime_us);
+        push_receipt(&mut request, receipt);
     }
     let mut receipt = (batch.buckets.len() as u64).saturating_add(1);
     for decision in &batch.decisions {
-        request.push(if decision.peek { PEEK } else { TAKE });
-        push(&mut request, 2, decision.takes.len() as u64);
+        if !decision.takes.is_empty() {
+            request.push(if decision.peek { PEEK } else { TAKE });
+            push(&mut request, 2, decision.takes.len() as u64);
+        }
         for take in &decision.takes {
             push(&mut request, 4, (take.bucket as u64).saturating_add(1));
             push(&mut request, 4, take.cost);
@@ -102,8 +106,9 @@ pub fn return_arguments(returns: &Returns, not_after_us: Option<u64>) -> Vec<Vec
     let size = 19 * (returns.buckets.len() + returns.returns.len()) + 11 * returns.returns.len();
     let mut request = begin(not_after_us, size, returns.buckets.iter());
     let receipts = receipt_keys(returns);
+    let to_read = Receipt::default();
     for _ in &receipts {
-        push_receipt(&mut request, 0, 0);
+        push_receipt(&mut request, &to_read);
     }
     for one in &returns.returns {
         let receipt = receipts.binary_search(&one.receipt.as_str());
@@ -243,11 +248,14 @@ fn push_spec(request: &mut Vec<u8>, spec: &BucketSpec, not_after_us: u64) {
 }
 
 /// A receipt to be left, or one of no units, which is to be read.
-fn push_receipt(request: &mut Vec<u8>, units: u64, lifetime_us: u64) {
+fn push_receipt(request: &mut Vec<u8>, receipt: &Receipt) {
     request.push(RECEIPT);
-    push(request, 4, units);
-    push(request, 7, lifetime_us);
-    push(request, 7, 0);
+    push(request, 4, receipt.units);
+    push(request, 7, receipt.lifetime_us);
+    push(request, 7, receipt.taken_at_us.len() as u64);
+    for at_us in &receipt.taken_at_us {
+        push(request, 7, *at_us);
+    }
 }
 
 /// The last `bytes` bytes, the highest first. What does not fit becomes the largest that does: a bucket

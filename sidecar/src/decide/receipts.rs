@@ -31,6 +31,7 @@ pub fn receipt<'a>(
         key,
         units,
         lifetime_us: lifetimes.max().unwrap_or(0),
+        taken_at_us: Vec::new(),
     }
 }
 

@@ -189,7 +189,13 @@ impl Settler {
         if *has_left {
             return self.store.overrides_version().await;
         }
-        let (announced, version) = self.store.announce(&self.name).await?;
+        let answer = self.store.announce(&self.name).await;
+        let (announced, version) = answer.inspect_err(|error| {
+            // Otherwise the outage has been reported.
+            if self.store.health_changes().borrow().is_up() {
+                self.record_error(error);
+            }
+        })?;
         if let Some(announced) = announced {
             self.outage.report_position(Instant::now(), announced);
         }

@@ -103,6 +103,12 @@ pub enum ConnectionError {
     /// No sentinel knows a primary.
     #[error("no sentinel knows a primary of this name")]
     NoPrimary,
+    /// The slot of a call is being migrated, and some of its keys are at the other node or do not exist.
+    #[error("its slot is being migrated, and not all keys of the call are at one node")]
+    Apart,
+    /// Nodes of a Cluster pointed to each other for as long as there was time.
+    #[error("the nodes of the Cluster redirected the call until its deadline")]
+    Redirected,
     /// No known node of the Cluster owns the slot of a key.
     #[error("no node of the Cluster serves this slot")]
     NoNode,

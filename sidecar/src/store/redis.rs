@@ -87,12 +87,12 @@ pub async fn announce(
     node: &Node,
     script: &Script,
     call: &Announcement<'_>,
+    asking: bool,
     deadline: Deadline,
 ) -> Result<Listed, StoreError> {
-    match node.announce(&script.sidecars(call, false), deadline).await {
-        Err(error) if is_no_script(&error) => {
-            node.announce(&script.sidecars(call, true), deadline).await
-        }
+    let by = |text| script.sidecars(call, text);
+    match node.announce(&by(false), asking, deadline).await {
+        Err(error) if is_no_script(&error) => node.announce(&by(true), asking, deadline).await,
         answer => answer,
     }
 }
@@ -195,7 +195,8 @@ impl Redis {
 
     pub(super) async fn announce(&self, call: &Announcement<'_>) -> Result<Listed, StoreError> {
         let script = &self.common.script;
-        announce(&self.node, script, call, Deadline::after(self.timeout)).await
+        let deadline = Deadline::after(self.timeout);
+        announce(&self.node, script, call, false, deadline).await
     }
 
     /// Asks about overrides. What comes of it says nothing of decisions: a user who may not read them may decide.

@@ -37,6 +37,7 @@ const COLUMNS: [Column; 4] = [
     Column(
         "Cluster: ACL, slots that move, never over, given back",
         "core::store::cluster::the_documented_acl core::store::cluster::slots_that_move \
+         core::store::cluster::a_new_subject \
          core::chain::cluster::decisions_over_several core::chain::cluster::a_denial_in_one",
     ),
 ];

@@ -191,7 +191,8 @@ fn redirection(input: &mut Input<'_>) {
                 assert!(!host.is_empty() && host != "?");
             }
         }
-        Some(Referral::Later) => assert!(matches!(kind, "TRYAGAIN" | "CLUSTERDOWN")),
+        Some(Referral::Apart) => assert_eq!(kind, "TRYAGAIN"),
+        Some(Referral::Later) => assert_eq!(kind, "CLUSTERDOWN"),
         None => {}
     }
 }

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::json;
 use sluicegate_tests::ask::{
-    PLENTY, decide, is_soon_back, sidecar, stays_unavailable, wait_until_back,
+    PATIENT, PLENTY, decide, is_soon_back, logs, sidecar, stays_unavailable, wait_until_back,
 };
 use sluicegate_tests::cluster::Cluster;
 use sluicegate_tests::policy::Policy;
@@ -13,8 +14,15 @@ use sluicegate_tests::process::eventually;
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::sidecar::Sidecar;
 
-use super::super::cluster::{behind_proxies, store};
+use super::super::cluster::{Keys, Opened, behind_proxies, store, take};
 use super::away::{clock_behind, one_in_a_window, unlocks};
+
+const ALGORITHMS: [&str; 4] = [
+    "sliding_log",
+    "sliding_window",
+    "fixed_window",
+    "token_bucket",
+];
 
 /// A call takes one round trip and a few answers of Redis: with more, none would be answered within a deadline of three.
 #[tokio::test(flavor = "multi_thread")]
@@ -119,4 +127,89 @@ async fn no_denial_outlasts_one_window_after_a_clusters_failover_to_a_clock_behi
         decide(&sidecar, &count.get().to_string()).await;
     };
     unlocks(&sidecar, since, others).await;
+}
+
+/// Wherever the keys are; and what was taken meanwhile can be returned after the move.
+#[tokio::test]
+async fn an_open_slot_decides_wherever_its_keys_are() {
+    for keys in [Keys::Nowhere, Keys::Source, Keys::Target, Keys::Apart] {
+        let opened = Opened::with(&ALGORITHMS, keys).await;
+        let mut receipts = Vec::new();
+        for algorithm in ALGORITHMS {
+            receipts.push((algorithm, opened.decides(algorithm).await));
+        }
+        opened.closes(&receipts).await;
+    }
+}
+
+#[tokio::test]
+async fn what_one_end_of_an_open_slot_took_is_given_back_if_the_other_end_does_not_answer() {
+    let opened = Opened::with(&["sliding_log"], Keys::Apart).await;
+    let outcome = async |cost| {
+        let verdicts = take(&opened.sidecar, &[("sliding_log", "k", cost)]).await;
+        verdicts[0]["outcome"].as_str().unwrap().to_owned()
+    };
+    opened.cluster.pause(opened.target);
+    assert_eq!(outcome(2).await, "unavailable");
+    opened.cluster.resume(opened.target);
+    // All that was left; what the node makes of the call now is too late.
+    eventually("both ends answer", async || match &*outcome(4).await {
+        "unavailable" => false,
+        other => {
+            assert_eq!(other, "admitted", "{}", opened.sidecar.log());
+            true
+        }
+    })
+    .await;
+    assert_eq!(outcome(1).await, "denied");
+}
+
+/// Announcements had no ASK followed, and nobody was told: each outage that began in that time found no sidecar with a share.
+#[tokio::test]
+async fn sidecars_and_overrides_are_found_in_an_open_slot() {
+    let cluster = Cluster::start().await;
+    let sidecar = sidecar(cluster.url(), PATIENT, 3).await;
+    sidecar.knows_of(1).await;
+    let put = async |key: &str| {
+        let body = json!({ "limit": "per-key", "key": key, "blocked": true });
+        sidecar.change_override(Method::PUT, body.to_string()).await
+    };
+    assert_eq!(put("before").await.0, 200);
+    let mut opened = Vec::new();
+    for tag in ["sidecars", "overrides"] {
+        let slot = cluster.slot(tag).await;
+        let from = cluster.owner(slot).await;
+        let open = cluster.open(slot, (from + 1) % 3).await;
+        for key in open.keys().await {
+            open.carry(&key).await;
+        }
+        opened.push(open);
+    }
+    assert_eq!(put("during").await.0, 200);
+    let second = self::sidecar(cluster.url(), PATIENT, 3).await;
+    second.knows_of(2).await;
+    sidecar.knows_of(2).await;
+    for key in ["before", "during"] {
+        eventually("it is blocked", async || {
+            decide(&second, key).await == "denied"
+        })
+        .await;
+    }
+}
+
+/// Redis answers no call of several keys that are apart, and the announcement is one.
+#[tokio::test]
+async fn a_sidecar_that_cannot_announce_itself_says_so() {
+    let cluster = Cluster::start().await;
+    let first = sidecar(cluster.url(), PATIENT, 3).await;
+    first.knows_of(1).await;
+    let slot = cluster.slot("sidecars").await;
+    let from = cluster.owner(slot).await;
+    let open = cluster.open(slot, (from + 1) % 3).await;
+    open.carry("sg:{sidecars}:ends").await;
+    let second = sidecar(cluster.url(), PATIENT, 3).await;
+    logs(&second, "not all keys of the call are at one node").await;
+    assert_eq!(second.metric("sluicegate_sidecars").await, 0.0);
+    open.close().await;
+    second.knows_of(2).await;
 }

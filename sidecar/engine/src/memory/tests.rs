@@ -193,6 +193,7 @@ fn units_that_a_larger_quota_let_in_are_given_back_by_a_smaller_one() {
         key: "receipt".to_owned(),
         units: 1_000_000,
         lifetime_us: YEAR,
+        taken_at_us: Vec::new(),
     };
     let mut batch = batch(&[large], false, 1_000_000);
     batch.decisions[0].receipts.push(receipt.clone());

@@ -73,10 +73,13 @@ pub enum ReplyError {
 /// # Errors
 /// The reply is not one to this batch.
 pub fn outcomes(batch: &Batch, reply: &[u8]) -> Result<Reply<Outcome>, ReplyError> {
-    // One that leaves receipts has a second row, which says nothing.
-    let rows_of = |decision: &Decision| 1 + usize::from(!decision.leaves().is_empty());
+    // One that leaves receipts has a row for that, which says nothing.
+    let rows_of = |decision: &Decision| {
+        usize::from(!decision.takes.is_empty()) + usize::from(!decision.leaves().is_empty())
+    };
     read(reply, batch.decisions.iter().map(rows_of), |index, row| {
-        let takes = batch.decisions.get(index).map_or(0, |d| d.takes.len());
+        let decision = batch.decisions.get(index);
+        let takes = decision.map_or(0, |decision| decision.takes.len().max(1));
         let decided_by = usize::try_from(row.said.unsigned_abs()).unwrap_or(usize::MAX);
         if !(1..=takes).contains(&decided_by) {
             return Err(ReplyError::DecidedBy {
@@ -128,6 +131,18 @@ pub fn written(
 pub fn returned_units(returns: &Returns, reply: &[u8]) -> Result<Reply<u64>, ReplyError> {
     read(reply, returns.returns.iter().map(|_| 1), |_, row| {
         Ok(row.remaining)
+    })
+}
+
+/// Units taken off a receipt, to be returned by other calls, and when they were taken: one time, or one for each bucket.
+///
+/// # Errors
+/// The reply is not one to such a return.
+pub fn redeemed(reply: &[u8]) -> Result<Reply<(u64, Vec<u64>)>, ReplyError> {
+    let (times, row) = reply.split_at(reply.len().saturating_sub(ROW));
+    let times = times.chunks(CLOCK).map(number);
+    read(row, std::iter::once(1), |_, row| {
+        Ok((row.remaining, times.clone().collect()))
     })
 }
 

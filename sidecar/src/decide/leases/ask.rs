@@ -113,6 +113,7 @@ impl Asked {
                 key: self.store_key.clone(),
                 units: self.units,
                 lifetime_us: longest_us.saturating_add(RETURN_WITHIN_US),
+                taken_at_us: Vec::new(),
             }],
         });
     }

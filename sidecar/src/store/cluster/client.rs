@@ -5,24 +5,31 @@
 //! (or its node does not answer), what the others took is given back. That never exceeds a limit; but meanwhile another
 //! decision may be denied for units that come back.
 //!
+//! While a slot is being migrated, Redis answers TRYAGAIN to a call of several keys if some of them are at the other node or do
+//! not exist yet, for as long as the slot is open. After the second such answer a decision is split once more, into one
+//! sub-batch per key; its receipts are left last, when all keys have admitted it. A give-back takes units off its receipt first.
+//! So a failure in between holds units for too long and never returns what was not taken. Write-backs and announcements fail
+//! and are made again later.
+//!
 //! A call is sent again only where a node's answer proves that it did nothing: MOVED, ASK, TRYAGAIN, CLUSTERDOWN.
 //! After a connection broke, nobody knows whether the call ran, so it is not sent again.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use redis::{Cmd, FromRedisValue};
 use sluicegate_engine::script::{
-    GiveBack, Reply, ReplyError, WriteBack, outcomes, returned, returned_units, written,
+    GiveBack, Reply, ReplyError, WriteBack, outcomes, redeemed, returned, returned_units, written,
 };
-use sluicegate_engine::{Batch, Bucket, Outcome, Returns};
+use sluicegate_engine::{Batch, Bucket, Outcome, Return, Returns};
 use tokio::time::sleep;
 
 use super::map::{Primary, SlotCache};
 use super::referral::Referral;
-use super::slots::slot;
+use super::slots::{slot, tag};
 use super::sub_batch::{SubBatch, combine, split};
 use crate::policy::{Endpoint, RedisStore};
 use crate::store::call::{
@@ -59,6 +66,8 @@ struct Route {
     /// The owner of the slot answered ASK: the target is for this call only.
     asking: bool,
     referrals: u32,
+    /// A node answered TRYAGAIN.
+    was_apart: bool,
 }
 
 impl Cluster {
@@ -78,40 +87,61 @@ impl Cluster {
     }
 
     pub(in crate::store) async fn decide(&self, batch: &Batch) -> StoreReply {
-        let sub_batches = split(batch);
         let deadline = Deadline::after(self.timeout);
-        let answers = sub_batches
+        let parts = split(batch, tag);
+        let replies = parts
             .iter()
-            .map(|sub_batch| self.decide_sub_batch(sub_batch, deadline));
-        let mut errors = Vec::new();
-        let answers: Vec<_> = join_all(answers)
-            .await
-            .into_iter()
-            .map(|answer| answer.map_err(|error| errors.push(error)).ok())
-            .collect();
-        let broken = answers.iter().flatten().flatten();
-        let broken = broken.filter_map(|result| result.err()).take(1);
-        errors.extend(broken.map(StoreError::from));
-        let combined = combine(batch, &sub_batches, &answers);
-        if let Err(error) = self.give_back(&combined.to_give_back).await {
-            errors.push(error);
+            .map(|part| self.decide_in_slot(part.batch(), deadline));
+        let replies = join_all(replies).await;
+        self.conclude(batch, &parts, replies, deadline).await
+    }
+
+    async fn decide_in_slot(&self, batch: &Batch, deadline: Deadline) -> StoreReply {
+        let whole = self.decide_whole(batch, deadline).await;
+        if !is_apart(&whole) {
+            return StoreReply::whole(batch, whole);
         }
+        let parts = split(batch, |key| key);
+        let decide = async |part: &SubBatch| {
+            let answer = self.decide_whole(part.batch(), deadline).await;
+            StoreReply::whole(part.batch(), answer)
+        };
+        let replies = join_all(parts.iter().map(decide)).await;
+        self.conclude(batch, &parts, replies, deadline).await
+    }
+
+    async fn decide_whole(
+        &self,
+        batch: &Batch,
+        deadline: Deadline,
+    ) -> Result<Each<Outcome>, StoreError> {
+        let request = Request::decide(batch);
+        self.invoke(&request, deadline, |reply| outcomes(batch, reply))
+            .await
+    }
+
+    /// Combines the answers of a batch's parts, gives back what they took for denied decisions, and leaves receipts that they
+    /// could not leave. A receipt that is late is lost: its units cannot be given back.
+    async fn conclude(
+        &self,
+        batch: &Batch,
+        parts: &[SubBatch],
+        replies: Vec<StoreReply>,
+        deadline: Deadline,
+    ) -> StoreReply {
+        let replies = replies.into_iter().map(|one| (one.decisions, one.errors));
+        let (answers, errors): (Vec<_>, Vec<_>) = replies.unzip();
+        let mut errors = errors.concat();
+        let combined = combine(batch, parts, &answers);
+        let late = combined.to_leave.iter();
+        let left = join_all(late.map(|receipt| self.decide_whole(receipt, deadline)));
+        let (given_back, left) = join(self.give_back(&combined.to_give_back), left).await;
+        errors.extend(given_back.err());
+        errors.extend(left.into_iter().filter_map(Result::err));
         StoreReply {
             decisions: combined.decisions,
             errors,
         }
-    }
-
-    async fn decide_sub_batch(
-        &self,
-        sub_batch: &SubBatch,
-        deadline: Deadline,
-    ) -> Result<Each<Outcome>, StoreError> {
-        let request = Request::decide(sub_batch.batch());
-        self.invoke(&request, deadline, |reply| {
-            outcomes(sub_batch.batch(), reply)
-        })
-        .await
     }
 
     async fn give_back(&self, returns: &[GiveBack<'_>]) -> Result<Vec<u64>, StoreError> {
@@ -134,9 +164,47 @@ impl Cluster {
         let request = Request::return_units(returns);
         let read = |reply: &[u8]| returned_units(returns, reply);
         let deadline = Deadline::after(self.timeout);
-        let each = self.invoke(&request, deadline, read).await?;
+        let whole = self.invoke(&request, deadline, read).await;
+        if is_apart(&whole) {
+            return self.return_by_key(returns, deadline).await;
+        }
         // A key that cannot be read holds no units to return.
-        Ok(each.into_iter().map(Result::unwrap_or_default).collect())
+        let each = whole?.into_iter();
+        Ok(each.map(Result::unwrap_or_default).collect())
+    }
+
+    /// Takes units off each receipt first, and then returns them to its buckets: if not all of that succeeds, less is returned.
+    async fn return_by_key(
+        &self,
+        returns: &Returns,
+        deadline: Deadline,
+    ) -> Result<Vec<u64>, StoreError> {
+        let mut returned = Vec::with_capacity(returns.returns.len());
+        for one in &returns.returns {
+            let redeem = Returns {
+                buckets: Vec::new(),
+                returns: vec![Return {
+                    // The receipt itself.
+                    buckets: vec![0],
+                    ..one.clone()
+                }],
+            };
+            let request = Request::return_units(&redeem);
+            let each = self.invoke(&request, deadline, redeemed).await?;
+            let (cost, times) = each.into_iter().flatten().next().unwrap_or_default();
+            let last = times.last().copied().unwrap_or_default();
+            let buckets = one.buckets.iter().filter(|_| cost > 0);
+            let buckets = buckets.filter_map(|bucket| returns.buckets.get(*bucket));
+            let times = times.into_iter().chain(iter::repeat(last));
+            let to = buckets.zip(times).map(|(bucket, at_us)| GiveBack {
+                bucket,
+                cost,
+                at_us,
+            });
+            let units = self.give_back(&to.collect::<Vec<_>>()).await?;
+            returned.push(units.into_iter().max().unwrap_or_default());
+        }
+        Ok(returned)
     }
 
     /// How often a node's clock was found to have stepped.
@@ -148,17 +216,12 @@ impl Cluster {
         let deadline = Deadline::after(self.timeout);
         let one = async |key: &String| {
             let command = self.common.script.reset([key.as_str()]);
-            let mut route = self.route(slot(key), deadline).await?;
-            loop {
-                let connection = route.target.node.connection(deadline).await?;
-                let answer = connection
-                    .query_asking(&command, route.asking, deadline)
-                    .await;
-                match &answer {
-                    Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
-                    _ => return answer,
-                }
-            }
+            let command = &command;
+            let query = |to: Arc<Primary>, asking| async move {
+                let connection = to.node.connection(deadline).await?;
+                connection.query_asking(command, asking, deadline).await
+            };
+            self.call(slot(key), deadline, query).await
         };
         join_all(keys.iter().map(one)).await.into_iter().collect()
     }
@@ -182,8 +245,11 @@ impl Cluster {
         call: &Announcement<'_>,
     ) -> Result<Listed, StoreError> {
         let deadline = Deadline::after(self.timeout);
-        let route = self.route(slot(SIDECARS_SLOT_KEY), deadline).await?;
-        announce(&route.target.node, &self.common.script, call, deadline).await
+        let script = &self.common.script;
+        let announce = |to: Arc<Primary>, asking| async move {
+            announce(&to.node, script, call, asking, deadline).await
+        };
+        self.call(slot(SIDECARS_SLOT_KEY), deadline, announce).await
     }
 
     /// Asks about overrides, all of which are in one slot.
@@ -192,21 +258,12 @@ impl Cluster {
         command: impl FnOnce(&Script) -> Cmd,
         within: Duration,
     ) -> Result<T, StoreError> {
-        let command = command(&self.common.script);
+        let command = &command(&self.common.script);
         let deadline = Deadline::after(within);
-        let mut route = self.route(slot(OVERRIDES_KEY), deadline).await?;
-        loop {
-            let answer = if route.asking {
-                let connection = route.target.node.connection(deadline).await?;
-                connection.query_asking(&command, true, deadline).await
-            } else {
-                route.target.node.announce(&command, deadline).await
-            };
-            match &answer {
-                Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
-                _ => return answer,
-            }
-        }
+        let query = |to: Arc<Primary>, asking| async move {
+            to.node.announce(command, asking, deadline).await
+        };
+        self.call(slot(OVERRIDES_KEY), deadline, query).await
     }
 
     /// Calls `of` with the node that owns a key; `None` where no owner is known.
@@ -221,10 +278,30 @@ impl Cluster {
         deadline: Deadline,
         read: impl Fn(&[u8]) -> Result<Reply<T>, ReplyError>,
     ) -> Result<Each<T>, StoreError> {
-        let mut route = self.route(slot(request.first_key()), deadline).await?;
+        let read = &read;
+        let invoke = |to: Arc<Primary>, asking| async move {
+            let answer = to.node.invoke(request, asking, deadline, read);
+            answer.await
+        };
+        self.call(slot(request.first_key()), deadline, invoke).await
+    }
+
+    /// Calls the owner of a slot, and follows redirections until the deadline.
+    async fn call<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        slot: u16,
+        deadline: Deadline,
+        call: impl Fn(Arc<Primary>, bool) -> F,
+    ) -> Result<T, StoreError> {
+        let mut route = Route {
+            slot,
+            target: self.slots.wait_until_known(deadline).await.owner(slot)?,
+            asking: false,
+            referrals: 0,
+            was_apart: false,
+        };
         loop {
-            let node = &route.target.node;
-            let answer = node.invoke(request, route.asking, deadline, &read).await;
+            let answer = call(Arc::clone(&route.target), route.asking).await;
             match &answer {
                 Err(error) if self.follow_referral(&mut route, error, deadline).await? => {}
                 _ => return answer,
@@ -232,17 +309,8 @@ impl Cluster {
         }
     }
 
-    async fn route(&self, slot: u16, deadline: Deadline) -> Result<Route, StoreError> {
-        Ok(Route {
-            slot,
-            target: self.slots.wait_until_known(deadline).await.owner(slot)?,
-            asking: false,
-            referrals: 0,
-        })
-    }
-
     /// Whether an error is a redirection to another node or to a later time; changes the route accordingly. Fails when
-    /// there is no time left to follow it: nothing was done.
+    /// there is no time left to follow it, or if the keys were apart before: nothing was done.
     async fn follow_referral(
         &self,
         route: &mut Route,
@@ -260,6 +328,13 @@ impl Cluster {
                 to.as_ref()
             }
             Referral::Ask(to) => to.as_ref(),
+            Referral::Apart if route.was_apart => return Err(ConnectionError::Apart.into()),
+            Referral::Apart => {
+                // From the beginning, at once: a lane of decisions waits.
+                (route.was_apart, route.referrals) = (true, 0);
+                route.target = self.slots.map().owner(route.slot)?;
+                return Ok(true);
+            }
             Referral::Later => None,
         };
         let known = named.and_then(|named| self.slots.map().at(named));
@@ -289,7 +364,12 @@ impl Cluster {
 /// The error when the deadline comes before the owner is found. Nothing was done.
 fn no_time_to_follow(error: StoreError) -> StoreError {
     match error {
-        StoreError::Refused(error) => ConnectionError::Redis(error).into(),
+        StoreError::Refused(_) => ConnectionError::Redirected.into(),
         error => error,
     }
+}
+
+/// Whether a call did nothing because its keys are not at one node.
+const fn is_apart<T>(answer: &Result<T, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Connection(ConnectionError::Apart)))
 }

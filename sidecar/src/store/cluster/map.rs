@@ -168,7 +168,7 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
     let (before, after) = map.primaries.split_at(first.min(map.primaries.len()));
     for primary in after.iter().chain(before) {
         let deadline = Deadline::after(answer_timeout / 4);
-        let answer = primary.node.announce(&command, deadline).await;
+        let answer = primary.node.announce(&command, false, deadline).await;
         match read(answer, &primary.endpoint) {
             Ok(layout) => return Ok(layout),
             Err(error) => last = error,

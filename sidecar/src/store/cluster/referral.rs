@@ -13,6 +13,8 @@ pub enum Referral {
     Moved(Option<Endpoint>),
     /// Use this node for this call only.
     Ask(Option<Endpoint>),
+    /// The slot is being migrated, and some of the call's keys are at the other node or do not exist.
+    Apart,
     /// Try again later.
     Later,
 }
@@ -34,9 +36,8 @@ impl Referral {
                 _ => None,
             },
             StoreError::Connection(ConnectionError::Redis(error)) => match error.kind() {
-                ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => {
-                    Some(Self::Later)
-                }
+                ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::Apart),
+                ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Self::Later),
                 _ => None,
             },
             _ => None,

@@ -1,13 +1,11 @@
-//! Splits a batch for a Redis Cluster into sub-batches, one for each subject, and combines their answers. Pure.
+//! Splits a batch for a Redis Cluster into sub-batches, one for each subject or each key, and combines their answers. Pure.
 
 use std::collections::BTreeMap;
 
-use sluicegate_engine::script::{BrokenState, GiveBack};
-use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, Receipt};
+use sluicegate_engine::script::GiveBack;
+use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome, receipt_is_for};
 
-use super::slots::tag;
-
-/// The takes of a batch in one slot.
+/// The takes of a batch from one subject, or from one key.
 #[derive(Debug, Default)]
 pub struct SubBatch {
     builder: BatchBuilder,
@@ -16,7 +14,7 @@ pub struct SubBatch {
 }
 
 impl SubBatch {
-    /// The decisions' takes in this slot.
+    /// The decisions' takes.
     pub fn batch(&self) -> &Batch {
         self.builder.batch()
     }
@@ -29,10 +27,12 @@ pub struct Combined<'a> {
     pub decisions: Vec<Option<Outcome>>,
     /// What sub-batches took for decisions that another one denied or did not answer.
     pub to_give_back: Vec<GiveBack<'a>>,
+    /// Receipts of admitted decisions that no sub-batch leaves, each in a batch of its own.
+    pub to_leave: Vec<Batch>,
 }
 
-/// Splits a batch by the hash tags of its keys.
-pub fn split(batch: &Batch) -> Vec<SubBatch> {
+/// Splits a batch by what `group` finds of its keys: the hash tag, or the whole key. Receipts go with buckets of their group.
+pub fn split(batch: &Batch, group: impl Fn(&str) -> &str) -> Vec<SubBatch> {
     let mut sub_batches: BTreeMap<&str, SubBatch> = BTreeMap::new();
     let mut indices = vec![None; batch.buckets.len()];
     for (index, decision) in batch.decisions.iter().enumerate() {
@@ -42,17 +42,21 @@ pub fn split(batch: &Batch) -> Vec<SubBatch> {
             else {
                 continue;
             };
-            let sub_batch = sub_batches.entry(tag(&bucket.key)).or_default();
+            let of = group(&bucket.key);
+            let sub_batch = sub_batches.entry(of).or_default();
             if sub_batch
                 .sources
                 .last()
                 .is_none_or(|(source, _)| *source != index)
             {
                 sub_batch.sources.push((index, Vec::new()));
+                // If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
+                let receipts = decision.receipts.iter();
+                let receipts = receipts.filter(|receipt| group(&receipt.key) == of);
                 sub_batch.builder.push(Decision {
                     takes: Vec::new(),
                     peek: decision.peek,
-                    receipts: of_tag(&decision.receipts, tag(&bucket.key)),
+                    receipts: receipts.cloned().collect(),
                 });
             }
             sub_batch.builder.extend_last(known, bucket, take.cost);
@@ -64,32 +68,44 @@ pub fn split(batch: &Batch) -> Vec<SubBatch> {
     sub_batches.into_values().collect()
 }
 
-/// The receipts that belong in a slot. If another sub-batch denies, its receipt stays until it expires, unknown to anyone.
-fn of_tag(receipts: &[Receipt], of: &str) -> Vec<Receipt> {
-    let mine = receipts.iter().filter(|receipt| tag(&receipt.key) == of);
-    mine.cloned().collect()
-}
-
-/// Combines the answers of the sub-batches; `None` where one was not answered.
+/// Combines the answers of the sub-batches; `None` where a decision was not answered.
 pub fn combine<'a>(
     batch: &'a Batch,
     sub_batches: &[SubBatch],
-    answers: &[Option<Vec<Result<Outcome, BrokenState>>>],
+    answers: &[Vec<Option<Outcome>>],
 ) -> Combined<'a> {
     let mut outcomes: Vec<Vec<(&[usize], Option<Outcome>)>> =
         vec![Vec::new(); batch.decisions.len()];
     for (sub_batch, answer) in sub_batches.iter().zip(answers) {
         for (index, (source, numbers)) in sub_batch.sources.iter().enumerate() {
-            let outcome = answer.as_ref().and_then(|each| (*each.get(index)?).ok());
+            let outcome = answer.get(index).copied().flatten();
             if let Some(outcomes) = outcomes.get_mut(*source) {
                 outcomes.push((numbers, outcome));
             }
         }
     }
     let mut combined = Combined::default();
-    for (decision, outcomes) in batch.decisions.iter().zip(&outcomes) {
+    let mut parts = sub_batches.iter().flat_map(|one| &one.batch().decisions);
+    let is_late = parts.all(|part| part.receipts.is_empty());
+    for (decision, outcomes) in batch.decisions.iter().zip(&mut outcomes) {
         let outcome = merge(batch, decision, outcomes);
-        if !decision.peek && outcome.as_ref().is_none_or(|outcome| !outcome.admitted) {
+        if outcome.is_some_and(|outcome| outcome.admitted) {
+            // In the order of its takes.
+            outcomes.sort_by_key(|(numbers, _)| numbers.first());
+            for receipt in decision.leaves().iter().filter(|_| is_late) {
+                let taken = give_backs(batch, decision, outcomes).into_iter();
+                let taken = taken.filter(|one| receipt_is_for(&receipt.key, &one.bucket.key));
+                let mut receipt = receipt.clone();
+                receipt.taken_at_us = taken.map(|one| one.at_us).collect();
+                let mut alone = BatchBuilder::new();
+                alone.push(Decision {
+                    takes: Vec::new(),
+                    peek: false,
+                    receipts: vec![receipt],
+                });
+                combined.to_leave.push(alone.finish());
+            }
+        } else if !decision.peek {
             combined
                 .to_give_back
                 .extend(give_backs(batch, decision, outcomes));
@@ -111,12 +127,13 @@ fn merge(
         bucket.map_or(0, |bucket| bucket.spec.most_at_once())
     };
     let mut deciding: Option<Outcome> = None;
-    let mut longest_wait_us = 0;
+    let (mut longest_wait_us, mut first_us) = (0, u64::MAX);
     for (numbers, outcome) in outcomes {
         let mut outcome = (*outcome)?;
         // From an index in the sub-batch to one in the decision.
         outcome.decided_by = *numbers.get(outcome.decided_by)?;
         longest_wait_us = longest_wait_us.max(outcome.retry_after_us);
+        first_us = first_us.min(outcome.at_us);
         if deciding
             .as_ref()
             .is_none_or(|so_far| decides_before(&outcome, so_far, quota))
@@ -124,11 +141,14 @@ fn merge(
             deciding = Some(outcome);
         }
     }
-    // The longest of all, should the nodes' clocks differ by more than their answers.
-    deciding.map(|deciding| Outcome {
-        retry_after_us: longest_wait_us,
-        ..deciding
-    })
+    // The longest of all, should the nodes' clocks differ by more than their answers. A lease must be spent before the first
+    // step of a window ends in which some of its units were taken.
+    let mut merged = deciding?;
+    merged.retry_after_us = longest_wait_us;
+    if merged.admitted {
+        merged.at_us = first_us;
+    }
+    Some(merged)
 }
 
 /// Denials before admissions, and of denials the one that ends last first. Then the least remaining; then, of denials, the
@@ -183,8 +203,10 @@ fn give_backs<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::tag;
     use super::*;
     use crate::store::test_batches;
+    use sluicegate_engine::{Receipt, receipt_key};
 
     /// Decisions over keys, each take of cost 1.
     fn batch(keys: &[&str], decisions: &[&[usize]]) -> Batch {
@@ -207,7 +229,7 @@ mod tests {
     fn a_sub_batch_holds_the_takes_of_one_slot_in_order() {
         let keys = ["sg:{a}:l:1", "sg:{b}:l:1", "sg:{a}:l:2"];
         let batch = batch(&keys, &[&[0, 1, 2], &[1], &[2]]);
-        let sub_batches = split(&batch);
+        let sub_batches = split(&batch, tag);
         assert_eq!(sub_batches.len(), 2);
         assert_eq!(sub_batches[0].sources, [(0, vec![0, 2]), (2, vec![0])]);
         assert_eq!(sub_batches[0].batch().buckets.len(), 2);
@@ -224,9 +246,12 @@ mod tests {
     ) -> (Vec<Option<Outcome>>, Vec<Given>) {
         let keys = ["sg:{a}:l", "sg:{b}:l", "sg:{c}:l"];
         let batch = batch(&keys[..answers.len()], decisions);
-        let sound = |each: &[Outcome]| each.iter().copied().map(Ok).collect();
-        let answers: Vec<_> = answers.iter().map(|answer| answer.map(sound)).collect();
-        let combined = combine(&batch, &split(&batch), &answers);
+        let all = |each: &[Outcome]| each.iter().copied().map(Some).collect();
+        let answers = answers
+            .iter()
+            .map(|answer| answer.map_or_else(Vec::new, all));
+        let answers: Vec<_> = answers.collect();
+        let combined = combine(&batch, &split(&batch, tag), &answers);
         let given = combined.to_give_back.iter();
         let given = given.map(|g| (g.bucket.key.clone(), g.cost, g.at_us));
         (combined.decisions.clone(), given.collect())
@@ -294,9 +319,9 @@ mod tests {
     #[test]
     fn a_broken_key_leaves_only_its_own_decision_without_an_outcome() {
         let batch = batch(&["sg:{a}:l", "sg:{b}:l"], &[&[0, 1], &[1]]);
-        let taken = [3, 2].map(|left| Ok(outcome(true, left, 0, 100)));
-        let answers = [Some(vec![Err(BrokenState)]), Some(taken.to_vec())];
-        let combined = combine(&batch, &split(&batch), &answers);
+        let taken = [3, 2].map(|left| Some(outcome(true, left, 0, 100)));
+        let answers = [vec![None], taken.to_vec()];
+        let combined = combine(&batch, &split(&batch, tag), &answers);
         assert_eq!(combined.decisions[0], None);
         assert!(combined.decisions[1].is_some());
         // What the other one took.
@@ -309,5 +334,49 @@ mod tests {
         let (decisions, given) = combined(&[&[0, 1], &[0]], &[Some(&taken), None]);
         assert!(decisions[0].is_none() && decisions[1].is_some());
         assert_eq!(given.len(), 1);
+    }
+
+    #[test]
+    fn a_decision_that_all_keys_admit_has_its_receipts_left_with_the_time_of_each_window() {
+        let keys = ["sg:{a}:l:2", "sg:{a}:l:1", "sg:{a}:m:1"];
+        let mut batch = batch(&keys, &[&[0, 1, 2], &[0, 1]]);
+        for (decision, secret) in batch.decisions.iter_mut().zip([7, 8]) {
+            let receipt = |limit| Receipt {
+                key: receipt_key("a", limit, secret),
+                ..Receipt::default()
+            };
+            decision.receipts = ["l", "m"].map(receipt).to_vec();
+        }
+        let parts = split(&batch, |key| key);
+        let admitted = |at_us| Some(outcome(true, 3, 0, at_us));
+        // In the order of keys.
+        let denied = Some(outcome(false, 0, 50, 100));
+        let answers = [
+            vec![admitted(101), denied],
+            vec![admitted(102); 2],
+            vec![admitted(100)],
+        ];
+        let combined = combine(&batch, &parts, &answers);
+        assert_eq!(combined.decisions[0].unwrap().at_us, 100, "the first");
+        assert!(!combined.decisions[1].unwrap().admitted);
+        let given: Vec<_> = combined
+            .to_give_back
+            .iter()
+            .map(|g| &*g.bucket.key)
+            .collect();
+        assert_eq!(given, ["sg:{a}:l:2"]);
+        let left = combined
+            .to_leave
+            .iter()
+            .map(|one| &one.decisions[0].receipts[0]);
+        let left: Vec<_> = left.map(|r| (&r.key, &*r.taken_at_us)).collect();
+        let receipts = &batch.decisions[0].receipts;
+        assert_eq!(
+            left,
+            [
+                (&receipts[0].key, &[102, 101][..]),
+                (&receipts[1].key, &[100])
+            ]
+        );
     }
 }

@@ -83,14 +83,18 @@ impl Node {
             .await
     }
 
-    /// Sends a command as a sign of life.
+    /// Sends a command as a sign of life; after ASK (`asking`) as any other call.
     pub async fn announce<T: FromRedisValue>(
         &self,
         command: &Cmd,
+        asking: bool,
         deadline: Deadline,
     ) -> Result<T, StoreError> {
         // Why there is none.
-        self.connection(deadline).await?;
+        let connection = self.connection(deadline).await?;
+        if asking {
+            return connection.query_asking(command, true, deadline).await;
+        }
         let quietest = self.pool.quietest().ok_or(ConnectionError::NotYet)?;
         let began = Instant::now();
         let answer = quietest.announce(command, deadline).await;
