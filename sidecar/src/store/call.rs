@@ -245,7 +245,8 @@ impl Script {
         command
     }
 
-    fn key(&self, key: &str) -> String {
+    /// A key with the prefix.
+    pub fn key(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 }

@@ -11,6 +11,7 @@
 //! | `probe.rs` | the probe of a connection |
 //! | `clock.rs`, `backoff.rs` | an estimate of a store's clock; pauses between attempts; both pure |
 //! | `sentinel.rs` | the current primary |
+//! | `sharding.rs` | whether a proxy in front shards |
 
 pub mod answer_size;
 mod backoff;
@@ -22,6 +23,7 @@ pub mod node;
 mod pool;
 mod probe;
 pub mod sentinel;
+pub mod sharding;
 mod stream;
 mod supervise;
 mod tls;

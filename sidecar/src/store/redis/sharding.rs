@@ -1,0 +1,142 @@
+//! Whether a proxy spreads the keys over several Redis by their hash tags. It would send each batch to where the first of its
+//! keys is, so that the others are counted in the wrong place, and once in each.
+
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use redis::Cmd;
+
+use super::connection::{Connection, Deadline};
+use crate::store::call::Script;
+use crate::store::error::StoreError;
+
+/// Keys with a tag each. Over two Redis, all of them are in one place once in 128 times.
+const MARKS: usize = 8;
+/// Longer than a look takes.
+const MARK_TTL: Duration = Duration::from_secs(10);
+/// Tells of each key but the first, which determines where the call is sent, whether it is there.
+const LOOK: &str = "local held = {}
+for i = 2, #KEYS do held[i - 1] = redis.call('GET', KEYS[i]) and 1 or 0 end
+return held";
+
+/// Leaves marks, each with a tag of its own, and looks for them in one call whose first key has another tag. Sharded is what
+/// hides a mark there and shows it under its own tag. One look: a failover meanwhile does the same, so ask twice.
+///
+/// # Errors
+/// Redis does not answer, or refuses a command.
+pub async fn is_sharded(
+    connection: &Connection,
+    script: &Script,
+    deadline: Deadline,
+) -> Result<bool, StoreError> {
+    let marks: Vec<_> = (0..MARKS)
+        .map(|number| script.key(&format!("sg:{{mark-{number}}}:probe")))
+        .collect();
+    let marked = marks.iter().map(|mark| async move {
+        let mut set = redis::cmd("SET");
+        set.arg(mark).arg(1).arg("PX").arg(MARK_TTL.as_millis());
+        connection.ask::<()>(&set, deadline).await
+    });
+    try_join_all(marked).await?;
+    // By way of the first mark, and so of its tag.
+    let together = marks.first().into_iter().chain(&marks);
+    let held: Vec<u8> = connection.ask(&look(together), deadline).await?;
+    let missing = marks.iter().zip(held).filter(|(_, held)| *held == 0);
+    let alone = missing.map(|(mark, _)| async move {
+        let held: Vec<u8> = connection.ask(&look([mark, mark]), deadline).await?;
+        Ok::<_, StoreError>(held.first() == Some(&1))
+    });
+    Ok(try_join_all(alone).await?.contains(&true))
+}
+
+fn look<'a>(keys: impl IntoIterator<Item = &'a String>) -> Cmd {
+    let keys: Vec<_> = keys.into_iter().collect();
+    let mut look = redis::cmd("EVAL");
+    look.arg(LOOK).arg(keys.len()).arg(keys);
+    look
+}
+
+#[cfg(test)]
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use redis::aio::MultiplexedConnection;
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+
+    use super::*;
+
+    /// A proxy in front of so many Redis, in what a look needs; they may lose what they are told.
+    fn serve(stream: TcpStream, count: usize, loses: bool) {
+        let mut shards = vec![HashSet::new(); count];
+        let of = |key: &str| key.bytes().map(usize::from).sum::<usize>() % count;
+        let mut stream = BufReader::new(stream);
+        while let Some(words) = read(&mut stream) {
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            let answer = match words.as_slice() {
+                ["SET", key, ..] => {
+                    if !loses {
+                        shards[of(key)].insert((*key).to_owned());
+                    }
+                    "+OK\r\n".to_owned()
+                }
+                ["EVAL", _, _, first, rest @ ..] => {
+                    let held = rest.iter().map(|key| shards[of(first)].contains(*key));
+                    let held = held.map(|held| format!(":{}\r\n", u8::from(held)));
+                    format!("*{}\r\n{}", rest.len(), held.collect::<String>())
+                }
+                _ => "+OK\r\n".to_owned(),
+            };
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    }
+
+    /// The words of a command, until the connection ends.
+    fn read(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
+        let count = length(stream, '*')?;
+        let mut words = Vec::new();
+        for _ in 0..count {
+            let mut word = vec![0; length(stream, '$')? + 2];
+            stream.read_exact(&mut word).ok()?;
+            words.push(String::from_utf8_lossy(&word).trim_end().to_owned());
+        }
+        Some(words)
+    }
+
+    fn length(stream: &mut BufReader<TcpStream>, mark: char) -> Option<usize> {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        line.trim().strip_prefix(mark)?.parse().ok()
+    }
+
+    async fn look_at(shards: usize, loses: bool) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(listener.accept().unwrap().0, shards, loses));
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (config, identity) = (AsyncConnectionConfig::new(), RedisConnectionInfo::default());
+        let opened = MultiplexedConnection::new_with_config(&identity, stream, config).await;
+        let (connection, driver) = opened.unwrap();
+        tokio::spawn(driver);
+        let connection = Connection::new(connection, None, Arc::new(AtomicU64::new(0)));
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let sharded = is_sharded(&connection, &Script::new("edge/"), deadline).await;
+        sharded.unwrap()
+    }
+
+    #[tokio::test]
+    async fn marks_that_only_their_own_tags_show_are_those_of_a_proxy_that_shards() {
+        for (shards, expected) in [(1, false), (2, true), (3, true), (7, true)] {
+            assert_eq!(look_at(shards, false).await, expected, "{shards} shards");
+        }
+    }
+
+    #[tokio::test]
+    async fn marks_that_are_lost_are_no_sharding() {
+        assert!(!look_at(3, true).await);
+    }
+}
