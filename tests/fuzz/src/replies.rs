@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
 fn sizes(bytes: &[u8]) {
     let (mut size, mut began, mut refused) = (AnswerSize::default(), 0, false);
     for (index, byte) in bytes.iter().enumerate() {
-        if size.read(&[*byte]).is_err() {
+        if size.read(&mut [*byte]).is_err() {
             refused = true;
             break;
         }
@@ -61,7 +61,9 @@ fn sizes(bytes: &[u8]) {
     // The rest is no whole answer, unless it is refused.
     assert!(parse_redis_value(&bytes[began..]).is_err() || refused);
     let mut at_once = AnswerSize::default();
-    let result = bytes.chunks(7).try_for_each(|some| at_once.read(some));
+    let result = bytes
+        .chunks(7)
+        .try_for_each(|some| at_once.read(&mut some.to_vec()));
     assert_eq!(result.is_err(), refused);
     assert!(refused || at_once == size);
 }

@@ -144,18 +144,20 @@ impl Line {
 }
 
 impl AnswerSize {
-    /// Follows what has come.
+    /// Follows what has come. Bytes of an error that are not ASCII become question marks: Redis repeats the arguments of a
+    /// command that it does not know, and the redis crate ends the connection at what is not UTF-8.
     ///
     /// # Errors
     /// An answer is larger than what is read.
-    pub fn read(&mut self, mut bytes: &[u8]) -> Result<(), TooLarge> {
-        while let [first, rest @ ..] = bytes {
+    pub fn read(&mut self, bytes: &mut [u8]) -> Result<(), TooLarge> {
+        let (mut place, end) = (0, bytes.len());
+        while let Some(first) = bytes.get_mut(place) {
             match &mut self.part {
                 Part::Text(left) => {
                     let here = usize::try_from(*left).unwrap_or(usize::MAX);
-                    let here = here.min(bytes.len());
+                    let here = here.min(end - place);
                     *left = left.saturating_sub(u64::try_from(here).unwrap_or(u64::MAX));
-                    bytes = bytes.get(here..).unwrap_or_default();
+                    place += here;
                     if *left == 0 {
                         self.end_value();
                     }
@@ -166,6 +168,9 @@ impl AnswerSize {
                     self.missing = self.missing.max(1);
                 }
                 Part::Line(line) => {
+                    if line.kind == b'-' && !first.is_ascii() {
+                        *first = b'?';
+                    }
                     if line.take(*first) {
                         let follows = line.follows();
                         self.end_line(follows)?;
@@ -176,7 +181,7 @@ impl AnswerSize {
                 Part::Unreadable => {}
             }
             self.add_bytes(u64::from(self.missing > 0))?;
-            bytes = rest;
+            place += 1;
         }
         Ok(())
     }
@@ -235,11 +240,24 @@ impl AnswerSize {
 mod tests {
     use super::*;
 
+    fn read(size: &mut AnswerSize, bytes: &[u8]) -> Result<(), TooLarge> {
+        size.read(&mut bytes.to_vec())
+    }
+
+    /// The redis crate ends the connection at an error that is not UTF-8, and Redis repeats what it was sent.
+    #[test]
+    fn an_error_has_no_bytes_that_the_redis_crate_cannot_read_and_a_string_keeps_them() {
+        let mut answers = b"-ERR unknown 'X', with '\x80\xff'\r\n$2\r\n\x80\xff\r\n".to_vec();
+        AnswerSize::default().read(&mut answers).unwrap();
+        let expected = b"-ERR unknown 'X', with '??'\r\n$2\r\n\x80\xff\r\n";
+        assert_eq!(answers, expected);
+    }
+
     /// The offsets at which an answer ends, and what ended the reading.
     fn ends(bytes: &[u8]) -> (Vec<usize>, Result<(), TooLarge>) {
         let (mut size, mut ends) = (AnswerSize::default(), Vec::new());
         for (index, byte) in bytes.iter().enumerate() {
-            if let Err(error) = size.read(&[*byte]) {
+            if let Err(error) = read(&mut size, &[*byte]) {
                 return (ends, Err(error));
             }
             if size.is_between() {
@@ -247,7 +265,7 @@ mod tests {
             }
         }
         let mut at_once = AnswerSize::default();
-        assert_eq!(at_once.read(bytes), Ok(()));
+        assert_eq!(read(&mut at_once, bytes), Ok(()));
         assert_eq!(at_once, size, "in one piece");
         (ends, Ok(()))
     }
@@ -293,20 +311,20 @@ mod tests {
         };
         let half = of(MAX_BYTES / 2 + 1);
         for _ in 0..3 {
-            size.read(half.as_bytes()).unwrap();
+            read(&mut size, half.as_bytes()).unwrap();
         }
-        size.read(b"*2\r\n").unwrap();
-        size.read(half.as_bytes()).unwrap();
-        let result = size.read(half.as_bytes());
+        read(&mut size, b"*2\r\n").unwrap();
+        read(&mut size, half.as_bytes()).unwrap();
+        let result = read(&mut size, half.as_bytes());
         assert!(matches!(result, Err(TooLarge::Bytes(_))));
         // Arrays in arrays: few in each.
         let mut size = AnswerSize::default();
-        size.read(b"*500000\r\n").unwrap();
-        let result = (0..30_000).try_for_each(|_| size.read(b"*1\r\n:1\r\n"));
+        read(&mut size, b"*500000\r\n").unwrap();
+        let result = (0..30_000).try_for_each(|_| read(&mut size, b"*1\r\n:1\r\n"));
         assert!(matches!(result, Err(TooLarge::Values(_))), "{result:?}");
         let mut size = AnswerSize::default();
         let line = vec![b'+'; usize::try_from(MAX_LINE).unwrap() + 2];
-        assert_eq!(size.read(&line), Err(TooLarge::Line));
+        assert_eq!(read(&mut size, &line), Err(TooLarge::Line));
     }
 
     /// The redis crate reads any number of zeros and blanks before a number.
@@ -324,9 +342,9 @@ mod tests {
     #[test]
     fn what_is_not_resp_counts_until_it_is_too_much() {
         let mut size = AnswerSize::default();
-        size.read(b"HTTP/1.1 400 Bad Request\r\n").unwrap();
+        read(&mut size, b"HTTP/1.1 400 Bad Request\r\n").unwrap();
         assert!(size.is_unreadable());
         let much = vec![b'x'; usize::try_from(MAX_BYTES).unwrap()];
-        assert!(matches!(size.read(&much), Err(TooLarge::Bytes(_))));
+        assert!(matches!(read(&mut size, &much), Err(TooLarge::Bytes(_))));
     }
 }

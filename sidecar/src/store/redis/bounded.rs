@@ -32,7 +32,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let come = buffer.filled().get(before..).unwrap_or_default();
+        let come = buffer.filled_mut().get_mut(before..).unwrap_or_default();
         let read = self.size.read(come);
         Poll::Ready(read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
     }

@@ -94,13 +94,11 @@ async fn connect(
         Arc::clone(&common.clock_steps),
     );
     let connection = Arc::new(connection);
-    let silent = |error| match error {
-        StoreError::Timeout(within) => ConnectionError::Silent(within).into(),
-        error => error,
-    };
     let deadline = || Deadline::after(common.dialer.answer_timeout());
     if !pool.clustered {
-        role(&connection, deadline()).await.map_err(silent)?;
+        role(&connection, deadline())
+            .await
+            .map_err(StoreError::on_new_connection)?;
     }
     let probe = pool.probe();
     let mut began = Instant::now();
@@ -113,7 +111,7 @@ async fn connect(
     match result {
         ProbeResult::Writable => pool.probe_succeeded(),
         ProbeResult::Refused(cause) => pool.probe_refused(cause),
-        ProbeResult::Unusable(cause) => return Err(silent(cause)),
+        ProbeResult::Unusable(cause) => return Err(cause.on_new_connection()),
     }
     Ok((connection, task, slow(pool, began.elapsed())))
 }
