@@ -21,7 +21,7 @@ pub mod connection;
 pub mod dial;
 pub mod node;
 mod pool;
-mod probe;
+pub mod probe;
 pub mod sentinel;
 pub mod sharding;
 mod stream;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::bounded::Bounded;
@@ -92,6 +93,17 @@ impl Dialer {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
             Ok(Err(error)) => Err(error.into()),
             Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver))),
+        }
+    }
+
+    /// Sends one command, on a connection of its own.
+    pub async fn ask(&self, endpoint: &Endpoint, command: &Cmd) -> Result<Value, StoreError> {
+        let (mut connection, driver) = self.dial(endpoint).await?;
+        let mut task = JoinSet::new();
+        task.spawn(driver);
+        match timeout(self.answer_timeout, command.query_async(&mut connection)).await {
+            Ok(answer) => answer.map_err(StoreError::from),
+            Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
         }
     }
 

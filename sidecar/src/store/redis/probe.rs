@@ -84,7 +84,7 @@ impl Probe {
 }
 
 /// Whether the slot has moved, which is no fault of the node.
-fn is_elsewhere(error: &StoreError) -> bool {
+pub fn is_elsewhere(error: &StoreError) -> bool {
     matches!(error, StoreError::Refused(error) if matches!(
         error.kind(),
         ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)

@@ -1,0 +1,81 @@
+//! `sluicegate check-store`: reports what is wrong with a store before decisions meet it.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use sluicegate::policy::{Policy, StoreAddress};
+use sluicegate::store::{CheckedStore, State};
+use sluicegate::telemetry::subject::Subject;
+
+use super::Failure;
+use super::direct::store_address;
+use super::output::{Output, print_json};
+use super::stdout::{line, print};
+
+/// Arguments of `check-store`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate check-store --policy policy.yaml\n\n\
+                  It writes a few keys, which expire within ten seconds, and changes nothing else. It exits with 1 if something \
+                  has to be changed."
+)]
+pub struct CheckStore {
+    /// The policy (YAML), with the address of the store.
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Overrides the policy's `store`, as for `serve`.
+    #[arg(
+        long,
+        value_name = "STORE",
+        env = "SLUICEGATE_STORE",
+        hide_env_values = true
+    )]
+    store: Option<String>,
+    /// Output format.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+}
+
+impl CheckStore {
+    pub async fn run(self) -> Result<(), Failure> {
+        let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
+        let findings = match store_address(&policy, self.store.as_deref())? {
+            StoreAddress::Memory => Vec::new(),
+            StoreAddress::Redis(store) => {
+                let checked = CheckedStore {
+                    store: &store,
+                    store_timeout: policy.store_timeout,
+                    limits: &Subject::of(&policy.limits_text()).to_string(),
+                };
+                checked.check().await
+            }
+        };
+        let count = |state| findings.iter().filter(|one| one.state == state).count();
+        let (errors, warnings) = (count(State::Error), count(State::Warning));
+        if self.output == Output::Json {
+            print_json(&json!({ "errors": errors, "warnings": warnings, "findings": findings }))?;
+        } else {
+            let mut text = String::new();
+            for finding in &findings {
+                let remedy = finding.remedy.iter().map(|remedy| format!("; {remedy}"));
+                line!(
+                    text,
+                    "{}: {}: {}: {}{}",
+                    finding.at,
+                    finding.check,
+                    format!("{:?}", finding.state).to_lowercase(),
+                    finding.text,
+                    remedy.collect::<String>()
+                );
+            }
+            if findings.is_empty() {
+                line!(text, "the store is `memory`: there is nothing to check");
+            }
+            print(&(text + &format!("{errors} errors, {warnings} warnings\n")))?;
+        }
+        if errors > 0 {
+            return Err(Failure::system("the store has to be changed"));
+        }
+        Ok(())
+    }
+}
