@@ -134,10 +134,16 @@ impl CheckedStore<'_> {
             match answer.and_then(|answer| self.read(answer, endpoint)) {
                 Ok(nodes) if *known.get_or_insert_with(|| nodes.clone()) == nodes => {}
                 Ok(_) => findings.push(Finding::new(endpoint, contradicts())),
-                Err(error) => findings.push(Finding::new(endpoint, failed(&error))),
+                Err(error) => {
+                    let (_, message) = failed(&error);
+                    findings.push(Finding::new(endpoint, (State::Warning, message)));
+                }
             }
         }
-        known.unwrap_or_default()
+        known.unwrap_or_else(|| {
+            findings.iter_mut().for_each(|one| one.state = State::Error);
+            Vec::new()
+        })
     }
 
     fn read(&self, answer: Value, asked: &Endpoint) -> Result<Vec<(Endpoint, String)>, StoreError> {
@@ -165,10 +171,6 @@ impl CheckedStore<'_> {
         let info: String = visit.ask(&words("INFO")).await?.unwrap_or_default();
         if info.contains("role:slave") {
             return Err(ConnectionError::Replica.into());
-        }
-        if info.contains("redis_mode:cluster") && !self.is_cluster() {
-            said.push(sharding(true));
-            return Ok(());
         }
         said.extend(of_info(&info));
         let prefix = &self.store.options.key_prefix;
