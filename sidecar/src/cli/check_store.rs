@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use sluicegate::policy::{Policy, StoreAddress};
-use sluicegate::store::{CheckedStore, State};
+use sluicegate::store::{CheckedStore, Finding};
 use sluicegate::telemetry::subject::Subject;
 
 use super::Failure;
@@ -51,31 +51,35 @@ impl CheckStore {
             }
         };
         let count = |state| findings.iter().filter(|one| one.state == state).count();
-        let (errors, warnings) = (count(State::Error), count(State::Warning));
+        let (errors, warnings) = (count("error"), count("warning"));
         if self.output == Output::Json {
             print_json(&json!({ "errors": errors, "warnings": warnings, "findings": findings }))?;
         } else {
             let mut text = String::new();
-            for finding in &findings {
-                let remedy = finding.remedy.iter().map(|remedy| format!("; {remedy}"));
+            for Finding {
+                at,
+                check,
+                state,
+                text: found,
+                remedy,
+            } in &findings
+            {
+                let remedy = remedy.iter().flat_map(|remedy| ["; ", remedy]);
                 line!(
                     text,
-                    "{}: {}: {}: {}{}",
-                    finding.at,
-                    finding.check,
-                    format!("{:?}", finding.state).to_lowercase(),
-                    finding.text,
+                    "{at}: {check}: {state}: {found}{}",
                     remedy.collect::<String>()
                 );
             }
             if findings.is_empty() {
                 line!(text, "the store is `memory`: there is nothing to check");
             }
-            print(&(text + &format!("{errors} errors, {warnings} warnings\n")))?;
+            line!(text, "{errors} errors, {warnings} warnings");
+            print(&text)?;
         }
-        if errors > 0 {
-            return Err(Failure::system("the store has to be changed"));
+        match errors {
+            0 => Ok(()),
+            _ => Err(Failure::system("the store has to be changed")),
         }
-        Ok(())
     }
 }

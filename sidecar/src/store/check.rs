@@ -6,15 +6,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Arg, Cmd, FromRedisValue, RedisError, Value};
+use redis::{Cmd, FromRedisValue, RedisError, Value};
 use tokio::task::JoinSet;
 
-pub use self::findings::{Finding, State};
-use self::findings::{
-    Said, clock, contradicts, failed, fleets, is_refusal, of_info, permissions, reached,
-    round_trip, sharding,
+pub use self::findings::Finding;
+pub use self::findings::{
+    Said, State, clock, failed, fleets, of_info, permissions, round_trip, sharding,
 };
-use super::call::{LIMITS_KEYS, OVERRIDES_KEY, PREFIXES_KEYS, SIDECARS_SLOT_KEY, Script};
+use super::call::{LIMITS_KEYS, PREFIXES_KEYS, Script};
 use super::cluster::layout::Layout;
 use super::error::{ConnectionError, StoreError};
 use super::redis::connection::{Connection, Deadline, is_no_script};
@@ -30,27 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a round trip is measured.
 const ROUND_TRIPS: usize = 5;
 
-/// Tries commands, in which `*` stands for the key; answers which are refused, and why. After SET there is a string, so that
-/// commands that would write something else fail; where it is refused, they are not tried.
-const TRIAL: &str = "local refused = {}
-for _, words in ipairs(ARGV) do
-  local command = {}
-  for word in words:gmatch('%S+') do command[#command + 1] = word == '*' and KEYS[1] or word end
-  local answer = redis.pcall(unpack(command))
-  local why = type(answer) == 'table' and answer.err
-  if why and not why:find('WRONGTYPE') then refused[#refused + 1] = { command[1], why } end
-  if why and command[1] == 'SET' then break end
-end
-return refused";
-const WRITES: &str = "TIME,GET *,SET * 1 PX 9000,HGET * f,HSET * f v,HDEL * f,PEXPIRE * 9000,ZADD * 1 m,ZREM * m,ZCARD *,\
-                      ZRANK * m,ZRANGEBYSCORE * 0 1,UNLINK *";
-/// What sidecars run, by key. PERSIST has a key of its own, since it would keep what is there.
-const COMMANDS: [(&str, &str); 4] = [
-    ("sg:{TAG}:written:probe", WRITES),
-    ("sg:{TAG}:absent:probe", "HGETALL *,PERSIST *"),
-    (SIDECARS_SLOT_KEY, "ZREM * m"),
-    (OVERRIDES_KEY, "HDEL * f"),
-];
+/// What sidecars run; `*` is a key. After SET it is a string, at which commands that would write something else fail.
+const COMMANDS: &str = "EVAL return 1 *,EVALSHA 0 1 *,TIME,GET *,SET * 1 PX 9000,HGET * f,HSET * f v,HDEL * f,HGETALL *,\
+                        PEXPIRE * 9000,ZADD * 1 m,ZREM * m,ZCARD *,ZRANK * m,ZRANGEBYSCORE * 0 1,UNLINK *,\
+                        PERSIST sg:{TAG}:absent:probe,ZREM sg:{sidecars}:names m,HDEL sg:{overrides} f";
 
 /// A store, as the sidecars of a policy use it.
 #[derive(Debug)]
@@ -63,37 +45,36 @@ pub struct CheckedStore<'a> {
     pub limits: &'a str,
 }
 
-/// A connection, and what was refused on it: commands, with Redis's answers.
-struct Visit(Connection, BTreeSet<(String, String)>);
+/// Commands that were refused, with Redis's answers.
+type Refused = BTreeSet<(String, String)>;
 
-impl Visit {
-    /// Sends a command; no answer where it is refused, or its slot is at another node.
-    async fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<Option<T>, StoreError> {
-        match self.0.ask(command, soon()).await {
-            Ok(answer) => Ok(Some(answer)),
-            Err(error) if is_no_script(&error) || is_elsewhere(&error) => Ok(None),
-            Err(error @ StoreError::Refused(_)) => {
-                let name = command.args_iter().next().map(|name| match name {
-                    Arg::Simple(name) => String::from_utf8_lossy(name).into_owned(),
-                    _ => String::new(),
-                });
-                self.1.insert((name.unwrap_or_default(), error.to_string()));
-                Ok(None)
-            }
-            Err(error) => Err(error.on_new_connection()),
+/// Sends a command; no answer where it is refused, its key is of another kind, or its slot is at another node.
+async fn ask<T: FromRedisValue>(
+    connection: &Connection,
+    text: &str,
+    refused: &mut Refused,
+) -> Result<Option<T>, StoreError> {
+    match connection.ask(&command(text), soon()).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_no_script(&error) || is_elsewhere(&error) => Ok(None),
+        Err(StoreError::Refused(error)) if error.code() == Some("WRONGTYPE") => Ok(None),
+        Err(error @ StoreError::Refused(_)) => {
+            let (name, _) = text.split_once(' ').unwrap_or((text, ""));
+            refused.insert((name.to_owned(), error.to_string()));
+            Ok(None)
         }
+        Err(error) => Err(error.on_new_connection()),
     }
+}
+
+fn command(text: &str) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg(text.split(' ').collect::<Vec<_>>());
+    command
 }
 
 fn soon() -> Deadline {
     Deadline::after(PATIENCE)
-}
-
-/// A command, by its words.
-fn words(text: &str) -> Cmd {
-    let mut command = Cmd::new();
-    command.arg(text.split(' ').collect::<Vec<_>>());
-    command
 }
 
 impl CheckedStore<'_> {
@@ -116,7 +97,7 @@ impl CheckedStore<'_> {
 
     /// Each primary, and a tag of its slots, as all sentinels or seeds name them.
     async fn nodes(&self, findings: &mut Vec<Finding>) -> Vec<(Endpoint, String)> {
-        let (asked, command) = match &self.store.url.topology {
+        let (asked, asks) = match &self.store.url.topology {
             Topology::Single(endpoint) => return vec![(endpoint.clone(), "probe".to_owned())],
             Topology::Cluster(seeds) => (seeds, "CLUSTER SLOTS".to_owned()),
             Topology::Sentinel { sentinels, name } => (
@@ -128,22 +109,25 @@ impl CheckedStore<'_> {
             true => Dialer::new(self.store, PATIENCE),
             false => Dialer::to_sentinels(self.store, PATIENCE),
         };
-        let mut known = None::<Vec<_>>;
+        let (mut known, mut silent) = (None::<Vec<_>>, Vec::new());
         for endpoint in asked {
-            let answer = dialer.ask(endpoint, &words(&command)).await;
+            let answer = dialer.ask(endpoint, &command(&asks)).await;
             match answer.and_then(|answer| self.read(answer, endpoint)) {
                 Ok(nodes) if *known.get_or_insert_with(|| nodes.clone()) == nodes => {}
-                Ok(_) => findings.push(Finding::new(endpoint, contradicts())),
-                Err(error) => {
-                    let (_, message) = failed(&error);
-                    findings.push(Finding::new(endpoint, (State::Warning, message)));
+                Ok(_) => {
+                    let message = "primary: not that of the others; wait for the end of a failover";
+                    findings.push(Finding::new(endpoint, (State::Error, message.to_owned())));
                 }
+                Err(error) => silent.push(Finding::new(endpoint, failed(&error))),
             }
         }
-        known.unwrap_or_else(|| {
-            findings.iter_mut().for_each(|one| one.state = State::Error);
-            Vec::new()
-        })
+        for mut one in silent {
+            if known.is_some() {
+                one.state = "warning".to_owned();
+            }
+            findings.push(one);
+        }
+        known.unwrap_or_default()
     }
 
     fn read(&self, answer: Value, asked: &Endpoint) -> Result<Vec<(Endpoint, String)>, StoreError> {
@@ -164,32 +148,35 @@ impl CheckedStore<'_> {
         let (connection, driver) = dialer.dial(at).await?;
         let mut task = JoinSet::new();
         task.spawn(driver);
-        let connection = Connection::new(connection, None, Arc::default());
-        let mut visit = Visit(connection, BTreeSet::new());
-        said.push(reached(self.store.url.tls));
-        visit.ask::<Value>(&words("ROLE")).await?;
-        let info: String = visit.ask(&words("INFO")).await?.unwrap_or_default();
+        let connection = &Connection::new(connection, None, Arc::default());
+        let tls = if self.store.url.tls {
+            "with"
+        } else {
+            "without"
+        };
+        let message = format!("address: Redis accepts connections {tls} TLS, and the credentials");
+        said.push((State::Ok, message));
+        let (mut refused, prefix) = (Refused::new(), &self.store.options.key_prefix);
+        let info = ask::<String>(connection, "INFO", &mut refused).await?;
+        let info = info.unwrap_or_default();
         if info.contains("role:slave") {
             return Err(ConnectionError::Replica.into());
         }
         said.extend(of_info(&info));
-        let prefix = &self.store.options.key_prefix;
         let script = Script::new(prefix);
-        let named = |key: &str| script.key(&key.replace("TAG", tag));
-        for (key, commands) in COMMANDS {
-            let mut trial = redis::cmd("EVAL");
-            trial.arg(TRIAL).arg(1).arg(named(key));
-            trial.arg(commands.split(',').collect::<Vec<_>>());
-            let refused: Option<Vec<_>> = visit.ask(&trial).await?;
-            visit.1.extend(refused.into_iter().flatten());
+        let own = if self.is_cluster() { "ASKING" } else { "ROLE" };
+        for text in COMMANDS.split(',').chain([own]) {
+            let text = text
+                .replace('*', "sg:{TAG}:check:probe")
+                .replace("TAG", tag);
+            let text = text.replace("sg:", &script.key("sg:"));
+            let answer: Option<Value> = ask(connection, &text, &mut refused).await?;
+            if answer.is_none() && text.starts_with("SET") {
+                // The commands after it would write something that stays.
+                break;
+            }
         }
-        let unknown = format!("EVALSHA {:040} 1 {}", 0, named(COMMANDS[0].0));
-        visit.ask::<()>(&words(&unknown)).await?;
-        let Visit(connection, refused) = &visit;
-        said.extend(permissions(refused, prefix));
-        if said.iter().any(is_refusal) {
-            return Ok(());
-        }
+        said.extend(permissions(&refused, prefix));
         let mut least = Duration::MAX;
         for _ in 0..ROUND_TRIPS {
             let began = Instant::now();
@@ -209,15 +196,15 @@ impl CheckedStore<'_> {
             };
             said.push(sharding(look().await? && look().await?));
         }
-        let others = async |list: &str, own: &str| {
-            let alive = words(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
-            let alive = connection.ask::<Vec<String>>(&alive, soon()).await;
-            alive.map(|alive| alive.iter().filter(|one| *one != own).count())
+        let alive = async |list: &str, own: &str| {
+            let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
+            let alive: Vec<String> = connection.ask(&alive, soon()).await.ok()?;
+            Some(alive.iter().filter(|one| *one != own).count())
         };
-        if let Ok(limits) = others(&named(LIMITS_KEYS[1]), self.limits).await {
+        if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), self.limits).await {
             // A user may be confined to the keys of one prefix.
-            let prefixes = others(PREFIXES_KEYS[1], &named("*")).await;
-            said.push(fleets(limits, prefixes.ok()));
+            let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
+            said.push(fleets(limits, prefixes));
         }
         Ok(())
     }
