@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use sluicegate::policy::{Policy, StoreAddress};
-use sluicegate::store::{CheckedStore, Finding};
+use sluicegate::store::CheckedStore;
 use sluicegate::telemetry::subject::Subject;
 
 use super::Failure;
-use super::direct::store_address;
+use super::direct::{store_address, store_of_environment};
 use super::output::{Output, print_json};
 use super::stdout::{line, print};
 
@@ -23,13 +23,9 @@ pub struct CheckStore {
     /// The policy (YAML), with the address of the store.
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Overrides the policy's `store`, as for `serve`.
-    #[arg(
-        long,
-        value_name = "STORE",
-        env = "SLUICEGATE_STORE",
-        hide_env_values = true
-    )]
+    /// Overrides the policy's `store`. Pass a password in the environment variable instead: other users of this machine see
+    /// arguments in the process list [env: SLUICEGATE_STORE].
+    #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Output format.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -39,15 +35,18 @@ pub struct CheckStore {
 impl CheckStore {
     pub async fn run(self) -> Result<(), Failure> {
         let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
-        let findings = match store_address(&policy, self.store.as_deref())? {
+        let given = self.store.or_else(store_of_environment);
+        let limits = &Subject::of(&policy.limits_text()).to_string();
+        let store_timeout = policy.store_timeout;
+        let findings = match &store_address(&policy, given.as_deref())? {
             StoreAddress::Memory => Vec::new(),
             StoreAddress::Redis(store) => {
-                let checked = CheckedStore {
-                    store: &store,
-                    store_timeout: policy.store_timeout,
-                    limits: &Subject::of(&policy.limits_text()).to_string(),
+                let store = CheckedStore {
+                    store,
+                    store_timeout,
+                    limits,
                 };
-                checked.check().await
+                store.check().await
             }
         };
         let count = |state| findings.iter().filter(|one| one.state == state).count();
@@ -56,20 +55,10 @@ impl CheckStore {
             print_json(&json!({ "errors": errors, "warnings": warnings, "findings": findings }))?;
         } else {
             let mut text = String::new();
-            for Finding {
-                at,
-                check,
-                state,
-                text: found,
-                remedy,
-            } in &findings
-            {
-                let remedy = remedy.iter().flat_map(|remedy| ["; ", remedy]);
-                line!(
-                    text,
-                    "{at}: {check}: {state}: {found}{}",
-                    remedy.collect::<String>()
-                );
+            for one in &findings {
+                let told = [&*one.at, &one.check, &one.state, &one.text].join(": ");
+                let remedy = one.remedy.iter().flat_map(|remedy| ["; ", remedy]);
+                line!(text, "{told}{}", remedy.collect::<String>());
             }
             if findings.is_empty() {
                 line!(text, "the store is `memory`: there is nothing to check");
@@ -77,9 +66,9 @@ impl CheckStore {
             line!(text, "{errors} errors, {warnings} warnings");
             print(&text)?;
         }
-        match errors {
-            0 => Ok(()),
-            _ => Err(Failure::system("the store has to be changed")),
+        if errors > 0 {
+            return Err(Failure::system("the store has to be changed"));
         }
+        Ok(())
     }
 }

@@ -10,9 +10,7 @@ use redis::{Cmd, FromRedisValue, RedisError, Value};
 use tokio::task::JoinSet;
 
 pub use self::findings::Finding;
-pub use self::findings::{
-    Said, State, clock, failed, fleets, of_info, permissions, round_trip, sharding,
-};
+use self::findings::{Said, State, failed};
 use super::call::{LIMITS_KEYS, PREFIXES_KEYS, Script};
 use super::cluster::layout::Layout;
 use super::error::{ConnectionError, StoreError};
@@ -118,15 +116,12 @@ impl CheckedStore<'_> {
                     let message = "primary: not that of the others; wait for the end of a failover";
                     findings.push(Finding::new(endpoint, (State::Error, message.to_owned())));
                 }
-                Err(error) => silent.push(Finding::new(endpoint, failed(&error))),
+                Err(error) => silent.push((endpoint, failed(&error).1)),
             }
         }
-        for mut one in silent {
-            if known.is_some() {
-                one.state = "warning".to_owned();
-            }
-            findings.push(one);
-        }
+        let state = known.as_ref().map_or(State::Error, |_| State::Warning);
+        let silent = silent.into_iter();
+        findings.extend(silent.map(|(endpoint, why)| Finding::new(endpoint, (state, why))));
         known.unwrap_or_default()
     }
 
@@ -149,20 +144,18 @@ impl CheckedStore<'_> {
         let mut task = JoinSet::new();
         task.spawn(driver);
         let connection = &Connection::new(connection, None, Arc::default());
-        let tls = if self.store.url.tls {
-            "with"
-        } else {
-            "without"
-        };
-        let message = format!("address: Redis accepts connections {tls} TLS, and the credentials");
+        let message = format!(
+            "address: Redis accepts the credentials, TLS: {}",
+            self.store.url.tls
+        );
         said.push((State::Ok, message));
         let (mut refused, prefix) = (Refused::new(), &self.store.options.key_prefix);
-        let info = ask::<String>(connection, "INFO", &mut refused).await?;
+        let info: Option<String> = ask(connection, "INFO", &mut refused).await?;
         let info = info.unwrap_or_default();
         if info.contains("role:slave") {
             return Err(ConnectionError::Replica.into());
         }
-        said.extend(of_info(&info));
+        said.extend(findings::of_info(&info));
         let script = Script::new(prefix);
         let own = if self.is_cluster() { "ASKING" } else { "ROLE" };
         for text in COMMANDS.split(',').chain([own]) {
@@ -176,7 +169,7 @@ impl CheckedStore<'_> {
                 break;
             }
         }
-        said.extend(permissions(&refused, prefix));
+        said.extend(findings::permissions(&refused, prefix));
         let mut least = Duration::MAX;
         for _ in 0..ROUND_TRIPS {
             let began = Instant::now();
@@ -185,16 +178,18 @@ impl CheckedStore<'_> {
                 ProbeResult::Refused(error) | ProbeResult::Unusable(error) => return Err(error),
             }
         }
-        said.push(round_trip(least, self.store_timeout));
-        let now_us = connection.clock_us().unwrap_or_default();
-        said.push(clock(now_us.cast_signed() - unix_us().cast_signed()));
+        said.push(findings::round_trip(least, self.store_timeout));
+        let now_us = connection.clock_us().unwrap_or_else(unix_us);
+        said.push(findings::clock(
+            now_us.cast_signed() - unix_us().cast_signed(),
+        ));
         if !self.is_cluster() {
             let look = async || match is_sharded(connection, &script, soon()).await {
                 // A proxy or a Cluster that refuses keys of several tags.
                 Err(StoreError::Refused(_)) => Ok(true),
                 looked => looked,
             };
-            said.push(sharding(look().await? && look().await?));
+            said.push(findings::sharding(look().await? && look().await?));
         }
         let alive = async |list: &str, own: &str| {
             let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
@@ -204,7 +199,7 @@ impl CheckedStore<'_> {
         if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), self.limits).await {
             // A user may be confined to the keys of one prefix.
             let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
-            said.push(fleets(limits, prefixes));
+            said.push(findings::fleets(limits, prefixes));
         }
         Ok(())
     }

@@ -91,7 +91,7 @@ impl Dialer {
         let setup = MultiplexedConnection::new_with_config(&identity, stream, config);
         match timeout(self.answer_timeout, setup).await {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
-            Ok(Err(error)) => Err(error.into()),
+            Ok(Err(error)) => Err(StoreError::from(error).on_new_connection()),
             Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver))),
         }
     }
