@@ -394,7 +394,12 @@ for i = 1, #buckets do
       if extend then expires = last + window + math.ceil(window / 4) + MARGIN end
       call('HSET', key, 'h',
         pack(LOG_HEAD, head, lag, blocks, base, born, expires, ahead) .. sub(records, from) .. record)
-      if extend then call('PEXPIRE', key, math.ceil((expires - now) / 1000)) end
+      if extend and read('PEXPIRE', key, math.ceil((expires - now) / 1000)) ~= 1 then
+        -- It is refused, and a new key would never expire. It comes after a write that needs memory, since after one
+        -- that needs none Redis allows all others even when it is full.
+        if kept == 0 or bucket.expires == 0 then call('UNLINK', key) end
+        call('PEXPIRE', key, 1)
+      end
     end
   end
 end

@@ -44,6 +44,10 @@ else
   end
   redis.call('ZADD', names, 0, ARGV[1])
   redis.call('ZADD', ends, latest, ARGV[1])
+  if redis.pcall('PEXPIRE', names, ARGV[2]) ~= 1 then
+    -- It is refused, and new lists would never expire.
+    redis.call('UNLINK', names, ends)
+  end
   redis.call('PEXPIRE', names, ARGV[2])
   redis.call('PEXPIRE', ends, ARGV[2])
   rank = redis.call('ZRANK', names, ARGV[1])

@@ -8,6 +8,7 @@
 //! | `memory.rs` | the engine, in this process |
 //! | `redis/` | one Redis, or the primary that sentinels name: supervised connections |
 //! | `cluster/` | a Redis Cluster: slots, sub-batches, lanes, and its client |
+//! | `check.rs` | what `check-store` finds out about a store |
 //! | `call.rs` | the script's calls as Redis commands |
 //! | `health.rs` | whether the store is up |
 //! | `overrides.rs` | the overrides that all sidecars share |
@@ -20,6 +21,7 @@
 pub mod batch;
 mod batch_slice;
 mod call;
+mod check;
 mod cluster;
 mod error;
 mod health;
@@ -48,6 +50,7 @@ pub mod answers {
     pub use super::redis::sentinel::primary_of;
 }
 
+pub use check::{CheckedStore, Finding};
 pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;

@@ -2,6 +2,7 @@
 
 use super::lua::Lua;
 use redis::Connection;
+use sluicegate_tests::redis::from_words;
 use std::time::{Duration, Instant};
 
 const SCRIPT: &str = include_str!("../../lua/sidecars.lua");
@@ -48,6 +49,23 @@ fn a_list_that_lost_an_entry_begins_anew() {
         assert!(age_ms < old_ms, "without {lost}: {age_ms}");
         assert_eq!(listed(connection, "a").1, 2);
     }
+}
+
+/// R11: an ACL may forbid what sets the end of what was just written.
+#[test]
+fn lists_that_could_not_end_are_not_left() {
+    let mut lua = Lua::start();
+    let connection = &mut lua.connection;
+    let run = |connection: &mut Connection, words: &str| -> redis::Value {
+        from_words(words).query(connection).expect(words)
+    };
+    run(connection, "ACL SETUSER default -pexpire");
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(SCRIPT).arg(2).arg(&[NAMES, ENDS]);
+    let refused = eval.arg("a").arg(STAYS_MS).arg("").exec(connection);
+    assert!(refused.is_err());
+    let none = redis::Value::Array(Vec::new());
+    assert_eq!(run(connection, "KEYS *"), none);
 }
 
 #[test]

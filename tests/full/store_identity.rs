@@ -1,6 +1,7 @@
 //! Authentication in both directions: passwords that rotate, the minimal ACL, TLS.
 
 use std::path::Path;
+use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use reqwest::Method;
@@ -11,7 +12,7 @@ use sluicegate_tests::ask::{
 };
 use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::redis::{Redis, from_words};
-use sluicegate_tests::sidecar::Sidecar;
+use sluicegate_tests::sidecar::{Sidecar, binary};
 
 #[tokio::test]
 async fn a_password_that_was_wrong_for_long_and_is_corrected() {
@@ -151,6 +152,7 @@ async fn an_acl_that_lacks_a_command_of_the_script_is_reported_although_ping_wou
 
 /// Writes a certificate authority and the certificates of Redis and of the sidecar.
 fn certificates(folder: &Path, name: &str) {
+    std::fs::create_dir_all(folder).unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     // A certificate with the same name as its authority would count as self-signed.
     params
@@ -238,6 +240,22 @@ async fn tls_refuses_a_certificate_with_another_name_or_an_unknown_issuer() {
         assert!(failures(&sidecar, "connection").await >= 1.0);
     };
     refused(&ca).await;
+    // To the operator too, who is told the remedy.
+    certificates(&folder.path().join("other"), "localhost");
+    let other = format!("ca: {}/other/ca.pem", folder.path().display());
+    for (options, told) in [
+        (&ca, "set `tls.server_name`"),
+        (&other, "; correct `tls.ca`"),
+    ] {
+        let policy = folder.path().join("policy.yaml");
+        std::fs::write(&policy, self::policy(store(options), PATIENT, 1)).unwrap();
+        let mut check = Command::new(binary());
+        let ran = check.args(["check-store", "--policy"]).arg(policy).output();
+        let ran = ran.unwrap();
+        let out = String::from_utf8(ran.stdout).unwrap();
+        assert!(out.contains("tls: error: ") && out.contains(told), "{out}");
+        assert_eq!(ran.status.code(), Some(1), "{out}");
+    }
     // The system's authorities did not sign it.
     refused("server_name: redis.internal").await;
     // Accepted with the name that is in the certificate.

@@ -6,9 +6,11 @@
 //! | `waiting` | `decide --wait`: exact, bounded, through outages |
 //! | `commands` | the command after `--` |
 //! | `units` | `peek`, `give-back`, `reset` |
+//! | `check_store` | stores that are set up right and wrong |
 //! | `document` | every command of docs/jobs.md |
 
 mod api;
+mod check_store;
 mod commands;
 mod document;
 mod shell;

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use sluicegate_tests::ask::{
-    PATIENT, PLENTY, decide, failures, logs, policy, sidecar, wait_until_back,
+    PATIENT, PLENTY, decide, documented_acl, failures, logs, policy, sidecar, wait_until_back,
 };
 use sluicegate_tests::process::{eventually, free_port};
 use sluicegate_tests::proxy::{Mode, Proxy};
@@ -103,6 +103,63 @@ async fn a_redis_that_evicts_is_warned_about_once() {
     .await;
     wait_until_back(&sidecar, "k").await;
     assert_eq!(sidecar.log().matches("allkeys-lru").count(), 1);
+}
+
+/// R11: the script of logs wrote before it set an end, so that what it wrote stayed for ever.
+#[tokio::test]
+async fn where_ends_cannot_be_set_nothing_is_kept_without_one() {
+    let redis = Redis::start().await;
+    let acl = documented_acl().replace(" +pexpire", "");
+    let _: () = redis.command(&acl).await;
+    let store = format!("redis://sluicegate:secret@127.0.0.1:{}", redis.port());
+    let limited = sidecar(store, PATIENT, PLENTY).await;
+    assert_eq!(decide(&limited, "k").await, "unavailable");
+    assert_without_eternal_keys(&redis).await;
+    // And where the command is forbidden later.
+    let _: () = redis.command("ACL SETUSER sluicegate +pexpire").await;
+    wait_until_back(&limited, "k").await;
+    limited.knows_of(1).await;
+    let _: () = redis.command("ACL SETUSER sluicegate -pexpire").await;
+    let _: () = redis.command("FLUSHALL").await;
+    eventually("it is refused", async || {
+        decide(&limited, "another").await == "unavailable"
+    })
+    .await;
+    assert_without_eternal_keys(&redis).await;
+}
+
+async fn assert_without_eternal_keys(redis: &Redis) {
+    for key in redis.all_keys().await {
+        let left: i64 = redis.command(&format!("TTL {key}")).await;
+        assert_ne!(left, -1, "{key}");
+    }
+}
+
+/// R11: what Redis answers has the arguments of the call in it, which are no text. The redis crate could not read it.
+#[tokio::test]
+async fn a_command_that_was_renamed_is_named() {
+    let redis = Redis::start_with(&["--rename-command", "EVALSHA", ""]).await;
+    let sidecar = sidecar(redis.url(), PATIENT, PLENTY).await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    let told = "refused the script: ResponseError: unknown command 'EVALSHA'";
+    sidecar.reports(told).await;
+    logs(&sidecar, told).await;
+    for text in [sidecar.readyz().await, sidecar.log()] {
+        assert!(!text.contains("sg:"), "{text}");
+        let lines = text.lines().filter(|line| line.contains("EVALSHA"));
+        assert!(lines.clone().all(|line| line.contains(told)), "{text}");
+    }
+}
+
+/// R11: twemproxy closes a connection at a command that it does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_closes_connections_at_once_is_told_in_words() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::start(redis.port()).await;
+    proxy.set(Mode::CutAfter("ROLE"));
+    let sidecar = sidecar(proxy.url(), PATIENT, PLENTY).await;
+    assert_eq!(decide(&sidecar, "k").await, "unavailable");
+    sidecar.reports("such as twemproxy").await;
 }
 
 /// The probe's answer could not be read either, and calls that were not sent for that reason counted as calls that Redis may

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use super::exit::{self, Exit};
 use super::{
-    Failure, check_config, completions, decide, estimate, explain, give_back, man, overrides, peek,
-    reset, schema, serve, top,
+    Failure, check_config, check_store, completions, decide, estimate, explain, give_back, man,
+    overrides, peek, reset, schema, serve, top,
 };
 
 /// Exact rate limits, for Envoy and for jobs.
@@ -38,6 +38,8 @@ enum Command {
     Top(top::Watch),
     /// Validate the filter's configuration and the policy.
     CheckConfig(check_config::CheckConfig),
+    /// Check that sidecars can use the policy's store: address, permissions, eviction, round trip and more.
+    CheckStore(check_store::CheckStore),
     /// Show which rules match a request, and which limits and keys they check.
     Explain(explain::Explain),
     /// Estimate how much memory a policy needs in Redis.
@@ -62,6 +64,7 @@ impl Arguments {
             Command::Override(command) => command.run().await,
             Command::Top(top) => top.run().await,
             Command::CheckConfig(check) => check.run(),
+            Command::CheckStore(check) => check.run().await,
             Command::Explain(explain) => explain.run(),
             Command::Estimate(estimate) => estimate.run(),
             Command::Schema(schema) => schema.run(),

@@ -37,7 +37,7 @@ const TABLE: [Row; 8] = [
         exit: Exit::System,
         status: 1,
         name: "",
-        meaning: "a system error (a port is in use, a file cannot be written), or a second signal stopped `serve`",
+        meaning: "a system error (a port is in use, a file cannot be written), or a second signal stopped `serve`; for `check-store`: something has to be changed",
     },
     Row {
         exit: Exit::Usage,

@@ -191,8 +191,8 @@ impl Settler {
         }
         let answer = self.store.announce(&self.name).await;
         let (announced, version) = answer.inspect_err(|error| {
-            // Otherwise the outage has been reported.
-            if self.store.health_changes().borrow().is_up() {
+            // Silence is reported when it is an outage.
+            if self.store.health_changes().borrow().is_up() && !error.is_in_doubt() {
                 self.record_error(error);
             }
         })?;

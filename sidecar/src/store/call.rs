@@ -117,8 +117,8 @@ impl<'a> Request<'a> {
 const SIDECARS: &str = include_str!("../../../lua/sidecars.lua");
 /// Its keys by list, all in one slot.
 const SIDECARS_KEYS: [&str; 2] = ["sg:{sidecars}:names", "sg:{sidecars}:ends"];
-const LIMITS_KEYS: [&str; 2] = ["sg:{sidecars}:limits", "sg:{sidecars}:limits:ends"];
-const PREFIXES_KEYS: [&str; 2] = ["sg:{sidecars}:prefixes", "sg:{sidecars}:prefixes:ends"];
+pub const LIMITS_KEYS: [&str; 2] = ["sg:{sidecars}:limits", "sg:{sidecars}:limits:ends"];
+pub const PREFIXES_KEYS: [&str; 2] = ["sg:{sidecars}:prefixes", "sg:{sidecars}:prefixes:ends"];
 /// A key in the slot of all lists.
 pub const SIDECARS_SLOT_KEY: &str = SIDECARS_KEYS[0];
 

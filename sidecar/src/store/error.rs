@@ -73,6 +73,11 @@ pub enum ConnectionError {
     /// A new connection did not answer.
     #[error("no answer on a new connection within {0:?}")]
     Silent(Duration),
+    /// It closed a new connection when it got a command.
+    #[error(
+        "it closed a new connection at a command: some proxies, such as twemproxy, do so with commands that they do not know"
+    )]
+    ClosedAtOnce,
     /// A connection in use stopped answering.
     #[error("the connection stopped answering")]
     BecameSilent,
@@ -131,10 +136,10 @@ fn without_arguments(error: &RedisError) -> String {
             .to_owned();
     }
     let message = error.to_string();
-    match message.split_once(", with args beginning with") {
-        Some((before, _)) => before.to_owned(),
-        None => message,
-    }
+    let (before, _) = message
+        .split_once(", with args beginning with")
+        .unwrap_or((&message, ""));
+    before.lines().collect::<Vec<_>>().join(" ")
 }
 
 /// An error of TLS without the store's host and the names in its certificate.
@@ -218,6 +223,19 @@ impl StoreError {
         }
     }
 
+    /// Of the first calls on a new connection.
+    pub(super) fn on_new_connection(self) -> Self {
+        match self {
+            Self::Timeout(within) => ConnectionError::Silent(within).into(),
+            Self::Cut(error) | Self::Connection(ConnectionError::Redis(error))
+                if error.is_connection_dropped() || error.is_io_error() =>
+            {
+                ConnectionError::ClosedAtOnce.into()
+            }
+            other => other,
+        }
+    }
+
     /// Of a call that is not sent, because an earlier one failed with this error.
     pub(super) fn before_call(self) -> Self {
         match self {
@@ -229,7 +247,7 @@ impl StoreError {
     }
 
     /// Whether Redis may have carried out the call.
-    pub(super) const fn is_in_doubt(&self) -> bool {
+    pub(crate) const fn is_in_doubt(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::Cut(_) | Self::Reply(_))
     }
 

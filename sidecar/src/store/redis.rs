@@ -21,7 +21,7 @@ mod inspect;
 pub mod node;
 mod open;
 mod pool;
-mod probe;
+pub mod probe;
 pub mod sentinel;
 pub mod sharding;
 mod stream;

@@ -175,28 +175,13 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
         }
     }
     for seed in &shared.seeds {
-        let answer = ask_seed(shared, seed, &command, answer_timeout).await;
+        let answer = shared.common.dialer.ask(seed, &command).await;
         match read(answer, seed) {
             Ok(layout) => return Ok(layout),
             Err(error) => last = error,
         }
     }
     Err(last)
-}
-
-async fn ask_seed(
-    shared: &Shared,
-    seed: &Endpoint,
-    command: &redis::Cmd,
-    answer_timeout: Duration,
-) -> Result<Value, StoreError> {
-    let (mut connection, driver, _) = shared.common.dialer.dial(seed).await?;
-    let mut task = JoinSet::new();
-    task.spawn(driver);
-    match timeout(answer_timeout, command.query_async(&mut connection)).await {
-        Ok(answer) => answer.map_err(StoreError::from),
-        Err(_) => Err(ConnectionError::Silent(answer_timeout).into()),
-    }
 }
 
 /// Builds the map of a layout. Primaries of the previous map stay connected.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::stream;
@@ -91,7 +92,7 @@ impl Dialer {
         let setup = MultiplexedConnection::new_with_config(&identity, stream, config);
         match timeout(self.answer_timeout, setup).await {
             Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
-            Ok(Err(error)) => Err(error.into()),
+            Ok(Err(error)) => Err(StoreError::from(error).on_new_connection()),
             Ok(Ok((connection, driver))) => Ok((connection, Box::pin(driver), peer)),
         }
     }
@@ -113,6 +114,17 @@ impl Dialer {
             Some(hasher.finish())
         };
         tokio::task::spawn_blocking(hash).await.ok()?
+    }
+
+    /// Sends one command, on a connection of its own.
+    pub async fn ask(&self, endpoint: &Endpoint, command: &Cmd) -> Result<Value, StoreError> {
+        let (mut connection, driver, _) = self.dial(endpoint).await?;
+        let mut task = JoinSet::new();
+        task.spawn(driver);
+        match timeout(self.answer_timeout, command.query_async(&mut connection)).await {
+            Ok(answer) => answer.map_err(StoreError::from),
+            Err(_) => Err(ConnectionError::Silent(self.answer_timeout).into()),
+        }
     }
 
     async fn identity(&self) -> Result<RedisConnectionInfo, ConnectionError> {

@@ -57,13 +57,11 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     let before = pool.last_connection();
     let steps = Arc::clone(&common.clock_steps);
     let connection = Arc::new(Connection::new(connection, before.as_deref(), steps));
-    let silent = |error| match error {
-        StoreError::Timeout(within) => ConnectionError::Silent(within).into(),
-        error => error,
-    };
     let deadline = || Deadline::after(common.dialer.answer_timeout());
     if !pool.clustered {
-        role(&connection, deadline()).await.map_err(silent)?;
+        role(&connection, deadline())
+            .await
+            .map_err(StoreError::on_new_connection)?;
     }
     let probe = pool.probe();
     let mut began = Instant::now();
@@ -76,7 +74,7 @@ pub async fn open(pool: &ConnectionPool, why: ConnectionCause) -> Result<Opened,
     match result {
         ProbeResult::Writable => pool.probe_succeeded(),
         ProbeResult::Refused(cause) => pool.probe_refused(cause),
-        ProbeResult::Unusable(cause) => return Err(silent(cause)),
+        ProbeResult::Unusable(cause) => return Err(cause.on_new_connection()),
     }
     Ok(Opened {
         connection,

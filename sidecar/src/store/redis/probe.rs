@@ -29,10 +29,11 @@ const LIMIT: u64 = 1_000_000_000;
 const WINDOW_US: u64 = 1_000_000;
 
 impl Probe {
-    /// A probe in the slot of this tag.
+    /// A probe in the slot of this tag. Where the command of scripts is unknown, because it was renamed, Redis repeats 128 bytes of
+    /// what it was sent; the redis crate ends the connection at what is not UTF-8. So the keys, which come first, are long.
     pub fn new(tag: &str) -> Self {
         let bucket = |name, algorithm| Bucket {
-            key: format!("sg:{{{tag}}}:{name}:probe"),
+            key: format!("sg:{{{tag}}}:{name}:written-to-try-all-commands:probe"),
             spec: BucketSpec {
                 algorithm,
                 quota: LIMIT,
@@ -84,7 +85,7 @@ impl Probe {
 }
 
 /// Whether the slot has moved, which is no fault of the node.
-fn is_elsewhere(error: &StoreError) -> bool {
+pub fn is_elsewhere(error: &StoreError) -> bool {
     matches!(error, StoreError::Refused(error) if matches!(
         error.kind(),
         ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)

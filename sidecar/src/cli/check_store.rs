@@ -1,0 +1,74 @@
+//! `sluicegate check-store`: reports what is wrong with a store before decisions meet it.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use sluicegate::policy::{Policy, StoreAddress};
+use sluicegate::store::CheckedStore;
+use sluicegate::telemetry::subject::Subject;
+
+use super::Failure;
+use super::direct::{store_address, store_of_environment};
+use super::output::{Output, print_json};
+use super::stdout::{line, print};
+
+/// Arguments of `check-store`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  sluicegate check-store --policy policy.yaml\n\n\
+                  It writes a few keys, which expire within ten seconds, and changes nothing else. It exits with 1 if something \
+                  has to be changed."
+)]
+pub struct CheckStore {
+    /// The policy (YAML), with the address of the store.
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Overrides the policy's `store`. Pass a password in the environment variable instead: other users of this machine see
+    /// arguments in the process list [env: SLUICEGATE_STORE].
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+    /// Output format.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+}
+
+impl CheckStore {
+    pub async fn run(self) -> Result<(), Failure> {
+        let policy = Policy::load(&self.policy).map_err(Failure::usage)?;
+        let given = self.store.or_else(store_of_environment);
+        let limits = &Subject::of(&policy.limits_text()).to_string();
+        let store_timeout = policy.store_timeout;
+        let findings = match &store_address(&policy, given.as_deref())? {
+            StoreAddress::Memory => Vec::new(),
+            StoreAddress::Redis(store) => {
+                let store = CheckedStore {
+                    store,
+                    store_timeout,
+                    limits,
+                };
+                store.check().await
+            }
+        };
+        let count = |state| findings.iter().filter(|one| one.state == state).count();
+        let (errors, warnings) = (count("error"), count("warning"));
+        if self.output == Output::Json {
+            print_json(&json!({ "errors": errors, "warnings": warnings, "findings": findings }))?;
+        } else {
+            let mut text = String::new();
+            for one in &findings {
+                let told = [&*one.at, &one.check, &one.state, &one.text].join(": ");
+                let remedy = one.remedy.iter().flat_map(|remedy| ["; ", remedy]);
+                line!(text, "{told}{}", remedy.collect::<String>());
+            }
+            if findings.is_empty() {
+                line!(text, "the store is `memory`: there is nothing to check");
+            }
+            line!(text, "{errors} errors, {warnings} warnings");
+            print(&text)?;
+        }
+        if errors > 0 {
+            return Err(Failure::system("the store has to be changed"));
+        }
+        Ok(())
+    }
+}

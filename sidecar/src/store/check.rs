@@ -1,0 +1,206 @@
+//! What `sluicegate check-store` finds out about a store, by the connections and scripts that sidecars use.
+
+mod findings;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+use tokio::task::JoinSet;
+
+pub use self::findings::Finding;
+use self::findings::{Said, State, failed};
+use super::call::{LIMITS_KEYS, PREFIXES_KEYS, Script};
+use super::cluster::layout::Layout;
+use super::error::{ConnectionError, StoreError};
+use super::redis::connection::{Connection, Deadline, is_no_script};
+use super::redis::dial::Dialer;
+use super::redis::probe::{Probe, ProbeResult, is_elsewhere};
+use super::redis::sentinel::primary_of;
+use super::redis::sharding::is_sharded;
+use crate::clock::unix_us;
+use crate::policy::{Endpoint, RedisStore, Topology};
+
+/// For each answer: longer than decisions wait, so that a slow Redis is told as slow.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a round trip is measured.
+const ROUND_TRIPS: usize = 5;
+
+/// What sidecars run; `*` is a key. After SET it is a string, at which commands that would write something else fail.
+const COMMANDS: &str = "EVAL return 1 *,EVALSHA 0 1 *,TIME,GET *,SET * 1 PX 9000,HGET * f,HSET * f v,HDEL * f,HGETALL *,HLEN *,\
+                        PEXPIRE * 9000,ZADD * 1 m,ZREM * m,ZCARD *,ZRANK * m,ZRANGEBYSCORE * 0 1,UNLINK *,\
+                        PERSIST sg:{TAG}:absent:probe,ZREM sg:{sidecars}:names m,HDEL sg:{overrides} f";
+
+/// A store, as the sidecars of a policy use it.
+#[derive(Debug)]
+pub struct CheckedStore<'a> {
+    /// Where it is.
+    pub store: &'a RedisStore,
+    /// The policy's deadline of a call.
+    pub store_timeout: Duration,
+    /// The digest of the policy's limits.
+    pub limits: &'a str,
+}
+
+/// Commands that were refused, with Redis's answers.
+type Refused = BTreeSet<(String, String)>;
+
+/// Sends a command; no answer where it is refused, its key is of another kind, or its slot is at another node.
+async fn ask<T: FromRedisValue>(
+    connection: &Connection,
+    text: &str,
+    refused: &mut Refused,
+) -> Result<Option<T>, StoreError> {
+    match connection.ask(&command(text), soon()).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_no_script(&error) || is_elsewhere(&error) => Ok(None),
+        Err(StoreError::Refused(error)) if error.code() == Some("WRONGTYPE") => Ok(None),
+        Err(error @ StoreError::Refused(_)) => {
+            let (name, _) = text.split_once(' ').unwrap_or((text, ""));
+            refused.insert((name.to_owned(), error.to_string()));
+            Ok(None)
+        }
+        Err(error) => Err(error.on_new_connection()),
+    }
+}
+
+fn command(text: &str) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg(text.split(' ').collect::<Vec<_>>());
+    command
+}
+
+fn soon() -> Deadline {
+    Deadline::after(PATIENCE)
+}
+
+impl CheckedStore<'_> {
+    /// Checks it.
+    pub async fn check(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (endpoint, tag) in self.nodes(&mut findings).await {
+            let mut said = Vec::new();
+            if let Err(error) = self.node(&endpoint, &tag, &mut said).await {
+                said.push(failed(&error));
+            }
+            findings.extend(said.into_iter().map(|said| Finding::new(&endpoint, said)));
+        }
+        findings
+    }
+
+    fn is_cluster(&self) -> bool {
+        matches!(self.store.url.topology, Topology::Cluster(_))
+    }
+
+    /// Each primary, and a tag of its slots, as all sentinels or seeds name them.
+    async fn nodes(&self, findings: &mut Vec<Finding>) -> Vec<(Endpoint, String)> {
+        let (asked, asks) = match &self.store.url.topology {
+            Topology::Single(endpoint) => return vec![(endpoint.clone(), "probe".to_owned())],
+            Topology::Cluster(seeds) => (seeds, "CLUSTER SLOTS".to_owned()),
+            Topology::Sentinel { sentinels, name } => (
+                sentinels,
+                format!("SENTINEL GET-MASTER-ADDR-BY-NAME {name}"),
+            ),
+        };
+        let dialer = match self.is_cluster() {
+            true => Dialer::new(self.store, PATIENCE),
+            false => Dialer::to_sentinels(self.store, PATIENCE),
+        };
+        let (mut known, mut silent) = (None::<Vec<_>>, Vec::new());
+        for endpoint in asked {
+            let answer = dialer.ask(endpoint, &command(&asks)).await;
+            match answer.and_then(|answer| self.read(answer, endpoint)) {
+                Ok(nodes) if *known.get_or_insert_with(|| nodes.clone()) == nodes => {}
+                Ok(_) => {
+                    let message = "primary: not that of the others; wait for the end of a failover";
+                    findings.push(Finding::new(endpoint, (State::Error, message.to_owned())));
+                }
+                Err(error) => silent.push((endpoint, failed(&error).1)),
+            }
+        }
+        let state = known.as_ref().map_or(State::Error, |_| State::Warning);
+        let silent = silent.into_iter();
+        findings.extend(silent.map(|(endpoint, why)| Finding::new(endpoint, (state, why))));
+        known.unwrap_or_default()
+    }
+
+    fn read(&self, answer: Value, asked: &Endpoint) -> Result<Vec<(Endpoint, String)>, StoreError> {
+        if !self.is_cluster() {
+            let primary = primary_of(answer).map_err(RedisError::from)?;
+            let primary = primary.ok_or(ConnectionError::NoPrimary)?;
+            return Ok(vec![(primary, "probe".to_owned())]);
+        }
+        let primaries = Layout::read(&answer, asked)?.primaries.into_iter();
+        let mut nodes: Vec<_> = primaries.map(|one| (one.endpoint, one.tag)).collect();
+        nodes.sort();
+        Ok(nodes)
+    }
+
+    /// Checks one Redis.
+    async fn node(&self, at: &Endpoint, tag: &str, said: &mut Vec<Said>) -> Result<(), StoreError> {
+        let dialer = Dialer::new(self.store, self.store_timeout.max(PATIENCE));
+        let (connection, driver, _) = dialer.dial(at).await?;
+        let mut task = JoinSet::new();
+        task.spawn(driver);
+        let connection = &Connection::new(connection, None, Arc::default());
+        let message = format!(
+            "address: Redis accepts the credentials, TLS: {}",
+            self.store.url.tls
+        );
+        said.push((State::Ok, message));
+        let (mut refused, prefix) = (Refused::new(), &self.store.options.key_prefix);
+        let info: Option<String> = ask(connection, "INFO", &mut refused).await?;
+        let info = info.unwrap_or_default();
+        if info.contains("role:slave") {
+            return Err(ConnectionError::Replica.into());
+        }
+        said.extend(findings::of_info(&info));
+        let script = Script::new(prefix);
+        let own = if self.is_cluster() { "ASKING" } else { "ROLE" };
+        for text in COMMANDS.split(',').chain([own]) {
+            let text = text
+                .replace('*', "sg:{TAG}:check:probe")
+                .replace("TAG", tag);
+            let text = text.replace("sg:", &script.key("sg:"));
+            let answer: Option<Value> = ask(connection, &text, &mut refused).await?;
+            if answer.is_none() && text.starts_with("SET") {
+                // The commands after it would write something that stays.
+                break;
+            }
+        }
+        said.extend(findings::permissions(&refused, prefix));
+        let mut least = Duration::MAX;
+        for _ in 0..ROUND_TRIPS {
+            let began = Instant::now();
+            match Probe::new(tag).run(connection, &script, soon()).await {
+                ProbeResult::Writable => least = least.min(began.elapsed()),
+                ProbeResult::Refused(error) | ProbeResult::Unusable(error) => return Err(error),
+            }
+        }
+        said.push(findings::round_trip(least, self.store_timeout));
+        let now_us = connection.clock_us().unwrap_or_else(unix_us);
+        said.push(findings::clock(
+            now_us.cast_signed() - unix_us().cast_signed(),
+        ));
+        if !self.is_cluster() {
+            let look = async || match is_sharded(connection, &script, soon()).await {
+                // A proxy or a Cluster that refuses keys of several tags.
+                Err(StoreError::Refused(_)) => Ok(true),
+                looked => looked,
+            };
+            said.push(findings::sharding(look().await? && look().await?));
+        }
+        let alive = async |list: &str, own: &str| {
+            let alive = command(&format!("ZRANGEBYSCORE {list} {} +inf", now_us / 1_000));
+            let alive: Vec<String> = connection.ask(&alive, soon()).await.ok()?;
+            Some(alive.iter().filter(|one| *one != own).count())
+        };
+        if let Some(limits) = alive(&script.key(LIMITS_KEYS[1]), self.limits).await {
+            // A user may be confined to the keys of one prefix.
+            let prefixes = alive(PREFIXES_KEYS[1], &script.key("*")).await;
+            said.push(findings::fleets(limits, prefixes));
+        }
+        Ok(())
+    }
+}
