@@ -177,14 +177,20 @@ impl Redis {
 }
 
 /// A new connection to the Redis on a port.
-pub(crate) async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
+///
+/// # Errors
+/// It does not answer.
+pub async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
     redis::Client::open(("127.0.0.1", port))?
         .get_multiplexed_async_connection()
         .await
 }
 
 /// Sends a command by a connection of its own to the Redis on a port.
-pub(crate) async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
+///
+/// # Errors
+/// It refuses the command, or does not answer.
+pub async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
     from_words(words)
         .query_async(&mut connect(port).await?)
         .await
