@@ -77,6 +77,11 @@ impl Redis {
         self.process.id()
     }
 
+    /// Its process.
+    pub const fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
     /// A new connection.
     ///
     /// # Panics
@@ -187,10 +192,7 @@ pub async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
 }
 
 /// Sends a command by a connection of its own to the Redis on a port.
-///
-/// # Errors
-/// It refuses the command, or does not answer.
-pub async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
+pub(crate) async fn ask<T: redis::FromRedisValue>(port: u16, words: &str) -> redis::RedisResult<T> {
     from_words(words)
         .query_async(&mut connect(port).await?)
         .await

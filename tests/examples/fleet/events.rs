@@ -1,4 +1,4 @@
-//! What happens to a fleet and its store: one function for each row.
+//! What happens to a fleet and its store: a row for each.
 
 use std::fs::write;
 use std::time::{Duration, Instant};
@@ -7,78 +7,98 @@ use sluicegate_tests::process::eventually;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use super::stores::Kind;
 use super::{Fleet, HOT_QUOTA};
 
 impl Fleet {
     /// So many sidecars start; returns the load on them.
     pub async fn starts(&mut self, count: u64) -> JoinHandle<()> {
-        let before = self.before().await;
+        let needed = count * self.store.needed(self.connections);
+        let before = self.before(needed).await;
         self.join(count).await;
         let listening = Instant::now();
         self.each_has_a_verdict().await;
         let first = listening.elapsed();
-        let (needed, load) = (self.needed_by(count), self.load());
+        let load = self.load();
         let what = format!("all start, first verdicts after {first:.1?}");
-        self.row(&what, needed, before, listening).await;
+        self.row(&what, before, listening).await;
         load
     }
 
-    pub async fn is_stopped(&mut self) {
-        let before = self.before().await;
-        self.store.pause();
-        sleep(Duration::from_millis(1_500)).await;
-        self.store.resume();
-        let what = "a primary stopped for 1.5 s";
-        self.row(what, 0, before, Instant::now()).await;
+    /// All that can happen to this store.
+    pub async fn store_fails(&mut self) {
+        self.is_stopped().await;
+        if !matches!(self.store.kind, Kind::Sentinel(..)) {
+            let what = "a primary killed for 8 s, empty afterwards";
+            self.is_killed(what, false).await;
+        }
+        match self.store.kind {
+            Kind::One(_) => self.is_killed("the same, with its file", true).await,
+            _ => self.fails_over().await,
+        }
     }
 
-    pub async fn is_killed(&mut self, what: &str, has_saved: bool) {
-        if has_saved && let Some(redis) = self.store.one() {
+    async fn is_stopped(&mut self) {
+        let before = self.before(0).await;
+        self.store.victim().signal("STOP");
+        sleep(Duration::from_millis(1_500)).await;
+        self.store.victim().signal("CONT");
+        let what = "a primary stopped for 1.5 s";
+        self.row(what, before, Instant::now()).await;
+    }
+
+    async fn is_killed(&mut self, what: &str, has_saved: bool) {
+        if has_saved && let Kind::One(redis) = &self.store.kind {
             let _: String = redis.command("SAVE").await;
         }
-        self.store.kill();
-        // When the dead one has no part in it: it will count from zero.
-        let before = self.before().await;
+        self.store.victim().kill();
+        // The dead one tells nothing now, and counts from zero when it is back.
+        let before = self.before(self.to_a_primary()).await;
         sleep(Duration::from_secs(8)).await;
         self.store.restart(has_saved).await;
-        self.row(what, self.to_a_primary(), before, Instant::now())
-            .await;
+        self.row(what, before, Instant::now()).await;
     }
 
     /// A primary is killed, its replica promoted, and then it is back.
-    pub async fn fails_over(&mut self) {
-        self.store.kill_for_good().await;
-        let (before, killed) = (self.before().await, Instant::now());
-        eventually("the replica is promoted", async || {
+    async fn fails_over(&mut self) {
+        self.store.victim().kill();
+        let before = self.before(self.to_a_primary()).await;
+        let after = self.has_its_primaries().await;
+        let what = format!("a primary killed, its replica promoted after {after:.1?}");
+        self.row(&what, before, Instant::now()).await;
+        let before = self.before(0).await;
+        self.store.restart(false).await;
+        let after = self.has_its_primaries().await;
+        let what = format!("the old primary is back, a replica after {after:.1?}");
+        self.row(&what, before, Instant::now()).await;
+    }
+
+    /// Waits until there are as many primaries as when all is well; returns how long that took.
+    async fn has_its_primaries(&self) -> Duration {
+        let since = Instant::now();
+        eventually("as many primaries as before", async || {
             self.store.look().await.primaries == self.store.primaries()
         })
         .await;
-        let after = killed.elapsed();
-        let what = format!("a primary killed, its replica promoted after {after:.1?}");
-        self.row(&what, self.to_a_primary(), before, Instant::now())
-            .await;
-        let before = self.before().await;
-        self.store.restart(false).await;
-        let what = "the old primary is back, as a replica";
-        self.row(what, 0, before, Instant::now()).await;
+        since.elapsed()
     }
 
     /// A tenth of the sidecars is replaced; returns the load on all.
     pub async fn others_start(&mut self, load: JoinHandle<()>) -> JoinHandle<()> {
-        let before = self.before().await;
         let some = self.sidecars.len() / 10;
+        let needed = some as u64 * self.store.needed(self.connections);
+        let before = self.before(needed).await;
         drop(self.sidecars.drain(..some));
         self.join(some as u64).await;
         load.abort();
         let load = self.load();
-        let needed = self.needed_by(some as u64);
         let what = "a tenth killed, and others start";
-        self.row(what, needed, before, Instant::now()).await;
+        self.row(what, before, Instant::now()).await;
         load
     }
 
     pub async fn gets_another_policy(&mut self) {
-        let before = self.before().await;
+        let before = self.before(0).await;
         let (changed, text) = (Instant::now(), self.policy(2 * HOT_QUOTA));
         for sidecar in &self.sidecars {
             write(&sidecar.policy, &text).expect("a policy");
@@ -90,6 +110,6 @@ impl Fleet {
         }
         let after = changed.elapsed();
         let what = format!("another policy, everywhere after {after:.1?}");
-        self.row(&what, 0, before, changed).await;
+        self.row(&what, before, changed).await;
     }
 }

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use sluicegate_history::{Check, Disturbance, History, Kind, Limit, Record, Span, Verdict, Window};
+use sluicegate_history::{Check, Disturbance, History, Limit, Record, Span, Verdict, Window};
 use sluicegate_tests::client::client;
 use sluicegate_tests::policy::Policy;
 use sluicegate_tests::sidecar::Sidecar;
-use stores::Store;
+use stores::{Kind, Seen, Store};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
@@ -45,8 +45,8 @@ struct Fleet {
 
 /// How things stood before an event.
 struct Before {
-    made: i64,
-    cpu: f64,
+    needed: u64,
+    seen: Seen,
     lines: usize,
     at: Instant,
 }
@@ -67,29 +67,19 @@ async fn main() -> ExitCode {
         wrong: Vec::new(),
     };
     println!(
-        "{count} sidecars, {connections} connections each to each primary ({}), the default `store_timeout`\n",
-        fleet.store.primaries()
+        "{count} sidecars, {connections} connections to each primary, the default `store_timeout`\n"
     );
     println!(
         "| event | connections made / needed | all connected after | last without a verdict after | without | fullest window / quota | Redis's CPU | lines of log | load |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let load = fleet.starts(count).await;
-    fleet.is_stopped().await;
-    if fleet.store.restarts() {
-        let what = "a primary killed for 8 s, empty afterwards";
-        fleet.is_killed(what, false).await;
-    }
-    if fleet.store.one().is_some() {
-        fleet.is_killed("the same, with its file", true).await;
-    } else {
-        fleet.fails_over().await;
-    }
+    fleet.store_fails().await;
     let load = fleet.others_start(load).await;
     fleet.gets_another_policy().await;
     load.abort();
     if std::env::var_os("EVENTS").is_none()
-        && let Some(redis) = fleet.store.one()
+        && let Kind::One(redis) = &fleet.store.kind
     {
         fleet.idle(redis).await;
         fleet.leases(redis).await;
@@ -128,13 +118,6 @@ impl Fleet {
     /// How many connections all sidecars have to each primary.
     fn to_a_primary(&self) -> u64 {
         self.connections * self.sidecars.len() as u64
-    }
-
-    /// How many connections so many sidecars make that start: to each primary, and in a Cluster one that asks for its slots.
-    /// Later, the others answer that.
-    fn needed_by(&self, sidecars: u64) -> u64 {
-        let store = &self.store;
-        sidecars * (self.connections * store.primaries() + u64::from(store.is_cluster()))
     }
 
     async fn each_has_a_verdict(&self) {
@@ -199,29 +182,29 @@ impl Fleet {
             .sum()
     }
 
-    async fn before(&self) -> Before {
-        let (lines, at, seen) = (self.lines(), Instant::now(), self.store.look().await);
+    /// Before an event after which so many connections are needed.
+    async fn before(&self, needed: u64) -> Before {
         Before {
-            made: seen.made,
-            cpu: seen.cpu,
-            lines,
-            at,
+            needed,
+            lines: self.lines(),
+            at: Instant::now(),
+            seen: self.store.look().await,
         }
     }
 
     /// What has happened since then, when all have been connected for some time; `over`: when the event was.
-    async fn row(&mut self, what: &str, needed: u64, before: Before, over: Instant) {
+    async fn row(&mut self, what: &str, before: Before, over: Instant) {
         let all = async {
-            let needed = self.to_a_primary() * self.store.primaries();
-            while self.store.look().await.connected < needed {
+            let open = self.to_a_primary() * self.store.primaries();
+            while self.store.look().await.open < open {
                 sleep(Duration::from_millis(50)).await;
             }
         };
         let connected = timeout(PATIENCE, all).await.map(|()| over.elapsed());
         sleep(WATCHED).await;
         let seen = self.store.look().await;
-        let made = seen.made - before.made;
-        let cpu = (seen.cpu - before.cpu) / before.at.elapsed().as_secs_f64();
+        let made = seen.made - before.seen.made;
+        let cpu = (seen.cpu - before.seen.cpu) / before.at.elapsed().as_secs_f64();
         if connected.is_err() {
             self.wrong
                 .push(format!("{what}: not all are connected again"));
@@ -244,7 +227,8 @@ impl Fleet {
             ));
         }
         println!(
-            "| {what} | {made} / {needed} | {connected} | {last_ms} ms | {without} of {all} | {fullest:.2} | {:.0} % | {lines} | {load} |",
+            "| {what} | {made} / {} | {connected} | {last_ms} ms | {without} of {all} | {fullest:.2} | {:.0} % | {lines} | {load} |",
+            before.needed,
             cpu * 100.0
         );
     }
@@ -263,7 +247,7 @@ impl Fleet {
         let limit = |name: &str, quota| Limit {
             name: name.to_owned(),
             windows: vec![Window {
-                kind: Kind::Trailing,
+                kind: sluicegate_history::Kind::Trailing,
                 quota,
                 per_us: micros(HOT_WINDOW),
             }],
