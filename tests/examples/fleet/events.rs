@@ -34,6 +34,7 @@ impl Fleet {
         }
         match self.store.kind {
             Kind::One(_) => self.is_killed("the same, with its file", true).await,
+            Kind::Named(..) => self.falls_silent().await,
             _ => self.fails_over().await,
         }
     }
@@ -57,6 +58,17 @@ impl Fleet {
         sleep(Duration::from_secs(8)).await;
         self.store.restart(has_saved).await;
         self.row(what, before, Instant::now()).await;
+    }
+
+    /// Packets to one Redis are dropped, and its name leads to another: the same, started again, which no sidecar has heard.
+    async fn falls_silent(&mut self) {
+        let silent = Instant::now();
+        self.store.falls_silent();
+        self.store.victim().kill();
+        let before = self.before(self.to_a_primary()).await;
+        self.store.restart(false).await;
+        let what = "packets dropped, the name leads to another Redis";
+        self.row(what, before, silent).await;
     }
 
     /// A primary is killed, its replica promoted, and then it is back.

@@ -111,7 +111,7 @@ impl Fleet {
     /// So many more start, all at once.
     async fn join(&mut self, count: u64) {
         let text = self.policy(HOT_QUOTA);
-        let starts = (0..count).map(|_| Sidecar::alone(&text));
+        let starts = (0..count).map(|_| self.store.sidecar(&text).alone());
         self.sidecars.extend(join_all(starts).await);
     }
 

@@ -4,9 +4,12 @@ use std::cell::Cell;
 
 use redis::RedisResult;
 use sluicegate_tests::cluster::Cluster;
+use sluicegate_tests::link::{Link, Packets};
+use sluicegate_tests::name::{self, NAME};
 use sluicegate_tests::process::Process;
 use sluicegate_tests::redis::{Redis, connect};
 use sluicegate_tests::sentinel::Sentinels;
+use sluicegate_tests::sidecar::{Planned, Sidecar};
 use tempfile::TempDir;
 
 pub const MANY: [&str; 2] = ["--maxclients", "20000"];
@@ -17,12 +20,14 @@ const DOWN_AFTER: &str = "sentinel down-after-milliseconds main 3000";
 pub struct Store {
     pub kind: Kind,
     own: Cell<u32>,
-    /// Of the sentinels.
-    _folder: TempDir,
+    /// Of the sentinels or the name.
+    folder: TempDir,
 }
 
 pub enum Kind {
     One(Redis),
+    /// By a name, which leads to a link at first.
+    Named(Redis, Link),
     /// A primary and its replica.
     Sentinel(Sentinels),
     /// With the number of the primary that has the key of the limit `hot`; it has a replica.
@@ -46,6 +51,13 @@ impl Store {
         let folder = tempfile::tempdir().expect("a folder");
         let kind = match std::env::var("STORE").as_deref() {
             Err(_) => Kind::One(Redis::start_with(&MANY).await),
+            Ok("name") => {
+                let link = Link::start();
+                let bind = format!("--bind 127.0.0.1 {} --protected-mode no", link.server());
+                let words: Vec<_> = bind.split(' ').chain(MANY).collect();
+                name::leads_to(&link.own(), folder.path());
+                Kind::Named(Redis::start_with(&words).await, link)
+            }
             Ok("sentinel") => {
                 let sentinels = Sentinels::start_with(folder.path(), DOWN_AFTER).await;
                 sentinels.agree().await;
@@ -57,18 +69,19 @@ impl Store {
                 cluster.add_replica(node).await;
                 Kind::Cluster(cluster, node)
             }
-            Ok(other) => panic!("STORE={other}: there are `cluster` and `sentinel`"),
+            Ok(other) => panic!("STORE={other}: there are `cluster`, `sentinel` and `name`"),
         };
         Self {
             kind,
             own: Cell::default(),
-            _folder: folder,
+            folder,
         }
     }
 
     pub fn url(&self) -> String {
         match &self.kind {
             Kind::One(redis) => redis.url(),
+            Kind::Named(redis, _) => format!("redis://{NAME}:{}", redis.port()),
             Kind::Sentinel(sentinels) => sentinels.url(),
             Kind::Cluster(cluster, _) => cluster.url(),
         }
@@ -88,10 +101,27 @@ impl Store {
         to_each * self.primaries() + matches!(self.kind, Kind::Cluster(..)) as u64
     }
 
+    /// A sidecar to start.
+    pub fn sidecar(&self, policy: &str) -> Planned {
+        let sidecar = Sidecar::with(policy);
+        match self.kind {
+            Kind::Named(..) => sidecar.program(&name::program(self.folder.path())),
+            _ => sidecar,
+        }
+    }
+
+    /// Drops all packets of the link, and has the name lead past it.
+    pub fn falls_silent(&self) {
+        if let Kind::Named(_, link) = &self.kind {
+            link.set(Packets::Drop);
+            name::leads_to("127.0.0.1", self.folder.path());
+        }
+    }
+
     /// Looks at all nodes.
     pub async fn look(&self) -> Seen {
         let ports = match &self.kind {
-            Kind::One(redis) => vec![redis.port()],
+            Kind::One(redis) | Kind::Named(redis, _) => vec![redis.port()],
             Kind::Sentinel(all) => vec![all.first.port(), all.second.port()],
             Kind::Cluster(cluster, _) => cluster.ports(),
         };
@@ -134,7 +164,9 @@ impl Store {
     pub fn victim(&mut self) -> &mut Process {
         match &mut self.kind {
             Kind::Cluster(cluster, node) => cluster.process(*node),
-            Kind::One(first) | Kind::Sentinel(Sentinels { first, .. }) => first.process(),
+            Kind::One(first) | Kind::Named(first, _) | Kind::Sentinel(Sentinels { first, .. }) => {
+                first.process()
+            }
         }
     }
 
@@ -143,7 +175,9 @@ impl Store {
         match &mut self.kind {
             Kind::One(redis) if has_saved => redis.restart_loading(&MANY).await,
             Kind::Cluster(cluster, node) => cluster.restart(*node).await,
-            Kind::One(first) | Kind::Sentinel(Sentinels { first, .. }) => first.restart().await,
+            Kind::One(first) | Kind::Named(first, _) | Kind::Sentinel(Sentinels { first, .. }) => {
+                first.restart().await
+            }
         }
         self.count_own();
     }
