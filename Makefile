@@ -200,7 +200,7 @@ bench-vm: filter ## measure the filter's own code in V8, without Envoy (half a m
 bench-engine: ## compare the script with the usual scripts on one Redis: a table and target/bench/engine.json
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests-full --bin bench-engine
 
-fleet: ## many sidecars on one Redis that dies and stops, sidecars that die and start, another policy: connections made, time until all are back, the fullest window; what idle ones and leases cost (SIDECARS=50 CONNECTIONS=2; EVENTS=1: without costs; four minutes)
+fleet: ## many sidecars on one Redis that dies and stops, sidecars that die and start, another policy: connections made, time until all are back, the fullest window; what idle ones and leases cost (STORE=cluster, sentinel or name: on those, without costs; SIDECARS=50 CONNECTIONS=2; EVENTS=1: without costs; four minutes)
 	@tests/setup test
 	@$(MAKE) --no-print-directory build
 	@cargo run --quiet --locked --no-default-features --release -p sluicegate-tests --example fleet

@@ -99,6 +99,11 @@ impl Cluster {
         self.nodes[node].0.signal("CONT");
     }
 
+    /// A node's process.
+    pub fn process(&mut self, node: usize) -> &mut Process {
+        &mut self.nodes[node].0
+    }
+
     /// Kills a node, as a crash would; what it held is lost.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].0.kill();

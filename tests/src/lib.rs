@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `process.rs` | a process that a test owns; free ports; waiting for a condition |
 //! | `policy.rs` | policies of sidecars, configurations of filters |
+//! | `name.rs` | a host name whose address a test changes |
 //! | `namespaces.rs` | a network, mounts and processes of a test's own, which end with it |
 //! | `redis.rs` | a Redis |
 //! | `sentinel.rs` | a primary, a replica and their sentinels |
@@ -34,6 +35,7 @@ pub mod envoy;
 pub mod link;
 pub mod listener;
 pub mod marked;
+pub mod name;
 pub mod namespaces;
 pub mod noise;
 pub mod policy;

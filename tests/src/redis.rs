@@ -77,6 +77,11 @@ impl Redis {
         self.process.id()
     }
 
+    /// Its process.
+    pub const fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
     /// A new connection.
     ///
     /// # Panics
@@ -177,7 +182,10 @@ impl Redis {
 }
 
 /// A new connection to the Redis on a port.
-pub(crate) async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
+///
+/// # Errors
+/// It does not answer.
+pub async fn connect(port: u16) -> redis::RedisResult<MultiplexedConnection> {
     redis::Client::open(("127.0.0.1", port))?
         .get_multiplexed_async_connection()
         .await

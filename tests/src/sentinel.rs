@@ -63,7 +63,10 @@ impl Sentinels {
     }
 
     /// Waits until every sentinel knows the others and the replica.
-    async fn agree(&self) {
+    ///
+    /// # Panics
+    /// They do not.
+    pub async fn agree(&self) {
         for (_, port) in &self.sentinels {
             eventually("the sentinels know each other", async || {
                 let about: RedisResult<std::collections::HashMap<String, String>> =

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluicegate_tests::client::client;
+use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
 use tokio::time::{interval, sleep, timeout};
 
@@ -21,13 +22,13 @@ type Cost = [f64; 4];
 
 impl Fleet {
     /// What a sidecar costs Redis that nobody asks for anything.
-    pub async fn idle(&self) {
+    pub async fn idle(&self, redis: &Redis) {
         sleep(Duration::from_secs(2)).await;
-        let calls = async || self.redis.script_calls().await as f64;
-        let (began, before) = (Instant::now(), (self.cpu().await, calls().await));
+        let calls = async || redis.script_calls().await as f64;
+        let (began, before) = (Instant::now(), (self.store.look().await.cpu, calls().await));
         sleep(Duration::from_secs(20)).await;
         let per = began.elapsed().as_secs_f64() * self.sidecars.len() as f64;
-        let cpu_us = (self.cpu().await - before.0) * 1e6 / per;
+        let cpu_us = (self.store.look().await.cpu - before.0) * 1e6 / per;
         let calls = (calls().await - before.1) / per;
         println!(
             "\nidle, each sidecar a second: {cpu_us:.0} us of Redis's CPU, {calls:.2} scripts"
@@ -35,7 +36,7 @@ impl Fleet {
     }
 
     /// A limit with leases beside the same without, and how many of as many PINGs have no answer within the same time.
-    pub async fn leases(&self) {
+    pub async fn leases(&self, redis: &Redis) {
         let mut least = [[f64::MAX; 4]; 2];
         let mut pings = f64::MAX;
         for _ in 0..LEASED_RUNS {
@@ -43,7 +44,7 @@ impl Fleet {
                 let cost = self.cost(limit).await;
                 *least = std::array::from_fn(|index| least[index].min(cost[index]));
             }
-            pings = pings.min(self.lost_pings().await);
+            pings = pings.min(lost_pings(redis).await);
         }
         println!("\n{LEASED_RATE} decisions a second, least of {LEASED_RUNS} runs in turn\n");
         println!("| | Redis us | sidecars us | p99 ms | without a verdict |");
@@ -64,7 +65,7 @@ impl Fleet {
 
     async fn cost(&self, limit: &'static str) -> Cost {
         let client = client();
-        let (redis, own) = (self.cpu().await, self.own_cpu());
+        let (redis, own) = (self.store.look().await.cpu, self.own_cpu());
         let ask = |number: usize| {
             let sidecar = &self.sidecars[number % self.sidecars.len()];
             let part = (number.wrapping_mul(2_654_435_761) % 10_000) as f64 / 10_000.0;
@@ -86,7 +87,7 @@ impl Fleet {
         took.sort_unstable();
         let p99 = took[took.len() * 99 / 100].as_secs_f64() * 1e3;
         let each = |seconds: f64| seconds * 1e6 / all as f64;
-        let (redis, own) = (self.cpu().await - redis, self.own_cpu() - own);
+        let (redis, own) = (self.store.look().await.cpu - redis, self.own_cpu() - own);
         [each(redis), each(own), p99, without as f64]
     }
 
@@ -102,20 +103,20 @@ impl Fleet {
         };
         self.sidecars.iter().map(of).sum::<f64>() / 1e9
     }
+}
 
-    async fn lost_pings(&self) -> f64 {
-        let connections = [self.redis.connection().await, self.redis.connection().await];
-        let ping = |number: usize| {
-            let mut connection = connections[number % 2].clone();
-            async move {
-                let ping = redis::cmd("PING");
-                let answer = ping.query_async::<String>(&mut connection);
-                timeout(Duration::from_millis(20), answer).await.is_err()
-            }
-        };
-        let lost = paced(ping).await;
-        lost.into_iter().filter(|lost| *lost).count() as f64
-    }
+async fn lost_pings(redis: &Redis) -> f64 {
+    let connections = [redis.connection().await, redis.connection().await];
+    let ping = |number: usize| {
+        let mut connection = connections[number % 2].clone();
+        async move {
+            let ping = redis::cmd("PING");
+            let answer = ping.query_async::<String>(&mut connection);
+            timeout(Duration::from_millis(20), answer).await.is_err()
+        }
+    };
+    let lost = paced(ping).await;
+    lost.into_iter().filter(|lost| *lost).count() as f64
 }
 
 /// What comes of each of so many calls a second, for so long. None waits for another.

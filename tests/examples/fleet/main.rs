@@ -1,25 +1,29 @@
-//! `make fleet`: many sidecars on one Redis, and what they make of its faults and of their own. The load counts by its own clock,
-//! and what was admitted is judged as a history. Prints a row for each event; `costs.rs` has what they cost.
+//! `make fleet`: many sidecars on one store, and what they make of its faults and of their own. The load counts by its own clock,
+//! and what was admitted is judged as a history. Prints a row for each event; `events.rs` has those, `stores.rs` the stores,
+//! `costs.rs` what sidecars cost.
 
 mod costs;
+mod events;
+mod stores;
 
-use std::fs::{read_to_string, write};
+use std::fs::read_to_string;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use sluicegate_history::{Check, Disturbance, History, Kind, Limit, Record, Span, Verdict, Window};
+use sluicegate_history::{Check, Disturbance, History, Limit, Record, Span, Verdict, Window};
 use sluicegate_tests::client::client;
 use sluicegate_tests::policy::Policy;
-use sluicegate_tests::redis::Redis;
 use sluicegate_tests::sidecar::Sidecar;
+use stores::{Kind, Seen, Store};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
 /// How many requests a second all sidecars get together: every other one for the one key of the limit `hot`.
 const RATE: u64 = 200;
+const HOT_KEY: &str = "k";
 const HOT_QUOTA: u64 = 300;
 const HOT_WINDOW: Duration = Duration::from_secs(5);
 /// A fault that is not over by then never is.
@@ -31,7 +35,7 @@ const WATCHED: Duration = Duration::from_secs(10);
 type Asked = (Span, bool, Verdict);
 
 struct Fleet {
-    redis: Redis,
+    store: Store,
     sidecars: Vec<Sidecar>,
     connections: u64,
     began: Instant,
@@ -41,8 +45,8 @@ struct Fleet {
 
 /// How things stood before an event.
 struct Before {
-    made: u64,
-    cpu: f64,
+    needed: u64,
+    seen: Seen,
     lines: usize,
     at: Instant,
 }
@@ -55,95 +59,30 @@ fn number(name: &str, otherwise: u64) -> u64 {
 async fn main() -> ExitCode {
     let (count, connections) = (number("SIDECARS", 50), number("CONNECTIONS", 2));
     let mut fleet = Fleet {
-        redis: Redis::start_with(&["--maxclients", "20000"]).await,
+        store: Store::start(HOT_KEY).await,
         sidecars: Vec::new(),
         connections,
         began: Instant::now(),
         asked: Arc::default(),
         wrong: Vec::new(),
     };
-    println!("{count} sidecars, {connections} connections each, the default `store_timeout`\n");
+    println!(
+        "{count} sidecars, {connections} connections to each primary, the default `store_timeout`\n"
+    );
     println!(
         "| event | connections made / needed | all connected after | last without a verdict after | without | fullest window / quota | Redis's CPU | lines of log | load |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    let before = fleet.before().await;
-    fleet.join(count).await;
-    let listening = Instant::now();
-    fleet.each_has_a_verdict().await;
-    let first = format!(
-        "all start, first verdicts after {:.1?}",
-        listening.elapsed()
-    );
-    let needed = fleet.needed();
-    let load = fleet.load();
-    fleet.row(&first, needed, before, listening).await;
-
-    let before = fleet.before().await;
-    fleet.redis.pause();
-    sleep(Duration::from_millis(1_500)).await;
-    fleet.redis.resume();
-    fleet
-        .row("Redis stopped for 1.5 s", needed, before, Instant::now())
-        .await;
-
-    let before = fleet.before().await.of_a_new_redis();
-    fleet.redis.kill();
-    sleep(Duration::from_secs(8)).await;
-    fleet.redis.restart().await;
-    fleet
-        .row(
-            "Redis killed for 8 s, empty afterwards",
-            needed,
-            before,
-            Instant::now(),
-        )
-        .await;
-
-    let before = fleet.before().await.of_a_new_redis();
-    let _: String = fleet.redis.command("SAVE").await;
-    fleet.redis.kill();
-    sleep(Duration::from_secs(8)).await;
-    fleet
-        .redis
-        .restart_loading(&["--maxclients", "20000"])
-        .await;
-    fleet
-        .row("the same, with its file", needed, before, Instant::now())
-        .await;
-
-    let before = fleet.before().await;
-    let some = fleet.sidecars.len() / 10;
-    drop(fleet.sidecars.drain(..some));
-    fleet.join(some as u64).await;
+    let load = fleet.starts(count).await;
+    fleet.store_fails().await;
+    let load = fleet.others_start(load).await;
+    fleet.gets_another_policy().await;
     load.abort();
-    let load = fleet.load();
-    let needed = connections * some as u64;
-    fleet
-        .row(
-            "a tenth killed, and others start",
-            needed,
-            before,
-            Instant::now(),
-        )
-        .await;
-
-    let before = fleet.before().await;
-    let (changed, text) = (Instant::now(), fleet.policy(2 * HOT_QUOTA));
-    for sidecar in &fleet.sidecars {
-        write(&sidecar.policy, &text).expect("a policy");
-    }
-    for sidecar in &fleet.sidecars {
-        while sidecar.metric("sluicegate_policy_epoch").await < 2.0 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-    let everywhere = format!("another policy, everywhere after {:.1?}", changed.elapsed());
-    fleet.row(&everywhere, 0, before, changed).await;
-    load.abort();
-    if std::env::var_os("EVENTS").is_none() {
-        fleet.idle().await;
-        fleet.leases().await;
+    if std::env::var_os("EVENTS").is_none()
+        && let Kind::One(redis) = &fleet.store.kind
+    {
+        fleet.idle(redis).await;
+        fleet.leases(redis).await;
     }
     for why in &fleet.wrong {
         eprintln!("{why}");
@@ -151,22 +90,11 @@ async fn main() -> ExitCode {
     ExitCode::from(u8::from(!fleet.wrong.is_empty()))
 }
 
-impl Before {
-    /// It counts from zero.
-    fn of_a_new_redis(self) -> Self {
-        Self {
-            made: 0,
-            cpu: 0.0,
-            ..self
-        }
-    }
-}
-
 impl Fleet {
     fn policy(&self, hot: u64) -> String {
         let store = format!(
-            "{{ url: {}, connections: {} }}",
-            self.redis.url(),
+            "{{ url: '{}', connections: {} }}",
+            self.store.url(),
             self.connections
         );
         let policy = Policy::on(store).timeout("20ms");
@@ -183,11 +111,12 @@ impl Fleet {
     /// So many more start, all at once.
     async fn join(&mut self, count: u64) {
         let text = self.policy(HOT_QUOTA);
-        let starts = (0..count).map(|_| Sidecar::alone(&text));
+        let starts = (0..count).map(|_| self.store.sidecar(&text).alone());
         self.sidecars.extend(join_all(starts).await);
     }
 
-    fn needed(&self) -> u64 {
+    /// How many connections all sidecars have to each primary.
+    fn to_a_primary(&self) -> u64 {
         self.connections * self.sidecars.len() as u64
     }
 
@@ -217,7 +146,7 @@ impl Fleet {
                 ticks.tick().await;
                 let is_hot = number % 2 == 0;
                 let check = if is_hot {
-                    json!({ "limit": "hot", "key": "k" })
+                    json!({ "limit": "hot", "key": HOT_KEY })
                 } else {
                     json!({ "limit": "per-key", "key": (number % 100).to_string() })
                 };
@@ -246,17 +175,6 @@ impl Fleet {
         })
     }
 
-    async fn field(&self, section: &str, name: &str) -> f64 {
-        let info: String = self.redis.command(&format!("INFO {section}")).await;
-        let mut lines = info.lines();
-        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse().ok());
-        value.unwrap_or_else(|| panic!("Redis tells no {name}"))
-    }
-
-    async fn cpu(&self) -> f64 {
-        self.field("cpu", "used_cpu_user").await + self.field("cpu", "used_cpu_sys").await
-    }
-
     fn lines(&self) -> usize {
         self.sidecars
             .iter()
@@ -264,34 +182,29 @@ impl Fleet {
             .sum()
     }
 
-    async fn before(&self) -> Before {
+    /// Before an event after which so many connections are needed.
+    async fn before(&self, needed: u64) -> Before {
         Before {
-            cpu: self.cpu().await,
+            needed,
             lines: self.lines(),
             at: Instant::now(),
-            // Last: each question is a connection of its own.
-            made: self.field("stats", "total_connections_received").await as u64,
+            seen: self.store.look().await,
         }
     }
 
     /// What has happened since then, when all have been connected for some time; `over`: when the event was.
-    async fn row(&mut self, what: &str, needed: u64, before: Before, over: Instant) {
-        let mut questions = 0;
+    async fn row(&mut self, what: &str, before: Before, over: Instant) {
         let all = async {
-            loop {
-                questions += 1;
-                let connected = self.field("clients", "connected_clients").await;
-                if connected as u64 > self.needed() {
-                    return;
-                }
+            let open = self.to_a_primary() * self.store.primaries();
+            while self.store.look().await.open < open {
                 sleep(Duration::from_millis(50)).await;
             }
         };
         let connected = timeout(PATIENCE, all).await.map(|()| over.elapsed());
         sleep(WATCHED).await;
-        let made = self.field("stats", "total_connections_received").await as u64;
-        let made = made.saturating_sub(before.made + questions + 1);
-        let cpu = (self.cpu().await - before.cpu) / before.at.elapsed().as_secs_f64();
+        let seen = self.store.look().await;
+        let made = seen.made - before.seen.made;
+        let cpu = (seen.cpu - before.seen.cpu) / before.at.elapsed().as_secs_f64();
         if connected.is_err() {
             self.wrong
                 .push(format!("{what}: not all are connected again"));
@@ -314,7 +227,8 @@ impl Fleet {
             ));
         }
         println!(
-            "| {what} | {made} / {needed} | {connected} | {last_ms} ms | {without} of {all} | {fullest:.2} | {:.0} % | {lines} | {load} |",
+            "| {what} | {made} / {} | {connected} | {last_ms} ms | {without} of {all} | {fullest:.2} | {:.0} % | {lines} | {load} |",
+            before.needed,
             cpu * 100.0
         );
     }
@@ -333,7 +247,7 @@ impl Fleet {
         let limit = |name: &str, quota| Limit {
             name: name.to_owned(),
             windows: vec![Window {
-                kind: Kind::Trailing,
+                kind: sluicegate_history::Kind::Trailing,
                 quota,
                 per_us: micros(HOT_WINDOW),
             }],
