@@ -136,33 +136,38 @@ impl Cluster {
         of: usize,
         environment: &[(&'static str, PathBuf)],
     ) -> usize {
-        let (port, number) = (port_with_bus(), self.nodes.len());
-        let mut words = self.arguments[of].clone();
-        for word in &mut words {
-            *word = word.replace(&self.nodes[of].1.to_string(), &port.to_string());
-        }
-        let folder = self.folder.path();
-        let process = launch_in(port, folder, &borrowed(&words), environment).await;
-        let primary = self.nodes[of].1;
-        self.nodes.push((process, port));
-        self.arguments.push(words);
+        let number = self.add(of, environment).await;
+        let (port, primary) = (self.nodes[number].1, self.nodes[of].1);
         let id: String = ask(primary, "CLUSTER MYID").await.expect("its id");
-        let _: String = ask(port, &format!("CLUSTER MEET 127.0.0.1 {primary}"))
+        let _: String = ask(port, &format!("CLUSTER REPLICATE {id}"))
             .await
-            .expect("it meets the others");
-        eventually("it knows the node", async || {
-            let known: redis::RedisResult<String> = ask(port, "CLUSTER NODES").await;
-            known.is_ok_and(|nodes| nodes.contains(&id))
-                && ask::<String>(port, &format!("CLUSTER REPLICATE {id}"))
-                    .await
-                    .is_ok()
-        })
-        .await;
+            .expect("a replica");
         eventually("it follows the node", async || {
             let info: redis::RedisResult<String> = ask(port, "INFO replication").await;
             info.is_ok_and(|info| info.contains("master_link_status:up"))
         })
         .await;
+        self.formed().await;
+        number
+    }
+
+    /// Adds a node without slots, whose arguments are like those of another one; returns its number when all know each other.
+    ///
+    /// # Panics
+    /// They do not.
+    pub async fn add(&mut self, like: usize, environment: &[(&'static str, PathBuf)]) -> usize {
+        let (port, number) = (port_with_bus(), self.nodes.len());
+        let mut words = self.arguments[like].clone();
+        for word in &mut words {
+            *word = word.replace(&self.nodes[like].1.to_string(), &port.to_string());
+        }
+        let folder = self.folder.path();
+        let process = launch_in(port, folder, &borrowed(&words), environment).await;
+        let known = self.nodes[like].1;
+        self.nodes.push((process, port));
+        self.arguments.push(words);
+        let meet = format!("CLUSTER MEET 127.0.0.1 {known}");
+        let _: String = ask(port, &meet).await.expect("it meets the others");
         self.formed().await;
         number
     }

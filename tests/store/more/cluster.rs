@@ -142,6 +142,27 @@ async fn an_open_slot_decides_wherever_its_keys_are() {
     }
 }
 
+/// It is in no map of slots until the first slot is its own.
+#[tokio::test]
+async fn a_slot_that_is_open_to_a_new_node_decides() {
+    let mut cluster = Cluster::start().await;
+    let new = cluster.add(0, &[]).await;
+    let sidecar = sidecar(cluster.url(), "500ms", 2).await;
+    wait_until_back(&sidecar, "other").await;
+    let open = cluster.open(cluster.slot("k").await, new).await;
+    let mut outcomes = Vec::new();
+    for _ in 0..3 {
+        outcomes.push(decide(&sidecar, "k").await);
+    }
+    assert_eq!(
+        outcomes,
+        ["admitted", "admitted", "denied"],
+        "{}",
+        sidecar.log()
+    );
+    open.close().await;
+}
+
 #[tokio::test]
 async fn what_one_end_of_an_open_slot_took_is_given_back_if_the_other_end_does_not_answer() {
     let opened = Opened::with(&["sliding_log"], Keys::Apart).await;

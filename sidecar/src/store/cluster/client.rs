@@ -337,7 +337,7 @@ impl Cluster {
             }
             Referral::Later => None,
         };
-        let known = named.and_then(|named| self.slots.map().at(named));
+        let known = named.and_then(|named| self.slots.node_at(named, route.slot));
         // Two nodes may redirect to each other for a while.
         if route.referrals > 1 || known.is_none() {
             let left = deadline.at().saturating_duration_since(Instant::now());

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::layout::Layout;
+use super::layout::{Layout, MAX_PRIMARIES};
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
 use crate::store::redis::connection::Deadline;
@@ -106,6 +106,22 @@ impl SlotCache {
         self.map()
     }
 
+    /// The node to which a slot's owner refers, also one that owns no slot yet: that is known until the next refresh.
+    pub fn node_at(&self, endpoint: &Endpoint, slot: u16) -> Option<Arc<Primary>> {
+        let map = self.map();
+        if map.at(endpoint).is_none() && map.primaries.len() < MAX_PRIMARIES {
+            let earlier = map.owner(slot).ok();
+            let earlier = earlier.as_ref().map(|earlier| &earlier.node);
+            let node = connect(&self.shared, endpoint.clone(), "probe", earlier);
+            self.shared.map.rcu(|map| SlotMap {
+                primaries: [map.primaries.as_slice(), &[Arc::clone(&node)]].concat(),
+                owners: map.owners.clone(),
+                why: None,
+            });
+        }
+        self.map().at(endpoint)
+    }
+
     /// Requests a refresh and waits until it has completed, at most for this time.
     pub async fn refresh(&self, at_most: Duration) {
         let mut refreshes = self.shared.refreshes.subscribe();
@@ -184,6 +200,17 @@ async fn ask(shared: &Shared, rotation: &mut usize) -> Result<Layout, StoreError
     Err(last)
 }
 
+/// Starts to connect to a node, which may have slots that were an earlier one's.
+fn connect(shared: &Shared, endpoint: Endpoint, tag: &str, earlier: Option<&Node>) -> Arc<Primary> {
+    let (sender, address) = watch::channel(Ok(endpoint.clone()));
+    let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
+    Arc::new(Primary {
+        endpoint,
+        node: Node::start(common, address, recheck, Some(tag), earlier),
+        _address_sender: sender,
+    })
+}
+
 /// Builds the map of a layout. Primaries of the previous map stay connected.
 fn build_map(shared: &Shared, layout: Layout) -> SlotMap {
     let before = shared.map.load();
@@ -194,15 +221,9 @@ fn build_map(shared: &Shared, layout: Layout) -> SlotMap {
             primary.node.probe_in(&owner.tag);
             return Arc::clone(primary);
         }
-        let (sender, address) = watch::channel(Ok(owner.endpoint.clone()));
-        let (common, recheck) = (Arc::clone(&shared.common), Arc::clone(&shared.recheck));
         let earlier = before.owner(owner.slot).ok();
         let earlier = earlier.as_ref().map(|earlier| &earlier.node);
-        Arc::new(Primary {
-            endpoint: owner.endpoint,
-            node: Node::start(common, address, recheck, Some(&owner.tag), earlier),
-            _address_sender: sender,
-        })
+        connect(shared, owner.endpoint, &owner.tag, earlier)
     });
     SlotMap {
         primaries: primaries.collect(),

@@ -84,12 +84,19 @@ impl Probe {
     }
 }
 
-/// Whether the slot has moved, which is no fault of the node.
+/// Whether the slot has moved or is on its way, which is no fault of the node.
 pub fn is_elsewhere(error: &StoreError) -> bool {
-    matches!(error, StoreError::Refused(error) if matches!(
+    let (StoreError::Refused(error) | StoreError::Connection(ConnectionError::Redis(error))) =
+        error
+    else {
+        return false;
+    };
+    matches!(
         error.kind(),
-        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
-    ))
+        ErrorKind::Server(
+            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain
+        )
+    )
 }
 
 /// Fails if this Redis reports that it is a replica. Succeeds where the ACL does not permit the question.
