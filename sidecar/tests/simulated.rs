@@ -388,13 +388,12 @@ impl Link {
         self.inner.call(self.inner.timeout, read).await
     }
 
-    pub(super) async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
-        let change = |state: &mut State, now_us: u64| {
-            let changed = state.overrides.change(change, now_us / 1_000);
-            // As the script's: never one of an earlier Redis.
-            state.overrides.version = state.overrides.version.max(now_us);
-            changed
-        };
+    pub(super) async fn change_overrides(
+        &self,
+        known: u64,
+        change: Change<'_>,
+    ) -> Result<Changed, StoreError> {
+        let change = |state: &mut State, now_us: u64| state.overrides.change(known, change, now_us);
         self.inner.call(self.inner.timeout, change).await
     }
 

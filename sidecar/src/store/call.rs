@@ -6,7 +6,7 @@ use redis::{Cmd, Script as Hashed};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
 use sluicegate_engine::{Batch, Bucket, Returns};
 
-use super::overrides::{Change, MAX_STORED_BYTES, field, to_text};
+use super::overrides::{Change, MAX_STORED_BYTES, Mark, field, to_text};
 use crate::policy::MAX_OVERRIDES;
 
 /// The script's SHA-1, and the prefix of every key.
@@ -151,27 +151,39 @@ impl Script {
         command
     }
 
-    /// Changes the overrides. Answers 1 if one was replaced or removed, 0 if there was none, -1 if there is no room.
-    pub fn change_overrides(&self, change: Change<'_>) -> Cmd {
+    /// Changes the overrides, of which the version `known` was known. Answers 1 if one was replaced, removed or recovered, 0 if
+    /// there was none, -1 if there is no room, -2 if they have changed.
+    pub fn change_overrides(&self, known: u64, change: Change<'_>) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(OVERRIDES).arg(1).arg(self.key(OVERRIDES_KEY));
         match change {
-            Change::Set(limit, key, one) => command
-                .arg("set")
-                .arg(field(limit, key))
-                .arg(one.until_ms.unwrap_or(0))
-                .arg(to_text(one))
-                .arg(MAX_OVERRIDES)
-                .arg(MAX_STORED_BYTES),
-            Change::Remove(limit, key) => command.arg("remove").arg(field(limit, key)),
-            Change::Sweep(names) => {
-                command.arg("sweep");
-                for (limit, key) in names {
-                    command.arg(field(limit, key));
-                }
-                &mut command
+            Change::Set(limit, key, one) => {
+                command.arg("set").arg(known).arg(field(limit, key));
+                let (end, text) = (one.until_ms.unwrap_or(0), to_text(Mark::Set, one));
+                command.arg(end).arg(text);
+                command.arg(MAX_OVERRIDES).arg(MAX_STORED_BYTES);
             }
-        };
+            Change::Remove(limit, key) => {
+                command.arg("remove").arg(known).arg(field(limit, key));
+            }
+            Change::Sweep(entries) => {
+                let overrides = entries.iter().filter(|(_, entry)| !entry.is_removal());
+                let latest = overrides.filter_map(|(_, entry)| entry.end_ms()).max();
+                command.arg("sweep").arg(known).arg(latest.unwrap_or(0));
+                for ((limit, key), entry) in entries {
+                    command.arg(field(limit, key)).arg(entry.version);
+                }
+            }
+            Change::Recover(read, entries) => {
+                command.arg("recover").arg(known).arg(read);
+                command.arg(MAX_OVERRIDES).arg(MAX_STORED_BYTES);
+                for ((limit, key), entry) in entries {
+                    command.arg(field(limit, key));
+                    command.arg(entry.end_ms().unwrap_or(0)).arg(entry.version);
+                    command.arg(to_text(entry.mark, &entry.one));
+                }
+            }
+        }
         command
     }
 

@@ -436,27 +436,32 @@ impl Store {
         }
     }
 
-    /// Changes the overrides.
+    /// Changes the overrides, of which the version `known` was known.
     ///
     /// # Errors
     /// The store did not answer. The change may have been made; to repeat it does no harm.
-    pub async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
-        let command = |script: &Script| script.change_overrides(change);
-        let known: i64 = match &self.kind {
+    pub async fn change_overrides(
+        &self,
+        known: u64,
+        change: Change<'_>,
+    ) -> Result<Changed, StoreError> {
+        let command = |script: &Script| script.change_overrides(known, change);
+        let changed: i64 = match &self.kind {
             #[cfg(feature = "simulation")]
-            Kind::Simulated(link) => return link.change_overrides(change).await,
+            Kind::Simulated(link) => return link.change_overrides(known, change).await,
             Kind::Memory(memory) => {
-                return Ok(memory.overrides().change(change, clock::unix_ms()));
+                return Ok(memory.overrides().change(known, change, clock::unix_us()));
             }
             _ => {
                 self.ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
                     .await?
             }
         };
-        Ok(match known {
+        Ok(match changed {
             1.. => Changed::Known,
             0 => Changed::Unknown,
-            _ => Changed::Full,
+            -1 => Changed::Full,
+            _ => Changed::Outdated,
         })
     }
 

@@ -14,27 +14,100 @@ use crate::policy::{MAX_OVERRIDES, Override};
 /// Most bytes of all overrides together, including their keys: each sidecar reads all of them after a change.
 pub const MAX_STORED_BYTES: usize = 4 << 20;
 
-/// The store's overrides, by limit and key.
-pub type Entries = BTreeMap<(String, String), Override>;
+/// How long a removed override is remembered: a sidecar that was cut off for less does not restore it.
+const REMEMBERED_MS: u64 = 86_400_000;
+
+/// What has happened to an override.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It was set.
+    Set,
+    /// It was lost from the store, and a sidecar that knew it has written it back.
+    Restored,
+    /// It was removed or replaced, and is back. Not in force.
+    Returned,
+    /// It was removed. Not in force.
+    Removed,
+}
+
+impl Mark {
+    /// In the hash, before the text.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Set => "",
+            // Release 0.1.0 reads JSON after it.
+            Self::Restored => " ",
+            Self::Returned => "?",
+            Self::Removed => "-",
+        }
+    }
+}
+
+/// An override in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// That of the change that made it.
+    pub version: u64,
+    /// What has happened to it.
+    pub mark: Mark,
+    /// The override.
+    pub one: Override,
+}
+
+impl Entry {
+    /// Whether it has an effect until it ends.
+    pub const fn is_in_force(&self) -> bool {
+        matches!(self.mark, Mark::Set | Mark::Restored)
+    }
+
+    /// Whether it only says that there is none.
+    pub fn is_removal(&self) -> bool {
+        self.mark == Mark::Removed
+    }
+
+    /// Whether it has ended at `now_ms`, in milliseconds since 1970.
+    pub fn has_ended(&self, now_ms: u64) -> bool {
+        self.end_ms().is_some_and(|end_ms| end_ms <= now_ms)
+    }
+
+    /// When it ends.
+    pub fn end_ms(&self) -> Option<u64> {
+        let forgotten = self
+            .is_removal()
+            .then(|| self.version / 1_000 + REMEMBERED_MS);
+        self.one.until_ms.into_iter().chain(forgotten).min()
+    }
+}
+
+/// A limit and a key.
+pub type Name = (String, String);
+
+/// The store's overrides.
+pub type Entries = BTreeMap<Name, Entry>;
 
 /// A consistent snapshot of a store's overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredOverrides {
     /// Differs after each change; 0 if there are no overrides.
     pub version: u64,
+    /// What has vanished since an earlier version may have ended. The largest number if that is not known, because a sidecar
+    /// of release 0.1.0 has changed them.
+    pub swept: u64,
     /// By limit and key.
     pub entries: Entries,
 }
 
-/// A change of one override, or the removal of ended ones.
+/// A change of one override, or of several.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
     /// Sets the override of a limit and key.
     Set(&'a str, &'a str, &'a Override),
     /// Removes the override of a limit and key.
     Remove(&'a str, &'a str),
-    /// Removes the overrides of these limits and keys whose end has passed.
-    Sweep(&'a [(&'a str, &'a str)]),
+    /// Drops these entries: removals, and overrides whose end has passed.
+    Sweep(&'a [(&'a Name, &'a Entry)]),
+    /// Sets these entries, if the store's version is this.
+    Recover(u64, &'a Entries),
 }
 
 /// The result of a change.
@@ -46,16 +119,19 @@ pub enum Changed {
     Unknown,
     /// [`MAX_OVERRIDES`] or [`MAX_STORED_BYTES`] would be exceeded: nothing was changed.
     Full,
+    /// The store has another version: nothing was changed.
+    Outdated,
+}
+
+/// A number in the head of the hash; 0 without a hash.
+fn number(head: &[u8]) -> u64 {
+    let bytes = head.first_chunk::<7>().into_iter().flatten();
+    bytes.fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 /// The version in the head of the hash; 0 without a hash.
 pub fn version(head: Option<&[u8]>) -> u64 {
-    let bytes = head.and_then(|head| head.first_chunk::<7>());
-    bytes.map_or(0, |bytes| {
-        bytes
-            .iter()
-            .fold(0, |version, byte| (version << 8) | u64::from(*byte))
-    })
+    number(head.unwrap_or_default())
 }
 
 /// Parses the whole hash.
@@ -63,21 +139,21 @@ pub fn version(head: Option<&[u8]>) -> u64 {
 /// # Errors
 /// It has more than [`MAX_OVERRIDES`]: no sidecar wrote them all.
 pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> Result<StoredOverrides, StoreError> {
-    let head = OVERRIDES_HEAD.as_bytes();
-    let entries = hash.len() - usize::from(hash.contains_key(head));
+    let head_field = OVERRIDES_HEAD.as_bytes();
+    let head = hash.get(head_field).map(Vec::as_slice);
+    let entries = hash.len() - usize::from(head.is_some());
     if entries > MAX_OVERRIDES {
         return Err(StoreError::TooManyOverrides(entries));
     }
-    let entry = |(field, state): (&Vec<u8>, &Vec<u8>)| {
-        // The 7 bytes before the text are its end, for the script; the text has the end too.
-        let (_, text) = state.split_at_checked(7)?;
-        from_text(std::str::from_utf8(field).ok()?, text)
-    };
+    let swept = head.map(|head| head.get(26..33).map_or(u64::MAX, number));
+    let entry =
+        |(field, state): (&Vec<u8>, &Vec<u8>)| from_state(std::str::from_utf8(field).ok()?, state);
     Ok(StoredOverrides {
-        version: version(hash.get(head).map(Vec::as_slice)),
+        version: version(head),
+        swept: swept.unwrap_or(0),
         entries: hash
             .iter()
-            .filter(|(field, _)| *field != head)
+            .filter(|(field, _)| *field != head_field)
             .filter_map(entry)
             .collect(),
     })
@@ -89,64 +165,89 @@ pub fn field(limit: &str, key: &str) -> String {
 }
 
 /// The text of an override in the hash.
-pub fn to_text(one: &Override) -> Vec<u8> {
+pub fn to_text(mark: Mark, one: &Override) -> Vec<u8> {
+    let mut text = mark.text().as_bytes().to_vec();
     // Strings and numbers can always be encoded as JSON.
-    serde_json::to_vec(&one.terms).unwrap_or_default()
+    text.extend(serde_json::to_vec(&one.terms).unwrap_or_default());
+    text
 }
 
 /// Parses an override of the hash. `None` if a newer sidecar wrote it in a form that this one cannot read; the others
 /// still apply.
-pub fn from_text(field: &str, text: &[u8]) -> Option<((String, String), Override)> {
+fn from_state(field: &str, state: &[u8]) -> Option<(Name, Entry)> {
     let (limit, key) = field.split_once(':')?;
+    let (version, text) = state.split_at_checked(7)?;
+    let (mark, text) = match text.split_first()? {
+        (b' ', text) => (Mark::Restored, text),
+        (b'?', text) => (Mark::Returned, text),
+        (b'-', text) => (Mark::Removed, text),
+        _ => (Mark::Set, text),
+    };
     let terms: OverrideTerms = serde_json::from_slice(text).ok()?;
-    let one = Override::read(terms).ok()?;
-    Some(((limit.to_owned(), key.to_owned()), one))
+    let entry = Entry {
+        version: number(version),
+        mark,
+        one: Override::read(terms).ok()?,
+    };
+    Some(((limit.to_owned(), key.to_owned()), entry))
 }
 
-/// What an override adds to the bytes that [`MAX_STORED_BYTES`] bounds.
-fn bytes_of(limit: &str, key: &str, one: &Override) -> usize {
-    field(limit, key).len() + to_text(one).len()
+/// What an entry adds to the bytes that [`MAX_STORED_BYTES`] bounds.
+fn bytes_of((limit, key): &Name, mark: Mark, one: &Override) -> usize {
+    field(limit, key).len() + to_text(mark, one).len()
 }
 
 impl StoredOverrides {
-    /// Makes a change as the script does, at `now_ms` in milliseconds since 1970; for the embedded store.
-    pub fn change(&mut self, change: Change<'_>, now_ms: u64) -> Changed {
+    /// Makes a change as the script does, at `now_us` in microseconds since 1970; for the embedded store.
+    pub fn change(&mut self, known: u64, change: Change<'_>, now_us: u64) -> Changed {
         let named = |limit: &str, key: &str| (limit.to_owned(), key.to_owned());
+        let version = self.version.max(now_us.saturating_sub(1)).max(known) + 1;
         let (known, changed) = match change {
             Change::Set(limit, key, one) => {
+                let entry = Entry {
+                    version,
+                    mark: Mark::Set,
+                    one: one.clone(),
+                };
                 let name = named(limit, key);
-                let replaced = self.entries.get(&name);
-                let freed = replaced.map_or(0, |before| bytes_of(limit, key, before));
-                let known = replaced.is_some();
-                let bytes = self.bytes() - freed + bytes_of(limit, key, one);
-                if !known && self.entries.len() >= MAX_OVERRIDES || bytes > MAX_STORED_BYTES {
+                let known = self
+                    .entries
+                    .get(&name)
+                    .is_some_and(|before| !before.is_removal());
+                if !self.put(&Entries::from([(name, entry)])) {
                     return Changed::Full;
                 }
-                self.entries.insert(name, one.clone());
                 (known, true)
             }
-            Change::Remove(limit, key) => {
-                let known = self.entries.remove(&named(limit, key)).is_some();
-                (known, known)
-            }
-            Change::Sweep(names) => {
+            Change::Remove(limit, key) => match self.entries.get_mut(&named(limit, key)) {
+                Some(entry) if !entry.is_removal() => {
+                    (entry.version, entry.mark) = (version, Mark::Removed);
+                    (true, true)
+                }
+                _ => (false, false),
+            },
+            Change::Sweep(ended) => {
                 let before = self.entries.len();
-                for (limit, key) in names {
-                    let name = named(limit, key);
-                    if self
-                        .entries
-                        .get(&name)
-                        .is_some_and(|one| one.has_ended(now_ms))
-                    {
-                        self.entries.remove(&name);
+                for (name, entry) in ended {
+                    let is_same = self.entries.get(*name) == Some(*entry);
+                    if is_same && (entry.is_removal() || entry.has_ended(now_us / 1_000)) {
+                        self.entries.remove(*name);
+                        self.swept = version;
                     }
                 }
                 let swept = self.entries.len() < before;
                 (swept, swept)
             }
+            Change::Recover(read, _) if self.version != read => return Changed::Outdated,
+            Change::Recover(_, entries) => {
+                if !self.put(entries) {
+                    return Changed::Full;
+                }
+                (true, true)
+            }
         };
         if changed {
-            self.version += 1;
+            self.version = version;
         }
         if known {
             Changed::Known
@@ -155,18 +256,17 @@ impl StoredOverrides {
         }
     }
 
-    fn bytes(&self) -> usize {
-        let entries = self.entries.iter();
-        entries
-            .map(|((limit, key), one)| bytes_of(limit, key, one))
-            .sum()
-    }
-
-    /// Limits and keys of at most `most` overrides whose end has passed.
-    pub fn ended(&self, now_ms: u64, most: usize) -> Vec<(&str, &str)> {
-        let ended = self.entries.iter().filter(|(_, one)| one.has_ended(now_ms));
-        let ended = ended.map(|((limit, key), _)| (limit.as_str(), key.as_str()));
-        ended.take(most).collect()
+    /// Sets entries; false if they would be too many or too large, and then it sets none.
+    fn put(&mut self, entries: &Entries) -> bool {
+        let mut all = self.entries.clone();
+        all.extend(entries.clone());
+        let bytes = |(name, entry): (&Name, &Entry)| bytes_of(name, entry.mark, &entry.one);
+        let fits =
+            all.len() <= MAX_OVERRIDES && all.iter().map(bytes).sum::<usize>() <= MAX_STORED_BYTES;
+        if fits {
+            self.entries = all;
+        }
+        fits
     }
 }
 

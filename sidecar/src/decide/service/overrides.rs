@@ -14,8 +14,9 @@ use super::neighbours::{LOOK_EVERY, Neighbours};
 use super::{Service, json};
 use crate::clock;
 use crate::decide::buckets::unknown_limit;
+use crate::decide::losses::Losses;
 use crate::policy::{Grant, Override, check_texts};
-use crate::store::{Change, Changed, StoreError};
+use crate::store::{Change, Changed, Entry, StoreError};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::OverrideCounts;
 
@@ -90,7 +91,7 @@ impl Service {
             }
             if swept.elapsed() >= SWEEP_EVERY {
                 swept = Instant::now();
-                self.sweep_overrides().await;
+                self.sweep_ended_overrides().await;
             }
             if !self.overrides_were_read.load(Ordering::Relaxed) {
                 tokio::time::sleep(FIRST_READ_EVERY).await;
@@ -161,28 +162,67 @@ impl Service {
 
     async fn read_changed_overrides(&self, version: u64) -> Result<(), StoreError> {
         let epoch = self.policy.current();
-        if let Some(known) = &epoch.overrides.stored
-            && known.version == version
-        {
+        let known = epoch.overrides.stored.as_ref();
+        if known.is_some_and(|known| known.version == version) {
             return Ok(());
         }
-        self.policy.override_by(self.store.overrides().await?);
+        let mut read = self.store.overrides().await?;
+        if let Some(known) = known {
+            let losses = Losses::between(known, &read, clock::unix_ms());
+            if !losses.remedies.is_empty() {
+                let recover = Change::Recover(read.version, &losses.remedies);
+                match self.store.change_overrides(known.version, recover).await {
+                    // Somebody was faster. What was known stays in force until the next announcement.
+                    Ok(Changed::Outdated) => return Ok(()),
+                    // Without room or permission, this sidecar applies them alone.
+                    Ok(_) | Err(StoreError::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.tell_losses(&losses);
+            read.entries.extend(losses.remedies);
+        }
+        self.policy.override_by(read);
         Ok(())
     }
 
-    /// Removes overrides that ended a while ago from the store.
-    async fn sweep_overrides(&self) {
+    fn tell_losses(&self, losses: &Losses) {
+        let (restored, returned, gone) = losses.counts();
+        if restored + returned + gone == 0 {
+            return;
+        }
+        let what = format!(
+            "{restored} blocks restored, {gone} other overrides gone, {returned} that had been removed back, and not in force"
+        );
+        warn!(
+            "the store has lost overrides: {what}; see docs/overrides.md, \"If the store loses overrides\""
+        );
+        self.metrics
+            .count_lost_overrides(restored + returned + gone);
+        self.events.overrides_lost(clock::unix_ms(), what);
+    }
+
+    /// Drops such overrides from the store, a few at a time.
+    async fn sweep_overrides(&self, which: impl Fn(&Entry) -> bool) {
         let epoch = self.policy.current();
         let Some(stored) = &epoch.overrides.stored else {
             return;
         };
+        let entries = stored.entries.iter().filter(|(_, entry)| which(entry));
+        let entries: Vec<_> = entries.take(SWEEP_AT_ONCE).collect();
+        if !entries.is_empty() {
+            // If this fails, the next sweep or another sidecar drops them.
+            let sweep = Change::Sweep(&entries);
+            let _ = self.store.change_overrides(stored.version, sweep).await;
+        }
+    }
+
+    /// Drops overrides that ended a while ago from the store, and removals that are remembered no longer.
+    async fn sweep_ended_overrides(&self) {
         // Each sidecar sweeps at another time, so that one of them does the work.
         let after_ms = SWEEP_AFTER_MS + self.instance % SWEEP_AFTER_MS;
-        let ended = stored.ended(clock::unix_ms().saturating_sub(after_ms), SWEEP_AT_ONCE);
-        if !ended.is_empty() {
-            // If this fails, the next sweep or another sidecar removes them.
-            let _ = self.store.change_overrides(Change::Sweep(&ended)).await;
-        }
+        let at_ms = clock::unix_ms().saturating_sub(after_ms);
+        self.sweep_overrides(|entry| entry.has_ended(at_ms)).await;
     }
 
     /// The body that answers `GET /v1/overrides`.
@@ -211,9 +251,15 @@ impl Service {
             ));
         }
         let change = Change::Set(&asked.limit, &asked.key, &one);
-        let replaced = match self.change_overrides(change).await? {
+        let mut changed = self.change_overrides(change).await?;
+        if changed == Changed::Full {
+            // Removals that are remembered make room.
+            self.sweep_overrides(Entry::is_removal).await;
+            changed = self.change_overrides(change).await?;
+        }
+        let replaced = match changed {
             Changed::Known => true,
-            Changed::Unknown => false,
+            Changed::Unknown | Changed::Outdated => false,
             Changed::Full => {
                 return Err(Problem::new(
                     Code::TooManyOverrides,
@@ -249,7 +295,9 @@ impl Service {
 
     /// Changes the store's overrides and applies the change in this sidecar.
     async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, Problem> {
-        let changed = self.store.change_overrides(change).await;
+        let stored = self.policy.current().overrides.stored.clone();
+        let known = stored.map_or(0, |stored| stored.version);
+        let changed = self.store.change_overrides(known, change).await;
         let changed = changed.map_err(|error| {
             let why = format_args!(
                 "the store did not confirm the change and may have made it: {error}; try again, which is safe"
