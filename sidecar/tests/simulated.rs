@@ -14,7 +14,7 @@ use super::call::SIDECAR_TTL;
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
 use super::kinds::Announced;
-use super::overrides::{Change, Changed, StoredOverrides};
+use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
 use super::share::Debt;
@@ -390,10 +390,10 @@ impl Link {
 
     pub(super) async fn change_overrides(
         &self,
-        known: u64,
-        change: Change<'_>,
-    ) -> Result<Changed, StoreError> {
-        let change = |state: &mut State, now_us: u64| state.overrides.change(known, change, now_us);
+        read: &StoredOverrides,
+        next: &StoredOverrides,
+    ) -> Result<bool, StoreError> {
+        let change = |state: &mut State, now_us: u64| state.overrides.replace(read, next, now_us);
         self.inner.call(self.inner.timeout, change).await
     }
 

@@ -5,7 +5,7 @@
 //! version that was known, and was not known, is old.
 
 use crate::policy::Grant;
-use crate::store::{Entries, Entry, Mark, StoredOverrides};
+use crate::store::{Entries, Mark, StoredOverride, StoredOverrides};
 
 /// The difference.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Losses {
                     continue;
                 }
             };
-            let remedy = Entry {
+            let remedy = StoredOverride {
                 mark,
                 ..entry.clone()
             };
@@ -52,7 +52,7 @@ impl Losses {
                 None => entry.version <= known.version,
             };
             if is_old && entry.is_in_force() && !entry.has_ended(now_ms) {
-                let returned = || Entry {
+                let returned = || StoredOverride {
                     version: known.version.max(read.version),
                     mark: Mark::Returned,
                     one: entry.one.clone(),
@@ -87,12 +87,12 @@ mod tests {
             let one = Override::read(serde_json::from_str(terms).unwrap()).unwrap();
             let (version, mark) = (*version, *mark);
             let name = ("l".to_owned(), (*key).to_owned());
-            (name, Entry { version, mark, one })
+            (name, StoredOverride { version, mark, one })
         };
         StoredOverrides {
             version,
-            swept: 0,
             entries: entries.iter().map(entry).collect(),
+            ..StoredOverrides::default()
         }
     }
 

@@ -234,7 +234,7 @@ impl<'a> OverridesNow<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Entry;
+    use crate::store::StoredOverride;
 
     const POLICY: &str = "
 limits:
@@ -250,7 +250,7 @@ limits:
     fn stored(entries: &[(&str, &str, &str)]) -> Option<Arc<StoredOverrides>> {
         let entry = |(limit, key, terms): &(&str, &str, &str)| {
             let terms = serde_json::from_str(terms).unwrap();
-            let entry = Entry {
+            let entry = StoredOverride {
                 version: 1,
                 mark: Mark::Set,
                 one: Override::read(terms).unwrap(),
@@ -259,8 +259,8 @@ limits:
         };
         Some(Arc::new(StoredOverrides {
             version: 1,
-            swept: 0,
             entries: entries.iter().map(entry).collect(),
+            ..StoredOverrides::default()
         }))
     }
 

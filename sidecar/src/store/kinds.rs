@@ -13,7 +13,7 @@ use super::cluster::client::Cluster;
 use super::error::{ConnectionError, StoreError};
 use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
-use super::overrides::{self, Change, Changed, StoredOverrides};
+use super::overrides::{self, StoredOverrides};
 use super::redis::Redis;
 use super::redis::node::Node;
 use super::reply::StoreReply;
@@ -436,33 +436,28 @@ impl Store {
         }
     }
 
-    /// Changes the overrides, of which the version `known` was known.
+    /// Changes the overrides from what was read; false if they are not what was read any more.
     ///
     /// # Errors
     /// The store did not answer. The change may have been made; to repeat it does no harm.
     pub async fn change_overrides(
         &self,
-        known: u64,
-        change: Change<'_>,
-    ) -> Result<Changed, StoreError> {
-        let command = |script: &Script| script.change_overrides(known, change);
-        let changed: i64 = match &self.kind {
+        read: &StoredOverrides,
+        next: &StoredOverrides,
+    ) -> Result<bool, StoreError> {
+        let command = |script: &Script| script.change_overrides(read, next);
+        match &self.kind {
             #[cfg(feature = "simulation")]
-            Kind::Simulated(link) => return link.change_overrides(known, change).await,
+            Kind::Simulated(link) => link.change_overrides(read, next).await,
             Kind::Memory(memory) => {
-                return Ok(memory.overrides().change(known, change, clock::unix_us()));
+                let now_us = clock::unix_us();
+                Ok(memory.overrides().replace(read, next, now_us))
             }
             _ => {
                 self.ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
-                    .await?
+                    .await
             }
-        };
-        Ok(match changed {
-            1.. => Changed::Known,
-            0 => Changed::Unknown,
-            -1 => Changed::Full,
-            _ => Changed::Outdated,
-        })
+        }
     }
 
     /// Frees expired entries. Redis does so by itself.

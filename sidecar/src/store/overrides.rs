@@ -1,7 +1,8 @@
 //! Overrides in a store.
 //!
 //! In Redis they are one hash, which the script `lua/overrides.lua` changes and every sidecar reads: one field for each
-//! override, and a head field whose version shows whether the others changed.
+//! override, and a head field whose version shows whether the others changed. What has been removed stays for a day, as a
+//! removal: so a loss can be told from a removal.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -45,7 +46,7 @@ impl Mark {
 
 /// An override in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoredOverride {
     /// That of the change that made it.
     pub version: u64,
     /// What has happened to it.
@@ -54,7 +55,7 @@ pub struct Entry {
     pub one: Override,
 }
 
-impl Entry {
+impl StoredOverride {
     /// Whether it has an effect until it ends.
     pub const fn is_in_force(&self) -> bool {
         matches!(self.mark, Mark::Set | Mark::Restored)
@@ -83,7 +84,7 @@ impl Entry {
 pub type Name = (String, String);
 
 /// The store's overrides.
-pub type Entries = BTreeMap<Name, Entry>;
+pub type Entries = BTreeMap<Name, StoredOverride>;
 
 /// A consistent snapshot of a store's overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,32 +96,8 @@ pub struct StoredOverrides {
     pub swept: u64,
     /// By limit and key.
     pub entries: Entries,
-}
-
-/// A change of one override, or of several.
-#[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
-    /// Sets the override of a limit and key.
-    Set(&'a str, &'a str, &'a Override),
-    /// Removes the override of a limit and key.
-    Remove(&'a str, &'a str),
-    /// Drops these entries: removals, and overrides whose end has passed.
-    Sweep(&'a [(&'a Name, &'a Entry)]),
-    /// Sets these entries, if the store's version is this.
-    Recover(u64, &'a Entries),
-}
-
-/// The result of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
-    /// An override was replaced or removed.
-    Known,
-    /// There was no override for the limit and key.
-    Unknown,
-    /// [`MAX_OVERRIDES`] or [`MAX_STORED_BYTES`] would be exceeded: nothing was changed.
-    Full,
-    /// The store has another version: nothing was changed.
-    Outdated,
+    /// How many others there are, which this release cannot read.
+    pub unreadable: usize,
 }
 
 /// A number in the head of the hash; 0 without a hash.
@@ -148,14 +125,13 @@ pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> Result<StoredOverrides, St
     let swept = head.map(|head| head.get(26..33).map_or(u64::MAX, number));
     let entry =
         |(field, state): (&Vec<u8>, &Vec<u8>)| from_state(std::str::from_utf8(field).ok()?, state);
+    let all = hash.iter().filter(|(field, _)| *field != head_field);
+    let readable: Entries = all.filter_map(entry).collect();
     Ok(StoredOverrides {
         version: version(head),
         swept: swept.unwrap_or(0),
-        entries: hash
-            .iter()
-            .filter(|(field, _)| *field != head_field)
-            .filter_map(entry)
-            .collect(),
+        unreadable: entries - readable.len(),
+        entries: readable,
     })
 }
 
@@ -165,16 +141,16 @@ pub fn field(limit: &str, key: &str) -> String {
 }
 
 /// The text of an override in the hash.
-pub fn to_text(mark: Mark, one: &Override) -> Vec<u8> {
-    let mut text = mark.text().as_bytes().to_vec();
+pub fn to_text(entry: &StoredOverride) -> Vec<u8> {
+    let mut text = entry.mark.text().as_bytes().to_vec();
     // Strings and numbers can always be encoded as JSON.
-    text.extend(serde_json::to_vec(&one.terms).unwrap_or_default());
+    text.extend(serde_json::to_vec(&entry.one.terms).unwrap_or_default());
     text
 }
 
 /// Parses an override of the hash. `None` if a newer sidecar wrote it in a form that this one cannot read; the others
 /// still apply.
-fn from_state(field: &str, state: &[u8]) -> Option<(Name, Entry)> {
+fn from_state(field: &str, state: &[u8]) -> Option<(Name, StoredOverride)> {
     let (limit, key) = field.split_once(':')?;
     let (version, text) = state.split_at_checked(7)?;
     let (mark, text) = match text.split_first()? {
@@ -184,7 +160,7 @@ fn from_state(field: &str, state: &[u8]) -> Option<(Name, Entry)> {
         _ => (Mark::Set, text),
     };
     let terms: OverrideTerms = serde_json::from_slice(text).ok()?;
-    let entry = Entry {
+    let entry = StoredOverride {
         version: number(version),
         mark,
         one: Override::read(terms).ok()?,
@@ -192,81 +168,76 @@ fn from_state(field: &str, state: &[u8]) -> Option<(Name, Entry)> {
     Some(((limit.to_owned(), key.to_owned()), entry))
 }
 
-/// What an entry adds to the bytes that [`MAX_STORED_BYTES`] bounds.
-fn bytes_of((limit, key): &Name, mark: Mark, one: &Override) -> usize {
-    field(limit, key).len() + to_text(mark, one).len()
-}
-
 impl StoredOverrides {
-    /// Makes a change as the script does, at `now_us` in microseconds since 1970; for the embedded store.
-    pub fn change(&mut self, known: u64, change: Change<'_>, now_us: u64) -> Changed {
-        let named = |limit: &str, key: &str| (limit.to_owned(), key.to_owned());
-        let version = self.version.max(now_us.saturating_sub(1)).max(known) + 1;
-        let (known, changed) = match change {
-            Change::Set(limit, key, one) => {
-                let entry = Entry {
-                    version,
-                    mark: Mark::Set,
-                    one: one.clone(),
-                };
-                let name = named(limit, key);
-                let known = self
-                    .entries
-                    .get(&name)
-                    .is_some_and(|before| !before.is_removal());
-                if !self.put(&Entries::from([(name, entry)])) {
-                    return Changed::Full;
-                }
-                (known, true)
-            }
-            Change::Remove(limit, key) => match self.entries.get_mut(&named(limit, key)) {
-                Some(entry) if !entry.is_removal() => {
-                    (entry.version, entry.mark) = (version, Mark::Removed);
-                    (true, true)
-                }
-                _ => (false, false),
-            },
-            Change::Sweep(ended) => {
-                let before = self.entries.len();
-                for (name, entry) in ended {
-                    let is_same = self.entries.get(*name) == Some(*entry);
-                    if is_same && (entry.is_removal() || entry.has_ended(now_us / 1_000)) {
-                        self.entries.remove(*name);
-                        self.swept = version;
-                    }
-                }
-                let swept = self.entries.len() < before;
-                (swept, swept)
-            }
-            Change::Recover(read, _) if self.version != read => return Changed::Outdated,
-            Change::Recover(_, entries) => {
-                if !self.put(entries) {
-                    return Changed::Full;
-                }
-                (true, true)
-            }
+    /// Sets an override, with the version of the change that does so; whether there was one.
+    pub fn set(&mut self, limit: &str, key: &str, one: &Override) -> bool {
+        let set = StoredOverride {
+            version: 0,
+            mark: Mark::Set,
+            one: one.clone(),
         };
-        if changed {
-            self.version = version;
-        }
-        if known {
-            Changed::Known
-        } else {
-            Changed::Unknown
-        }
+        let before = self.entries.insert((limit.to_owned(), key.to_owned()), set);
+        before.is_some_and(|before| !before.is_removal())
     }
 
-    /// Sets entries; false if they would be too many or too large, and then it sets none.
-    fn put(&mut self, entries: &Entries) -> bool {
-        let mut all = self.entries.clone();
-        all.extend(entries.clone());
-        let bytes = |(name, entry): (&Name, &Entry)| bytes_of(name, entry.mark, &entry.one);
-        let fits =
-            all.len() <= MAX_OVERRIDES && all.iter().map(bytes).sum::<usize>() <= MAX_STORED_BYTES;
-        if fits {
-            self.entries = all;
+    /// Removes an override; whether there was one.
+    pub fn remove(&mut self, limit: &str, key: &str) -> bool {
+        let entry = self.entries.get_mut(&(limit.to_owned(), key.to_owned()));
+        let entry = entry.filter(|entry| !entry.is_removal());
+        entry
+            .map(|entry| (entry.version, entry.mark) = (0, Mark::Removed))
+            .is_some()
+    }
+
+    /// Forgets removals if there is no room for them; whether the rest fits.
+    pub fn fit(&mut self) -> bool {
+        let fits = |[entries, bytes, ..]: [u64; 4]| {
+            entries <= MAX_OVERRIDES as u64 && bytes <= MAX_STORED_BYTES as u64
+        };
+        if !fits(self.sums()) {
+            self.entries.retain(|_, entry| !entry.is_removal());
         }
-        fits
+        fits(self.sums())
+    }
+
+    /// Entries, their bytes, those without an end, and the latest end of the others.
+    pub fn sums(&self) -> [u64; 4] {
+        let unreadable = self.unreadable as u64;
+        let mut sums = [unreadable, 0, unreadable, 0];
+        for ((limit, key), entry) in &self.entries {
+            let end_ms = entry.end_ms();
+            sums[0] += 1;
+            sums[1] += (field(limit, key).len() + to_text(entry).len()) as u64;
+            sums[2] += u64::from(end_ms.is_none());
+            sums[3] = sums[3].max(end_ms.unwrap_or(0));
+        }
+        sums
+    }
+
+    /// What `next` does not have any more.
+    pub fn dropped_by<'a>(
+        &'a self,
+        next: &'a Self,
+    ) -> impl Iterator<Item = (&'a Name, &'a StoredOverride)> {
+        let entries = self.entries.iter();
+        entries.filter(|(name, _)| !next.entries.contains_key(*name))
+    }
+
+    /// Becomes `next`, as the script does, if this is still what was `read`; for the embedded store.
+    pub fn replace(&mut self, read: &Self, next: &Self, now_us: u64) -> bool {
+        if self.version != read.version {
+            return false;
+        }
+        let version = self.version.max(now_us.saturating_sub(1)).max(next.version) + 1;
+        if read.dropped_by(next).next().is_some() {
+            self.swept = version;
+        }
+        self.version = version;
+        self.entries = next.entries.clone();
+        for entry in self.entries.values_mut().filter(|entry| entry.version == 0) {
+            entry.version = version;
+        }
+        true
     }
 }
 
@@ -283,60 +254,121 @@ mod tests {
         .unwrap()
     }
 
+    fn entry(mark: Mark, one: &Override) -> StoredOverride {
+        let (version, one) = (7, one.clone());
+        StoredOverride { version, mark, one }
+    }
+
+    /// As the script does.
+    fn state(entry: &StoredOverride) -> Vec<u8> {
+        let version = entry.version.to_be_bytes();
+        [&version[1..], &to_text(entry)].concat()
+    }
+
     #[test]
     fn an_override_is_read_as_it_was_written() {
         let one = unlimited(Some("2026-11-22T03:00:00Z"));
         let field = field("per-key", "a:b\n");
-        let read = from_text(&field, &to_text(&one)).unwrap();
-        assert_eq!(read, (("per-key".to_owned(), "a:b\n".to_owned()), one));
+        for mark in [Mark::Set, Mark::Restored, Mark::Returned, Mark::Removed] {
+            let entry = entry(mark, &one);
+            let read = from_state(&field, &state(&entry)).unwrap();
+            assert_eq!(read, (("per-key".to_owned(), "a:b\n".to_owned()), entry));
+        }
         for (field, text) in [
             ("l:k", "{}"),
             ("l", r#"{"unlimited":true}"#),
             ("l:k", r#"{"more":1}"#),
+            ("l:k", r#"!{"unlimited":true}"#),
         ] {
-            let read = from_text(field, text.as_bytes());
-            assert!(read.is_none(), "{field} {text}");
+            let state = [&[0; 7], text.as_bytes()].concat();
+            assert!(from_state(field, &state).is_none(), "{field} {text}");
         }
     }
 
+    /// Release 0.1.0 runs beside this one while sidecars are replaced. It reads the JSON after seven bytes.
     #[test]
-    fn every_change_has_another_version_and_nothing_else_has() {
-        let mut stored = StoredOverrides::default();
-        let one = unlimited(Some("1970-01-01T00:00:05Z"));
-        let set = || Change::Set("l", "k", &one);
-        let sweep = || Change::Sweep(&[("l", "k")]);
-        assert_eq!(stored.change(set(), 0), Changed::Unknown);
-        assert_eq!(stored.change(set(), 0), Changed::Known);
-        assert_eq!((stored.version, stored.entries.len()), (2, 1));
-        let other = Change::Remove("l", "other");
-        assert_eq!(stored.change(other, 0), Changed::Unknown);
-        assert_eq!(stored.change(sweep(), 4_999), Changed::Unknown);
-        assert_eq!(stored.version, 2);
-        assert!(stored.ended(4_999, 9).is_empty());
-        assert_eq!(stored.ended(5_000, 9), [("l", "k")]);
-        assert_eq!(stored.change(sweep(), 5_000), Changed::Known);
-        assert_eq!((stored.version, stored.entries.len()), (3, 0));
+    fn an_earlier_release_reads_what_is_in_force_and_nothing_else() {
+        let one = unlimited(None);
+        let is_read = |mark| serde_json::from_slice::<OverrideTerms>(&to_text(&entry(mark, &one)));
+        assert!(is_read(Mark::Set).is_ok() && is_read(Mark::Restored).is_ok());
+        assert!(is_read(Mark::Returned).is_err() && is_read(Mark::Removed).is_err());
     }
 
     #[test]
-    fn a_store_holds_so_many_overrides_and_no_more() {
+    fn a_change_applies_to_what_was_read_and_to_nothing_else() {
+        let mut stored = StoredOverrides::default();
+        let one = unlimited(Some("1970-01-01T00:00:05Z"));
+        let mut next = stored.clone();
+        assert!(!next.set("l", "k", &one) && next.set("l", "k", &one));
+        assert!(!next.remove("l", "other"));
+        let read = stored.clone();
+        assert!(stored.replace(&read, &next, 4));
+        assert!(!stored.replace(&read, &next, 5), "it has changed since");
+        let name = ("l".to_owned(), "k".to_owned());
+        assert_eq!((stored.version, stored.entries[&name].version), (4, 4));
+        let read = stored.clone();
+        let mut next = read.clone();
+        assert!(next.remove("l", "k") && !next.remove("l", "k"));
+        next.version = 9;
+        assert!(stored.replace(&read, &next, 5));
+        assert_eq!(
+            (stored.version, stored.swept),
+            (10, 0),
+            "newer than what was known"
+        );
+        let removal = &stored.entries[&name];
+        assert_eq!((removal.version, removal.is_removal()), (10, true));
+        assert!(!removal.has_ended(4_999) && removal.has_ended(5_000));
+        assert!(!stored.clone().set("l", "k", &one), "it was removed");
+        let empty = StoredOverrides::default();
+        assert!(stored.replace(&stored.clone(), &empty, 5));
+        assert_eq!((stored.version, stored.swept), (11, 11));
+    }
+
+    #[test]
+    fn a_removal_is_remembered_for_a_day_and_not_after_the_overrides_end() {
+        let mut removed = entry(Mark::Removed, &unlimited(None));
+        removed.version = 1_000_000;
+        assert_eq!(removed.end_ms(), Some(REMEMBERED_MS + 1_000));
+        removed.one = unlimited(Some("1970-01-01T00:00:05Z"));
+        assert_eq!(removed.end_ms(), Some(5_000));
+    }
+
+    #[test]
+    fn a_store_holds_so_many_overrides_and_no_more_and_removals_make_room() {
         let mut stored = StoredOverrides::default();
         let one = unlimited(None);
         for n in 0..MAX_OVERRIDES {
-            let name = ("l".to_owned(), n.to_string());
-            stored.entries.insert(name, one.clone());
+            stored.set("l", &n.to_string(), &one);
         }
-        let more = Change::Set("l", "more", &one);
-        assert_eq!(stored.change(more, 0), Changed::Full);
-        let known = Change::Set("l", "7", &one);
-        assert_eq!(stored.change(known, 0), Changed::Known);
-        assert_eq!(stored.entries.len(), MAX_OVERRIDES);
+        let mut more = stored.clone();
+        assert!(more.fit());
+        more.set("l", "more", &one);
+        assert!(!more.fit());
+        assert!(more.remove("l", "7") && more.fit());
+        assert_eq!(more.entries.len(), MAX_OVERRIDES);
+    }
+
+    #[test]
+    fn a_full_store_replaces_an_override_by_one_of_the_same_size() {
+        let mut stored = StoredOverrides::default();
+        let one = unlimited(None);
+        stored.set("l", "", &one);
+        let [_, bytes, ..] = stored.sums();
+        let mut full = StoredOverrides::default();
+        let key = "k".repeat(MAX_STORED_BYTES - bytes as usize);
+        full.set("l", &key, &one);
+        assert!(full.fit());
+        full.set("l", &key, &one);
+        assert!(full.fit());
+        full.set("l", &key, &unlimited(Some("2026-11-22T03:00:00Z")));
+        assert!(!full.fit());
     }
 
     /// A hash that only a liar could send would be parsed while decisions wait.
     #[test]
     fn a_hash_with_more_overrides_than_a_store_may_hold_is_refused() {
-        let one = [&[0; 7][..], &to_text(&unlimited(None))].concat();
+        let one = state(&entry(Mark::Set, &unlimited(None)));
         let entry = |n: usize| (field("l", &n.to_string()).into_bytes(), one.clone());
         let mut hash: HashMap<_, _> = (0..MAX_OVERRIDES).map(entry).collect();
         hash.insert(OVERRIDES_HEAD.into(), vec![0, 0, 0, 0, 0, 0, 7]);
@@ -347,19 +379,15 @@ mod tests {
         assert!(refused.to_string().contains("10001"), "{refused}");
     }
 
-    /// As in the script: the bytes of an override that is replaced are free again.
     #[test]
-    fn a_full_store_replaces_an_override_by_one_of_the_same_size() {
-        let mut stored = StoredOverrides::default();
-        let one = unlimited(None);
-        let key = "k".repeat(MAX_STORED_BYTES - bytes_of("l", "", &one));
-        let set = |stored: &mut StoredOverrides, key: &str, one| {
-            stored.change(Change::Set("l", key, one), 0)
-        };
-        assert_eq!(set(&mut stored, &key, &one), Changed::Unknown);
-        assert_eq!(set(&mut stored, &key, &one), Changed::Known);
-        let longer = unlimited(Some("2026-11-22T03:00:00Z"));
-        assert_eq!(set(&mut stored, &key, &longer), Changed::Full);
-        assert_eq!(set(&mut stored, "", &one), Changed::Full);
+    fn a_head_tells_when_entries_were_dropped_unless_an_earlier_release_wrote_it() {
+        let head = |bytes: usize| HashMap::from([(OVERRIDES_HEAD.into(), vec![1; bytes])]);
+        assert_eq!(read_hash(&head(33)).unwrap().swept, 0x0101_0101_0101_01);
+        assert_eq!(read_hash(&head(26)).unwrap().swept, u64::MAX);
+        assert_eq!(read_hash(&HashMap::new()).unwrap().swept, 0);
+        let mut unreadable = head(33);
+        unreadable.insert(b"l:k".to_vec(), b"12345670".to_vec());
+        let [entries, _, endless, _] = read_hash(&unreadable).unwrap().sums();
+        assert_eq!((entries, endless), (1, 1), "a newer release wrote it");
     }
 }
