@@ -10,7 +10,7 @@ use crate::store::{Entries, Mark, StoredOverride, StoredOverrides};
 /// The difference.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// What the store should hold: blocks and removals that it lost, and marks of what is back.
+    /// What the store should hold: blocks that it lost, removals in place of all else, and marks of what is back.
     pub remedies: Entries,
     /// How many other overrides are gone.
     pub gone: usize,
@@ -28,15 +28,13 @@ impl Losses {
             if entry.has_ended(now_ms) || now.is_some_and(|now| now.version >= entry.version) {
                 continue;
             }
-            let mark = match entry.mark {
-                // It keeps its version: whoever knows of a removal since then sees that it is older.
-                Mark::Set | Mark::Restored if entry.one.grant == Grant::Blocked => Mark::Restored,
-                Mark::Removed if now.is_none() => Mark::Removed,
-                Mark::Removed | Mark::Returned => continue,
-                Mark::Set | Mark::Restored => {
-                    losses.gone += 1;
-                    continue;
-                }
+            let is_block = entry.is_in_force() && entry.one.grant == Grant::Blocked;
+            losses.gone += usize::from(entry.is_in_force() && !is_block);
+            // It keeps its version: what others know since then is newer, and what they knew before is older.
+            let mark = match now {
+                _ if is_block => Mark::Restored,
+                Some(now) if now.is_in_force() => continue,
+                _ => Mark::Removed,
             };
             let remedy = StoredOverride {
                 mark,
@@ -146,6 +144,7 @@ mod tests {
         let known = store(4, &known);
         let all = vec![
             remedy("a", Restored),
+            remedy("b", Removed),
             remedy("c", Removed),
             remedy("d", Restored),
         ];
@@ -154,7 +153,7 @@ mod tests {
         let other = store(9, &[("e", 9, Set, UNLIMITED)]);
         assert_eq!(losses(&known, &other), (all, 1));
         let ended = Losses::between(&known, &other, 5_000);
-        assert_eq!(ended.remedies.len(), 2, "without the one that has ended");
+        assert_eq!(ended.remedies.len(), 3, "without the one that has ended");
         // Who was cut off does not bring back what was removed meanwhile.
         let removed = store(
             9,
@@ -167,7 +166,7 @@ mod tests {
         assert_eq!(losses(&known, &removed), (vec![remedy("c", Removed)], 0));
         let kept = Losses::between(&known, &store(0, &[]), 0).remedies;
         assert!(
-            kept.values().map(|entry| entry.version).eq([1, 3, 4]),
+            kept.values().map(|entry| entry.version).eq([1, 2, 3, 4]),
             "{kept:?}"
         );
     }
@@ -203,6 +202,23 @@ mod tests {
             remedy("a", Returned),
             "again"
         );
+    }
+
+    /// The change was made just before the loss.
+    #[test]
+    fn a_block_is_not_restored_once_another_sidecar_tells_that_it_was_replaced() {
+        let (before, after) = (
+            store(1, &[("a", 1, Set, BLOCKED)]),
+            store(2, &[("a", 2, Set, UNLIMITED)]),
+        );
+        let first = Losses::between(&after, &store(0, &[]), 0).remedies;
+        let told = StoredOverrides {
+            entries: first,
+            ..store(9, &[])
+        };
+        assert_eq!(losses(&before, &told), NOTHING);
+        let restored = store(9, &[("a", 1, Restored, BLOCKED)]);
+        assert_eq!(losses(&after, &restored), (vec![remedy("a", Returned)], 1));
     }
 
     /// A sidecar restores a block before it hears that it was removed.
