@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_head_tells_when_entries_were_dropped_unless_an_earlier_release_wrote_it() {
         let head = |bytes: usize| HashMap::from([(OVERRIDES_HEAD.into(), vec![1; bytes])]);
-        assert_eq!(read_hash(&head(33)).unwrap().swept, 0x0101_0101_0101_01);
+        assert_eq!(read_hash(&head(33)).unwrap().swept, 0x0001_0101_0101_0101);
         assert_eq!(read_hash(&head(26)).unwrap().swept, u64::MAX);
         assert_eq!(read_hash(&HashMap::new()).unwrap().swept, 0);
         let mut unreadable = head(33);
