@@ -36,10 +36,8 @@ impl Losses {
                 Some(now) if now.is_in_force() => continue,
                 _ => Mark::Removed,
             };
-            let remedy = StoredOverride {
-                mark,
-                ..entry.clone()
-            };
+            let mut remedy = entry.clone();
+            remedy.mark = mark;
             losses.remedies.insert(name.clone(), remedy);
         }
         for (name, entry) in &read.entries {

@@ -121,11 +121,11 @@ impl Overrides {
     /// All overrides, including those not in force, sorted by limit, key and source.
     pub fn list(&self, policy: &Policy, now_ms: u64) -> Vec<ListedOverride> {
         let of_policy = policy.limits().flat_map(|limit| {
-            let one = move |(key, one)| (limit.name.as_str(), key, one, OverrideSource::Policy);
-            limit.overrides.iter().map(one)
+            let listed = move |(key, one): (&String, _)| {
+                self.listed(&limit.name, key, one, OverrideSource::Policy, now_ms)
+            };
+            limit.overrides.iter().map(listed)
         });
-        let of_policy =
-            of_policy.map(|(limit, key, one, source)| self.listed(limit, key, one, source, now_ms));
         let stored = self.stored.iter().flat_map(|stored| &stored.entries);
         let stored = stored.filter(|(_, entry)| !entry.is_removal());
         let stored = stored.map(|((limit, key), entry)| {

@@ -73,9 +73,8 @@ impl StoredOverride {
 
     /// When it ends.
     pub fn end_ms(&self) -> Option<u64> {
-        let forgotten = self
-            .is_removal()
-            .then(|| self.version / 1_000 + REMEMBERED_MS);
+        let a_day_later = self.version / 1_000 + REMEMBERED_MS;
+        let forgotten = self.is_removal().then_some(a_day_later);
         self.one.until_ms.into_iter().chain(forgotten).min()
     }
 }
@@ -191,9 +190,8 @@ impl StoredOverrides {
 
     /// Forgets removals if there is no room for them; whether the rest fits.
     pub fn fit(&mut self) -> bool {
-        let fits = |[entries, bytes, ..]: [u64; 4]| {
-            entries <= MAX_OVERRIDES as u64 && bytes <= MAX_STORED_BYTES as u64
-        };
+        let most = [MAX_OVERRIDES, MAX_STORED_BYTES].map(|most| most as u64);
+        let fits = |sums: [u64; 4]| sums[0] <= most[0] && sums[1] <= most[1];
         if !fits(self.sums()) {
             self.entries.retain(|_, entry| !entry.is_removal());
         }
@@ -229,9 +227,8 @@ impl StoredOverrides {
             return false;
         }
         let version = self.version.max(now_us.saturating_sub(1)).max(next.version) + 1;
-        if read.dropped_by(next).next().is_some() {
-            self.swept = version;
-        }
+        let drops = read.dropped_by(next).next().is_some();
+        self.swept = if drops { version } else { self.swept };
         self.version = version;
         self.entries = next.entries.clone();
         for entry in self.entries.values_mut().filter(|entry| entry.version == 0) {

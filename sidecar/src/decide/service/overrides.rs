@@ -193,17 +193,14 @@ impl Service {
 
     fn tell_losses(&self, (restored, returned, gone): (usize, usize, usize)) {
         let all = restored + returned + gone;
-        if all == 0 {
-            return;
+        if all > 0 {
+            let what = format!(
+                "blocks written back: {restored}; others gone: {gone}; removed ones that are back, not in force: {returned}"
+            );
+            warn!("the store has lost overrides: {what} (docs/overrides.md)");
+            self.metrics.count_lost_overrides(all);
+            self.events.overrides_lost(clock::unix_ms(), what);
         }
-        let what = format!(
-            "blocks written back: {restored}; others gone: {gone}; removed ones that are back, not in force: {returned}"
-        );
-        warn!(
-            "the store has lost overrides: {what} (docs/overrides.md, \"When the store loses overrides\")"
-        );
-        self.metrics.count_lost_overrides(all);
-        self.events.overrides_lost(clock::unix_ms(), what);
     }
 
     /// Drops overrides that ended a while ago from the store, and removals that are remembered no longer.
@@ -288,8 +285,8 @@ impl Service {
             Problem::new(Code::StoreUnavailable, why)
         };
         for _ in 0..CHANGE_TRIES {
-            let read = self.read_overrides_now().await;
-            read.map_err(|error| unconfirmed(&error))?;
+            let read = self.read_overrides_now();
+            read.await.map_err(|error| unconfirmed(&error))?;
             let Some(stored) = self.policy.current().overrides.stored.clone() else {
                 continue;
             };
