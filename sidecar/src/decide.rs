@@ -6,6 +6,7 @@
 //! | `settle.rs` | the store, or the fallback while it is down |
 //! | `plan.rs`, `plan/add.rs` | from checks to buckets, from outcomes to verdicts; pure |
 //! | `overrides.rs` | the overrides in force; pure |
+//! | `losses.rs` | overrides that the store has lost, or has again; pure |
 //! | `allowance.rs` | a check's effective windows: the policy's or an override's; pure |
 //! | `overridden.rs` | decisions made by overrides alone; pure |
 //! | `receipts.rs` | proofs that units were taken |
@@ -21,6 +22,7 @@ mod denials;
 mod epoch;
 mod fallback;
 mod leases;
+mod losses;
 mod overridden;
 mod overrides;
 mod plan;

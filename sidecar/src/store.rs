@@ -55,6 +55,6 @@ pub use error::{ConnectionError, StoreError};
 pub use health::{Health, HealthState};
 pub use kinds::Store;
 pub use outage::{NoShare, Outage};
-pub use overrides::{Change, Changed, StoredOverrides};
+pub use overrides::{Entries, Mark, StoredOverride, StoredOverrides};
 pub use reply::StoreReply;
 pub use returns::GiveBackEntry;

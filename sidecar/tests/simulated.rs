@@ -14,7 +14,7 @@ use super::call::SIDECAR_TTL;
 use super::error::{ConnectionError, StoreError};
 use super::health::{ComponentId, Monitor};
 use super::kinds::Announced;
-use super::overrides::{Change, Changed, StoredOverrides};
+use super::overrides::StoredOverrides;
 use super::redis::clock::Clock;
 use super::reply::StoreReply;
 use super::share::Debt;
@@ -388,13 +388,12 @@ impl Link {
         self.inner.call(self.inner.timeout, read).await
     }
 
-    pub(super) async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
-        let change = |state: &mut State, now_us: u64| {
-            let changed = state.overrides.change(change, now_us / 1_000);
-            // As the script's: never one of an earlier Redis.
-            state.overrides.version = state.overrides.version.max(now_us);
-            changed
-        };
+    pub(super) async fn change_overrides(
+        &self,
+        read: &StoredOverrides,
+        next: &StoredOverrides,
+    ) -> Result<bool, StoreError> {
+        let change = |state: &mut State, now_us: u64| state.overrides.replace(read, next, now_us);
         self.inner.call(self.inner.timeout, change).await
     }
 

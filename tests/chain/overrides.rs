@@ -12,6 +12,7 @@ use sluicegate_tests::sidecar::Sidecar;
 use super::support::{Chain, Policy, ask, decide, decided, number, take};
 
 mod fleet;
+mod lost;
 mod operator;
 
 use fleet::Fleet;

@@ -1,4 +1,4 @@
-//! `lua/overrides.lua` by itself: bounds, expiry, versions.
+//! `lua/overrides.lua` by itself: what was read, expiry, versions.
 
 use redis::Connection;
 
@@ -10,6 +10,10 @@ const HEAD: &str = ":";
 /// Milliseconds since 1970, far in the past and far in the future.
 const PAST: u64 = 1;
 const FUTURE: u64 = 4_000_000_000_000;
+const DAY_MS: i64 = 86_400_000;
+
+/// Entries by field, with their end (0: none).
+type Entries<'a> = [(&'a str, u64)];
 
 struct Overrides {
     connection: Connection,
@@ -25,24 +29,22 @@ impl Overrides {
         }
     }
 
-    fn eval(&mut self, arguments: &[String]) -> i64 {
+    /// Becomes `next`, if the version is the one that was `read`; `dropped` are left out.
+    fn change(&mut self, read: u64, after: u64, next: &Entries, dropped: &Entries) -> bool {
         let mut command = redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(1).arg(HASH).arg(arguments);
+        let latest = |entries: &Entries| entries.iter().map(|(_, end)| *end).max().unwrap_or(0);
+        let endless = next.iter().filter(|(_, end)| *end == 0).count();
+        command.arg(SCRIPT).arg(1).arg(HASH);
+        command.arg(read).arg(after).arg(latest(dropped));
+        command.arg(next.len()).arg(7).arg(endless);
+        command.arg(latest(next)).arg(u8::from(dropped.is_empty()));
+        for (field, _) in next {
+            command.arg(field).arg(0).arg("{}");
+        }
+        for (field, _) in dropped {
+            command.arg(field).arg(0).arg("");
+        }
         command.query(&mut self.connection).expect("an answer")
-    }
-
-    /// Sets one; at most 3 overrides, and 100 bytes of fields and texts.
-    fn set(&mut self, field: &str, end: u64, text: &str) -> i64 {
-        self.eval(&["set", field, &end.to_string(), text, "3", "100"].map(str::to_owned))
-    }
-
-    fn remove(&mut self, field: &str) -> i64 {
-        self.eval(&["remove", field].map(str::to_owned))
-    }
-
-    fn sweep(&mut self, fields: &[&str]) -> i64 {
-        let names = ["sweep"].iter().chain(fields).map(|&name| name.to_owned());
-        self.eval(&names.collect::<Vec<_>>())
     }
 
     fn ask<T: redis::FromRedisValue>(&mut self, command: &str, more: &[&str]) -> T {
@@ -51,68 +53,83 @@ impl Overrides {
         command.query(&mut self.connection).expect("an answer")
     }
 
-    fn version(&mut self) -> Vec<u8> {
-        let head: Vec<u8> = self.ask("HGET", &[HEAD]);
-        head[..7].to_vec()
+    /// The version, and that of the last change that dropped entries.
+    fn head(&mut self) -> (u64, u64) {
+        let head: Option<Vec<u8>> = self.ask("HGET", &[HEAD]);
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+        head.map_or((0, 0), |head| (number(&head[..7]), number(&head[26..])))
+    }
+
+    fn fields(&mut self) -> Vec<String> {
+        let mut fields: Vec<String> = self.ask("HKEYS", &[]);
+        fields.sort();
+        fields
     }
 }
 
 #[test]
-fn a_full_store_refuses_a_new_override_and_still_replaces_and_removes() {
+fn of_changes_that_have_read_the_same_the_first_is_made() {
     let mut overrides = Overrides::new();
-    for field in ["l:a", "l:b", "l:c"] {
-        assert_eq!(overrides.set(field, 0, "x"), 0);
-    }
-    let before = overrides.version();
-    assert_eq!(overrides.set("l:d", 0, "x"), -1, "three are the most");
-    let set = |overrides: &mut Overrides, field, bytes| overrides.set(field, 0, &"x".repeat(bytes));
-    assert_eq!(set(&mut overrides, "l:a", 90), -1, "too many bytes");
-    assert_eq!(overrides.version(), before, "nothing was changed");
-    assert_eq!(overrides.ask::<u64>("HLEN", &[]), 4);
-    assert_eq!(set(&mut overrides, "l:a", 80), 1);
-    assert_eq!(set(&mut overrides, "l:b", 20), -1, "the sum counts");
-    assert_eq!(overrides.remove("l:a"), 1);
-    assert_eq!(set(&mut overrides, "l:d", 80), 0, "its bytes are free");
+    let made: Vec<_> = (0..20)
+        .filter(|n| overrides.change(0, 0, &[(&format!("l:{n}"), 0)], &[]))
+        .collect();
+    assert_eq!(made, [0]);
+    assert_eq!(overrides.fields(), [HEAD, "l:0"]);
+    let (version, _) = overrides.head();
+    assert!(!overrides.change(version - 1, 0, &[("l:b", 0)], &[]));
+    assert!(overrides.change(version, 0, &[("l:b", 0)], &[]));
 }
 
 #[test]
 fn the_hash_expires_only_when_all_overrides_end() {
     let mut overrides = Overrides::new();
-    overrides.set("l:a", FUTURE, "x");
-    assert!(overrides.ask::<i64>("PTTL", &[]) > 0);
-    overrides.set("l:b", 0, "x");
-    assert_eq!(overrides.ask::<i64>("PTTL", &[]), -1, "one has no end");
-    overrides.remove("l:b");
-    assert!(overrides.ask::<i64>("PTTL", &[]) > 0);
-    overrides.remove("l:a");
+    let ttl = |overrides: &mut Overrides| overrides.ask::<i64>("PTTL", &[]);
+    let version = |overrides: &mut Overrides| overrides.head().0;
+    overrides.change(0, 0, &[("l:a", FUTURE)], &[]);
+    assert!(ttl(&mut overrides) > 2 * DAY_MS);
+    let read = version(&mut overrides);
+    overrides.change(read, 0, &[("l:b", 0)], &[]);
+    assert_eq!(ttl(&mut overrides), -1, "one has no end");
+    let read = version(&mut overrides);
+    overrides.change(read, 0, &[("l:a", PAST)], &[("l:b", PAST)]);
+    let left = ttl(&mut overrides);
+    assert!(
+        (DAY_MS..2 * DAY_MS).contains(&left),
+        "removals are remembered: {left}"
+    );
+    let read = version(&mut overrides);
+    assert!(overrides.change(read, 0, &[], &[("l:a", PAST)]));
     assert_eq!(overrides.ask::<u64>("EXISTS", &[]), 0);
 }
 
 #[test]
-fn a_sweep_removes_what_has_ended_and_nothing_else() {
+fn an_override_is_dropped_after_its_end_by_the_clock_of_redis() {
     let mut overrides = Overrides::new();
-    overrides.set("l:ended", PAST, "x");
-    overrides.set("l:future", FUTURE, "x");
-    overrides.set("l:endless", 0, "x");
-    let fields = ["l:ended", "l:future", "l:endless", "l:unknown", HEAD];
-    assert_eq!(overrides.sweep(&fields), 1);
-    let left: std::collections::BTreeSet<String> = overrides.ask("HKEYS", &[]);
-    assert!(left.iter().eq([HEAD, "l:endless", "l:future"]), "{left:?}");
-    let version = overrides.version();
-    assert_eq!(overrides.sweep(&fields), 0);
-    assert_eq!(overrides.version(), version, "nothing has changed");
+    overrides.change(0, 0, &[("l:ended", PAST), ("l:future", FUTURE)], &[]);
+    let before @ (read, dropped) = overrides.head();
+    assert_eq!(dropped, 1, "as the caller says");
+    assert!(!overrides.change(read, 0, &[("l:ended", PAST)], &[("l:future", FUTURE)]));
+    assert_eq!(overrides.head(), before);
+    assert!(overrides.change(read, 0, &[("l:future", FUTURE)], &[("l:ended", PAST)]));
+    assert_eq!(overrides.fields(), [HEAD, "l:future"]);
+    let (version, dropped) = overrides.head();
+    assert_eq!(version, dropped);
 }
 
 #[test]
-fn a_version_is_never_used_twice() {
+fn a_version_is_never_used_twice_and_exceeds_what_was_known() {
     let mut overrides = Overrides::new();
     let mut seen = Vec::new();
     for _ in 0..50 {
-        overrides.set("l:a", 0, "x");
-        seen.push(overrides.version());
+        overrides.change(0, 0, &[("l:a", 0)], &[]);
+        let (version, _) = overrides.head();
+        seen.push(version);
         // Deletes the hash, and the version with it.
-        assert_eq!(overrides.remove("l:a"), 1);
-        assert_eq!(overrides.remove("l:a"), 0);
+        assert!(overrides.change(version, 0, &[], &[("l:a", PAST)]));
     }
     assert!(seen.is_sorted_by(|one, next| one < next), "{seen:?}");
+    // A Redis whose clock was ahead has given it.
+    let known = 2 * seen[49];
+    assert!(overrides.change(0, known, &[("l:a", 0)], &[]));
+    assert_eq!(overrides.head().0, known + 1);
 }

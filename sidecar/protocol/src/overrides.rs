@@ -146,6 +146,11 @@ pub enum OverrideSource {
 pub enum OverrideState {
     /// It is in force.
     InForce,
+    /// It is in force: a block that the store had lost, and a sidecar has written back.
+    Restored,
+    /// It is not in force until it is set again: it was removed or replaced, and the store has it again, as from an old
+    /// snapshot.
+    Returned,
     /// Its end has passed.
     Ended,
     /// It is in the policy file, and the store has another one for the same limit and key.

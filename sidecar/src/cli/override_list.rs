@@ -76,6 +76,8 @@ fn row(one: &ListedOverride) -> [String; 9] {
     };
     let state = match one.state {
         OverrideState::InForce => "in force",
+        OverrideState::Restored => "in force (restored)",
+        OverrideState::Returned => "returned, not in force",
         OverrideState::Ended => "ended",
         OverrideState::Hidden => "replaced by the store's",
         OverrideState::Unfit => "does not fit the policy",

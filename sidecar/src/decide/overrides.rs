@@ -11,7 +11,7 @@ use sluicegate_engine::BucketSpec;
 use sluicegate_protocol::{Check, ListedOverride, OverrideSource, OverrideState};
 
 use crate::policy::{Grant, Limit, Override, Policy};
-use crate::store::StoredOverrides;
+use crate::store::{Mark, StoredOverrides};
 use crate::telemetry::metrics::OverrideCounts;
 use crate::telemetry::subject::Subject;
 
@@ -81,9 +81,10 @@ impl Overrides {
                 }
             }
         }
-        for ((limit, key), one) in stored.iter().flat_map(|stored| &stored.entries) {
+        let entries = stored.iter().flat_map(|stored| &stored.entries);
+        for ((limit, key), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
             let fitting = policy.limit(limit);
-            if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, one)) {
+            if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, &entry.one)) {
                 overrides.of_key(limit, key).store = Some(timed);
             }
         }
@@ -120,16 +121,23 @@ impl Overrides {
     /// All overrides, including those not in force, sorted by limit, key and source.
     pub fn list(&self, policy: &Policy, now_ms: u64) -> Vec<ListedOverride> {
         let of_policy = policy.limits().flat_map(|limit| {
-            let one = move |(key, one)| (limit.name.as_str(), key, one, OverrideSource::Policy);
-            limit.overrides.iter().map(one)
+            let listed = move |(key, one): (&String, _)| {
+                self.listed(&limit.name, key, one, OverrideSource::Policy, now_ms)
+            };
+            limit.overrides.iter().map(listed)
         });
         let stored = self.stored.iter().flat_map(|stored| &stored.entries);
-        let stored =
-            stored.map(|((limit, key), one)| (limit.as_str(), key, one, OverrideSource::Store));
-        let mut list: Vec<_> = of_policy
-            .chain(stored)
-            .map(|(limit, key, one, source)| self.listed(limit, key, one, source, now_ms))
-            .collect();
+        let stored = stored.filter(|(_, entry)| !entry.is_removal());
+        let stored = stored.map(|((limit, key), entry)| {
+            let listed = self.listed(limit, key, &entry.one, OverrideSource::Store, now_ms);
+            let state = match (entry.mark, listed.state) {
+                (Mark::Restored, OverrideState::InForce) => OverrideState::Restored,
+                (Mark::Returned, OverrideState::Unfit) => OverrideState::Returned,
+                (_, state) => state,
+            };
+            ListedOverride { state, ..listed }
+        });
+        let mut list: Vec<_> = of_policy.chain(stored).collect();
         list.sort_by(|a, b| (&a.limit, &a.key).cmp(&(&b.limit, &b.key)));
         list
     }
@@ -226,6 +234,7 @@ impl<'a> OverridesNow<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::StoredOverride;
 
     const POLICY: &str = "
 limits:
@@ -241,12 +250,17 @@ limits:
     fn stored(entries: &[(&str, &str, &str)]) -> Option<Arc<StoredOverrides>> {
         let entry = |(limit, key, terms): &(&str, &str, &str)| {
             let terms = serde_json::from_str(terms).unwrap();
-            let one = Override::read(terms).unwrap();
-            (((*limit).to_owned(), (*key).to_owned()), one)
+            let entry = StoredOverride {
+                version: 1,
+                mark: Mark::Set,
+                one: Override::read(terms).unwrap(),
+            };
+            (((*limit).to_owned(), (*key).to_owned()), entry)
         };
         Some(Arc::new(StoredOverrides {
             version: 1,
             entries: entries.iter().map(entry).collect(),
+            ..StoredOverrides::default()
         }))
     }
 

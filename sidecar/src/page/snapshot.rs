@@ -278,6 +278,7 @@ impl From<Event> for EventView {
                 EventKind::StoreBack => "store_back",
                 EventKind::OverrideSet => "override_set",
                 EventKind::OverrideRemoved => "override_removed",
+                EventKind::OverridesLost => "overrides_lost",
             },
             detail: event.detail,
             times: event.times,

@@ -221,6 +221,7 @@ export function event({ kind, detail, times }, store) {
     store_back: ["calm", `${capital(store)} back`],
     override_set: ["calm", "Override set"],
     override_removed: ["calm", "Override removed"],
+    overrides_lost: ["us", "Overrides lost"],
   }[kind] ?? ["calm", kind];
   return { tone, label: label + often, detail: kind === "started" ? `version ${detail}` : detail };
 }

@@ -6,8 +6,7 @@ use redis::{Cmd, Script as Hashed};
 use sluicegate_engine::script::{self, BrokenState, GiveBack, WriteBack};
 use sluicegate_engine::{Batch, Bucket, Returns};
 
-use super::overrides::{Change, MAX_STORED_BYTES, field, to_text};
-use crate::policy::MAX_OVERRIDES;
+use super::overrides::{StoredOverrides, field, to_text};
 
 /// The script's SHA-1, and the prefix of every key.
 pub struct Script {
@@ -151,27 +150,26 @@ impl Script {
         command
     }
 
-    /// Changes the overrides. Answers 1 if one was replaced or removed, 0 if there was none, -1 if there is no room.
-    pub fn change_overrides(&self, change: Change<'_>) -> Cmd {
+    /// Changes the overrides from what was read. Answers 0 if they are not what was read.
+    pub fn change_overrides(&self, read: &StoredOverrides, next: &StoredOverrides) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(OVERRIDES).arg(1).arg(self.key(OVERRIDES_KEY));
-        match change {
-            Change::Set(limit, key, one) => command
-                .arg("set")
-                .arg(field(limit, key))
-                .arg(one.until_ms.unwrap_or(0))
-                .arg(to_text(one))
-                .arg(MAX_OVERRIDES)
-                .arg(MAX_STORED_BYTES),
-            Change::Remove(limit, key) => command.arg("remove").arg(field(limit, key)),
-            Change::Sweep(names) => {
-                command.arg("sweep");
-                for (limit, key) in names {
-                    command.arg(field(limit, key));
-                }
-                &mut command
-            }
-        };
+        let dropped: Vec<_> = read.dropped_by(next).collect();
+        let ended = dropped.iter().filter(|(_, entry)| !entry.is_removal());
+        let ended = ended.filter_map(|(_, entry)| entry.end_ms()).max();
+        command.arg(read.version).arg(next.version);
+        command.arg(ended.unwrap_or(0)).arg(&next.sums());
+        let swept_now = !dropped.is_empty() || read.swept == u64::MAX;
+        command.arg(if swept_now { 0 } else { read.swept.max(1) });
+        let entries = next.entries.iter();
+        for (name, entry) in entries.filter(|(name, entry)| read.entries.get(*name) != Some(*entry))
+        {
+            command.arg(field(&name.0, &name.1)).arg(entry.version);
+            command.arg(to_text(entry));
+        }
+        for ((limit, key), _) in dropped {
+            command.arg(field(limit, key)).arg(0).arg("");
+        }
         command
     }
 

@@ -13,7 +13,7 @@ use super::cluster::client::Cluster;
 use super::error::{ConnectionError, StoreError};
 use super::health::{Health, HealthState, Monitor};
 use super::memory::Memory;
-use super::overrides::{self, Change, Changed, StoredOverrides};
+use super::overrides::{self, StoredOverrides};
 use super::redis::Redis;
 use super::redis::node::Node;
 use super::reply::StoreReply;
@@ -448,28 +448,28 @@ impl Store {
         }
     }
 
-    /// Changes the overrides.
+    /// Changes the overrides from what was read; false if they are not what was read any more.
     ///
     /// # Errors
     /// The store did not answer. The change may have been made; to repeat it does no harm.
-    pub async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, StoreError> {
-        let command = |script: &Script| script.change_overrides(change);
-        let known: i64 = match &self.kind {
+    pub async fn change_overrides(
+        &self,
+        read: &StoredOverrides,
+        next: &StoredOverrides,
+    ) -> Result<bool, StoreError> {
+        let command = |script: &Script| script.change_overrides(read, next);
+        match &self.kind {
             #[cfg(feature = "simulation")]
-            Kind::Simulated(link) => return link.change_overrides(change).await,
+            Kind::Simulated(link) => link.change_overrides(read, next).await,
             Kind::Memory(memory) => {
-                return Ok(memory.overrides().change(change, clock::unix_ms()));
+                let now_us = clock::unix_us();
+                Ok(memory.overrides().replace(read, next, now_us))
             }
             _ => {
                 self.ask_of_overrides(command, CHANGE_OVERRIDES_WITHIN)
-                    .await?
+                    .await
             }
-        };
-        Ok(match known {
-            1.. => Changed::Known,
-            0 => Changed::Unknown,
-            _ => Changed::Full,
-        })
+        }
     }
 
     /// Frees expired entries. Redis does so by itself.

@@ -1,7 +1,8 @@
 //! Overrides in a store.
 //!
 //! In Redis they are one hash, which the script `lua/overrides.lua` changes and every sidecar reads: one field for each
-//! override, and a head field whose version shows whether the others changed.
+//! override, and a head field whose version shows whether the others changed. What has been removed stays for a day, as a
+//! removal: so a loss can be told from a removal.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,48 +15,99 @@ use crate::policy::{MAX_OVERRIDES, Override};
 /// Most bytes of all overrides together, including their keys: each sidecar reads all of them after a change.
 pub const MAX_STORED_BYTES: usize = 4 << 20;
 
-/// The store's overrides, by limit and key.
-pub type Entries = BTreeMap<(String, String), Override>;
+/// How long a removed override is remembered: a sidecar that was cut off for less does not restore it.
+const REMEMBERED_MS: u64 = 86_400_000;
+
+/// What has happened to an override.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It was set.
+    Set,
+    /// It was lost from the store, and a sidecar that knew it has written it back.
+    Restored,
+    /// It was removed or replaced, and is back. Not in force.
+    Returned,
+    /// It was removed. Not in force.
+    Removed,
+}
+
+impl Mark {
+    /// In the hash, before the text.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Set => "",
+            // Release 0.1.0 reads JSON after it.
+            Self::Restored => " ",
+            Self::Returned => "?",
+            Self::Removed => "-",
+        }
+    }
+}
+
+/// An override in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredOverride {
+    /// That of the change that made it.
+    pub version: u64,
+    /// What has happened to it.
+    pub mark: Mark,
+    /// The override.
+    pub one: Override,
+}
+
+impl StoredOverride {
+    /// Whether it has an effect until it ends.
+    pub const fn is_in_force(&self) -> bool {
+        matches!(self.mark, Mark::Set | Mark::Restored)
+    }
+
+    /// Whether it only says that there is none.
+    pub fn is_removal(&self) -> bool {
+        self.mark == Mark::Removed
+    }
+
+    /// Whether it has ended at `now_ms`, in milliseconds since 1970.
+    pub fn has_ended(&self, now_ms: u64) -> bool {
+        self.end_ms().is_some_and(|end_ms| end_ms <= now_ms)
+    }
+
+    /// When it ends.
+    pub fn end_ms(&self) -> Option<u64> {
+        let a_day_later = self.version / 1_000 + REMEMBERED_MS;
+        let forgotten = self.is_removal().then_some(a_day_later);
+        self.one.until_ms.into_iter().chain(forgotten).min()
+    }
+}
+
+/// A limit and a key.
+pub type Name = (String, String);
+
+/// The store's overrides.
+pub type Entries = BTreeMap<Name, StoredOverride>;
 
 /// A consistent snapshot of a store's overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredOverrides {
     /// Differs after each change; 0 if there are no overrides.
     pub version: u64,
+    /// What has vanished since an earlier version may have ended. The largest number if that is not known, because a sidecar
+    /// of release 0.1.0 has changed them.
+    pub swept: u64,
     /// By limit and key.
     pub entries: Entries,
+    /// How many others there are, which this release cannot read.
+    pub unreadable: usize,
 }
 
-/// A change of one override, or the removal of ended ones.
-#[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
-    /// Sets the override of a limit and key.
-    Set(&'a str, &'a str, &'a Override),
-    /// Removes the override of a limit and key.
-    Remove(&'a str, &'a str),
-    /// Removes the overrides of these limits and keys whose end has passed.
-    Sweep(&'a [(&'a str, &'a str)]),
-}
-
-/// The result of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
-    /// An override was replaced or removed.
-    Known,
-    /// There was no override for the limit and key.
-    Unknown,
-    /// [`MAX_OVERRIDES`] or [`MAX_STORED_BYTES`] would be exceeded: nothing was changed.
-    Full,
+/// A number in the head of the hash; 0 without a hash.
+fn number(head: &[u8]) -> u64 {
+    let bytes = head.first_chunk::<7>().into_iter().flatten();
+    bytes.fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 /// The version in the head of the hash; 0 without a hash.
 pub fn version(head: Option<&[u8]>) -> u64 {
-    let bytes = head.and_then(|head| head.first_chunk::<7>());
-    bytes.map_or(0, |bytes| {
-        bytes
-            .iter()
-            .fold(0, |version, byte| (version << 8) | u64::from(*byte))
-    })
+    number(head.unwrap_or_default())
 }
 
 /// Parses the whole hash.
@@ -63,23 +115,22 @@ pub fn version(head: Option<&[u8]>) -> u64 {
 /// # Errors
 /// It has more than [`MAX_OVERRIDES`]: no sidecar wrote them all.
 pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> Result<StoredOverrides, StoreError> {
-    let head = OVERRIDES_HEAD.as_bytes();
-    let entries = hash.len() - usize::from(hash.contains_key(head));
+    let head_field = OVERRIDES_HEAD.as_bytes();
+    let head = hash.get(head_field).map(Vec::as_slice);
+    let entries = hash.len() - usize::from(head.is_some());
     if entries > MAX_OVERRIDES {
         return Err(StoreError::TooManyOverrides(entries));
     }
-    let entry = |(field, state): (&Vec<u8>, &Vec<u8>)| {
-        // The 7 bytes before the text are its end, for the script; the text has the end too.
-        let (_, text) = state.split_at_checked(7)?;
-        from_text(std::str::from_utf8(field).ok()?, text)
-    };
+    let swept = head.map(|head| head.get(26..33).map_or(u64::MAX, number));
+    let entry =
+        |(field, state): (&Vec<u8>, &Vec<u8>)| from_state(std::str::from_utf8(field).ok()?, state);
+    let all = hash.iter().filter(|(field, _)| *field != head_field);
+    let readable: Entries = all.filter_map(entry).collect();
     Ok(StoredOverrides {
-        version: version(hash.get(head).map(Vec::as_slice)),
-        entries: hash
-            .iter()
-            .filter(|(field, _)| *field != head)
-            .filter_map(entry)
-            .collect(),
+        version: version(head),
+        swept: swept.unwrap_or(0),
+        unreadable: entries - readable.len(),
+        entries: readable,
     })
 }
 
@@ -89,84 +140,101 @@ pub fn field(limit: &str, key: &str) -> String {
 }
 
 /// The text of an override in the hash.
-pub fn to_text(one: &Override) -> Vec<u8> {
+pub fn to_text(entry: &StoredOverride) -> Vec<u8> {
+    let mut text = entry.mark.text().as_bytes().to_vec();
     // Strings and numbers can always be encoded as JSON.
-    serde_json::to_vec(&one.terms).unwrap_or_default()
+    text.extend(serde_json::to_vec(&entry.one.terms).unwrap_or_default());
+    text
 }
 
 /// Parses an override of the hash. `None` if a newer sidecar wrote it in a form that this one cannot read; the others
 /// still apply.
-pub fn from_text(field: &str, text: &[u8]) -> Option<((String, String), Override)> {
+fn from_state(field: &str, state: &[u8]) -> Option<(Name, StoredOverride)> {
     let (limit, key) = field.split_once(':')?;
+    let (version, text) = state.split_at_checked(7)?;
+    let (mark, text) = match text.split_first()? {
+        (b' ', text) => (Mark::Restored, text),
+        (b'?', text) => (Mark::Returned, text),
+        (b'-', text) => (Mark::Removed, text),
+        _ => (Mark::Set, text),
+    };
     let terms: OverrideTerms = serde_json::from_slice(text).ok()?;
-    let one = Override::read(terms).ok()?;
-    Some(((limit.to_owned(), key.to_owned()), one))
-}
-
-/// What an override adds to the bytes that [`MAX_STORED_BYTES`] bounds.
-fn bytes_of(limit: &str, key: &str, one: &Override) -> usize {
-    field(limit, key).len() + to_text(one).len()
+    let entry = StoredOverride {
+        version: number(version),
+        mark,
+        one: Override::read(terms).ok()?,
+    };
+    Some(((limit.to_owned(), key.to_owned()), entry))
 }
 
 impl StoredOverrides {
-    /// Makes a change as the script does, at `now_ms` in milliseconds since 1970; for the embedded store.
-    pub fn change(&mut self, change: Change<'_>, now_ms: u64) -> Changed {
-        let named = |limit: &str, key: &str| (limit.to_owned(), key.to_owned());
-        let (known, changed) = match change {
-            Change::Set(limit, key, one) => {
-                let name = named(limit, key);
-                let replaced = self.entries.get(&name);
-                let freed = replaced.map_or(0, |before| bytes_of(limit, key, before));
-                let known = replaced.is_some();
-                let bytes = self.bytes() - freed + bytes_of(limit, key, one);
-                if !known && self.entries.len() >= MAX_OVERRIDES || bytes > MAX_STORED_BYTES {
-                    return Changed::Full;
-                }
-                self.entries.insert(name, one.clone());
-                (known, true)
-            }
-            Change::Remove(limit, key) => {
-                let known = self.entries.remove(&named(limit, key)).is_some();
-                (known, known)
-            }
-            Change::Sweep(names) => {
-                let before = self.entries.len();
-                for (limit, key) in names {
-                    let name = named(limit, key);
-                    if self
-                        .entries
-                        .get(&name)
-                        .is_some_and(|one| one.has_ended(now_ms))
-                    {
-                        self.entries.remove(&name);
-                    }
-                }
-                let swept = self.entries.len() < before;
-                (swept, swept)
-            }
+    /// Sets an override, with the version of the change that does so; whether there was one.
+    pub fn set(&mut self, limit: &str, key: &str, one: &Override) -> bool {
+        let set = StoredOverride {
+            version: 0,
+            mark: Mark::Set,
+            one: one.clone(),
         };
-        if changed {
-            self.version += 1;
-        }
-        if known {
-            Changed::Known
-        } else {
-            Changed::Unknown
-        }
+        let before = self.entries.insert((limit.to_owned(), key.to_owned()), set);
+        before.is_some_and(|before| !before.is_removal())
     }
 
-    fn bytes(&self) -> usize {
+    /// Removes an override; whether there was one.
+    pub fn remove(&mut self, limit: &str, key: &str) -> bool {
+        let entry = self.entries.get_mut(&(limit.to_owned(), key.to_owned()));
+        let entry = entry.filter(|entry| !entry.is_removal());
+        entry
+            .map(|entry| (entry.version, entry.mark) = (0, Mark::Removed))
+            .is_some()
+    }
+
+    /// Forgets removals if there is no room for them; whether the rest fits.
+    pub fn fit(&mut self) -> bool {
+        let most = [MAX_OVERRIDES, MAX_STORED_BYTES].map(|most| most as u64);
+        let fits = |sums: [u64; 4]| sums[0] <= most[0] && sums[1] <= most[1];
+        if !fits(self.sums()) {
+            self.entries.retain(|_, entry| !entry.is_removal());
+        }
+        fits(self.sums())
+    }
+
+    /// Entries, their bytes, those without an end, and the latest end of the others.
+    pub fn sums(&self) -> [u64; 4] {
+        let unreadable = self.unreadable as u64;
+        let mut sums = [unreadable, 0, unreadable, 0];
+        for ((limit, key), entry) in &self.entries {
+            let end_ms = entry.end_ms();
+            sums[0] += 1;
+            sums[1] += (field(limit, key).len() + to_text(entry).len()) as u64;
+            sums[2] += u64::from(end_ms.is_none());
+            sums[3] = sums[3].max(end_ms.unwrap_or(0));
+        }
+        sums
+    }
+
+    /// What `next` does not have any more.
+    pub fn dropped_by<'a>(
+        &'a self,
+        next: &'a Self,
+    ) -> impl Iterator<Item = (&'a Name, &'a StoredOverride)> {
         let entries = self.entries.iter();
-        entries
-            .map(|((limit, key), one)| bytes_of(limit, key, one))
-            .sum()
+        entries.filter(|(name, _)| !next.entries.contains_key(*name))
     }
 
-    /// Limits and keys of at most `most` overrides whose end has passed.
-    pub fn ended(&self, now_ms: u64, most: usize) -> Vec<(&str, &str)> {
-        let ended = self.entries.iter().filter(|(_, one)| one.has_ended(now_ms));
-        let ended = ended.map(|((limit, key), _)| (limit.as_str(), key.as_str()));
-        ended.take(most).collect()
+    /// Becomes `next`, as the script does, if this is still what was `read`; for the embedded store.
+    pub fn replace(&mut self, read: &Self, next: &Self, now_us: u64) -> bool {
+        if self.version != read.version {
+            return false;
+        }
+        let version = self.version.max(now_us.saturating_sub(1)).max(next.version) + 1;
+        let drops = read.dropped_by(next).next().is_some();
+        self.swept = if drops { version } else { self.swept };
+        self.version = version;
+        self.entries = next.entries.clone();
+        for entry in self.entries.values_mut().filter(|entry| entry.version == 0) {
+            entry.version = version;
+        }
+        true
     }
 }
 
@@ -183,60 +251,121 @@ mod tests {
         .unwrap()
     }
 
+    fn entry(mark: Mark, one: &Override) -> StoredOverride {
+        let (version, one) = (7, one.clone());
+        StoredOverride { version, mark, one }
+    }
+
+    /// As the script does.
+    fn state(entry: &StoredOverride) -> Vec<u8> {
+        let version = entry.version.to_be_bytes();
+        [&version[1..], &to_text(entry)].concat()
+    }
+
     #[test]
     fn an_override_is_read_as_it_was_written() {
         let one = unlimited(Some("2026-11-22T03:00:00Z"));
         let field = field("per-key", "a:b\n");
-        let read = from_text(&field, &to_text(&one)).unwrap();
-        assert_eq!(read, (("per-key".to_owned(), "a:b\n".to_owned()), one));
+        for mark in [Mark::Set, Mark::Restored, Mark::Returned, Mark::Removed] {
+            let entry = entry(mark, &one);
+            let read = from_state(&field, &state(&entry)).unwrap();
+            assert_eq!(read, (("per-key".to_owned(), "a:b\n".to_owned()), entry));
+        }
         for (field, text) in [
             ("l:k", "{}"),
             ("l", r#"{"unlimited":true}"#),
             ("l:k", r#"{"more":1}"#),
+            ("l:k", r#"!{"unlimited":true}"#),
         ] {
-            let read = from_text(field, text.as_bytes());
-            assert!(read.is_none(), "{field} {text}");
+            let state = [&[0; 7], text.as_bytes()].concat();
+            assert!(from_state(field, &state).is_none(), "{field} {text}");
         }
     }
 
+    /// Release 0.1.0 runs beside this one while sidecars are replaced. It reads the JSON after seven bytes.
     #[test]
-    fn every_change_has_another_version_and_nothing_else_has() {
-        let mut stored = StoredOverrides::default();
-        let one = unlimited(Some("1970-01-01T00:00:05Z"));
-        let set = || Change::Set("l", "k", &one);
-        let sweep = || Change::Sweep(&[("l", "k")]);
-        assert_eq!(stored.change(set(), 0), Changed::Unknown);
-        assert_eq!(stored.change(set(), 0), Changed::Known);
-        assert_eq!((stored.version, stored.entries.len()), (2, 1));
-        let other = Change::Remove("l", "other");
-        assert_eq!(stored.change(other, 0), Changed::Unknown);
-        assert_eq!(stored.change(sweep(), 4_999), Changed::Unknown);
-        assert_eq!(stored.version, 2);
-        assert!(stored.ended(4_999, 9).is_empty());
-        assert_eq!(stored.ended(5_000, 9), [("l", "k")]);
-        assert_eq!(stored.change(sweep(), 5_000), Changed::Known);
-        assert_eq!((stored.version, stored.entries.len()), (3, 0));
+    fn an_earlier_release_reads_what_is_in_force_and_nothing_else() {
+        let one = unlimited(None);
+        let is_read = |mark| serde_json::from_slice::<OverrideTerms>(&to_text(&entry(mark, &one)));
+        assert!(is_read(Mark::Set).is_ok() && is_read(Mark::Restored).is_ok());
+        assert!(is_read(Mark::Returned).is_err() && is_read(Mark::Removed).is_err());
     }
 
     #[test]
-    fn a_store_holds_so_many_overrides_and_no_more() {
+    fn a_change_applies_to_what_was_read_and_to_nothing_else() {
+        let mut stored = StoredOverrides::default();
+        let one = unlimited(Some("1970-01-01T00:00:05Z"));
+        let mut next = stored.clone();
+        assert!(!next.set("l", "k", &one) && next.set("l", "k", &one));
+        assert!(!next.remove("l", "other"));
+        let read = stored.clone();
+        assert!(stored.replace(&read, &next, 4));
+        assert!(!stored.replace(&read, &next, 5), "it has changed since");
+        let name = ("l".to_owned(), "k".to_owned());
+        assert_eq!((stored.version, stored.entries[&name].version), (4, 4));
+        let read = stored.clone();
+        let mut next = read.clone();
+        assert!(next.remove("l", "k") && !next.remove("l", "k"));
+        next.version = 9;
+        assert!(stored.replace(&read, &next, 5));
+        assert_eq!(
+            (stored.version, stored.swept),
+            (10, 0),
+            "newer than what was known"
+        );
+        let removal = &stored.entries[&name];
+        assert_eq!((removal.version, removal.is_removal()), (10, true));
+        assert!(!removal.has_ended(4_999) && removal.has_ended(5_000));
+        assert!(!stored.clone().set("l", "k", &one), "it was removed");
+        let empty = StoredOverrides::default();
+        assert!(stored.replace(&stored.clone(), &empty, 5));
+        assert_eq!((stored.version, stored.swept), (11, 11));
+    }
+
+    #[test]
+    fn a_removal_is_remembered_for_a_day_and_not_after_the_overrides_end() {
+        let mut removed = entry(Mark::Removed, &unlimited(None));
+        removed.version = 1_000_000;
+        assert_eq!(removed.end_ms(), Some(REMEMBERED_MS + 1_000));
+        removed.one = unlimited(Some("1970-01-01T00:00:05Z"));
+        assert_eq!(removed.end_ms(), Some(5_000));
+    }
+
+    #[test]
+    fn a_store_holds_so_many_overrides_and_no_more_and_removals_make_room() {
         let mut stored = StoredOverrides::default();
         let one = unlimited(None);
         for n in 0..MAX_OVERRIDES {
-            let name = ("l".to_owned(), n.to_string());
-            stored.entries.insert(name, one.clone());
+            stored.set("l", &n.to_string(), &one);
         }
-        let more = Change::Set("l", "more", &one);
-        assert_eq!(stored.change(more, 0), Changed::Full);
-        let known = Change::Set("l", "7", &one);
-        assert_eq!(stored.change(known, 0), Changed::Known);
-        assert_eq!(stored.entries.len(), MAX_OVERRIDES);
+        let mut more = stored.clone();
+        assert!(more.fit());
+        more.set("l", "more", &one);
+        assert!(!more.fit());
+        assert!(more.remove("l", "7") && more.fit());
+        assert_eq!(more.entries.len(), MAX_OVERRIDES);
+    }
+
+    #[test]
+    fn a_full_store_replaces_an_override_by_one_of_the_same_size() {
+        let mut stored = StoredOverrides::default();
+        let one = unlimited(None);
+        stored.set("l", "", &one);
+        let [_, bytes, ..] = stored.sums();
+        let mut full = StoredOverrides::default();
+        let key = "k".repeat(MAX_STORED_BYTES - bytes as usize);
+        full.set("l", &key, &one);
+        assert!(full.fit());
+        full.set("l", &key, &one);
+        assert!(full.fit());
+        full.set("l", &key, &unlimited(Some("2026-11-22T03:00:00Z")));
+        assert!(!full.fit());
     }
 
     /// A hash that only a liar could send would be parsed while decisions wait.
     #[test]
     fn a_hash_with_more_overrides_than_a_store_may_hold_is_refused() {
-        let one = [&[0; 7][..], &to_text(&unlimited(None))].concat();
+        let one = state(&entry(Mark::Set, &unlimited(None)));
         let entry = |n: usize| (field("l", &n.to_string()).into_bytes(), one.clone());
         let mut hash: HashMap<_, _> = (0..MAX_OVERRIDES).map(entry).collect();
         hash.insert(OVERRIDES_HEAD.into(), vec![0, 0, 0, 0, 0, 0, 7]);
@@ -247,19 +376,15 @@ mod tests {
         assert!(refused.to_string().contains("10001"), "{refused}");
     }
 
-    /// As in the script: the bytes of an override that is replaced are free again.
     #[test]
-    fn a_full_store_replaces_an_override_by_one_of_the_same_size() {
-        let mut stored = StoredOverrides::default();
-        let one = unlimited(None);
-        let key = "k".repeat(MAX_STORED_BYTES - bytes_of("l", "", &one));
-        let set = |stored: &mut StoredOverrides, key: &str, one| {
-            stored.change(Change::Set("l", key, one), 0)
-        };
-        assert_eq!(set(&mut stored, &key, &one), Changed::Unknown);
-        assert_eq!(set(&mut stored, &key, &one), Changed::Known);
-        let longer = unlimited(Some("2026-11-22T03:00:00Z"));
-        assert_eq!(set(&mut stored, &key, &longer), Changed::Full);
-        assert_eq!(set(&mut stored, "", &one), Changed::Full);
+    fn a_head_tells_when_entries_were_dropped_unless_an_earlier_release_wrote_it() {
+        let head = |bytes: usize| HashMap::from([(OVERRIDES_HEAD.into(), vec![1; bytes])]);
+        assert_eq!(read_hash(&head(33)).unwrap().swept, 0x0001_0101_0101_0101);
+        assert_eq!(read_hash(&head(26)).unwrap().swept, u64::MAX);
+        assert_eq!(read_hash(&HashMap::new()).unwrap().swept, 0);
+        let mut unreadable = head(33);
+        unreadable.insert(b"l:k".to_vec(), b"12345670".to_vec());
+        let [entries, _, endless, _] = read_hash(&unreadable).unwrap().sums();
+        assert_eq!((entries, endless), (1, 1), "a newer release wrote it");
     }
 }

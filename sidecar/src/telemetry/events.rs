@@ -33,6 +33,8 @@ pub enum EventKind {
     OverrideSet,
     /// An override was removed here.
     OverrideRemoved,
+    /// The store has lost overrides, or has old ones again.
+    OverridesLost,
 }
 
 /// Something that happened.
@@ -114,6 +116,11 @@ impl EventLog {
     /// An override was removed.
     pub fn override_removed(&self, now_ms: u64, detail: String) {
         self.state().add(now_ms, EventKind::OverrideRemoved, detail);
+    }
+
+    /// The store has lost overrides, or has old ones again.
+    pub fn overrides_lost(&self, now_ms: u64, detail: String) {
+        self.state().add(now_ms, EventKind::OverridesLost, detail);
     }
 
     /// Records that the store has been down since `since_ms`. The first reason of an outage is kept: it says most.

@@ -156,6 +156,11 @@ impl Metrics {
         family("prefixes").set(prefixes as f64);
     }
 
+    /// Counts overrides that the store has lost, or has again.
+    pub fn count_lost_overrides(&self, count: usize) {
+        self.families.overrides_lost.inc_by(count as u64);
+    }
+
     /// Records which policy is in force from now on, and returns its metrics. A limit that was removed keeps its
     /// counters, so that the last counts are still scraped. Its gauges, which would never change again, and its
     /// subjects are dropped.

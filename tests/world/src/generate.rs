@@ -16,8 +16,6 @@ pub struct Open {
     pub e2: bool,
     /// A token bucket's receipt returns what has drained, after a lowered quota: holds.
     pub e3: bool,
-    /// Overrides vanish from the store: the issue on Redis.
-    pub r7: bool,
 }
 
 /// Features that can meet.
@@ -404,7 +402,7 @@ impl Maker {
                 },
             );
         }
-        if self.open.r7 {
+        if self.chance.one_in(2) {
             let at_ms = self.at();
             self.happens(at_ms, Event::LoseOverrides);
         }

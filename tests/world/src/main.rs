@@ -50,14 +50,13 @@ struct Found {
     pairs: Mutex<BTreeMap<(usize, usize), u64>>,
 }
 
-/// What `OPEN` turns on, for example `OPEN=e2,r7`.
+/// What `OPEN` turns on, for example `OPEN=e2,e3`.
 fn open() -> Open {
     let text = std::env::var("OPEN").unwrap_or_default();
     let has = |name| text.split(',').any(|one| one == name);
     Open {
         e2: has("e2"),
         e3: has("e3"),
-        r7: has("r7"),
     }
 }
 

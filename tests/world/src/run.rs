@@ -70,6 +70,8 @@ pub enum What {
     Link(Link),
     Clock(i64),
     Lost,
+    /// The store has lost the overrides.
+    OverridesLost,
     Down,
     Up,
 }
@@ -386,7 +388,10 @@ impl Run {
                 self.note_now(0, What::Lost);
             }
             Event::LoseSidecars => self.server.lose_sidecars(),
-            Event::LoseOverrides => self.server.lose_overrides(),
+            Event::LoseOverrides => {
+                self.server.lose_overrides();
+                self.note_now(0, What::OverridesLost);
+            }
             Event::Restart { sidecar } => {
                 if let Some(of) = self.of(sidecar) {
                     let _ = timeout(Duration::from_secs(1), of.service.leave()).await;

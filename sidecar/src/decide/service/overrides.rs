@@ -14,8 +14,9 @@ use super::neighbours::{LOOK_EVERY, Neighbours};
 use super::{Service, json};
 use crate::clock;
 use crate::decide::buckets::unknown_limit;
+use crate::decide::losses::Losses;
 use crate::policy::{Grant, Override, check_texts};
-use crate::store::{Change, Changed, StoreError};
+use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::OverrideCounts;
 
@@ -30,8 +31,8 @@ const FIRST_READ_AGAIN_AFTER: Duration = Duration::from_millis(2);
 const TOO_MANY_READ_EVERY: Duration = Duration::from_secs(5);
 /// How often to look for ended overrides.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// Most ended overrides removed from the store in one call.
-const SWEEP_AT_ONCE: usize = 100;
+/// How often a change is tried while others change overrides.
+const CHANGE_TRIES: usize = 10;
 /// An override stays in the store for one to two times this long after its end: each sidecar removes it at another time.
 const SWEEP_AFTER_MS: u64 = 60_000;
 
@@ -161,16 +162,48 @@ impl Service {
 
     async fn read_changed_overrides(&self, version: u64) -> Result<(), StoreError> {
         let epoch = self.policy.current();
-        if let Some(known) = &epoch.overrides.stored
-            && known.version == version
-        {
+        let known = epoch.overrides.stored.as_ref();
+        if known.is_some_and(|known| known.version == version) {
             return Ok(());
         }
-        self.policy.override_by(self.store.overrides().await?);
+        let read = self.store.overrides().await?;
+        let mut next = read.clone();
+        if let Some(known) = known {
+            let losses = Losses::between(known, &read, clock::unix_ms());
+            let counts = losses.counts();
+            if !losses.remedies.is_empty() {
+                next.entries.extend(losses.remedies);
+                next.version = known.version;
+                // Without room or permission, this sidecar applies them alone.
+                if next.fit() {
+                    match self.store.change_overrides(&read, &next).await {
+                        // Somebody was faster. What was known stays in force until the next announcement.
+                        Ok(false) => return Ok(()),
+                        Ok(true) | Err(StoreError::Refused(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                next.version = read.version;
+            }
+            self.tell_losses(counts);
+        }
+        self.policy.override_by(next);
         Ok(())
     }
 
-    /// Removes overrides that ended a while ago from the store.
+    fn tell_losses(&self, (restored, returned, gone): (usize, usize, usize)) {
+        let all = restored + returned + gone;
+        if all > 0 {
+            let what = format!(
+                "blocks written back: {restored}; others gone: {gone}; removed ones that are back, not in force: {returned}"
+            );
+            warn!("the store has lost overrides: {what} (docs/overrides.md)");
+            self.metrics.count_lost_overrides(all);
+            self.events.overrides_lost(clock::unix_ms(), what);
+        }
+    }
+
+    /// Drops overrides that ended a while ago from the store, and removals that are remembered no longer.
     async fn sweep_overrides(&self) {
         let epoch = self.policy.current();
         let Some(stored) = &epoch.overrides.stored else {
@@ -178,10 +211,12 @@ impl Service {
         };
         // Each sidecar sweeps at another time, so that one of them does the work.
         let after_ms = SWEEP_AFTER_MS + self.instance % SWEEP_AFTER_MS;
-        let ended = stored.ended(clock::unix_ms().saturating_sub(after_ms), SWEEP_AT_ONCE);
-        if !ended.is_empty() {
-            // If this fails, the next sweep or another sidecar removes them.
-            let _ = self.store.change_overrides(Change::Sweep(&ended)).await;
+        let at_ms = clock::unix_ms().saturating_sub(after_ms);
+        let mut next = StoredOverrides::clone(stored);
+        next.entries.retain(|_, entry| !entry.has_ended(at_ms));
+        if next.entries.len() < stored.entries.len() {
+            // If this fails, the next sweep or another sidecar drops them.
+            let _ = self.store.change_overrides(stored, &next).await;
         }
     }
 
@@ -210,17 +245,8 @@ impl Service {
                 "`until` has passed: give a time in the future".to_owned(),
             ));
         }
-        let change = Change::Set(&asked.limit, &asked.key, &one);
-        let replaced = match self.change_overrides(change).await? {
-            Changed::Known => true,
-            Changed::Unknown => false,
-            Changed::Full => {
-                return Err(Problem::new(
-                    Code::TooManyOverrides,
-                    "the store holds the maximum number or size of overrides: remove some, or give groups of keys limits of their own",
-                ));
-            }
-        };
+        let set = |next: &mut StoredOverrides| next.set(&asked.limit, &asked.key, &one);
+        let replaced = self.change_overrides(set).await?;
         audit::override_set(&self.events, &asked.limit, &asked.key, &one.terms);
         let now = self.listed(&asked.limit, &asked.key, &one, OverrideSource::Store);
         Ok(json(&OverrideWasSet { now, replaced }))
@@ -233,8 +259,8 @@ impl Service {
     pub async fn remove_override(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let asked = read_remove_override(body)?;
         check_texts(asked.reason.as_deref(), asked.by.as_deref()).map_err(malformed)?;
-        let change = Change::Remove(&asked.limit, &asked.key);
-        let removed = self.change_overrides(change).await? == Changed::Known;
+        let remove = |next: &mut StoredOverrides| next.remove(&asked.limit, &asked.key);
+        let removed = self.change_overrides(remove).await?;
         if removed {
             let (by, reason) = (asked.by.as_deref(), asked.reason.as_deref());
             audit::override_removed(&self.events, &asked.limit, &asked.key, by, reason);
@@ -247,18 +273,42 @@ impl Service {
         Ok(json(&OverrideWasRemoved { removed, in_policy }))
     }
 
-    /// Changes the store's overrides and applies the change in this sidecar.
-    async fn change_overrides(&self, change: Change<'_>) -> Result<Changed, Problem> {
-        let changed = self.store.change_overrides(change).await;
-        let changed = changed.map_err(|error| {
+    /// Changes the store's overrides, if they are not as they should be, and applies the change in this sidecar.
+    async fn change_overrides(
+        &self,
+        change: impl Fn(&mut StoredOverrides) -> bool,
+    ) -> Result<bool, Problem> {
+        let unconfirmed = |why: &dyn std::fmt::Display| {
             let why = format_args!(
-                "the store did not confirm the change and may have made it: {error}; try again, which is safe"
+                "the store did not confirm the change and may have made it: {why}; try again, which is safe"
             );
             Problem::new(Code::StoreUnavailable, why)
-        })?;
-        // The change is made. If this read fails, the next one applies it.
-        let _ = self.read_overrides_now().await;
-        Ok(changed)
+        };
+        for _ in 0..CHANGE_TRIES {
+            let read = self.read_overrides_now();
+            read.await.map_err(|error| unconfirmed(&error))?;
+            let Some(stored) = self.policy.current().overrides.stored.clone() else {
+                continue;
+            };
+            let mut next = StoredOverrides::clone(&stored);
+            let result = change(&mut next);
+            if next == *stored {
+                return Ok(result);
+            }
+            if !next.fit() {
+                return Err(Problem::new(
+                    Code::TooManyOverrides,
+                    "the store holds the maximum number or size of overrides: remove some, or give groups of keys limits of their own",
+                ));
+            }
+            let changed = self.store.change_overrides(&stored, &next).await;
+            if changed.map_err(|error| unconfirmed(&error))? {
+                // The change is made. If this read fails, the next one applies it.
+                let _ = self.read_overrides_now().await;
+                return Ok(result);
+            }
+        }
+        Err(unconfirmed(&"others have changed them each time"))
     }
 
     fn listed(

@@ -72,6 +72,7 @@ pub struct Families {
     pub unwritten: IntGauge,
     pub tasks: IntGauge,
     pub overrides: IntGaugeVec,
+    pub overrides_lost: IntCounter,
     pub lease_units: IntCounterVec,
     pub lease_held: IntGaugeVec,
     pub lease_refusals: IntCounterVec,
@@ -274,6 +275,11 @@ impl Families {
                 "sluicegate_overrides",
                 "Overrides in force, by what they allow.",
                 &["allowance"],
+            )?,
+            overrides_lost: counter(
+                &registry,
+                "sluicegate_overrides_lost_total",
+                "Overrides that this sidecar knew and the store had lost, or had again after their removal.",
             )?,
             lease_units: counters(
                 &registry,

@@ -23,6 +23,8 @@ pub enum Sequence {
     GivenBackTwice,
     /// A sidecar starts, far from a store that has a block, and is asked at once.
     BlockedThenStarted,
+    /// The store loses the overrides, a block among them.
+    BlockedThenLost,
     /// A share admits a busy key for some seconds; a window later, what it admitted first is free again.
     BusyWhileAway,
     /// A token bucket drains while units of it lie idle in a lease.
@@ -53,6 +55,7 @@ impl Sequence {
             ResetThenGivenBack,
             GivenBackTwice,
             BlockedThenStarted,
+            BlockedThenLost,
             BusyWhileAway,
             LeasedThenIdle,
         ]
@@ -69,6 +72,7 @@ impl Sequence {
             ResetThenGivenBack => &[2, 3],
             GivenBackTwice => &[3],
             BlockedThenStarted => &[1, 9, 11],
+            BlockedThenLost => &[1],
             BusyWhileAway => &[7],
             OlderThanAWindow => &[0, 3],
         }
@@ -81,7 +85,7 @@ impl Sequence {
             }
             ResetThenAway => (Algorithm::Sliding(100), 60, 30_000, None),
             BusyWhileAway => (Algorithm::Log, 600, 30_000, None),
-            ResetThenGivenBack | GivenBackTwice | BlockedThenStarted => {
+            ResetThenGivenBack | GivenBackTwice | BlockedThenStarted | BlockedThenLost => {
                 (Algorithm::Fixed, 60, 30_000, None)
             }
             LeasedThenStepped | LeasedOverAnEdge => (Algorithm::Fixed, 1_200, 60_000, Some(5_000)),
@@ -237,6 +241,12 @@ impl Maker {
                 ),
                 (3_100, ask(0, 1, (60, 5))),
                 (5_000, link(Link::Good)),
+            ],
+            BlockedThenLost => vec![
+                (0, overridden(Grant::Blocked)),
+                (1_500, Event::LoseOverrides),
+                (4_000, ask(0, 1, (20, 50))),
+                (4_000, ask(other, 1, (20, 50))),
             ],
             BusyWhileAway => vec![
                 (0, link(Link::Cut)),

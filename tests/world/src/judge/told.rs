@@ -11,6 +11,11 @@ const CALM: u64 = 7_000 * MS;
 impl Judge<'_> {
     /// A key that is blocked admits nothing.
     pub(super) fn blocked(&self, wrong: &mut Vec<Wrong>) {
+        // What the store loses, sidecars know that go on.
+        let restarts = self
+            .changes
+            .iter()
+            .any(|one| matches!(one.what, What::Down));
         for (number, entry) in self.changes.iter().enumerate() {
             let What::Override {
                 limit,
@@ -33,7 +38,7 @@ impl Judge<'_> {
                     key: whose,
                     ..
                 } if (of, whose) == (limit, key) => Some(later.from),
-                What::Lost => Some(later.from),
+                What::Lost | What::OverridesLost if restarts => Some(later.from),
                 _ => None,
             });
             let stepped = self.clocks.iter().any(|_| until.is_some());

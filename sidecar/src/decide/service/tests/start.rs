@@ -1,7 +1,6 @@
 //! What a sidecar that has just started decides.
 
 use super::*;
-use crate::store::Change;
 
 const POLICY: &str = "
 limits:
@@ -18,8 +17,11 @@ async fn blocked() -> Service {
     for key in ["k", "free"] {
         let terms = serde_json::from_value(json!({"blocked": true})).unwrap();
         let one = crate::policy::Override::read(terms).unwrap();
-        let change = Change::Set("l", key, &one);
-        service.store.change_overrides(change).await.unwrap();
+        let read = service.store.overrides().await.unwrap();
+        let mut next = read.clone();
+        next.set("l", key, &one);
+        let changed = service.store.change_overrides(&read, &next).await;
+        assert!(changed.unwrap());
     }
     service
 }
