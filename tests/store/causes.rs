@@ -156,10 +156,12 @@ async fn a_command_that_was_renamed_is_named() {
 async fn a_proxy_that_closes_connections_at_once_is_told_in_words() {
     let redis = Redis::start().await;
     let proxy = Proxy::start(redis.port()).await;
-    proxy.set(Mode::CutAfter("ROLE"));
-    let sidecar = sidecar(proxy.url(), PATIENT, PLENTY).await;
-    assert_eq!(decide(&sidecar, "k").await, "unavailable");
-    sidecar.reports("such as twemproxy").await;
+    for command in ["SETINFO", "ROLE"] {
+        proxy.set(Mode::CutAfter(command));
+        let sidecar = sidecar(proxy.url(), PATIENT, PLENTY).await;
+        assert_eq!(decide(&sidecar, "k").await, "unavailable");
+        sidecar.reports("such as twemproxy").await;
+    }
 }
 
 /// The probe's answer could not be read either, and calls that were not sent for that reason counted as calls that Redis may

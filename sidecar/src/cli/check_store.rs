@@ -28,7 +28,7 @@ pub struct CheckStore {
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Output format.
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 

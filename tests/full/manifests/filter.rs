@@ -100,6 +100,33 @@ fn the_hook_runs_before_everything_else() {
     assert!(manifests.iter().all(|manifest| manifest["kind"] != "Job"));
 }
 
+/// Only where it is asked for: the first install may come before its Redis.
+#[test]
+fn the_hook_checks_the_store_if_asked() {
+    let containers = |file: &str, changes: &[&str]| {
+        let manifests = scenes::rendered_with(file, changes);
+        let job = chart::manifest(&manifests, "Job", "sluicegate-check");
+        job["spec"]["template"]["spec"].clone()
+    };
+    let without = containers("kubernetes-deployment.yaml", &[]);
+    assert_eq!(without["containers"].as_array().unwrap().len(), 1);
+    let pod = containers("kubernetes-deployment.yaml", &["validation.store: true"]);
+    let check = &pod["containers"][1];
+    let arguments = scenes::texts(&check["args"]);
+    let policy = "/etc/sluicegate/check/policy.yaml";
+    assert_eq!(arguments, ["check-store", "--policy", policy]);
+    // With the authority of Redis's certificate, as the sidecar has it.
+    for names in [&check["volumeMounts"], &pod["volumes"]] {
+        let names = names.as_array().unwrap().iter();
+        let names: Vec<_> = names.map(|one| one["name"].as_str().unwrap()).collect();
+        assert!(names.contains(&"redis-ca"), "{names:?}");
+    }
+    let pod = containers("kubernetes.yaml", &["validation.store: true"]);
+    let env = &pod["containers"][1]["env"][0];
+    assert_eq!(env["name"], "SLUICEGATE_STORE");
+    assert_eq!(env["valueFrom"]["secretKeyRef"]["name"], "sluicegate-redis");
+}
+
 #[test]
 fn the_filter_asks_the_cluster_that_the_chart_makes() {
     let changes = ["sidecar: { port: 9999 }", "fullnameOverride: limits"];

@@ -159,3 +159,90 @@ const fn unless(is_good: bool, otherwise: State, message: String) -> Said {
     let state = if is_good { State::Ok } else { otherwise };
     (state, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_check_has_its_bounds() {
+        let ms = Duration::from_millis;
+        let info =
+            |more: &str| format!("redis_version:7.0.15\r\nrdb_last_bgsave_status:ok\r\n{more}");
+        let state_of = |more: &str, check: usize| of_info(&info(more))[check].0;
+        let evicts = "maxmemory_policy:volatile-lru\r\nevicted_keys:3\r\nmaxmemory:";
+        for (found, expected) in [
+            (round_trip(ms(5), ms(20)).0, State::Ok),
+            (round_trip(ms(5), ms(19)).0, Warning),
+            (round_trip(ms(20), ms(20)).0, Error),
+            (clock(1_000_000).0, State::Ok),
+            (clock(-1_000_001).0, Warning),
+            (fleets(0, Some(3)).0, State::Ok),
+            (fleets(1, None).0, Warning),
+            (
+                state_of("maxmemory_policy:noeviction\r\nmaxmemory:9", 0),
+                State::Ok,
+            ),
+            (state_of(&format!("{evicts}0"), 0), Warning),
+            (state_of(&format!("{evicts}9"), 0), Error),
+            (of_info("rdb_last_bgsave_status:err")[1].0, Warning),
+            (of_info("redis_version:6.2.14")[2].0, Warning),
+            (of_info("redis_version:10.0.0")[2].0, State::Ok),
+            // INFO is not permitted.
+            (of_info("")[0].0, State::Ok),
+        ] {
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn a_remedy_is_given_where_something_is_to_change() {
+        let at = Endpoint::Tcp("h".to_owned(), 1);
+        let good = Finding::new(&at, sharding(false));
+        assert_eq!((good.at.as_str(), good.remedy), ("h:1", None));
+        let bad = Finding::new(&at, sharding(true));
+        assert_eq!(
+            (bad.check.as_str(), bad.state.as_str()),
+            ("sharding", "error")
+        );
+        assert_eq!(bad.text, "keys are in several Redis");
+        assert_eq!(
+            bad.remedy.as_deref(),
+            Some("name one, or use `redis+cluster://`")
+        );
+    }
+
+    /// As Redis 6.2, 7.0 and 8, Valkey, and Envoy say it.
+    #[test]
+    fn what_is_refused_is_told_by_what_to_add() {
+        for (why, expected) in [
+            (
+                "NOPERM: this user has no permissions to run the 'zadd' command",
+                "+zadd",
+            ),
+            (
+                "NOPERM: User u has no permissions to run the 'zadd' command",
+                "+zadd",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                "+zadd",
+            ),
+            ("NOPERM: No permissions to access a key", "~p/sg:*"),
+            (
+                "NOPERM: this user has no permissions to access one of the keys",
+                "~p/sg:*",
+            ),
+            ("unknown command 'ZADD'", "rename-command"),
+            ("unsupported command 'zadd'", "rename-command"),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'",
+                "change what",
+            ),
+        ] {
+            let refused = BTreeSet::from([("ZADD".to_owned(), why.to_owned())]);
+            let [(state, message)] = permissions(&refused, "p/").try_into().unwrap();
+            assert!(state == Error && message.contains(expected), "{message}");
+        }
+    }
+}
