@@ -228,7 +228,7 @@ impl StoreError {
         match self {
             Self::Timeout(within) => ConnectionError::Silent(within).into(),
             Self::Cut(error) | Self::Connection(ConnectionError::Redis(error))
-                if error.is_connection_dropped() || error.is_io_error() =>
+                if error.is_connection_dropped() =>
             {
                 ConnectionError::ClosedAtOnce.into()
             }
@@ -299,6 +299,19 @@ mod tests {
     use super::*;
     use sluicegate_engine::Full;
     use sluicegate_engine::script::{BrokenState, ReplyError};
+
+    /// TLS tells of a missing client certificate with the first answer, as an error of the stream.
+    #[test]
+    fn what_ends_a_new_connection_is_told_unless_it_was_only_closed() {
+        let of = |kind, why| {
+            let error = RedisError::from(io::Error::new(kind, why));
+            StoreError::from(error).on_new_connection().to_string()
+        };
+        let alert = of(io::ErrorKind::InvalidData, "alert: CertificateRequired");
+        assert!(alert.contains("CertificateRequired"), "{alert}");
+        let closed = of(io::ErrorKind::BrokenPipe, "broken pipe");
+        assert!(closed.contains("such as twemproxy"), "{closed}");
+    }
 
     /// A share does not decide while the store may have carried out the call: of a call that was never sent, it has not.
     #[test]
