@@ -220,14 +220,7 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
 /// # Errors
 /// The body as a whole is invalid.
 pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>, Problem> {
-    let field = GIVE_BACKS;
-    Ok(read_list(
-        body,
-        field,
-        |body| only_field(body, field).ok(),
-        |body| only_field(body, field),
-    )?
-    .0)
+    read_entries(body, GIVE_BACKS)
 }
 
 /// Parses the body of `POST /v1/reset` in the same way.
@@ -235,14 +228,16 @@ pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>
 /// # Errors
 /// The body as a whole is invalid.
 pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Problem> {
-    let field = RESETS;
-    Ok(read_list(
-        body,
-        field,
-        |body| only_field(body, field).ok(),
-        |body| only_field(body, field),
-    )?
-    .0)
+    read_entries(body, RESETS)
+}
+
+/// Reads the list of a body that has no other field.
+fn read_entries<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    field: &str,
+) -> Result<Vec<Result<T, Problem>>, Problem> {
+    let whole = |body| only_field(body, field).ok();
+    Ok(read_list(body, field, whole, |body| only_field(body, field))?.0)
 }
 
 /// Reads the list of a body and its other fields: `whole` parses the entries too, `raw` does not.
