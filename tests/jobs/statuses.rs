@@ -47,7 +47,7 @@ async fn the_status_tells_the_verdict(shell: &Shell, more: &str) {
 
 /// Arguments of `decide`, and what is said of them.
 const MISTAKES: &str = "
---limit hourli --key k => `--limit`: the policy has no limit `hourli`; the nearest name is `hourly`
+--limit hourli --key k => `--limit`: the policy has no limit `hourli`; did you mean `hourly`?
 --limit hourly --key k --cost 11 => `--cost`: 11 is more than limit `hourly` ever holds (10)
 --check hourly=k:11 => `--check`: 11 is more
 --limit hourly --key k --cost 0 => --cost

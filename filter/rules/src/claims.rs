@@ -194,19 +194,6 @@ pub fn metadata(payload: &str, claims: &serde_json::Value) -> Vec<u8> {
     map_entry(JWT_AUTHN, &map_entry(payload, &value(claims)))
 }
 
-/// The same for a payload with these encoded map entries as its claims.
-pub(crate) fn verified_metadata(payload: &str, claims: &[u8]) -> Vec<u8> {
-    map_entry(JWT_AUTHN, &map_entry(payload, &bytes(5, claims)))
-}
-
-/// An encoded map entry with the text `x` at this path.
-pub(crate) fn claim_entry(path: &[String]) -> Vec<u8> {
-    let mut names = path.iter().rev();
-    let last = names.next().map_or("", String::as_str);
-    let entry = map_entry(last, &bytes(3, b"x"));
-    names.fold(entry, |entry, name| map_entry(name, &bytes(5, &entry)))
-}
-
 /// A `google.protobuf.Value`.
 fn value(json: &serde_json::Value) -> Vec<u8> {
     use serde_json::Value as Json;

@@ -188,35 +188,25 @@ impl Rules {
         verdict: &Verdict<'_>,
         count: &mut dyn FnMut(usize),
     ) -> Option<VerdictError> {
-        let why = match verdict {
-            Verdict::Admitted(limit_status) => match decided_by(checks, limit_status) {
-                Ok(check) => {
-                    count(self.counters.shadow_admitted(check.rule, check.limit));
-                    return None;
-                }
-                Err(why) => why,
-            },
-            Verdict::Denied(limit_status) => match decided_by(checks, limit_status) {
-                Ok(check) => {
-                    count(self.counters.shadow_denied(check.rule, check.limit));
-                    return None;
-                }
-                Err(why) => why,
-            },
+        let admitted =
+            |check: &ResolvedCheck| self.counters.shadow_admitted(check.rule, check.limit);
+        let denied = |check: &ResolvedCheck| self.counters.shadow_denied(check.rule, check.limit);
+        let counter = match verdict {
+            Verdict::Admitted(limit_status) => decided_by(checks, limit_status).map(admitted),
+            Verdict::Denied(limit_status) => decided_by(checks, limit_status).map(denied),
             // The request would always be refused. Counted for the first check's limit, as the answer does not name it.
             Verdict::Error {
                 code: Code::CostOverLimit,
                 ..
-            } => {
-                if let Some(check) = checks.first() {
-                    count(self.counters.shadow_denied(check.rule, check.limit));
-                }
-                return None;
-            }
-            other => no_verdict(other),
+            } => Ok(denied(checks.first()?)),
+            other => Err(no_verdict(other)),
         };
-        count(why.counter());
-        Some(why)
+        count(
+            counter
+                .as_ref()
+                .map_or_else(VerdictError::counter, |counter| *counter),
+        );
+        counter.err()
     }
 }
 

@@ -9,10 +9,8 @@
 //! | `fingerprint.rs` | a short text that identifies a configuration |
 //! | `structure.rs` | a `google.protobuf.Struct`, the form in which Envoy passes YAML |
 //! | `matching.rs`, `checks.rs`, `key_components.rs`, `replies.rs`, `upstream.rs` | validation, by subject |
-//! | `bounds.rs` | whether one request can have more checks than a decision allows |
 //! | `error.rs` | errors, with suggestions for misspelt names |
 
-mod bounds;
 mod checks;
 mod either;
 mod error;
@@ -137,7 +135,7 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
     rules
         .iter()
         .for_each(|rule| rule.parameters(&mut parameters));
-    let rules = Rules {
+    Ok(Rules {
         sidecar,
         hasher: Hasher::new(&file.pepper),
         view_options: ViewOptions {
@@ -157,9 +155,7 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
                 .map(|rule| (rule.name.as_str(), rule.limits.as_slice())),
         ),
         rules,
-    };
-    bounds::validate(file, &rules)?;
-    Ok(rules)
+    })
 }
 
 fn validate_rule(at: &str, file: &schema::Rule) -> Result<Rule, ConfigError> {

@@ -110,9 +110,6 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 fn escape(text: &mut String, value: &[u8]) {
-    const HEX: [char; 16] = [
-        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
-    ];
     for byte in value {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' | b'@' => {
@@ -120,9 +117,9 @@ fn escape(text: &mut String, value: &[u8]) {
             }
             _ => {
                 text.push('%');
-                for nibble in [byte >> 4, byte & 15] {
-                    text.extend(HEX.get(usize::from(nibble)));
-                }
+                let digits = [byte >> 4, byte & 15];
+                let digits = digits.map(|digit| char::from_digit(digit.into(), 16));
+                text.extend(digits.iter().flatten().map(char::to_ascii_uppercase));
             }
         }
     }

@@ -3,8 +3,6 @@
 use serde::Deserialize;
 use serde_json::error::Category;
 
-use crate::objects::Objects;
-
 /// The location and description of an error.
 #[derive(Debug)]
 pub(crate) struct FieldError {
@@ -61,19 +59,11 @@ impl FieldError {
     }
 }
 
-/// Parses a whole text.
-pub(crate) fn read_quickly<'a, T: Deserialize<'a>>(json: &'a [u8]) -> serde_json::Result<T> {
-    let mut reader = serde_json::Deserializer::from_slice(json);
-    let value = T::deserialize(Objects(&mut reader))?;
-    reader.end()?;
-    Ok(value)
-}
-
 /// Reads all of a text, and says where it cannot be read.
 #[cfg(feature = "field-paths")]
 pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, FieldError> {
     let mut reader = serde_json::Deserializer::from_slice(json);
-    let value = serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| {
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         // The library's names for the whole value and for an unknown location.
         let path = path.trim_start_matches(['.', '?']);
@@ -91,7 +81,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, FieldErr
 /// The same, without the field.
 #[cfg(not(feature = "field-paths"))]
 pub(crate) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, FieldError> {
-    read_quickly(json).map_err(|error| FieldError::of_body(words("", &error)))
+    serde_json::from_slice(json).map_err(|error| FieldError::of_body(words("", &error)))
 }
 
 /// Rewrites serde's message. Of the given values, only numbers are shown, and none that is in place of a key: any text

@@ -10,7 +10,7 @@
 //! | `request.rs` | decisions and checks, and parsing them one by one |
 //! | `entries.rs` | lists of bounded length |
 //! | `answer.rs` | verdicts |
-//! | `objects.rs` | reads structs from objects only, never from lists |
+//! | `integer.rs` | integers that may be written as `2.0` |
 //! | `field_error.rs` | which field of a request is wrong, and why |
 //! | `problem.rs` | problems and their codes |
 //! | `filter_info.rs` | what a filter tells of itself |
@@ -22,8 +22,8 @@ mod answer;
 mod entries;
 mod field_error;
 mod filter_info;
+mod integer;
 mod leases;
-mod objects;
 mod overrides;
 mod problem;
 mod request;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::field_error::{self, FieldError};
-use crate::{BODY, Code, MAX_KEY_BYTES, Problem};
+use crate::{BODY, Code, MAX_KEY_BYTES, Problem, integer};
 
 /// Most bytes of an override's reason.
 pub const MAX_REASON_BYTES: usize = 256;
@@ -21,10 +21,12 @@ pub struct OverrideTerms {
     /// The new quota, for a limit with one window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    #[serde(deserialize_with = "integer::optional")]
     pub quota: Option<u64>,
     /// With `quota`, the new burst of a token bucket. By default, the limit's burst is scaled with the quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    #[serde(deserialize_with = "integer::optional")]
     pub burst: Option<u64>,
     /// The new quotas, for a limit with several windows; windows that are not listed keep their quota.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -81,12 +83,14 @@ impl fmt::Display for OverrideTerms {
 #[serde(deny_unknown_fields)]
 pub struct OverrideWindow {
     /// Units per window.
+    #[serde(deserialize_with = "integer::required")]
     pub quota: u64,
     /// The window of the limit, as in the policy: its length (`1m`), or a calendar window (`month`), with its time zone if the
     /// limit has several of them (`month Europe/Berlin`).
     pub per: String,
     /// The new burst of a token bucket. By default, the limit's burst is scaled with the quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "integer::optional")]
     pub burst: Option<u64>,
 }
 

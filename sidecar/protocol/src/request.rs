@@ -12,6 +12,7 @@ use crate::entries::Entries;
 use crate::field_error::{self, FieldError};
 use crate::{
     Code, MAX_BODY_BYTES, MAX_CHECKS, MAX_DENIED_COUNT, MAX_ENTRIES, MAX_KEY_BYTES, Problem,
+    integer,
 };
 
 /// The list in the body of `POST /v1/decide`.
@@ -53,6 +54,7 @@ pub struct CachedDenials<'a> {
     pub key: Option<Cow<'a, str>>,
     /// The number of denials. Entries with more than 10^9 are ignored.
     #[cfg_attr(feature = "schema", schemars(range(max = u64::MAX)))]
+    #[serde(deserialize_with = "integer::required")]
     pub count: u64,
 }
 
@@ -114,11 +116,13 @@ pub struct Check<'a> {
     /// Units to take. The default is 1; 0 reads the state without taking anything.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     #[cfg_attr(feature = "schema", schemars(range(max = MAX_COST)))]
+    #[serde(deserialize_with = "integer::required")]
     pub cost: u64,
     /// A quota for this key from a source that the caller trusts, such as a claim of a verified token. It replaces the
     /// limit's own quota if the policy accepts one for this limit and it is from 1 to the policy's `max`; otherwise it is
     /// ignored. Older sidecars refuse a check that has it: upgrade them first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "integer::optional")]
     pub quota: Option<u64>,
 }
 
@@ -147,6 +151,7 @@ pub struct GiveBack<'a> {
     /// Units to return. The default and maximum is what the check took and has not been returned yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = MAX_COST)))]
+    #[serde(deserialize_with = "integer::optional")]
     pub units: Option<u64>,
 }
 
@@ -192,7 +197,7 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
         body,
         DECISIONS,
         |body| {
-            let read: Envelope<'_, Decision<'_>> = field_error::read_quickly(body).ok()?;
+            let read: Envelope<'_, Decision<'_>> = serde_json::from_slice(body).ok()?;
             Some((read.decisions, read.denied))
         },
         |body| {
@@ -215,14 +220,7 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
 /// # Errors
 /// The body as a whole is invalid.
 pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>, Problem> {
-    let field = GIVE_BACKS;
-    Ok(read_list(
-        body,
-        field,
-        |body| only_field(body, field).ok(),
-        |body| only_field(body, field),
-    )?
-    .0)
+    read_entries(body, GIVE_BACKS)
 }
 
 /// Parses the body of `POST /v1/reset` in the same way.
@@ -230,14 +228,16 @@ pub fn read_give_backs(body: &[u8]) -> Result<Vec<Result<GiveBack<'_>, Problem>>
 /// # Errors
 /// The body as a whole is invalid.
 pub fn read_resets(body: &[u8]) -> Result<Vec<Result<Reset<'_>, Problem>>, Problem> {
-    let field = RESETS;
-    Ok(read_list(
-        body,
-        field,
-        |body| only_field(body, field).ok(),
-        |body| only_field(body, field),
-    )?
-    .0)
+    read_entries(body, RESETS)
+}
+
+/// Reads the list of a body that has no other field.
+fn read_entries<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    field: &str,
+) -> Result<Vec<Result<T, Problem>>, Problem> {
+    let whole = |body| only_field(body, field).ok();
+    Ok(read_list(body, field, whole, |body| only_field(body, field))?.0)
 }
 
 /// Reads the list of a body and its other fields: `whole` parses the entries too, `raw` does not.
@@ -308,7 +308,7 @@ fn only_field<'a, T: Deserialize<'a>>(
     field: &str,
 ) -> Result<(Entries<T>, ()), FieldError> {
     let mut fields: BTreeMap<Cow<'a, str>, Entries<T>> =
-        field_error::read_quickly(body).or_else(|_| field_error::read(body))?;
+        serde_json::from_slice(body).or_else(|_| field_error::read(body))?;
     let list = fields.remove(field);
     match (list, fields.pop_first()) {
         (Some(list), None) => Ok((list, ())),

@@ -2,6 +2,7 @@
 
 use sluicegate_engine::{Bucket, BucketSpec, bucket_key};
 use sluicegate_protocol::{Code, Problem};
+use sluicegate_rules::config::nearest;
 
 use super::allowance::windows;
 use super::overrides::OverridesNow;
@@ -27,21 +28,13 @@ pub fn buckets(
     Ok(windows(limit, key, overrides).iter().map(bucket).collect())
 }
 
-/// The error for an unknown limit, with the nearest name.
+/// The error for an unknown limit, with the name that it may misspell.
 pub fn unknown_limit(policy: &Policy, field: &str, name: &str) -> Problem {
-    let near = policy
-        .limits()
-        .map(|limit| limit.name.as_str())
-        .max_by(|a, b| {
-            let likeness = |known: &str| strsim::jaro_winkler(known, name);
-            likeness(a).total_cmp(&likeness(b))
-        });
-    Problem::new(
-        Code::UnknownLimit,
-        format_args!(
-            "`{field}`: the policy has no limit `{name}`; the nearest name is `{}`",
-            near.unwrap_or_default()
-        ),
-    )
-    .at(field)
+    let mut why = format!("`{field}`: the policy has no limit `{name}`");
+    let known = policy.limits().map(|limit| limit.name.as_str());
+    // It may be as long as a body, and comparing takes time by its length.
+    if let Some(near) = nearest(name, known.filter(|known| name.len() < 2 * known.len())) {
+        why += &format!("; did you mean `{near}`?");
+    }
+    Problem::new(Code::UnknownLimit, why).at(field)
 }

@@ -1,5 +1,6 @@
-//! Which rules cover which others. Conservative: reports only what it can prove, so there are no false findings.
+//! Which rules cover which others: reports only what it can prove. And whether one request can have too many checks.
 
+use sluicegate_protocol::MAX_CHECKS;
 use sluicegate_rules::config::schema::{Configuration, Match};
 
 use super::findings::{Findings, Severity};
@@ -19,6 +20,19 @@ pub fn lint(configuration: &Configuration, findings: &mut Findings<'_>) {
                 "move it up, remove `stop` from the other rule, or remove it",
             );
         }
+    }
+    let enforced = configuration.rules.iter().filter(|rule| !rule.shadow);
+    let checks: usize = enforced.map(|rule| rule.checks.len()).sum();
+    if checks > MAX_CHECKS {
+        findings.add(
+            Severity::Warning,
+            "rules".to_owned(),
+            format!(
+                "a request that matches all rules has {checks} checks, and a decision may have {MAX_CHECKS}: above that, \
+                 `when_unavailable` decides"
+            ),
+            "make sure that no request matches rules with more, or remove checks",
+        );
     }
 }
 

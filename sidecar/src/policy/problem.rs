@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use serde_saphyr::{Error, ExternalMessageSource, Location};
+use sluicegate_rules::config::nearest;
 
 const DURATION: &str = "a duration such as `10s`, `1m` or `24h`";
 const FILE: &str = "the path of a file";
@@ -118,7 +119,7 @@ fn problem(error: &Error, text: &str, location: Option<Location>) -> String {
         Error::SerdeMissingField { field, .. } => format!("`{field}` is missing{}", takes(field)),
         Error::SerdeUnknownField {
             field, expected, ..
-        } => match nearest(field, expected) {
+        } => match nearest(field, expected.iter().copied()) {
             Some(near) => format!("there is no field `{field}`: did you mean `{near}`?"),
             None => format!(
                 "this is not a field: valid fields here are {}",
@@ -127,7 +128,7 @@ fn problem(error: &Error, text: &str, location: Option<Location>) -> String {
         },
         Error::SerdeUnknownVariant {
             variant, expected, ..
-        } => match nearest(variant, expected) {
+        } => match nearest(variant, expected.iter().copied()) {
             Some(near) => format!("`{variant}` does not exist: did you mean `{near}`?"),
             None => wrong_type(text, location, "a name"),
         },
@@ -253,17 +254,6 @@ fn takes(field: &str) -> String {
 fn list(names: &[&str]) -> String {
     let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")
-}
-
-/// The known name that this one misspells, if any. A key that resembles no known name may be anything, even part of a
-/// URL without quotes, and is not quoted.
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |known: &&str| strsim::osa_distance(name, known);
-    known
-        .iter()
-        .copied()
-        .min_by_key(distance)
-        .filter(|near| distance(near) * 3 <= near.len())
 }
 
 /// A name or a duration of the file, in backticks, if it cannot be part of a URL; else `otherwise`.

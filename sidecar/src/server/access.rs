@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH};
+use subtle::ConstantTimeEq;
 
 use super::listen::Address;
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
@@ -95,11 +96,9 @@ impl Token {
         }
     }
 
-    /// Compares every byte, so that the time taken does not reveal how many were right.
+    /// In a time that does not reveal how many bytes were right.
     fn is(&self, shown: &[u8]) -> bool {
-        let pairs = shown.iter().zip(self.0.as_bytes());
-        let different = pairs.fold(0, |sum, (a, b)| sum | (a ^ b));
-        shown.len() == self.0.len() && different == 0
+        self.0.as_bytes().ct_eq(shown).into()
     }
 }
 

@@ -121,7 +121,6 @@ async fn an_entrys_error_names_its_field_in_the_body() {
         .checks[0].key | {"checks":[{"limit":"per-key"}]}
         .checks | {"checks":[]}
          | "x"
-         | [[]]
     "#;
     for [field, decision] in rows(table) {
         let decision = decision.replace("GOOD", good);

@@ -34,7 +34,7 @@ const CASES: &str = r"
     # F15
     26 | warning | without a `pepper` | pepper: a-long-random-text | version: 1
     # F5
-    21 | error | one request has 42 checks | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
+    21 | warning | all rules has 42 checks | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
 ";
 
 #[test]

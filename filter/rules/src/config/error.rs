@@ -48,13 +48,12 @@ pub(super) fn read_error(error: ReadError) -> ConfigError {
     }
 }
 
-/// The most similar of some names, if it is similar at all.
+/// The name that this one misspells. If more than a third differs, it is another word, or a secret in the wrong place.
 pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, name) = names
         .map(|name| (strsim::osa_distance(given, name), name))
         .min_by_key(|(distance, _)| *distance)?;
-    // If more than half of it differs, it is another word.
-    (distance * 2 <= given.len().max(name.len())).then_some(name)
+    (distance * 3 <= name.len()).then_some(name)
 }
 
 #[cfg(test)]
@@ -68,5 +67,7 @@ mod tests {
         assert_eq!(nearest("limits", names()), Some("limit"));
         assert_eq!(nearest("unrelated", names()), None);
         assert_eq!(nearest("", names()), None);
+        // Even where as much differs as a short name has: it may be a secret.
+        assert_eq!(nearest("hunter2limit", names()), None);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use percent_encoding::percent_decode_str;
+
 /// Where a Redis or a sentinel listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Endpoint {
@@ -234,24 +236,21 @@ fn sentinel_path(path: &str) -> Result<(String, u32), UrlError> {
 
 /// Decodes percent-encoding.
 fn percent_decoded(text: &str) -> Result<String, UrlError> {
-    let fault = || {
-        "a URL with a `%` without two hexadecimal digits after it: write `%25` for a literal `%`"
-            .to_owned()
+    let is_code = |rest: &str| {
+        let digits = rest.as_bytes().first_chunk::<2>();
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(rest.next().unwrap_or_default()).to_digit(16);
-        let (Some(high), Some(low)) = (digit(), digit()) else {
-            return Err(fault());
-        };
-        bytes.push(u8::try_from(high * 16 + low).map_err(|_| fault())?);
+    // The library leaves such a `%` as it is.
+    if !text.split('%').skip(1).all(is_code) {
+        return Err(
+            "a URL with a `%` without two hexadecimal digits after it: write `%25` for a literal `%`"
+                .to_owned(),
+        );
     }
-    String::from_utf8(bytes).map_err(|_| "a URL that is not UTF-8 when decoded".to_owned())
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded
+        .map(Into::into)
+        .map_err(|_| "a URL that is not UTF-8 when decoded".to_owned())
 }
 
 #[cfg(test)]

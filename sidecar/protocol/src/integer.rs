@@ -1,0 +1,115 @@
+//! Integers of JSON Schema: `2.0` and `2e0` are 2, as some languages write it.
+
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+
+/// Above it, neighbouring whole numbers are the same float.
+const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// For `deserialize_with`.
+pub(crate) fn required<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    deserializer.deserialize_u64(Reader)
+}
+
+/// For `deserialize_with`; `null` is nothing.
+pub(crate) fn optional<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u64>, D::Error> {
+    #[derive(serde::Deserialize)]
+    struct Integer(#[serde(deserialize_with = "required")] u64);
+    Ok(Option::deserialize(deserializer)?.map(|Integer(number)| number))
+}
+
+struct Reader;
+
+impl Visitor<'_> for Reader {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The same word as of a derived `Deserialize`; `field_error.rs` rewrites it.
+        f.write_str("u64")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<u64, E> {
+        if (0.0..MOST_EXACT).contains(&number) && number.fract() == 0.0 {
+            // Checked above: the conversion is exact.
+            Ok(number as u64)
+        } else {
+            Err(E::invalid_type(Unexpected::Float(number), &self))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{OverrideTerms, read_decisions, read_give_backs, read_set_override};
+
+    /// Found by schemathesis: JSON Schema calls 1.0 an integer.
+    #[test]
+    fn a_whole_number_may_be_written_with_a_fraction_of_zero() {
+        for (number, read_as) in [
+            ("5", Some(5)),
+            ("5.0", Some(5)),
+            ("5e2", Some(500)),
+            ("0.0", Some(0)),
+            ("5.5", None),
+            ("-1.0", None),
+            ("1e300", None),
+            ("\"5\"", None),
+        ] {
+            let body = format!(
+                r#"{{"decisions":[
+                    {{"checks":[{{"limit":"a","key":"k","cost":{number}}}]}},
+                    {{"checks":[{{"limit":"a","key":"k","quota":{number}}}]}}
+                ]}}"#
+            );
+            let read = read_decisions(body.as_bytes()).unwrap();
+            let check = |index: usize| Some(&read.decisions[index].as_ref().ok()?.checks[0]);
+            assert_eq!(check(0).map(|check| check.cost), read_as, "{number}");
+            assert_eq!(check(1).and_then(|check| check.quota), read_as, "{number}");
+            let body = format!(r#"{{"decisions":[],"denied":[{{"limit":"a","count":{number}}}]}}"#);
+            let read = read_decisions(body.as_bytes()).ok();
+            assert_eq!(read.map(|read| read.denied[0].count), read_as, "{number}");
+            let body = format!(
+                r#"{{"give_backs":[{{"limit":"a","key":"k","receipt":"r","units":{number}}}]}}"#
+            );
+            let read = &read_give_backs(body.as_bytes()).unwrap()[0];
+            let units = read.as_ref().ok().and_then(|give_back| give_back.units);
+            assert_eq!(units, read_as, "{number}");
+            let body = format!(
+                r#"{{"limit":"a","key":"k","quota":{number},"burst":{number},
+                    "windows":[{{"per":"1m","quota":{number},"burst":{number}}}]}}"#
+            );
+            let terms = read_set_override(body.as_bytes()).map(|set| set.terms).ok();
+            let window = |terms: &OverrideTerms| terms.windows[0].clone();
+            for read in [
+                terms.as_ref().and_then(|terms| terms.quota),
+                terms.as_ref().and_then(|terms| terms.burst),
+                terms.as_ref().map(|terms| window(terms).quota),
+                terms.as_ref().and_then(|terms| window(terms).burst),
+            ] {
+                assert_eq!(read, read_as, "{number}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_else_is_read_as_before() {
+        let body = br#" {"denied":[{"limit":"a","key":null,"count":2,"newer":[{"x":[1]}]}],"decisions":[
+            {"checks":[{"limit":"\u0061","key":"k","cost":5},{"key":"k","limit":"b","quota":null}],"peek":true,"shadow":"r"}]} "#;
+        let read = read_decisions(body).unwrap();
+        let decision = read.decisions[0].as_ref().unwrap();
+        let given = (decision.checks[0].limit.as_ref(), decision.checks[0].cost);
+        assert_eq!(given, ("a", 5));
+        assert_eq!(decision.shadow.as_deref(), Some("r"));
+        let given = (read.denied[0].key.as_deref(), read.denied[0].count);
+        assert_eq!(given, (None, 2));
+        // An entry that cannot be read does not affect the others.
+        let body = br#"{"decisions":[{"checks":[{"limit":"a","key":"k"}]},{"checks":7}]}"#;
+        let read = read_decisions(body).unwrap();
+        assert!(read.decisions[0].is_ok() && read.decisions[1].is_err());
+    }
+}
