@@ -126,6 +126,8 @@ impl Rules {
             question.traceparent = trace::parent(request.headers());
         }
         if question.checks.len() > MAX_CHECKS {
+            // A client may have chosen a request that so many rules match.
+            question.when_unavailable = WhenUnavailable::Deny;
             let why = self.too_many_checks(&question);
             return Evaluation::NoVerdict(question, why);
         }
