@@ -68,7 +68,7 @@ fn the_sidecars_job_is_the_releases_name() {
         assert_eq!(labels[label], "limits", "{file}");
         assert!(sidecar["relabelings"].is_null(), "{file}: {sidecar}");
         let (_, envoy) = scraped(&manifests, "/stats/prometheus");
-        let job = json!([{ "targetLabel": "job", "replacement": "envoy" }]);
+        let job = json!([{ "targetLabel": "job", "replacement": "limits-envoy" }]);
         assert_eq!(envoy["relabelings"], job);
     }
 }
@@ -123,12 +123,15 @@ fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar()
 }
 
 #[test]
-fn alerts_name_the_releases_job_and_dashboards_none() {
+fn alerts_name_the_releases_jobs_and_dashboards_none() {
     let manifests = rendered_with("kubernetes-deployment.yaml", &["fullnameOverride: limits"]);
     let text = |kind, name| chart::manifest(&manifests, kind, name).to_string();
     let alerts = text("PrometheusRule", "limits");
     let dashboards = text("ConfigMap", "limits-dashboards");
-    assert!(alerts.contains(r#"up{job=\"limits\""#), "{alerts}");
+    for job in ["limits", "limits-envoy"] {
+        let selected = format!(r#"up{{namespace=\"{NAMESPACE}\", job=\"{job}\"}}"#);
+        assert!(alerts.contains(&selected), "{selected}: {alerts}");
+    }
     assert!(dashboards.contains("sluicegate_store_up"), "{dashboards}");
     for text in [alerts, dashboards] {
         let unescaped = text.replace('\\', "");
