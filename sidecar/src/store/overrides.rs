@@ -44,7 +44,7 @@ pub enum Changed {
     Known,
     /// There was no override for the limit and key.
     Unknown,
-    /// [`MAX_OVERRIDES`] or [`MAX_STORED_BYTES`] would be exceeded: nothing was changed.
+    /// [`MAX_OVERRIDES`] or `MAX_STORED_BYTES` would be exceeded: nothing was changed.
     Full,
 }
 
