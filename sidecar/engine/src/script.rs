@@ -35,7 +35,7 @@ pub struct GiveBack<'a> {
     pub bucket: &'a Bucket,
     /// How many.
     pub cost: u64,
-    /// [`Outcome::at_us`] of the decision that took them.
+    /// [`Outcome::at_us`](crate::Outcome::at_us) of the decision that took them.
     pub at_us: u64,
 }
 
