@@ -21,6 +21,7 @@ use axum::body::Bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::transform::RemoveRefSiblings;
 use serde_json::{Map, Value, json};
 use sluicegate_protocol::ProblemDetails;
 
@@ -53,6 +54,8 @@ pub fn document() -> Value {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
     });
+    // Tools for earlier versions ignore what is beside a `$ref`, and could not tell a verdict from another.
+    let settings = settings.with_transform(RemoveRefSiblings::default());
     let mut generator = settings.into_generator();
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let ports = [
