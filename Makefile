@@ -82,11 +82,12 @@ debug: ## build the sidecar that the tests run: target/debug/sluicegate
 filter: ## build the filter: target/filter/sluicegate.wasm
 	@filter/build
 
-lint: ## rustfmt, clippy with warnings denied for every package, luacheck, codespell, and cargo-deny for licences, bans and sources
+lint: ## rustfmt, clippy and rustdoc with warnings denied for every package, luacheck, codespell, and cargo-deny for licences, bans and sources
 	@tests/setup lint
-	@echo "lint: rustfmt, clippy, luacheck, codespell, cargo-deny"
+	@echo "lint: rustfmt, clippy, rustdoc, luacheck, codespell, cargo-deny"
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --no-default-features --workspace --all-targets -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-default-features --workspace --no-deps
 	@luacheck --quiet --config lua/.luacheckrc lua
 	@git ls-files -z | xargs -0 .tools/codespell/bin/codespell --config .ci/codespell
 	@.tools/bin/cargo-deny --locked --log-level error check --hide-inclusion-graph licenses bans sources

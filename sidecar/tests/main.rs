@@ -13,6 +13,8 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::string_slice,
     reason = "a test is meant to panic when it fails"
 )]
 

@@ -44,6 +44,25 @@ fn the_chart_has_this_version() {
     }
 }
 
+/// Nobody may have to read YAML to learn what is old.
+#[test]
+fn every_image_that_compose_pulls_is_in_the_table_of_versions() {
+    let (compose, versions) = (read("docker-compose.yml"), read("docs/versions.md"));
+    let pulled = compose
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("image: ${"));
+    let pulled = pulled.filter_map(|image| image.split_once(":-")?.1.strip_suffix('}'));
+    let mut seen = 0;
+    for image in pulled {
+        assert!(
+            versions.contains(&format!("| `{image}` |")),
+            "docs/versions.md: {image}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 3);
+}
+
 #[test]
 fn whatever_names_our_images_names_this_version() {
     let mut files = vec![repository("README.md")];

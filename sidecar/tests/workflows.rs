@@ -56,6 +56,37 @@ fn a_workflow_may_only_read_unless_a_job_says_otherwise() {
 }
 
 #[test]
+fn known_vulnerabilities_are_asked_for_every_night() {
+    let nightly = workflows().into_iter().find(|(_, workflow)| {
+        let mut runs = Vec::new();
+        values(workflow, "run", &mut runs);
+        runs.iter().any(|run| *run == "make advisories")
+    });
+    let (_, nightly) = nightly.expect("a workflow that asks");
+    assert!(nightly["on"]["schedule"][0]["cron"].is_string());
+}
+
+/// Each by its digest, and in the registry: whoever pulls has no `SHA256SUMS`.
+#[test]
+fn whatever_a_release_pushes_is_attested() {
+    let all = workflows();
+    let release = all.iter().find(|(name, _)| name.ends_with("release.yml"));
+    let (_, release) = release.expect("a workflow that releases");
+    let mut steps = Vec::new();
+    values(release, "with", &mut steps);
+    for name in ["sluicegate", "sluicegate-filter", "charts/sluicegate"] {
+        let subject = format!("${{{{ env.REGISTRY }}}}/{name}");
+        let digest = format!("${{{{ steps.pushed.outputs.{} }}}}", name.replace('/', "-"));
+        let attested = steps.iter().any(|with| {
+            with["subject-name"] == *subject
+                && with["subject-digest"] == *digest
+                && with["push-to-registry"] == true
+        });
+        assert!(attested, "{name}");
+    }
+}
+
+#[test]
 fn every_command_of_a_workflow_exists() {
     let makefile = read("Makefile");
     let mut seen = 0;

@@ -9,13 +9,14 @@ use sluicegate_tests::sidecar::{Sidecar, binary};
 use sluicegate_tests::upstream;
 
 /// Commands that other targets run, or that only prepare the next line.
-const NOT_HERE: [&str; 6] = [
+const NOT_HERE: [&str; 7] = [
     "make demo",
     "make test",
     "make build filter",
     "docker compose up --build",
     "export PATH=",
     "sluicegate serve --policy envoy/policy.yaml",
+    "kubectl ",
 ];
 /// Pages whose commands need nothing but a sidecar and an Envoy.
 const SHORT_PAGES: [&str; 4] = [

@@ -150,7 +150,8 @@ impl Calendar {
     /// window.
     pub(crate) fn edges(self, now_us: u64) -> Edges {
         let mut last = self.0.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if !(last[1]..last[2]).contains(&now_us) {
+        let [_, start_us, end_us, _] = *last;
+        if !(start_us..end_us).contains(&now_us) {
             *last = self.find_edges(now_us).unwrap_or_else(|_| {
                 // Beyond the year 9999.
                 let start_us = now_us - now_us % self.longest_us();

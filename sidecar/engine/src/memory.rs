@@ -74,7 +74,8 @@ impl Memory {
     /// With a memory limit, a decision may be [`Full`]: beyond seven eighths of the limit if it would add a bucket,
     /// beyond the limit if it would make a log longer.
     ///
-    /// [`BucketSpec::most_at_once`]: crate::BucketSpec::most_at_once [`BucketSpec::check`]: crate::BucketSpec::check
+    /// [`BucketSpec::most_at_once`]: crate::BucketSpec::most_at_once
+    /// [`BucketSpec::check`]: crate::BucketSpec::check
     pub fn decide(&mut self, now_us: u64, batch: &Batch) -> Vec<Result<Outcome, Full>> {
         let decide = |decision| self.decide_one(now_us, &batch.buckets, decision);
         batch.decisions.iter().map(decide).collect()

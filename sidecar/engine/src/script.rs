@@ -35,7 +35,7 @@ pub struct GiveBack<'a> {
     pub bucket: &'a Bucket,
     /// How many.
     pub cost: u64,
-    /// [`Outcome::at_us`] of the decision that took them.
+    /// [`Outcome::at_us`](crate::Outcome::at_us) of the decision that took them.
     pub at_us: u64,
 }
 
@@ -262,7 +262,8 @@ fn push_receipt(request: &mut Vec<u8>, receipt: &Receipt) {
 /// that is not there, which the script refuses, or a cost that no bucket has room for.
 fn push(request: &mut Vec<u8>, bytes: usize, value: u64) {
     let most = u64::MAX >> (64 - 8 * bytes);
-    request.extend_from_slice(&value.min(most).to_be_bytes()[8 - bytes..]);
+    let all = value.min(most).to_be_bytes();
+    request.extend_from_slice(all.get(8 - bytes..).unwrap_or_default());
 }
 
 #[cfg(test)]

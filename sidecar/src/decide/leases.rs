@@ -14,6 +14,7 @@ mod held;
 mod keeper;
 mod parts;
 
+use std::array;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +74,7 @@ struct KeyOf {
 /// The leases of this sidecar.
 #[derive(Debug)]
 pub struct Leases {
-    shards: Vec<Mutex<Shard>>,
+    shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     /// What filters hold.
     parts: Parts,
@@ -121,7 +122,7 @@ impl Leases {
     pub fn new(stay: Option<Duration>) -> Arc<Self> {
         let (wishes, wished) = mpsc::channel(MAX_WISHES);
         Arc::new(Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             parts: Parts::default(),
             wishes,
@@ -310,7 +311,8 @@ impl Leases {
         let hash = self.hasher.hash_one(key);
         let index = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
         // There are as many shards as that.
-        lock(self.shards.get(index).unwrap_or(&self.shards[0]))
+        let [first, ..] = &self.shards;
+        lock(self.shards.get(index).unwrap_or(first))
     }
 }
 

@@ -21,6 +21,7 @@ use axum::body::Bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::transform::RemoveRefSiblings;
 use serde_json::{Map, Value, json};
 use sluicegate_protocol::ProblemDetails;
 
@@ -53,6 +54,8 @@ pub fn document() -> Value {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
     });
+    // Tools for earlier versions ignore what is beside a `$ref`, and could not tell a verdict from another.
+    let settings = settings.with_transform(RemoveRefSiblings::default());
     let mut generator = settings.into_generator();
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let ports = [
@@ -153,10 +156,12 @@ fn describe(operation: &Operation, admin: bool, generator: &mut SchemaGenerator)
         "security": if admin && operation.caller != describe::Caller::Anyone { json!([{ "bearer": [] }, { "basic": [] }]) } else { json!([]) },
     });
     if !operation.parameters.is_empty() {
-        described["parameters"] = operation.parameters.iter().map(parameter).collect();
+        let parameters = operation.parameters.iter().map(parameter).collect();
+        set(&mut described, "parameters", parameters);
     }
     if let Some(body) = &operation.body {
-        described["requestBody"] = json!({ "required": true, "content": content(body, generator) });
+        let body = json!({ "required": true, "content": content(body, generator) });
+        set(&mut described, "requestBody", body);
     }
     described
 }
@@ -166,12 +171,22 @@ fn described(answer: &Answer, generator: &mut SchemaGenerator) -> Value {
         "description": answer.description,
         "content": content(&answer.content, generator),
     });
-    for (name, description, schema) in answer.headers {
+    let headers = answer.headers.iter().map(|(name, description, schema)| {
         let schema = schema(generator);
-        response["headers"][name] =
-            json!({ "description": description, "required": true, "schema": schema });
+        let header = json!({ "description": description, "required": true, "schema": schema });
+        ((*name).to_owned(), header)
+    });
+    let headers: Map<_, _> = headers.collect();
+    if !headers.is_empty() {
+        set(&mut response, "headers", headers.into());
     }
     response
+}
+
+fn set(object: &mut Value, name: &str, value: Value) {
+    if let Value::Object(fields) = object {
+        fields.insert(name.to_owned(), value);
+    }
 }
 
 fn content(content: &Content, generator: &mut SchemaGenerator) -> Value {
@@ -185,7 +200,7 @@ fn content(content: &Content, generator: &mut SchemaGenerator) -> Value {
 fn parameter(parameter: &Parameter) -> Value {
     let mut schema = json!({ "type": "string" });
     if !parameter.values.is_empty() {
-        schema["enum"] = json!(parameter.values);
+        set(&mut schema, "enum", json!(parameter.values));
     }
     json!({
         "name": parameter.name,

@@ -96,7 +96,7 @@ impl DenialCounts {
     /// No denials.
     ///
     /// # Errors
-    /// [`SKETCH_SLOTS`] is not a valid size of a sketch, which would be a bug in this file.
+    /// `SKETCH_SLOTS` is not a valid size of a sketch, which would be a bug in this file.
     pub fn new() -> Result<Self, datasketches::error::Error> {
         let empty = FrequentItemsSketch::new(SKETCH_SLOTS)?;
         let sketch = Sketch {

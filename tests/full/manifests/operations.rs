@@ -68,7 +68,7 @@ fn the_sidecars_job_is_the_releases_name() {
         assert_eq!(labels[label], "limits", "{file}");
         assert!(sidecar["relabelings"].is_null(), "{file}: {sidecar}");
         let (_, envoy) = scraped(&manifests, "/stats/prometheus");
-        let job = json!([{ "targetLabel": "job", "replacement": "envoy" }]);
+        let job = json!([{ "targetLabel": "job", "replacement": "limits-envoy" }]);
         assert_eq!(envoy["relabelings"], job);
     }
 }
@@ -94,7 +94,7 @@ fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar()
     let selected = |manifests: &[Value], path| scraped(manifests, path).0["selector"].clone();
     for file in WITH_FILTER {
         let manifests = rendered_with(file, &[MONITORED]);
-        let sidecars = json!({ "matchLabels": { "sluicegate": "sluicegate" } });
+        let sidecars = json!({ "matchLabels": { "sluicegate.github.io/release": "sluicegate" } });
         assert_eq!(selected(&manifests, "/metrics"), sidecars, "{file}");
         let envoys = selected(&manifests, "/stats/prometheus");
         match file {
@@ -123,17 +123,71 @@ fn every_envoy_that_may_have_the_filter_is_scraped_with_or_without_the_sidecar()
 }
 
 #[test]
-fn alerts_name_the_releases_job_and_dashboards_none() {
+fn alerts_name_the_releases_jobs_and_dashboards_none() {
     let manifests = rendered_with("kubernetes-deployment.yaml", &["fullnameOverride: limits"]);
     let text = |kind, name| chart::manifest(&manifests, kind, name).to_string();
     let alerts = text("PrometheusRule", "limits");
     let dashboards = text("ConfigMap", "limits-dashboards");
-    assert!(alerts.contains(r#"up{job=\"limits\""#), "{alerts}");
+    for job in ["limits", "limits-envoy"] {
+        let selected = format!(r#"up{{namespace=\"{NAMESPACE}\", job=\"{job}\"}}"#);
+        assert!(alerts.contains(&selected), "{selected}: {alerts}");
+    }
     assert!(dashboards.contains("sluicegate_store_up"), "{dashboards}");
     for text in [alerts, dashboards] {
         let unescaped = text.replace('\\', "");
         assert!(!unescaped.contains(r#"job="sluicegate"#), "{text}");
     }
+}
+
+/// On tainted nodes, without them, the Job of an install would wait for its deadline.
+#[test]
+fn the_charts_pods_run_where_the_values_say() {
+    let given = json!({
+        "nodeSelector": { "pool": "edge" },
+        "tolerations": [{ "key": "edge", "operator": "Exists" }],
+        "affinity": { "nodeAffinity": {} },
+        "priorityClassName": "high",
+        "podAnnotations": { "team": "edge" },
+        "podLabels": { "cost": "edge", "app.kubernetes.io/name": "other" },
+    });
+    let given_fields = given.as_object().unwrap().iter();
+    let changes: Vec<_> = given_fields
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    let changes: Vec<_> = changes.iter().map(String::as_str).collect();
+    let manifests = rendered_with("kubernetes-deployment.yaml", &changes);
+    for (kind, name) in [("Deployment", "sluicegate"), ("Job", "sluicegate-check")] {
+        let pod = &chart::manifest(&manifests, kind, name)["spec"]["template"];
+        for field in [
+            "nodeSelector",
+            "tolerations",
+            "affinity",
+            "priorityClassName",
+        ] {
+            assert_eq!(pod["spec"][field], given[field], "{kind}: {field}");
+        }
+        let (labels, annotations) = (&pod["metadata"]["labels"], &pod["metadata"]["annotations"]);
+        assert_eq!(annotations["team"], "edge", "{kind}");
+        assert_eq!(labels["cost"], "edge", "{kind}");
+        assert_eq!(labels["app.kubernetes.io/name"], "sluicegate", "{kind}");
+    }
+}
+
+/// Of two replicas on one node, none outlives it.
+#[test]
+fn the_charts_envoys_are_spread_over_nodes() {
+    let spread = |changes: &[&str]| {
+        let manifests = rendered_with("kubernetes-deployment.yaml", changes);
+        let deployment = chart::manifest(&manifests, "Deployment", "sluicegate")["spec"].clone();
+        let spread = deployment["template"]["spec"]["topologySpreadConstraints"].clone();
+        (deployment, spread)
+    };
+    let (deployment, constraints) = spread(&[]);
+    assert_eq!(constraints[0]["topologyKey"], "kubernetes.io/hostname");
+    assert_eq!(constraints[0]["labelSelector"], deployment["selector"]);
+    let own = json!([{ "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule" }]);
+    let change = format!("kubernetes.deployment.topologySpreadConstraints: {own}");
+    assert_eq!(spread(&[&change]).1, own);
 }
 
 /// A Prometheus that adds the namespace of a rule to its expressions finds no series of other namespaces.

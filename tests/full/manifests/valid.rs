@@ -106,6 +106,7 @@ fn alerts_and_dashboards_are_those_of_deploy() {
         let text = text(format!("deploy/prometheus/{file}"));
         let base = "runbook_url: https://github.com/sluicegate/sluicegate/blob/v0.1.0/docs/";
         let text = text.replace("runbook_url: docs/", base);
+        let text = text.replace("job=\"", &format!("namespace=\"{NAMESPACE}\", job=\""));
         let rules: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         groups.extend(rules["groups"].as_array().unwrap().clone());
     }

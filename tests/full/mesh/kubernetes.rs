@@ -14,7 +14,7 @@ use crate::traffic::Clients;
 const PAGE: &str = "kubernetes.md";
 /// That of the page.
 const NAMESPACE: &str = "default";
-const PROXIES: &str = "sluicegate=sluicegate";
+const PROXIES: &str = "sluicegate.github.io/release=sluicegate";
 const VALUES: &str = "values-kubernetes.yaml";
 
 /// Installs everything by the page, checks what the page checks, and changes the rules to the test's.

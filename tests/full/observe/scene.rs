@@ -57,7 +57,10 @@ impl Scene {
         });
         let targets = [
             ("sluicegate", format!("127.0.0.1:{}", sidecar.admin_port)),
-            ("envoy", format!("127.0.0.1:{}", envoy.admin_port)),
+            (
+                "sluicegate-envoy",
+                format!("127.0.0.1:{}", envoy.admin_port),
+            ),
         ];
         let rules = rules.each_ref().map(|rule| rule.as_path());
         let prometheus = Prometheus::start(folder.path(), &targets, &rules).await;

@@ -121,6 +121,44 @@ fn every_package_with_a_licence_is_in_the_bill_of_materials() {
     }
 }
 
+/// Apache-2.0 asks for the NOTICE (4(d)), BSD for its text: jemalloc's is in a folder of a package with another licence.
+#[test]
+fn the_licences_have_every_notice_and_those_of_code_inside_packages() {
+    let metadata = run(Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .current_dir(repository("")));
+    let metadata: Value = serde_json::from_str(&metadata).unwrap();
+    let folder = |package: &Value| {
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        manifest.parent().unwrap().to_owned()
+    };
+    let mut seen = BTreeSet::new();
+    for program in ["sluicegate", "sluicegate-filter"] {
+        let licences = artifact(&format!("{program}-VERSION-licences.txt"));
+        let licences = std::fs::read_to_string(licences).unwrap();
+        for package in metadata["packages"].as_array().unwrap() {
+            let field = |name: &str| package[name].as_str().unwrap();
+            if !licences.contains(&format!("\n  {} {}", field("name"), field("version"))) {
+                continue;
+            }
+            for file in [
+                "NOTICE",
+                "NOTICE.txt",
+                "LICENSE-THIRD-PARTY",
+                "jemalloc/COPYING",
+            ] {
+                if let Ok(text) = std::fs::read_to_string(folder(package).join(file)) {
+                    assert!(licences.contains(text.trim()), "{}: {file}", field("name"));
+                    seen.insert(format!("{} {file}", field("name")));
+                }
+            }
+        }
+    }
+    for known in ["datasketches NOTICE", "tikv-jemalloc-sys jemalloc/COPYING"] {
+        assert!(seen.contains(known), "{known}: {seen:?}");
+    }
+}
+
 /// With the test's profile, whose packages are compiled already.
 #[test]
 fn cargo_installs_the_sidecar_from_a_checkout() {

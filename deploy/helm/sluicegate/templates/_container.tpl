@@ -97,6 +97,11 @@ checksum/store: {{ pick (include "sluicegate.policy" . | fromYaml) "store" "stor
 {{- end -}}
 {{- end }}
 
+{{/* Where the chart's own pods may run. */}}
+{{- define "sluicegate.placement" -}}
+{{- pick .Values "affinity" "nodeSelector" "priorityClassName" "tolerations" | toYaml -}}
+{{- end }}
+
 {{/* What a pod needs, to merge into its template. */}}
 {{- define "sluicegate.podTemplate" -}}
 metadata:

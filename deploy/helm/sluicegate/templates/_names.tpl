@@ -23,9 +23,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{/* The label of every pod that has the sidecar: PodMonitor, PodDisruptionBudget and NetworkPolicy select by it. */}}
+{{/* The label of every pod that has the sidecar: PodMonitor, PodDisruptionBudget and NetworkPolicy select by it. Not one of
+`app.kubernetes.io`, which say whose pods they are: in a mesh, another's. */}}
 {{- define "sluicegate.podLabels" -}}
-sluicegate: {{ include "sluicegate.fullname" . }}
+sluicegate.github.io/release: {{ include "sluicegate.fullname" . }}
 {{- end }}
 
 {{/* The namespace of the pods that have the sidecar, and so of the policy that they mount. */}}

@@ -93,10 +93,14 @@ impl Families {
         let build = int_gauges(
             &registry,
             "sluicegate_build_info",
-            "Always 1; the version is the label.",
-            &["version"],
+            "Always 1; the version and the commit are labels.",
+            &["version", "commit"],
         )?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        // deploy/release/source sets it for the builds of a release.
+        let commit = option_env!("SLUICEGATE_REVISION").unwrap_or("unknown");
+        build
+            .with_label_values(&[env!("CARGO_PKG_VERSION"), commit])
+            .set(1);
         registry.register(Box::new(ProcessCollector::for_self()))?;
         let store_errors = counters(
             &registry,

@@ -108,12 +108,15 @@ fn end(window: &Window, at: u64) -> u64 {
 
 fn has_room(limits: &[Limit], held: &[Held], checks: &[Check], now: u64) -> bool {
     checks.iter().all(|check| {
-        limits[check.limit].windows.iter().all(|window| {
-            let of = held.iter().filter(|one| {
-                (one.limit, one.subject) == (check.limit, check.subject)
-                    && counts(window, one.at, now)
-            });
-            of.map(|one| one.cost).sum::<u64>() + check.cost <= window.quota
+        let limit = limits.get(check.limit);
+        limit.is_some_and(|limit| {
+            limit.windows.iter().all(|window| {
+                let of = held.iter().filter(|one| {
+                    (one.limit, one.subject) == (check.limit, check.subject)
+                        && counts(window, one.at, now)
+                });
+                of.map(|one| one.cost).sum::<u64>() + check.cost <= window.quota
+            })
         })
     })
 }
