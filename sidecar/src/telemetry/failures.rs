@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{info, warn};
 
+use super::events::without_store;
 use super::labels::FailureKind;
 use super::throttle::FailureThrottle;
 use crate::clock;
@@ -30,6 +31,19 @@ impl FailureLog {
             None => {}
             Some(0) => warn!(%kind, "store call failed: {why}"),
             Some(repeated) => warn!(%kind, repeated, "store call failed: {why}"),
+        }
+    }
+
+    /// Logs that the store is away, throttled, whether or not anybody calls it. `why` must hold no key and no secret.
+    pub fn is_away(&self, why: impl Display, sidecars: u64) {
+        let logged = {
+            let mut throttle = self.throttle();
+            self.open.store(true, Ordering::Relaxed);
+            throttle.is_away(clock::now_us())
+        };
+        if logged {
+            let without = without_store(sidecars);
+            warn!("the store does not answer: {why}; {without}");
         }
     }
 

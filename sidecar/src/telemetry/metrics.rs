@@ -26,9 +26,9 @@ use sluicegate_protocol::{FilterInfo, Top};
 
 use crate::clock;
 use crate::policy::Policy;
-use crate::telemetry::filters::Filters;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind};
+use crate::telemetry::recent::Recent;
 use families::Families;
 pub use families::MetricsError;
 pub use leases::{LeaseMetrics, LeaseTotals};
@@ -46,7 +46,10 @@ pub struct Metrics {
     windows: WindowMetrics,
     /// The metrics of leases of every limit that has had some; units may still be on the way when a reload ends them.
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
-    filters: Mutex<Filters>,
+    /// Version and configuration of the filters that ask.
+    filters: Mutex<Recent<(String, String)>>,
+    /// Limits that requests asked for and the policy of that moment did not have.
+    unknown_limits: Mutex<Recent<String>>,
 }
 
 /// Gauges that are not kept up to date but read at each scrape.
@@ -108,6 +111,7 @@ impl Metrics {
             windows: WindowMetrics::default(),
             leases: Mutex::default(),
             filters: Mutex::default(),
+            unknown_limits: Mutex::default(),
         })
     }
 
@@ -211,12 +215,41 @@ impl Metrics {
 
     /// Notes which filter asks.
     pub fn filter_seen(&self, info: FilterInfo<'_>) {
-        let now = Duration::from_micros(clock::now_us());
-        self.filters().note(info, now);
+        let pair = (info.version.to_owned(), info.configuration.to_owned());
+        self.filters().note(pair, since_start());
     }
 
-    fn filters(&self) -> MutexGuard<'_, Filters> {
+    fn filters(&self) -> MutexGuard<'_, Recent<(String, String)>> {
         self.filters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limits in force that requests have asked for and that `next` does not have.
+    pub fn asked_for_and_gone(&self, next: &Policy) -> Vec<String> {
+        let totals = self.totals().into_iter();
+        let asked_for = totals.filter(|(limit, counts)| {
+            *counts != Counts::default() && self.known().iter().any(|known| known.is_of(limit))
+        });
+        let gone = asked_for.filter(|(limit, _)| next.limit(limit).is_none());
+        gone.map(|(limit, _)| limit).collect()
+    }
+
+    /// Notes that a request asked for a limit that the policy does not have. Whether that is new.
+    pub fn unknown_limit(&self, name: &str) -> bool {
+        self.unknown().note(name.to_owned(), since_start())
+    }
+
+    /// The limits that requests asked for in the last minute and the policy in force does not have.
+    pub fn unknown_limits(&self) -> Vec<String> {
+        let known = self.known();
+        let has = |name: &&String| known.iter().any(|limit_metrics| limit_metrics.is_of(name));
+        let mut unknown = self.unknown();
+        let asked_for = unknown.present(since_start());
+        asked_for.filter(|name| !has(name)).cloned().collect()
+    }
+
+    fn unknown(&self) -> MutexGuard<'_, Recent<String>> {
+        let unknown = self.unknown_limits.lock();
+        unknown.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the policy file was refused.
@@ -287,6 +320,8 @@ impl Metrics {
         }
         self.families.unwritten.set(gauge(readings.unwritten));
         self.families.tasks.set(gauge(readings.tasks));
+        let unknown_limits = gauge(self.unknown_limits().len());
+        self.families.unknown_limits.set(unknown_limits);
         let OverrideCounts {
             quota,
             unlimited,
@@ -308,7 +343,7 @@ impl Metrics {
         self.refresh_leases(&readings.leased, &known);
         self.windows.refresh(&self.families, clock::unix_ms());
         self.families.filter_info.reset();
-        for (version, configuration) in self.filters().present(Duration::from_micros(now_us)) {
+        for (version, configuration) in self.filters().present(since_start()) {
             let info = &self.families.filter_info;
             info.with_label_values(&[version, configuration]).set(1);
         }
@@ -335,6 +370,10 @@ impl Metrics {
         let known = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         known.values().map(Arc::clone).collect()
     }
+}
+
+fn since_start() -> Duration {
+    Duration::from_micros(clock::now_us())
 }
 
 /// Drops a limit's series.

@@ -44,6 +44,8 @@ impl Throttle {
 pub struct FailureThrottle {
     kinds: BTreeMap<FailureKind, Throttle>,
     outage: Option<Outage>,
+    /// Outages that were noticed without a failed call.
+    begins: Throttle,
     /// Ends of outages are throttled too: a flapping store has thousands of them a second.
     ends: Throttle,
 }
@@ -77,6 +79,23 @@ impl FailureThrottle {
         outage.failed += 1;
         outage.over_us = None;
         self.kinds.entry(kind).or_default().occurred(now_us)
+    }
+
+    /// Notes that the store is away, whether or not anybody calls it. Whether that should be logged.
+    pub fn is_away(&mut self, now_us: u64) -> bool {
+        // One that is over and was not reported is not continued: nobody called it since.
+        if self
+            .outage
+            .as_ref()
+            .is_none_or(|outage| outage.over_us.is_some())
+        {
+            self.outage = Some(Outage {
+                since_us: now_us,
+                over_us: None,
+                failed: 0,
+            });
+        }
+        self.begins.occurred(now_us).is_some()
     }
 
     /// Notes a successful call. `Some` means that the end of the outage should be logged.
@@ -130,6 +149,24 @@ mod tests {
         );
         assert_eq!(throttle.succeeded(26 * SECOND), None);
         assert!(throttle.has_no_outage());
+    }
+
+    #[test]
+    fn an_outage_that_no_call_meets_is_logged_when_it_begins_and_when_it_ends() {
+        let mut throttle = FailureThrottle::default();
+        assert!(throttle.is_away(SECOND));
+        let end = |seconds| OutageEnd {
+            duration_us: seconds * SECOND,
+            failed: 0,
+        };
+        assert_eq!(throttle.succeeded(13 * SECOND), Some(end(12)));
+        // A flapping one is not logged each time, and its outages are not taken for one long outage.
+        assert!(throttle.is_away(14 * SECOND));
+        assert_eq!(throttle.succeeded(15 * SECOND), None);
+        assert!(!throttle.is_away(16 * SECOND));
+        assert_eq!(throttle.succeeded(17 * SECOND), None);
+        assert!(throttle.is_away(40 * SECOND));
+        assert_eq!(throttle.succeeded(42 * SECOND), Some(end(2)));
     }
 
     #[test]

@@ -84,7 +84,9 @@ impl Service {
                     }
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
-                    self.events.store_lost(since_ms, cause);
+                    if self.events.store_lost(since_ms, cause) {
+                        self.events.log.is_away(cause, self.sidecars());
+                    }
                 }
             }
             if changes.changed().await.is_err() {
@@ -102,9 +104,10 @@ impl Service {
     pub fn reload(&self) {
         match self.policy.reload(&self.metrics) {
             Reload::Unchanged => {}
-            Reload::Loaded => {
+            Reload::Loaded(changes) => {
                 let epoch = self.policy.current().policy_number;
-                self.events.policy_loaded(clock::unix_ms(), epoch);
+                let detail = format!("epoch {epoch}: {changes}");
+                self.events.policy_loaded(clock::unix_ms(), detail);
             }
             Reload::Refused => {
                 let why = self.policy.source.refusal().unwrap_or_default();

@@ -71,6 +71,7 @@ pub struct Families {
     pub store_clock_ahead: Gauge,
     pub unwritten: IntGauge,
     pub tasks: IntGauge,
+    pub unknown_limits: IntGauge,
     pub overrides: IntGaugeVec,
     pub overrides_lost: IntCounter,
     pub lease_units: IntCounterVec,
@@ -269,6 +270,11 @@ impl Families {
                 &registry,
                 "sluicegate_tasks",
                 "Tasks under way: about one for each connection, and a few of its own.",
+            )?,
+            unknown_limits: gauge(
+                &registry,
+                "sluicegate_unknown_limits",
+                "Limits that requests asked for in the last minute and the policy does not have.",
             )?,
             overrides: int_gauges(
                 &registry,
