@@ -2,7 +2,7 @@
 
 use sluicegate_rules::config::schema::{Configuration, Cost, KeyComponent, Limit};
 
-use super::envoy_yaml::Plugin;
+use super::envoy_yaml::{JwtAuthn, Plugin};
 use super::findings::{Findings, Severity, checks};
 
 pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
@@ -16,7 +16,7 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
             "remove it: this filter does not need it",
         );
     }
-    let Some(manager) = plugin.manager else {
+    let Some(manager) = &plugin.manager else {
         return;
     };
     if !manager.rejects_underscores
@@ -34,23 +34,55 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
              manager, so that other filters and upstreams are safe too",
         );
     }
-    let of_components = components(configuration).filter(|(_, component)| component.jwt.is_some());
-    let of_quotas = checks(configuration).filter_map(|(_, at, _, check)| {
-        check.quota.as_ref()?.jwt.as_ref()?;
-        Some(format!("{at}.quota"))
-    });
-    let mut read_a_jwt = of_components.map(|(at, _)| at).chain(of_quotas);
-    if manager.jwt_authn_follows
-        && let Some(at) = read_a_jwt.next()
-    {
+    if manager.cors_follows {
         findings.add(
             Severity::Warning,
-            format!("{at}.jwt"),
-            "`jwt_authn` comes after this filter in `http_filters`: no token is verified yet, and every claim is missing"
+            String::new(),
+            "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
+             refused, and a browser's script cannot read a 429"
                 .to_owned(),
-            "put `jwt_authn` before this filter",
+            "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
         );
     }
+    for (at, payload) in payloads(configuration) {
+        let (is_one_for_all, message, remedy) = match &manager.jwt_authn {
+            JwtAuthn::Follows => (
+                true,
+                "`jwt_authn` comes after this filter in `http_filters`: no token is verified yet, and every claim is missing"
+                    .to_owned(),
+                "put `jwt_authn` before this filter".to_owned(),
+            ),
+            JwtAuthn::Absent => (
+                true,
+                "there is no `jwt_authn` in `http_filters`: no token is verified, and every claim is missing".to_owned(),
+                format!("put `jwt_authn` before this filter, with `payload_in_metadata: {payload}`"),
+            ),
+            JwtAuthn::Precedes(Some(written)) if !written.contains(payload) => (
+                false,
+                format!(
+                    "no provider of `jwt_authn` has `payload_in_metadata: {payload}` (there is: `{}`), so every claim is missing",
+                    written.join("`, `")
+                ),
+                "name a provider's `payload_in_metadata`".to_owned(),
+            ),
+            JwtAuthn::Precedes(_) => continue,
+        };
+        findings.add(Severity::Warning, format!("{at}.jwt"), message, &remedy);
+        if is_one_for_all {
+            break;
+        }
+    }
+}
+
+/// The payloads of tokens that keys, choices of limit and quotas read, with their paths.
+fn payloads(configuration: &Configuration) -> impl Iterator<Item = (String, &String)> {
+    let of_components = components(configuration)
+        .filter_map(|(at, component)| Some((at, &component.jwt.as_ref()?.payload)));
+    let of_quotas = checks(configuration).filter_map(|(_, at, _, check)| {
+        let jwt = check.quota.as_ref()?.jwt.as_ref()?;
+        Some((format!("{at}.quota"), &jwt.payload))
+    });
+    of_components.chain(of_quotas)
 }
 
 /// The first header with `-` in its name that a key, a choice of limit or a cost reads.

@@ -58,14 +58,27 @@ pub struct Clusters {
 }
 
 /// The relevant settings of an HTTP connection manager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manager {
     /// The client's address is that of the connection's peer.
     pub use_remote_address: bool,
     /// It drops or rejects headers with `_` in their names.
     pub rejects_underscores: bool,
-    /// Tokens are verified after this filter.
-    pub jwt_authn_follows: bool,
+    /// Where tokens are verified.
+    pub jwt_authn: JwtAuthn,
+    /// Preflights are answered after this filter.
+    pub cors_follows: bool,
+}
+
+/// Where the file verifies tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JwtAuthn {
+    /// Nowhere.
+    Absent,
+    /// After this filter only.
+    Follows,
+    /// Before this filter. Payloads go to metadata under these names; `None` if the file does not say.
+    Precedes(Option<Vec<String>>),
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
@@ -128,12 +141,31 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
         rejects_underscores: action
             .and_then(text)
             .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
-        jwt_authn_follows: false,
+        jwt_authn: JwtAuthn::Absent,
+        cors_follows: false,
     }
 }
 
-fn is_jwt_authn(filter: &MarkedYaml<'_>) -> bool {
-    is_called(filter, "jwt_authn")
+/// Where tokens are verified, for a filter between these.
+fn jwt_authn(before: &[MarkedYaml<'_>], after: &[MarkedYaml<'_>]) -> JwtAuthn {
+    let verifies = |filter: &&MarkedYaml<'_>| is_called(filter, "jwt_authn");
+    let mut payloads = Vec::new();
+    let configs = before.iter().filter(verifies).map(|filter| {
+        let config = get(filter, "typed_config")?;
+        texts_of(config, "payload_in_metadata", &mut payloads);
+        Some(())
+    });
+    match configs.collect::<Vec<_>>().as_slice() {
+        [] if after.iter().any(|filter| verifies(&filter)) => JwtAuthn::Follows,
+        [] => JwtAuthn::Absent,
+        configs => JwtAuthn::Precedes(configs.iter().all(Option::is_some).then_some(payloads)),
+    }
+}
+
+/// The values of all fields with this name.
+fn texts_of(node: &MarkedYaml<'_>, field: &str, found: &mut Vec<String>) {
+    found.extend(get(node, field).and_then(text).map(str::to_owned));
+    children(node).for_each(|child| texts_of(child, field, found));
 }
 
 /// Whether a filter has this in its name or in its type's.
@@ -161,15 +193,21 @@ fn copied_namespaces(node: &MarkedYaml<'_>, inside: bool, found: &mut Vec<String
     children(node).for_each(|child| copied_namespaces(child, inside, found));
 }
 
-fn search(node: &MarkedYaml<'_>, manager: Option<Manager>, before: usize, found: &mut Vec<Plugin>) {
+fn search(
+    node: &MarkedYaml<'_>,
+    manager: Option<&Manager>,
+    before: usize,
+    found: &mut Vec<Plugin>,
+) {
     if let Some(filters) = get(node, "http_filters").map(entries) {
-        let first_jwt = filters.iter().position(is_jwt_authn);
         for (index, filter) in filters.iter().enumerate() {
+            let (earlier, later) = filters.split_at(index);
             let manager = Manager {
-                jwt_authn_follows: first_jwt.is_some_and(|first| first > index),
+                jwt_authn: jwt_authn(earlier, later),
+                cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
                 ..self::manager(node)
             };
-            search(filter, Some(manager), before, found);
+            search(filter, Some(&manager), before, found);
         }
     }
     let mut add = |kind: Holder, configuration: &MarkedYaml<'_>| {
@@ -187,7 +225,7 @@ fn search(node: &MarkedYaml<'_>, manager: Option<Manager>, before: usize, found:
             None => return,
         };
         found.push(Plugin {
-            manager,
+            manager: manager.cloned(),
             ..plugin(node, kind, configuration, before)
         });
     };

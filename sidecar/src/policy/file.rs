@@ -84,15 +84,29 @@ impl Policy {
     /// # Errors
     /// A message that names line, field and remedy, and never the value of `store`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        parse(text)
+        parse(text, &mut Vec::new())
+    }
+
+    /// The same, with the mistakes of all limits.
+    ///
+    /// # Errors
+    /// A message as above for each mistake.
+    pub fn check(text: &str) -> Result<Self, Vec<String>> {
+        let mut others = Vec::new();
+        parse(text, &mut others).map_err(|first| {
+            others.insert(0, first);
+            others
+        })
     }
 }
 
-fn parse(text: &str) -> Result<Policy, String> {
+/// Puts the mistakes of limits into `mistakes`, but for the one that it returns.
+fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     // Snippets would quote lines of the file, which may contain the store's password.
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| problem::describe(&error, text))?;
+    let limits = check_limits(&file, mistakes);
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)
@@ -137,14 +151,9 @@ fn parse(text: &str) -> Result<Policy, String> {
     if file.limits.is_empty() {
         return Err("`limits` is empty: name at least one limit".to_owned());
     }
-    let mut limits = BTreeMap::new();
-    for (name, limit) in &file.limits {
-        let checked = check_limit(name, &limit.value).map_err(|(line, why)| {
-            let line = line.unwrap_or_else(|| limit.referenced.line());
-            format!("line {line}: limit {}: {why}", shown(name, "of this line"))
-        })?;
-        limits.insert(name.clone(), Arc::new(checked));
-    }
+    let Some(limits) = limits else {
+        return Err(mistakes.remove(0));
+    };
     Ok(Policy {
         store,
         store_timeout,
@@ -152,6 +161,27 @@ fn parse(text: &str) -> Result<Policy, String> {
         denial_ttl,
         limits,
     })
+}
+
+/// All limits, if there is no mistake.
+fn check_limits(
+    file: &PolicyFile,
+    mistakes: &mut Vec<String>,
+) -> Option<BTreeMap<String, Arc<Limit>>> {
+    let mut limits = BTreeMap::new();
+    for (name, limit) in &file.limits {
+        match check_limit(name, &limit.value) {
+            Ok(checked) => {
+                limits.insert(name.clone(), Arc::new(checked));
+            }
+            Err((line, why)) => {
+                let line = line.unwrap_or_else(|| limit.referenced.line());
+                let name = shown(name, "of this line");
+                mistakes.push(format!("line {line}: limit {name}: {why}"));
+            }
+        }
+    }
+    mistakes.is_empty().then_some(limits)
 }
 
 /// The error's line, if it is not the limit's own.
