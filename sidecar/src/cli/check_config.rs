@@ -41,8 +41,6 @@ struct Report {
     errors: usize,
     warnings: usize,
     findings: Vec<Reported>,
-    /// Of each configuration, its fingerprint.
-    configurations: Vec<Fingerprint>,
     #[serde(skip)]
     text: String,
 }
@@ -53,14 +51,6 @@ struct Reported {
     line: usize,
     severity: &'static str,
     message: String,
-}
-
-#[derive(Serialize)]
-struct Fingerprint {
-    file: String,
-    line: usize,
-    /// As in the label `configuration` of `sluicegate_filter_info`.
-    configuration: String,
 }
 
 impl Report {
@@ -193,17 +183,13 @@ fn check(
         );
         report.add(finding.severity, (file, finding.line), message);
     }
+    // To be compared with the label `configuration` of `sluicegate_filter_info`.
     let line = plugin.configuration.line("");
     let configuration = fingerprint(&plugin.configuration.value);
     line!(
         report.text,
         "{file}:{line}: {object}configuration {configuration}"
     );
-    report.configurations.push(Fingerprint {
-        file: file.to_owned(),
-        line,
-        configuration: configuration.to_string(),
-    });
 }
 
 /// The Kubernetes object of a plugin, before what is said of it.

@@ -27,8 +27,8 @@ pub struct CheckStore {
     /// arguments in the process list [env: SLUICEGATE_STORE].
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// Output format.
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    /// Output format; `json` prints one object.
+    #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 

@@ -97,11 +97,11 @@ impl Serve {
         // The file may have changed after it was read and before the watch began.
         changed.notify_one();
         let mut hangup = signal(SignalKind::hangup()).map_err(Failure::system)?;
-        let (hung_up, of_hangup) = (Arc::clone(&changed), Arc::clone(&service));
+        let hung_up = Arc::clone(&changed);
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
-                // Whoever sends it waits for an answer; a change in the file's folder may be of another file.
-                of_hangup.policy.source.say_if_unchanged();
+                // If the file has not changed, nothing else says that the signal came.
+                info!("SIGHUP: reading the policy file");
                 hung_up.notify_one();
             }
         });

@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 use super::overrides::Overrides;
 use crate::policy::{Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
+use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 
 /// A policy with its overrides.
@@ -85,7 +86,10 @@ impl PolicyHandle {
         let tried = self.source.reload(&before.policy, |policy| {
             let policy_number = before.policy_number + 1;
             let changes = changes(&before.policy, &policy).join("; ");
-            for limit in metrics.asked_for_and_gone(&policy) {
+            let totals = metrics.totals();
+            let gone = before.policy.limits().map(|limit| limit.name.as_str());
+            let gone = gone.filter(|name| policy.limit(name).is_none());
+            for limit in gone.filter(|name| totals.get(*name).is_some_and(|counts| *counts != Counts::default())) {
                 warn!(
                     limit,
                     "the new policy does not have a limit that requests have asked for: such requests get no verdict now, and each \

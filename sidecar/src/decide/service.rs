@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use sluicegate_protocol::{Answer, Check, Code, Decision, Problem, Read, Verdict, read_decisions};
+use sluicegate_protocol::{Answer, Decision, Problem, Read, read_decisions};
 use tokio::runtime::Handle;
-use tracing::warn;
 
 use super::denials::Denials;
 use super::epoch::PolicyHandle;
@@ -17,7 +16,6 @@ use super::plan::{Leasing, Plan};
 use super::receipts;
 use super::settle::Settler;
 use crate::clock;
-use crate::policy::{Policy, may_be_limit};
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
 use crate::telemetry::events::EventLog;
@@ -162,7 +160,6 @@ impl Service {
         };
         for (decided, asked) in decided.iter().zip(&asked) {
             let decision = asked.as_ref().ok();
-            self.note_unknown_limits(&epoch.policy, decision, &decided.verdict);
             epoch.metrics.count(decided, decision, now_us);
             if let (Source::Store, Some(decision)) = (decided.source, decision) {
                 self.denials.hold(moment, decision, &decided.verdict);
@@ -190,31 +187,6 @@ impl Service {
             leases,
         };
         Ok(json(&answer))
-    }
-
-    /// Notes and logs the limits that a decision asks for and the policy does not have. A peek decides nothing.
-    fn note_unknown_limits(
-        &self,
-        policy: &Policy,
-        asked: Option<&Decision<'_>>,
-        verdict: &Verdict<'_>,
-    ) {
-        let is_unknown =
-            matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit);
-        let Some(decision) = asked.filter(|asked| is_unknown && !asked.peek) else {
-            return;
-        };
-        for Check { limit, .. } in &decision.checks {
-            let is_new = policy.limit(limit).is_none()
-                && may_be_limit(limit)
-                && self.metrics.unknown_limit(limit);
-            if is_new {
-                warn!(
-                    "requests ask for the limit `{limit}`, which the policy does not have: they get no verdict, and each rule's \
-                     `when_unavailable` decides; compare rules and policy with `sluicegate check-config`"
-                );
-            }
-        }
     }
 
     /// Voids denials from before the store's clock stepped, the filters' too: their units become available earlier or later

@@ -2,7 +2,7 @@
 
 use sluicegate_rules::config::schema::{Configuration, Cost, KeyComponent, Limit};
 
-use super::envoy_yaml::{JwtAuthn, Plugin};
+use super::envoy_yaml::Plugin;
 use super::findings::{Findings, Severity, checks};
 
 pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findings<'_>) {
@@ -44,33 +44,20 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
             "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
         );
     }
-    for (at, payload) in payloads(configuration) {
-        let (is_one_for_all, message, remedy) = match &manager.jwt_authn {
-            JwtAuthn::Follows => (
-                true,
-                "`jwt_authn` comes after this filter in `http_filters`: no token is verified yet, and every claim is missing"
-                    .to_owned(),
-                "put `jwt_authn` before this filter".to_owned(),
+    let Some(written) = &manager.payloads else {
+        return;
+    };
+    for (at, payload) in payloads(configuration).filter(|(_, payload)| !written.contains(payload)) {
+        let there_is = written.join("`, `");
+        findings.add(
+            Severity::Warning,
+            format!("{at}.jwt"),
+            format!(
+                "no `jwt_authn` before this filter in `http_filters` has `payload_in_metadata: {payload}` (there is: \
+                 `{there_is}`), so every claim is missing"
             ),
-            JwtAuthn::Absent => (
-                true,
-                "there is no `jwt_authn` in `http_filters`: no token is verified, and every claim is missing".to_owned(),
-                format!("put `jwt_authn` before this filter, with `payload_in_metadata: {payload}`"),
-            ),
-            JwtAuthn::Precedes(Some(written)) if !written.contains(payload) => (
-                false,
-                format!(
-                    "no provider of `jwt_authn` has `payload_in_metadata: {payload}` (there is: `{}`), so every claim is missing",
-                    written.join("`, `")
-                ),
-                "name a provider's `payload_in_metadata`".to_owned(),
-            ),
-            JwtAuthn::Precedes(_) => continue,
-        };
-        findings.add(Severity::Warning, format!("{at}.jwt"), message, &remedy);
-        if is_one_for_all {
-            break;
-        }
+            "put `jwt_authn` before this filter, with a provider that has this `payload_in_metadata`",
+        );
     }
 }
 

@@ -64,21 +64,10 @@ pub struct Manager {
     pub use_remote_address: bool,
     /// It drops or rejects headers with `_` in their names.
     pub rejects_underscores: bool,
-    /// Where tokens are verified.
-    pub jwt_authn: JwtAuthn,
+    /// Under which names of metadata `jwt_authn` filters before this one put payloads; `None` if the file does not say.
+    pub payloads: Option<Vec<String>>,
     /// Preflights are answered after this filter.
     pub cors_follows: bool,
-}
-
-/// Where the file verifies tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JwtAuthn {
-    /// Nowhere.
-    Absent,
-    /// After this filter only.
-    Follows,
-    /// Before this filter. Payloads go to metadata under these names; `None` if the file does not say.
-    Precedes(Option<Vec<String>>),
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
@@ -141,25 +130,25 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
         rejects_underscores: action
             .and_then(text)
             .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
-        jwt_authn: JwtAuthn::Absent,
+        payloads: None,
         cors_follows: false,
     }
 }
 
-/// Where tokens are verified, for a filter between these.
-fn jwt_authn(before: &[MarkedYaml<'_>], after: &[MarkedYaml<'_>]) -> JwtAuthn {
-    let verifies = |filter: &&MarkedYaml<'_>| is_called(filter, "jwt_authn");
-    let mut payloads = Vec::new();
-    let configs = before.iter().filter(verifies).map(|filter| {
-        let config = get(filter, "typed_config")?;
-        texts_of(config, "payload_in_metadata", &mut payloads);
-        Some(())
-    });
-    match configs.collect::<Vec<_>>().as_slice() {
-        [] if after.iter().any(|filter| verifies(&filter)) => JwtAuthn::Follows,
-        [] => JwtAuthn::Absent,
-        configs => JwtAuthn::Precedes(configs.iter().all(Option::is_some).then_some(payloads)),
+/// The names under which filters put payloads of tokens; `None` if one of them is configured elsewhere.
+fn payloads(filters: &[MarkedYaml<'_>]) -> Option<Vec<String>> {
+    let mut found = Vec::new();
+    for filter in filters
+        .iter()
+        .filter(|filter| is_called(filter, "jwt_authn"))
+    {
+        texts_of(
+            get(filter, "typed_config")?,
+            "payload_in_metadata",
+            &mut found,
+        );
     }
+    Some(found)
 }
 
 /// The values of all fields with this name.
@@ -203,7 +192,7 @@ fn search(
         for (index, filter) in filters.iter().enumerate() {
             let (earlier, later) = filters.split_at(index);
             let manager = Manager {
-                jwt_authn: jwt_authn(earlier, later),
+                payloads: payloads(earlier),
                 cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
                 ..self::manager(node)
             };

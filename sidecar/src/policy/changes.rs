@@ -1,6 +1,6 @@
 //! What changes from one policy to the next, in words for the log. Pure. Names no key.
 
-use sluicegate_engine::{Algorithm, BucketSpec, bucket_key};
+use sluicegate_engine::{BucketSpec, bucket_key};
 
 use super::file::AlgorithmName;
 use super::limits::{Limit, Policy};
@@ -10,25 +10,21 @@ use super::window_file::window_name;
 /// such as comments, is "no limit changed".
 pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
     let mut found = Vec::new();
-    if before.denial_ttl != after.denial_ttl {
-        let (before, after) = (before.denial_ttl, after.denial_ttl);
-        found.push(format!("denial_ttl {before:?} -> {after:?}"));
+    let ttls = (before.denial_ttl, after.denial_ttl);
+    if ttls.0 != ttls.1 {
+        found.push(format!("denial_ttl {:?} -> {:?}", ttls.0, ttls.1));
     }
-    for gone in before
+    let gone = before
         .limits()
-        .filter(|limit| after.limit(&limit.name).is_none())
-    {
-        found.push(format!("{} removed", gone.name));
-    }
+        .filter(|limit| after.limit(&limit.name).is_none());
+    found.extend(gone.map(|limit| format!("{} removed", limit.name)));
     for limit in after.limits() {
-        match before.limit(&limit.name) {
-            None => found.push(format!("{} added", limit.name)),
-            Some(before) if before == limit => {}
-            Some(before) => {
-                let changed = of_limit(before, limit).join(", ");
-                found.push(format!("{}: {changed}", limit.name));
-            }
-        }
+        let what = match before.limit(&limit.name) {
+            None => " added".to_owned(),
+            Some(before) if before == limit => continue,
+            Some(before) => format!(": {}", of_limit(before, limit).join(", ")),
+        };
+        found.push(limit.name.clone() + &what);
     }
     if found.is_empty() {
         found.push("no limit changed".to_owned());
@@ -38,58 +34,47 @@ pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
 
 fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
     // The state's key does not depend on the quota.
-    let same =
-        |one: &BucketSpec, other: &BucketSpec| bucket_key("", "", one) == bucket_key("", "", other);
+    let key = |spec: &BucketSpec| bucket_key("", "", spec);
     let mut found = Vec::new();
-    // Names the window only where there are several.
-    let of = |spec: &BucketSpec| match (before.windows.len(), after.windows.len()) {
-        (1, 1) => String::new(),
-        _ => format!(" per {}", window_name(spec)),
-    };
-    for spec in &before.windows {
-        let Some(next) = after.windows.iter().find(|next| same(spec, next)) else {
-            found.push(format!("no longer {}", described(spec)));
+    for old in &before.windows {
+        let Some(new) = after.windows.iter().find(|new| key(new) == key(old)) else {
+            found.push(format!("no longer {}", described(old)));
             continue;
         };
-        if spec.quota != next.quota {
-            found.push(format!(
-                "quota{} {} -> {}",
-                of(spec),
-                spec.quota,
-                next.quota
-            ));
-        }
-        if let (Algorithm::TokenBucket { burst }, Algorithm::TokenBucket { burst: next }) =
-            (spec.algorithm, next.algorithm)
-            && burst != next
-        {
-            found.push(format!("burst{} {burst} -> {next}", of(spec)));
-        }
-    }
-    for spec in &after.windows {
-        if !before.windows.iter().any(|known| same(known, spec)) {
-            found.push(format!(
-                "now {}, whose counts start at zero",
-                described(spec)
-            ));
+        // Named only where there are several.
+        let of = match before.windows.len() {
+            1 => String::new(),
+            _ => format!(" per {}", window_name(old)),
+        };
+        let bursts = (old.most_at_once(), new.most_at_once());
+        for (field, old, new) in [
+            ("quota", old.quota, new.quota),
+            ("burst", bursts.0, bursts.1),
+        ] {
+            // Without a burst, that is the quota.
+            if old != new && !found.contains(&format!("quota{of} {old} -> {new}")) {
+                found.push(format!("{field}{of} {old} -> {new}"));
+            }
         }
     }
-    for (field, is_other) in [
-        (
-            "when_store_is_down",
-            before.when_store_is_down != after.when_store_is_down,
-        ),
-        (
-            "requested quotas",
-            before.max_requested_quota != after.max_requested_quota,
-        ),
-        ("lease", before.lease != after.lease),
-        ("overrides", before.overrides != after.overrides),
-    ] {
+    let is_new = |new: &&BucketSpec| before.windows.iter().all(|old| key(old) != key(new));
+    let new = after.windows.iter().filter(is_new).map(described);
+    found.extend(new.map(|window| format!("now {window}, whose counts start at zero")));
+    let mut note = |field, is_other| {
         if is_other {
             found.push(format!("{field} changed"));
         }
-    }
+    };
+    note(
+        "when_store_is_down",
+        before.when_store_is_down != after.when_store_is_down,
+    );
+    note(
+        "requested quotas",
+        before.max_requested_quota != after.max_requested_quota,
+    );
+    note("lease", before.lease != after.lease);
+    note("overrides", before.overrides != after.overrides);
     found
 }
 

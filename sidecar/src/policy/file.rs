@@ -92,21 +92,20 @@ impl Policy {
     /// # Errors
     /// A message as above for each mistake.
     pub fn check(text: &str) -> Result<Self, Vec<String>> {
-        let mut others = Vec::new();
-        parse(text, &mut others).map_err(|first| {
-            others.insert(0, first);
-            others
+        let mut of_limits = Vec::new();
+        parse(text, &mut of_limits).map_err(|first| match of_limits.is_empty() {
+            true => vec![first],
+            false => of_limits,
         })
     }
 }
 
-/// Puts the mistakes of limits into `mistakes`, but for the one that it returns.
+/// Puts the mistakes of limits into `mistakes`, and returns the first of all.
 fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     // Snippets would quote lines of the file, which may contain the store's password.
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| problem::describe(&error, text))?;
-    let limits = check_limits(&file, mistakes);
     let store = match &file.store {
         None => StoreAddress::default(),
         Some(store) => StoreAddress::try_from(&store.value)
@@ -151,9 +150,20 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     if file.limits.is_empty() {
         return Err("`limits` is empty: name at least one limit".to_owned());
     }
-    let Some(limits) = limits else {
-        return Err(mistakes.remove(0));
-    };
+    let mut limits = BTreeMap::new();
+    for (name, limit) in &file.limits {
+        match check_limit(name, &limit.value) {
+            Ok(checked) => drop(limits.insert(name.clone(), Arc::new(checked))),
+            Err((line, why)) => {
+                let line = line.unwrap_or_else(|| limit.referenced.line());
+                let name = shown(name, "of this line");
+                mistakes.push(format!("line {line}: limit {name}: {why}"));
+            }
+        }
+    }
+    if let Some(first) = mistakes.first() {
+        return Err(first.clone());
+    }
     Ok(Policy {
         store,
         store_timeout,
@@ -163,38 +173,12 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     })
 }
 
-/// All limits, if there is no mistake.
-fn check_limits(
-    file: &PolicyFile,
-    mistakes: &mut Vec<String>,
-) -> Option<BTreeMap<String, Arc<Limit>>> {
-    let mut limits = BTreeMap::new();
-    for (name, limit) in &file.limits {
-        match check_limit(name, &limit.value) {
-            Ok(checked) => {
-                limits.insert(name.clone(), Arc::new(checked));
-            }
-            Err((line, why)) => {
-                let line = line.unwrap_or_else(|| limit.referenced.line());
-                let name = shown(name, "of this line");
-                mistakes.push(format!("line {line}: limit {name}: {why}"));
-            }
-        }
-    }
-    mistakes.is_empty().then_some(limits)
-}
-
 /// The error's line, if it is not the limit's own.
 type Fault = (Option<u64>, String);
 
-/// Whether a limit may have this name.
-pub fn may_be_limit(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=MAX_NAME_BYTES).contains(&name.len()) && name.chars().all(allowed)
-}
-
 fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
-    if !may_be_limit(name) {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
         return Err((
             None,
             format!("a name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."),

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use notify::{RecursiveMode, Watcher};
 use tokio::sync::Notify;
-use tracing::info;
 
 use super::limits::Policy;
 
@@ -136,14 +135,6 @@ impl PolicySource {
             }
         }
         Ok(())
-    }
-
-    /// Logs whether the file is as it was when it was last read.
-    pub fn say_if_unchanged(&self) {
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if read(&self.path).is_ok_and(|text| newest.text.as_ref() == Some(&text)) {
-            info!("the policy file has not changed");
-        }
     }
 
     /// Notifies `changed` when something happens in the file's folder, until the returned watcher is dropped.

@@ -43,8 +43,8 @@ impl Readiness {
         }
         let unknown = service.metrics.unknown_limits();
         if !unknown.is_empty() {
-            let names = unknown.join("`, `");
-            text += &format!("requests ask for limits that the policy does not have: `{names}`\n");
+            text +=
+                &format!("requests ask for limits that the policy does not have: {unknown:?}\n");
         }
         if ready {
             text.into_response()

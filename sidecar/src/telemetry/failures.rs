@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{info, warn};
 
-use super::events::without_store;
 use super::labels::FailureKind;
 use super::throttle::FailureThrottle;
 use crate::clock;
@@ -34,19 +33,6 @@ impl FailureLog {
         }
     }
 
-    /// Logs that the store is away, throttled, whether or not anybody calls it. `why` must hold no key and no secret.
-    pub fn is_away(&self, why: impl Display, sidecars: u64) {
-        let logged = {
-            let mut throttle = self.throttle();
-            self.open.store(true, Ordering::Relaxed);
-            throttle.is_away(clock::now_us())
-        };
-        if logged {
-            let without = without_store(sidecars);
-            warn!("the store does not answer: {why}; {without}");
-        }
-    }
-
     /// Notes a successful call, and logs the end of an outage.
     pub fn succeeded(&self) {
         if !self.open.load(Ordering::Relaxed) {
@@ -62,7 +48,8 @@ impl FailureLog {
         if let Some(over) = over {
             let seconds = over.duration_us as f64 / 1_000_000.0;
             let failed = over.failed;
-            info!("the store is back after {seconds:.1} s, {failed} failed calls");
+            let calls = if failed == 1 { "call" } else { "calls" };
+            info!("the store is back after {seconds:.1} s, {failed} failed {calls}");
         }
     }
 

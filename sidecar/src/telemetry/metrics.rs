@@ -48,8 +48,6 @@ pub struct Metrics {
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
     /// Version and configuration of the filters that ask.
     filters: Mutex<Recent<(String, String)>>,
-    /// Limits that requests asked for and the policy of that moment did not have.
-    unknown_limits: Mutex<Recent<String>>,
 }
 
 /// Gauges that are not kept up to date but read at each scrape.
@@ -111,7 +109,6 @@ impl Metrics {
             windows: WindowMetrics::default(),
             leases: Mutex::default(),
             filters: Mutex::default(),
-            unknown_limits: Mutex::default(),
         })
     }
 
@@ -216,40 +213,21 @@ impl Metrics {
     /// Notes which filter asks.
     pub fn filter_seen(&self, info: FilterInfo<'_>) {
         let pair = (info.version.to_owned(), info.configuration.to_owned());
-        self.filters().note(pair, since_start());
+        self.filters().note(pair, clock::monotonic());
     }
 
     fn filters(&self) -> MutexGuard<'_, Recent<(String, String)>> {
         self.filters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limits in force that requests have asked for and that `next` does not have.
-    pub fn asked_for_and_gone(&self, next: &Policy) -> Vec<String> {
-        let totals = self.totals().into_iter();
-        let asked_for = totals.filter(|(limit, counts)| {
-            *counts != Counts::default() && self.known().iter().any(|known| known.is_of(limit))
-        });
-        let gone = asked_for.filter(|(limit, _)| next.limit(limit).is_none());
-        gone.map(|(limit, _)| limit).collect()
-    }
-
-    /// Notes that a request asked for a limit that the policy does not have. Whether that is new.
-    pub fn unknown_limit(&self, name: &str) -> bool {
-        self.unknown().note(name.to_owned(), since_start())
-    }
-
     /// The limits that requests asked for in the last minute and the policy in force does not have.
     pub fn unknown_limits(&self) -> Vec<String> {
         let known = self.known();
-        let has = |name: &&String| known.iter().any(|limit_metrics| limit_metrics.is_of(name));
-        let mut unknown = self.unknown();
-        let asked_for = unknown.present(since_start());
-        asked_for.filter(|name| !has(name)).cloned().collect()
-    }
-
-    fn unknown(&self) -> MutexGuard<'_, Recent<String>> {
-        let unknown = self.unknown_limits.lock();
-        unknown.unwrap_or_else(PoisonError::into_inner)
+        let unknown = self.families.unknown.lock();
+        let mut unknown = unknown.unwrap_or_else(PoisonError::into_inner);
+        let asked_for = unknown.present(clock::monotonic());
+        let asked_for = asked_for.filter(|name| !known.iter().any(|known| known.is_of(name)));
+        asked_for.cloned().collect()
     }
 
     /// Records that the policy file was refused.
@@ -343,7 +321,7 @@ impl Metrics {
         self.refresh_leases(&readings.leased, &known);
         self.windows.refresh(&self.families, clock::unix_ms());
         self.families.filter_info.reset();
-        for (version, configuration) in self.filters().present(since_start()) {
+        for (version, configuration) in self.filters().present(clock::monotonic()) {
             let info = &self.families.filter_info;
             info.with_label_values(&[version, configuration]).set(1);
         }
@@ -370,10 +348,6 @@ impl Metrics {
         let known = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         known.values().map(Arc::clone).collect()
     }
-}
-
-fn since_start() -> Duration {
-    Duration::from_micros(clock::now_us())
 }
 
 /// Drops a limit's series.

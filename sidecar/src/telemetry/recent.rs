@@ -12,17 +12,9 @@ const GONE_AFTER: Duration = Duration::from_mins(1);
 const MOST: usize = 32;
 
 /// When each was last named.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Recent<T> {
     last_named: BTreeMap<T, Duration>,
-}
-
-impl<T> Default for Recent<T> {
-    fn default() -> Self {
-        Self {
-            last_named: BTreeMap::new(),
-        }
-    }
 }
 
 impl<T: Ord> Recent<T> {

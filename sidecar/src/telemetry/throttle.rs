@@ -44,8 +44,6 @@ impl Throttle {
 pub struct FailureThrottle {
     kinds: BTreeMap<FailureKind, Throttle>,
     outage: Option<Outage>,
-    /// Outages that were noticed without a failed call.
-    begins: Throttle,
     /// Ends of outages are throttled too: a flapping store has thousands of them a second.
     ends: Throttle,
 }
@@ -71,6 +69,12 @@ impl FailureThrottle {
     /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind that were
     /// suppressed since the last line.
     pub fn failed(&mut self, now_us: u64, kind: FailureKind) -> Option<u64> {
+        // One that ended long ago without a call that could report it is not continued.
+        let is_old = |over_us| now_us.saturating_sub(over_us) >= EVERY_US;
+        self.outage = self
+            .outage
+            .take()
+            .filter(|outage| !outage.over_us.is_some_and(is_old));
         let outage = self.outage.get_or_insert(Outage {
             since_us: now_us,
             over_us: None,
@@ -79,23 +83,6 @@ impl FailureThrottle {
         outage.failed += 1;
         outage.over_us = None;
         self.kinds.entry(kind).or_default().occurred(now_us)
-    }
-
-    /// Notes that the store is away, whether or not anybody calls it. Whether that should be logged.
-    pub fn is_away(&mut self, now_us: u64) -> bool {
-        // One that is over and was not reported is not continued: nobody called it since.
-        if self
-            .outage
-            .as_ref()
-            .is_none_or(|outage| outage.over_us.is_some())
-        {
-            self.outage = Some(Outage {
-                since_us: now_us,
-                over_us: None,
-                failed: 0,
-            });
-        }
-        self.begins.occurred(now_us).is_some()
     }
 
     /// Notes a successful call. `Some` means that the end of the outage should be logged.
@@ -152,21 +139,19 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_no_call_meets_is_logged_when_it_begins_and_when_it_ends() {
+    fn an_outage_whose_end_no_call_reported_is_not_continued_by_a_later_one() {
         let mut throttle = FailureThrottle::default();
-        assert!(throttle.is_away(SECOND));
-        let end = |seconds| OutageEnd {
-            duration_us: seconds * SECOND,
-            failed: 0,
-        };
-        assert_eq!(throttle.succeeded(13 * SECOND), Some(end(12)));
-        // A flapping one is not logged each time, and its outages are not taken for one long outage.
-        assert!(throttle.is_away(14 * SECOND));
-        assert_eq!(throttle.succeeded(15 * SECOND), None);
-        assert!(!throttle.is_away(16 * SECOND));
-        assert_eq!(throttle.succeeded(17 * SECOND), None);
-        assert!(throttle.is_away(40 * SECOND));
-        assert_eq!(throttle.succeeded(42 * SECOND), Some(end(2)));
+        throttle.failed(0, Timeout);
+        throttle.succeeded(SECOND);
+        throttle.failed(2 * SECOND, Timeout);
+        assert_eq!(
+            throttle.succeeded(3 * SECOND),
+            None,
+            "too soon to be reported"
+        );
+        throttle.failed(100 * SECOND, Timeout);
+        let over = throttle.succeeded(102 * SECOND).unwrap();
+        assert_eq!((over.duration_us, over.failed), (2 * SECOND, 1));
     }
 
     #[test]

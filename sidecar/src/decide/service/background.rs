@@ -9,6 +9,7 @@ use crate::clock;
 use crate::decide::epoch::Reload;
 use crate::decide::plan::Plan;
 use crate::store::{Health, HealthState};
+use crate::telemetry::events::without_store;
 use crate::telemetry::metrics::Sample;
 use crate::telemetry::verdict::Source;
 
@@ -85,7 +86,10 @@ impl Service {
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
                     if self.events.store_lost(since_ms, cause) {
-                        self.events.log.is_away(cause, self.sidecars());
+                        // Nobody may call an idle sidecar: then this is the only line.
+                        let without = without_store(self.sidecars());
+                        let why = format_args!("{cause}; {without}");
+                        self.events.log.failed(cause.kind(), why);
                     }
                 }
             }
