@@ -6,9 +6,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Microseconds since the first reading of a clock in this process; monotonic.
+/// Time since the first reading of a clock in this process; monotonic.
+pub fn monotonic() -> Duration {
+    START.elapsed()
+}
+
+/// The same, in microseconds.
 pub fn now_us() -> u64 {
-    micros(START.elapsed())
+    micros(monotonic())
 }
 
 /// Microseconds since 1970 by this machine's wall clock, for windows that must begin when those of other machines do. May

@@ -7,8 +7,10 @@
 //! | `overrides.rs`, `named_window.rs` | overrides of a limit for single keys, and how they name its windows |
 //! | `file.rs`, `window_file.rs`, `override_file.rs`, `lease_file.rs` | the policy in YAML, and its validation |
 //! | `problem.rs` | describes a broken policy without quoting it |
+//! | `changes.rs` | what changes from one policy to the next, for people |
 //! | `source.rs` | its file: read, watched, reloaded |
 
+mod changes;
 mod file;
 mod lease_file;
 mod limits;
@@ -20,6 +22,7 @@ mod source;
 mod store;
 mod window_file;
 
+pub use changes::changes;
 pub use file::AlgorithmName;
 pub use limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy,

@@ -5,8 +5,8 @@
 //! | `metrics.rs`, `metrics/` | the Prometheus metrics |
 //! | `top.rs`, `subject.rs` | the most denied subjects and those nearest to a limit; how subjects are shown; pure |
 //! | `history.rs` | counts of decisions over the last minutes; pure |
-//! | `filters.rs` | the filters that ask this sidecar, with version and configuration; pure |
 //! | `events.rs` | the newest events of this sidecar; pure |
+//! | `recent.rs` | what callers named in the last minute: filters, unknown limits; pure |
 //! | `log.rs` | the log's format, filter and writer |
 //! | `failures.rs`, `throttle.rs` | failed store calls, logged as few lines with a count |
 //! | `labels.rs` | the values of labels, an enum each |
@@ -16,11 +16,11 @@
 pub mod audit;
 pub mod events;
 pub mod failures;
-pub mod filters;
 pub mod history;
 pub mod labels;
 pub mod log;
 pub mod metrics;
+pub mod recent;
 pub mod subject;
 pub mod throttle;
 pub mod top;

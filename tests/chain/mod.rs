@@ -18,6 +18,7 @@
 //! | `metrics` | the metrics endpoint and its documentation, and promtool's check |
 //! | `socket` | the sidecar behind a Unix socket |
 //! | `top` | who is being denied, by page and command |
+//! | `trouble` | what a sidecar tells of trouble on our side |
 //! | `documents` | the commands, policies and the 429 of README and other pages |
 //! | `in_envoy` | denials that need no callout, and the labels of the filter's counters |
 //! | `edge` | requests around a window's boundary, by algorithm |
@@ -80,5 +81,6 @@ mod store_down;
 mod support;
 mod together;
 mod top;
+mod trouble;
 mod wire;
 mod withheld;

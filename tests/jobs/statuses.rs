@@ -172,3 +172,21 @@ async fn the_status_is_the_verdict_when_nobody_reads() {
         assert_eq!(ended, (Some(status), ""), "{command}");
     }
 }
+
+/// Newcomers' finding 12: `decide` waited 25 seconds for a sidecar that accepts and does not answer.
+#[tokio::test]
+async fn a_sidecar_that_does_not_answer_is_waited_for_as_long_as_timeout_says() {
+    let (shell, sidecar) = Shell::with_sidecar().await;
+    sidecar.signal("STOP");
+    for command in [
+        "decide --limit hourly --key k --timeout 200ms",
+        "peek --limit hourly --key k --timeout 200ms",
+    ] {
+        let ran = shell.ends(69, command).await;
+        assert!(ran.err.contains("no answer from"), "{ran:?}");
+    }
+    sidecar.signal("CONT");
+    shell
+        .must("decide --limit hourly --key k --timeout 1m")
+        .await;
+}

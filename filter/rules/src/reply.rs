@@ -158,7 +158,13 @@ impl Reply {
     /// There is no verdict, and the rule does not let requests through without one.
     pub(crate) fn unavailable(rule: Option<&str>, reason: &str, grpc: bool) -> Self {
         let labels = [("rule", rule), ("reason", Some(reason))];
-        let detail = "the rate limiter did not answer, and this route is not served without it";
+        let detail = match reason {
+            "decision" => {
+                "the rate limiter is misconfigured: its rules ask for what its policy does not have or allow, and this route is \
+                 not served without it"
+            }
+            _ => "the rate limiter did not answer, and this route is not served without it",
+        };
         Problem::new(503, "Service Unavailable", detail.to_owned(), None).reply(
             grpc::UNAVAILABLE,
             grpc,
@@ -217,7 +223,7 @@ impl Reply {
             ),
             TooLong::Header => (
                 431,
-                "Request Header HeaderFields Too Large",
+                "Request Header Fields Too Large",
                 "a header is too long for the rules that match on it",
             ),
         };

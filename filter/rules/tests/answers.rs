@@ -149,6 +149,9 @@ fn without_a_verdict_when_unavailable_applies_and_the_cause_is_counted() {
         let reply = reply(conclusion);
         assert_eq!(reply.status, 503, "{body}");
         assert_eq!(*reply.details, format!("sluicegate_unavailable{why}"));
+        let text = String::from_utf8(reply.body).unwrap();
+        let says = ["did not answer", "misconfigured"][usize::from(reason == "decision")];
+        assert!(text.contains(says), "{text}");
         let of_rule = "rule=.=r;.;rule_unavailable_denied";
         assert_eq!(counted, [kind, "unavailable_denied", of_rule], "{body}");
     }

@@ -1,6 +1,6 @@
 //! Arguments that name a sidecar's admin port.
 
-use super::client::Client;
+use super::client::{Client, Patience};
 use super::endpoint::{ADMIN_PORT, Endpoint};
 use super::{Failure, admin_token};
 
@@ -17,6 +17,8 @@ pub struct Admin {
         hide_env_values = true
     )]
     admin_token: Option<String>,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 impl Admin {
@@ -24,6 +26,6 @@ impl Admin {
     pub fn client(&self) -> Result<Client, Failure> {
         let endpoint = ADMIN_PORT.endpoint(self.admin.as_ref())?;
         let token = self.admin_token.as_deref().map(admin_token::read);
-        Client::of_admin(endpoint, token.transpose()?.flatten())
+        Client::of_admin(endpoint, token.transpose()?.flatten(), &self.patience)
     }
 }

@@ -1,14 +1,16 @@
 //! `sluicegate check-config`: reports mistakes before a request meets them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use sluicegate::lint::{FoundPolicy, Plugin, Severity, lint};
-use sluicegate::policy::Policy;
+use serde::Serialize;
+use sluicegate::lint::{Plugin, Severity, lint};
+use sluicegate::policy::{Policy, PolicyError};
 use sluicegate_rules::config::fingerprint;
 
 use super::Failure;
 use super::direct::{store_address, store_of_environment};
 use super::manifests::{Manifests, nothing_in};
+use super::output::{Output, print_json};
 use super::stdout::{line, print};
 
 /// Arguments of `check-config`.
@@ -28,30 +30,81 @@ pub struct CheckConfig {
     /// times; all files are checked together. Without it, only the policy is checked.
     #[arg(long, value_name = "FILE", required_unless_present = "policy")]
     envoy: Vec<PathBuf>,
+    /// Output format; `json` prints one object with all findings.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
 }
 
 /// What was found so far.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 struct Report {
-    text: String,
     errors: usize,
     warnings: usize,
+    findings: Vec<Reported>,
+    #[serde(skip)]
+    text: String,
+}
+
+#[derive(Serialize)]
+struct Reported {
+    file: String,
+    line: usize,
+    severity: &'static str,
+    message: String,
 }
 
 impl Report {
-    fn add(&mut self, severity: Severity, at: &str, message: &str) {
+    fn add(&mut self, severity: Severity, (file, line): (&str, usize), message: String) {
         match severity {
             Severity::Error => self.errors += 1,
             Severity::Warning => self.warnings += 1,
         }
-        line!(self.text, "{at}: {severity}: {message}");
+        line!(self.text, "{file}:{line}: {severity}: {message}");
+        self.findings.push(Reported {
+            file: file.to_owned(),
+            line,
+            severity: severity.name(),
+            message,
+        });
+    }
+
+    /// Adds a mistake of a policy, whose text begins after a line of the file. It names the line of the text.
+    fn add_mistake(&mut self, (file, before): (&str, usize), what: &str, mistake: &str) {
+        let numbered = mistake
+            .strip_prefix("line ")
+            .and_then(|rest| rest.split_once(": "))
+            .and_then(|(number, why)| Some((number.parse::<usize>().ok()?, why)));
+        let (number, why) = numbered.unwrap_or((1, mistake));
+        let message = format!(
+            "{what}{why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start"
+        );
+        self.add(Severity::Error, (file, before + number), message);
+    }
+
+    fn print(self, output: Output) -> Result<(), Failure> {
+        match output {
+            Output::Json => print_json(&self)?,
+            Output::Text => {
+                let [errors, warnings] =
+                    [(self.errors, "error"), (self.warnings, "warning")].map(|(count, what)| {
+                        format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+                    });
+                print(&format!("{}{errors}, {warnings}\n", self.text))?;
+            }
+        }
+        if self.errors == 0 {
+            Ok(())
+        } else {
+            Err(Failure::usage("the configuration has errors"))
+        }
     }
 }
 
 impl CheckConfig {
     pub fn run(self) -> Result<(), Failure> {
+        let mut report = Report::default();
         let given = match &self.policy {
-            Some(path) => Some(Policy::load(path).map_err(Failure::usage)?),
+            Some(path) => given(path, &mut report)?,
             None => None,
         };
         // What `serve` would use in this environment.
@@ -59,43 +112,60 @@ impl CheckConfig {
             store_address(policy, store_of_environment().as_deref())?;
         }
         if self.envoy.is_empty() {
-            return print("the policy is valid; no filter configuration was checked (`--envoy`)\n");
+            if given.is_some() && self.output == Output::Text {
+                return print(
+                    "the policy is valid; no filter configuration was checked (`--envoy`)\n",
+                );
+            }
+            return report.print(self.output);
         }
         let manifests = Manifests::read(&self.envoy)?;
         if manifests.is_empty() {
             return Err(nothing_in(&self.envoy));
         }
-        let mut report = Report::default();
         let mut policies = Vec::new();
         for (file, found) in manifests.policies() {
-            match Policy::parse(&found.text) {
+            match Policy::check(&found.text) {
                 Ok(policy) => policies.push((found.namespace.as_str(), policy)),
-                Err(error) => refused(&mut report, file, found, &error),
+                Err(mistakes) => {
+                    let what = format!("{}: `{}`: ", found.document, found.field);
+                    for mistake in mistakes {
+                        report.add_mistake((file, found.line), &what, &mistake);
+                    }
+                }
             }
         }
         for (file, plugin) in manifests.plugins() {
-            let policy = given.as_ref().or_else(|| policy_of(plugin, &policies));
-            if policy.is_none() && policies.len() > 1 {
+            let policy = match self.policy {
+                Some(_) => given.as_ref(),
+                None => policy_of(plugin, &policies),
+            };
+            if self.policy.is_none() && policy.is_none() && policies.len() > 1 {
                 let message = "several policies might be this plugin's, so its limits are not checked; name one with `--policy`";
-                report.add(
-                    Severity::Warning,
-                    &place(file, plugin.line, &plugin.document),
-                    message,
-                );
+                let message = format!("{}{message}", of_object(plugin));
+                report.add(Severity::Warning, (file, plugin.line), message);
             }
             check(&mut report, file, plugin, &manifests, policy);
         }
-        print(&report.text)?;
-        print(&format!(
-            "{} errors, {} warnings\n",
-            report.errors, report.warnings
-        ))?;
-        if report.errors == 0 {
-            Ok(())
-        } else {
-            Err(Failure::usage("the configuration has errors"))
+        report.print(self.output)
+    }
+}
+
+/// The policy in this file; `None` if it has mistakes, which are reported.
+fn given(path: &Path, report: &mut Report) -> Result<Option<Policy>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|source| {
+        let path = path.to_owned();
+        Failure::usage(PolicyError::Read { path, source })
+    })?;
+    match Policy::check(&text) {
+        Ok(policy) => return Ok(Some(policy)),
+        Err(mistakes) => {
+            for mistake in mistakes {
+                report.add_mistake((&path.display().to_string(), 0), "", &mistake);
+            }
         }
     }
+    Ok(None)
 }
 
 fn check(
@@ -105,50 +175,29 @@ fn check(
     manifests: &Manifests,
     policy: Option<&Policy>,
 ) {
-    let findings = lint(plugin, &manifests.surroundings, policy);
-    let object = match plugin.document.as_str() {
-        "" => String::new(),
-        document => format!("{document}: "),
-    };
-    for finding in findings {
+    let object = of_object(plugin);
+    for finding in lint(plugin, &manifests.surroundings, policy) {
         let message = format!(
             "{object}`{}`: {}; {}",
             finding.field, finding.message, finding.remedy
         );
-        report.add(finding.severity, &place(file, finding.line, ""), &message);
+        report.add(finding.severity, (file, finding.line), message);
     }
     // To be compared with the label `configuration` of `sluicegate_filter_info`.
+    let line = plugin.configuration.line("");
+    let configuration = fingerprint(&plugin.configuration.value);
     line!(
         report.text,
-        "{file}:{}: {object}configuration {}",
-        plugin.configuration.line(""),
-        fingerprint(&plugin.configuration.value)
+        "{file}:{line}: {object}configuration {configuration}"
     );
 }
 
-/// A place in a file, and the Kubernetes object there.
-fn place(file: &str, line: usize, document: &str) -> String {
-    let separator = if document.is_empty() { "" } else { ": " };
-    format!("{file}:{line}{separator}{document}")
-}
-
-/// Reports a policy that the sidecar would refuse.
-fn refused(report: &mut Report, file: &str, found: &FoundPolicy, error: &str) {
-    // Errors begin with the line of the policy's own text.
-    let numbered = error
-        .strip_prefix("line ")
-        .and_then(|rest| rest.split_once(": "))
-        .and_then(|(number, why)| Some((number.parse::<usize>().ok()?, why)));
-    let (number, why) = numbered.unwrap_or((1, error));
-    let message = format!(
-        "{}: `{}`: {why}; the sidecar refuses this policy: a running one keeps the old, a new one does not start",
-        found.document, found.field
-    );
-    report.add(
-        Severity::Error,
-        &place(file, found.line + number, ""),
-        &message,
-    );
+/// The Kubernetes object of a plugin, before what is said of it.
+fn of_object(plugin: &Plugin) -> String {
+    match plugin.document.as_str() {
+        "" => String::new(),
+        document => format!("{document}: "),
+    }
 }
 
 /// The policy of a plugin's sidecar: the only one, or the only one of its namespace.

@@ -27,7 +27,7 @@ pub struct CheckStore {
     /// arguments in the process list [env: SLUICEGATE_STORE].
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// Output format.
+    /// Output format; `json` prints one object.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }

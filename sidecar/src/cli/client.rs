@@ -8,11 +8,14 @@ use serde::Deserialize;
 use super::Failure;
 use super::endpoint::Endpoint;
 
-/// Timeout for connecting, and for requests that do not need the store.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Timeout for requests that need the store: a sidecar waits for the store for up to twice the longest `store_timeout`.
-/// If the client gave up earlier, units could be taken without its knowledge.
-const STORE_PATIENCE: Duration = Duration::from_secs(25);
+/// How long a command waits.
+#[derive(clap::Args)]
+pub struct Patience {
+    /// How long to wait for an answer. Units of a decision that was given up may have been taken: a sidecar waits for its store
+    /// for up to twice the policy's `store_timeout`.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+}
 
 /// A client of one port of one sidecar.
 pub struct Client {
@@ -32,26 +35,31 @@ struct Refusal {
 
 impl Client {
     /// A client for the decision port.
-    pub fn of_decisions(endpoint: Endpoint) -> Result<Self, Failure> {
+    pub fn of_decisions(endpoint: Endpoint, patience: &Patience) -> Result<Self, Failure> {
         let remedy = "`--sidecar` must name the same address as `--listen` of `sluicegate serve`";
-        Self::new(endpoint, None, remedy)
+        Self::new(endpoint, None, patience, remedy)
     }
 
     /// A client for the admin port.
-    pub fn of_admin(endpoint: Endpoint, token: Option<String>) -> Result<Self, Failure> {
+    pub fn of_admin(
+        endpoint: Endpoint,
+        token: Option<String>,
+        patience: &Patience,
+    ) -> Result<Self, Failure> {
         let remedy =
             "`--admin` must name the same address as `--admin-listen` of `sluicegate serve`";
-        Self::new(endpoint, token, remedy)
+        Self::new(endpoint, token, patience, remedy)
     }
 
     fn new(
         endpoint: Endpoint,
         token: Option<String>,
+        patience: &Patience,
         remedy: &'static str,
     ) -> Result<Self, Failure> {
         // No proxy: the sidecar is usually on this machine.
         let http = reqwest::Client::builder().no_proxy();
-        let mut http = http.connect_timeout(PATIENCE).timeout(STORE_PATIENCE);
+        let mut http = http.timeout(patience.timeout);
         if let Endpoint::Unix(path) = &endpoint {
             http = http.unix_socket(path.clone());
         }
@@ -66,7 +74,7 @@ impl Client {
     /// Sends a GET and returns the response body.
     pub async fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
         let request = self.http.get(self.endpoint.url(path));
-        self.send(path, request.timeout(PATIENCE)).await
+        self.send(path, request).await
     }
 
     /// Sends a JSON body and returns the response body.

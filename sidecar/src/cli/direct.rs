@@ -11,12 +11,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Failure;
+use super::client::Patience;
 
 /// Shortest deadline of a store call. A policy's default suits a sidecar near its Redis with requests waiting; a job
 /// may be a continent away from Redis and can wait.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout for connecting to the store.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A policy whose store is used without a sidecar.
 #[derive(clap::Args)]
@@ -49,7 +48,7 @@ impl OnStore {
 
 impl Direct {
     /// Opens the store if `--policy` is given.
-    pub async fn open(&self) -> Result<Option<OnStore>, Failure> {
+    pub async fn open(&self, patience: &Patience) -> Result<Option<OnStore>, Failure> {
         let Some(path) = &self.policy else {
             return Ok(None);
         };
@@ -65,16 +64,17 @@ impl Direct {
                 path.display()
             )));
         }
-        let store = Store::open(&address, policy.store_timeout.max(STORE_TIMEOUT));
+        let store_timeout = policy.store_timeout.max(STORE_TIMEOUT);
+        let store = Store::open(&address, store_timeout.min(patience.timeout));
         let mut health = store.health_changes();
         let service = Service::new(handle, store, metrics);
         // If the store is down, the verdicts say so; part of a Cluster may still answer.
-        let up = timeout(PATIENCE, health.wait_for(Health::is_up))
-            .await
-            .is_ok();
-        if up {
-            service.wait_for_overrides(PATIENCE).await;
-        }
+        let ready = async {
+            // The other end belongs to the store.
+            let _ = health.wait_for(Health::is_up).await;
+            service.wait_for_overrides(patience.timeout).await;
+        };
+        let _ = timeout(patience.timeout, ready).await;
         Ok(Some(OnStore { service, health }))
     }
 }

@@ -31,7 +31,7 @@ pub struct Reset {
 
 impl Reset {
     pub async fn run(self) -> Result<Exit, Failure> {
-        let decider = match self.direct.open().await? {
+        let decider = match self.direct.open(&self.admin.patience).await? {
             Some(store) => Decider::Here(Box::new(store)),
             None => Decider::Sidecar(self.admin.client()?),
         };

@@ -100,6 +100,8 @@ impl Serve {
         let hung_up = Arc::clone(&changed);
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
+                // If the file has not changed, nothing else says that the signal came.
+                info!("SIGHUP: reading the policy file");
                 hung_up.notify_one();
             }
         });

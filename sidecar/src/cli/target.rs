@@ -10,7 +10,7 @@ use sluicegate_protocol::{
 };
 
 use super::Failure;
-use super::client::Client;
+use super::client::{Client, Patience};
 use super::direct::{Direct, OnStore};
 use super::endpoint::{Endpoint, SIDECAR_PORT};
 
@@ -21,16 +21,18 @@ pub struct Target {
     sidecar: Option<Endpoint>,
     #[command(flatten)]
     direct: Direct,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 impl Target {
     /// Connects to the sidecar or opens the store.
     pub async fn open(self) -> Result<Decider, Failure> {
-        match self.direct.open().await? {
+        match self.direct.open(&self.patience).await? {
             Some(store) => Ok(Decider::Here(Box::new(store))),
             None => {
                 let endpoint = SIDECAR_PORT.endpoint(self.sidecar.as_ref())?;
-                Client::of_decisions(endpoint).map(Decider::Sidecar)
+                Client::of_decisions(endpoint, &self.patience).map(Decider::Sidecar)
             }
         }
     }

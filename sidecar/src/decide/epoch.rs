@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::overrides::Overrides;
-use crate::policy::{Policy, PolicyError, PolicySource};
+use crate::policy::{Policy, PolicyError, PolicySource, changes};
 use crate::store::StoredOverrides;
+use crate::telemetry::history::Counts;
 use crate::telemetry::metrics::{Metrics, PolicyMetrics};
 
 /// A policy with its overrides.
@@ -43,7 +44,10 @@ pub enum Reload {
     /// The file has not changed.
     Unchanged,
     /// The new policy is in force.
-    Loaded,
+    Loaded(
+        /// What has changed.
+        String,
+    ),
     /// The file cannot be used; the previous policy stays in force.
     Refused,
 }
@@ -81,6 +85,17 @@ impl PolicyHandle {
         let mut reload = Reload::Unchanged;
         let tried = self.source.reload(&before.policy, |policy| {
             let policy_number = before.policy_number + 1;
+            let changes = changes(&before.policy, &policy).join("; ");
+            let totals = metrics.totals();
+            let gone = before.policy.limits().map(|limit| limit.name.as_str());
+            let gone = gone.filter(|name| policy.limit(name).is_none());
+            for limit in gone.filter(|name| totals.get(*name).is_some_and(|counts| *counts != Counts::default())) {
+                warn!(
+                    limit,
+                    "the new policy does not have a limit that requests have asked for: such requests get no verdict now, and each \
+                     rule's `when_unavailable` decides"
+                );
+            }
             self.current.store(Arc::new(Epoch {
                 number: before.number + 1,
                 policy_number,
@@ -88,8 +103,8 @@ impl PolicyHandle {
                 overrides: Overrides::new(&policy, before.overrides.stored.clone()),
                 policy: Arc::new(policy),
             }));
-            info!(epoch = policy_number, "policy reloaded");
-            reload = Reload::Loaded;
+            info!(epoch = policy_number, "policy reloaded: {changes}");
+            reload = Reload::Loaded(changes);
         });
         if let Err(why) = tried {
             error!("{why}; the previous policy stays in force");

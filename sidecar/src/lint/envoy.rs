@@ -16,7 +16,7 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
             "remove it: this filter does not need it",
         );
     }
-    let Some(manager) = plugin.manager else {
+    let Some(manager) = &plugin.manager else {
         return;
     };
     if !manager.rejects_underscores
@@ -34,23 +34,42 @@ pub fn lint(plugin: &Plugin, configuration: &Configuration, findings: &mut Findi
              manager, so that other filters and upstreams are safe too",
         );
     }
-    let of_components = components(configuration).filter(|(_, component)| component.jwt.is_some());
-    let of_quotas = checks(configuration).filter_map(|(_, at, _, check)| {
-        check.quota.as_ref()?.jwt.as_ref()?;
-        Some(format!("{at}.quota"))
-    });
-    let mut read_a_jwt = of_components.map(|(at, _)| at).chain(of_quotas);
-    if manager.jwt_authn_follows
-        && let Some(at) = read_a_jwt.next()
-    {
+    if manager.cors_follows {
+        findings.add(
+            Severity::Warning,
+            String::new(),
+            "`cors` comes after this filter in `http_filters`: preflights, which have no credentials, are counted or \
+             refused, and a browser's script cannot read a 429"
+                .to_owned(),
+            "put `cors` before this filter (docs/filter.md#where-the-filter-belongs)",
+        );
+    }
+    let Some(written) = &manager.payloads else {
+        return;
+    };
+    for (at, payload) in payloads(configuration).filter(|(_, payload)| !written.contains(payload)) {
+        let there_is = written.join("`, `");
         findings.add(
             Severity::Warning,
             format!("{at}.jwt"),
-            "`jwt_authn` comes after this filter in `http_filters`: no token is verified yet, and every claim is missing"
-                .to_owned(),
-            "put `jwt_authn` before this filter",
+            format!(
+                "no `jwt_authn` before this filter in `http_filters` has `payload_in_metadata: {payload}` (there is: \
+                 `{there_is}`), so every claim is missing"
+            ),
+            "put `jwt_authn` before this filter, with a provider that has this `payload_in_metadata`",
         );
     }
+}
+
+/// The payloads of tokens that keys, choices of limit and quotas read, with their paths.
+fn payloads(configuration: &Configuration) -> impl Iterator<Item = (String, &String)> {
+    let of_components = components(configuration)
+        .filter_map(|(at, component)| Some((at, &component.jwt.as_ref()?.payload)));
+    let of_quotas = checks(configuration).filter_map(|(_, at, _, check)| {
+        let jwt = check.quota.as_ref()?.jwt.as_ref()?;
+        Some((format!("{at}.quota"), &jwt.payload))
+    });
+    of_components.chain(of_quotas)
 }
 
 /// The first header with `-` in its name that a key, a choice of limit or a cost reads.

@@ -58,14 +58,16 @@ pub struct Clusters {
 }
 
 /// The relevant settings of an HTTP connection manager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manager {
     /// The client's address is that of the connection's peer.
     pub use_remote_address: bool,
     /// It drops or rejects headers with `_` in their names.
     pub rejects_underscores: bool,
-    /// Tokens are verified after this filter.
-    pub jwt_authn_follows: bool,
+    /// Under which names of metadata `jwt_authn` filters before this one put payloads; `None` if the file does not say.
+    pub payloads: Option<Vec<String>>,
+    /// Preflights are answered after this filter.
+    pub cors_follows: bool,
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
@@ -128,12 +130,31 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
         rejects_underscores: action
             .and_then(text)
             .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
-        jwt_authn_follows: false,
+        payloads: None,
+        cors_follows: false,
     }
 }
 
-fn is_jwt_authn(filter: &MarkedYaml<'_>) -> bool {
-    is_called(filter, "jwt_authn")
+/// The names under which filters put payloads of tokens; `None` if one of them is configured elsewhere.
+fn payloads(filters: &[MarkedYaml<'_>]) -> Option<Vec<String>> {
+    let mut found = Vec::new();
+    for filter in filters
+        .iter()
+        .filter(|filter| is_called(filter, "jwt_authn"))
+    {
+        texts_of(
+            get(filter, "typed_config")?,
+            "payload_in_metadata",
+            &mut found,
+        );
+    }
+    Some(found)
+}
+
+/// The values of all fields with this name.
+fn texts_of(node: &MarkedYaml<'_>, field: &str, found: &mut Vec<String>) {
+    found.extend(get(node, field).and_then(text).map(str::to_owned));
+    children(node).for_each(|child| texts_of(child, field, found));
 }
 
 /// Whether a filter has this in its name or in its type's.
@@ -161,15 +182,21 @@ fn copied_namespaces(node: &MarkedYaml<'_>, inside: bool, found: &mut Vec<String
     children(node).for_each(|child| copied_namespaces(child, inside, found));
 }
 
-fn search(node: &MarkedYaml<'_>, manager: Option<Manager>, before: usize, found: &mut Vec<Plugin>) {
+fn search(
+    node: &MarkedYaml<'_>,
+    manager: Option<&Manager>,
+    before: usize,
+    found: &mut Vec<Plugin>,
+) {
     if let Some(filters) = get(node, "http_filters").map(entries) {
-        let first_jwt = filters.iter().position(is_jwt_authn);
         for (index, filter) in filters.iter().enumerate() {
+            let (earlier, later) = filters.split_at(index);
             let manager = Manager {
-                jwt_authn_follows: first_jwt.is_some_and(|first| first > index),
+                payloads: payloads(earlier),
+                cors_follows: later.iter().any(|filter| is_called(filter, "http.cors")),
                 ..self::manager(node)
             };
-            search(filter, Some(manager), before, found);
+            search(filter, Some(&manager), before, found);
         }
     }
     let mut add = |kind: Holder, configuration: &MarkedYaml<'_>| {
@@ -187,7 +214,7 @@ fn search(node: &MarkedYaml<'_>, manager: Option<Manager>, before: usize, found:
             None => return,
         };
         found.push(Plugin {
-            manager,
+            manager: manager.cloned(),
             ..plugin(node, kind, configuration, before)
         });
     };

@@ -120,6 +120,7 @@ fn addresses(plugin: &Plugin, at: &str, component: &KeyComponent, findings: &mut
     if peer
         && plugin
             .manager
+            .as_ref()
             .is_some_and(|manager| !manager.use_remote_address)
     {
         findings.add(

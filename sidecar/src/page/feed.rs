@@ -154,7 +154,7 @@ impl Feed {
         let up_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let snapshot = Snapshot::new(
             (clock::unix_ms(), self.started_ms, up_ms),
-            &service.policy,
+            (&service.policy, service.metrics.unknown_limits()),
             StoreView::new(service.store_name(), service.sidecars(), state),
             service.lease_totals(),
             &service.events,
@@ -239,10 +239,14 @@ mod tests {
         let service = service();
         let before_the_step = clock::unix_ms() + HOUR_MS;
         let feed = Feed::new(before_the_step);
-        service.events.policy_loaded(before_the_step, 2);
+        service
+            .events
+            .policy_loaded(before_the_step, "epoch 2".to_owned());
         feed.sample(&service);
         // Another one between two samples.
-        service.events.policy_loaded(before_the_step, 3);
+        service
+            .events
+            .policy_loaded(before_the_step, "epoch 3".to_owned());
         feed.sample(&service);
         // What passes is what `up_ms` tells.
         tokio::time::sleep(Duration::from_millis(50)).await;

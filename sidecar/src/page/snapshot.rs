@@ -53,6 +53,9 @@ struct PolicyView {
     since_ms: u64,
     /// Why the file's current content was refused.
     refused: Option<String>,
+    /// Limits that requests ask for and the policy does not have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unknown_limits: Vec<String>,
     store_timeout_ms: u64,
     denial_ttl_ms: u64,
     limits: Vec<LimitView>,
@@ -131,7 +134,7 @@ impl Snapshot {
     /// The state of everything at one moment.
     pub fn new(
         (now_ms, started_ms, up_ms): (u64, u64, u64),
-        policy: &PolicyHandle,
+        (policy, unknown_limits): (&PolicyHandle, Vec<String>),
         store: StoreView,
         leases: Option<LeaseTotals>,
         events: &EventLog,
@@ -146,7 +149,10 @@ impl Snapshot {
             started_ms,
             up_ms,
             version: env!("CARGO_PKG_VERSION"),
-            policy: PolicyView::new(&epoch, events.policy_since_ms(), policy.source.refusal()),
+            policy: PolicyView {
+                unknown_limits,
+                ..PolicyView::new(&epoch, events.policy_since_ms(), policy.source.refusal())
+            },
             store,
             leases,
             sample: SampleView {
@@ -197,6 +203,7 @@ impl PolicyView {
             epoch: epoch.policy_number,
             since_ms,
             refused,
+            unknown_limits: Vec::new(),
             store_timeout_ms: ms(policy.store_timeout),
             denial_ttl_ms: ms(policy.denial_ttl),
             limits: policy.limits().map(LimitView::from).collect(),

@@ -163,6 +163,14 @@ export function summarize(view) {
       ? "This sidecar has never reached the store, so it has no share."
       : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
     if (all.length) notes.push(`${limiting(view, all)}.`);
+  } else if (view.policy.unknown_limits?.length) {
+    tone = "us";
+    chip = "Trouble on our side";
+    const [name, ...more] = view.policy.unknown_limits;
+    const rest = more.length ? ` and ${more.length} more` : "";
+    headline = `Requests ask for limit ${name}${rest}, which the policy does not have.`;
+    notes.push(`${rate(total.error)} requests/s get no verdict: each rule's when_unavailable lets them pass unmetered or answers 503. Compare rules and policy with sluicegate check-config.`);
+    if (all.length) notes.push(`${limiting(view, all)}.`);
   } else if (total.unavailable > 0 && !settling) {
     tone = "us";
     chip = "Trouble on our side";
@@ -191,8 +199,8 @@ export function summarize(view) {
     if (chip === "No denials") chip = "Trouble on our side";
     notes.push(`The policy file was refused; epoch ${view.policy.epoch} stays in force: ${view.policy.refused}`);
   }
-  if (total.error > 0) {
-    notes.push(`${rate(total.error)} requests/s cannot be decided, for example because they name a limit that the policy does not have: compare rules and policy with sluicegate check-config.`);
+  if (total.error > 0 && !view.policy.unknown_limits?.length) {
+    notes.push(`${rate(total.error)} requests/s cannot be decided, for example because they cost more than their limit ever admits.`);
   }
   if (total.shadow_denied > 0) {
     notes.push(`Shadow rules would have denied ${rate(total.shadow_denied)} requests/s.`);

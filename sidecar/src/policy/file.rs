@@ -84,11 +84,24 @@ impl Policy {
     /// # Errors
     /// A message that names line, field and remedy, and never the value of `store`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        parse(text)
+        parse(text, &mut Vec::new())
+    }
+
+    /// The same, with the mistakes of all limits.
+    ///
+    /// # Errors
+    /// A message as above for each mistake.
+    pub fn check(text: &str) -> Result<Self, Vec<String>> {
+        let mut of_limits = Vec::new();
+        parse(text, &mut of_limits).map_err(|first| match of_limits.is_empty() {
+            true => vec![first],
+            false => of_limits,
+        })
     }
 }
 
-fn parse(text: &str) -> Result<Policy, String> {
+/// Puts the mistakes of limits into `mistakes`, and returns the first of all.
+fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
     // Snippets would quote lines of the file, which may contain the store's password.
     let options = serde_saphyr::options! { with_snippet: false };
     let file: PolicyFile = serde_saphyr::from_str_with_options(text, options)
@@ -139,11 +152,17 @@ fn parse(text: &str) -> Result<Policy, String> {
     }
     let mut limits = BTreeMap::new();
     for (name, limit) in &file.limits {
-        let checked = check_limit(name, &limit.value).map_err(|(line, why)| {
-            let line = line.unwrap_or_else(|| limit.referenced.line());
-            format!("line {line}: limit {}: {why}", shown(name, "of this line"))
-        })?;
-        limits.insert(name.clone(), Arc::new(checked));
+        match check_limit(name, &limit.value) {
+            Ok(checked) => drop(limits.insert(name.clone(), Arc::new(checked))),
+            Err((line, why)) => {
+                let line = line.unwrap_or_else(|| limit.referenced.line());
+                let name = shown(name, "of this line");
+                mistakes.push(format!("line {line}: limit {name}: {why}"));
+            }
+        }
+    }
+    if let Some(first) = mistakes.first() {
+        return Err(first.clone());
     }
     Ok(Policy {
         store,

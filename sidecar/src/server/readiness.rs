@@ -13,7 +13,7 @@ use super::phase::Phase;
 use super::refusal::Refusal;
 use crate::clock;
 use crate::decide::Service;
-use crate::telemetry::events::StoreState;
+use crate::telemetry::events::{StoreState, without_store};
 
 /// The inputs of `/readyz`.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Readiness {
         let mut text = format!(
             "{}: policy epoch {epoch}, {}\n",
             if ready { "ready" } else { "not ready" },
-            describe(&store, clock::unix_ms())
+            describe(&store, service.sidecars(), clock::unix_ms())
         );
         if phase > Phase::Serving {
             text += "draining: this sidecar is shutting down\n";
@@ -40,6 +40,11 @@ impl Readiness {
         // A broken file does not make a sidecar unready: the previous policy stays in force.
         if let Some(why) = service.policy.source.refusal() {
             text += &format!("the policy file is refused: {why}\n");
+        }
+        let unknown = service.metrics.unknown_limits();
+        if !unknown.is_empty() {
+            text +=
+                &format!("requests ask for limits that the policy does not have: {unknown:?}\n");
         }
         if ready {
             text.into_response()
@@ -55,13 +60,14 @@ fn is_ready(phase: Phase, store: &StoreState, needs_store: bool) -> bool {
     phase == Phase::Serving && (!needs_store || *store == StoreState::Answers)
 }
 
-fn describe(store: &StoreState, now_ms: u64) -> String {
+fn describe(store: &StoreState, sidecars: u64, now_ms: u64) -> String {
     match store {
         StoreState::Unasked => "the store has not been asked yet".to_owned(),
         StoreState::Answers => "the store answers".to_owned(),
         StoreState::Lost { since_ms, why } => {
             let seconds = now_ms.saturating_sub(*since_ms) / 1_000;
-            format!("the store has not answered for {seconds} s: {why}")
+            let without = without_store(sidecars);
+            format!("the store has not answered for {seconds} s: {why}; {without}")
         }
     }
 }
@@ -88,7 +94,13 @@ mod tests {
             let is = is_ready(phase, store, needs_store);
             assert_eq!(is, ready, "{phase:?} {store:?}");
         }
-        let says = "the store has not answered for 2 s: refused";
-        assert_eq!(describe(&lost, 3_999), says);
+        for (sidecars, says) in [
+            (2, "each limit's `when_store_is_down` decides"),
+            (0, "this sidecar has no share yet and gives no verdict"),
+        ] {
+            let text = describe(&lost, sidecars, 3_999);
+            assert!(text.starts_with("the store has not answered for 2 s: refused; "));
+            assert!(text.contains(says), "{text}");
+        }
     }
 }

@@ -96,11 +96,11 @@ impl EventLog {
         state.add(now_ms, EventKind::Started, version.to_owned());
     }
 
-    /// Records that the policy of `epoch` is in force from now on.
-    pub fn policy_loaded(&self, now_ms: u64, epoch: u64) {
+    /// Records that another policy is in force from now on.
+    pub fn policy_loaded(&self, now_ms: u64, detail: String) {
         let mut state = self.state();
         state.policy_since_ms = now_ms;
-        state.add(now_ms, EventKind::PolicyLoaded, format!("epoch {epoch}"));
+        state.add(now_ms, EventKind::PolicyLoaded, detail);
     }
 
     /// Records that the policy file was refused.
@@ -124,10 +124,11 @@ impl EventLog {
     }
 
     /// Records that the store has been down since `since_ms`. The first reason of an outage is kept: it says most.
-    pub fn store_lost(&self, since_ms: u64, why: impl std::fmt::Display) {
+    /// Whether that is new.
+    pub fn store_lost(&self, since_ms: u64, why: impl std::fmt::Display) -> bool {
         let mut state = self.state();
         if matches!(state.store, StoreState::Lost { .. }) {
-            return;
+            return false;
         }
         let why = why.to_string();
         state.store = StoreState::Lost {
@@ -135,6 +136,7 @@ impl EventLog {
             why: why.clone(),
         };
         state.add_outage(since_ms, why);
+        true
     }
 
     /// Records that the store is up.
@@ -183,6 +185,15 @@ impl EventLog {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What becomes of limits while the store does not answer; `sidecars` is 0 if it never has.
+pub const fn without_store(sidecars: u64) -> &'static str {
+    if sidecars == 0 {
+        "it never has, so this sidecar has no share yet and gives no verdict where `when_store_is_down` is `share`"
+    } else {
+        "each limit's `when_store_is_down` decides; by default, this sidecar's share is enforced"
     }
 }
 
@@ -277,7 +288,7 @@ mod tests {
         for now in [0, 2_000] {
             events.store_lost(now, "no answer");
             events.store_answered(now + 500);
-            events.policy_loaded(now + 600, 2);
+            events.policy_loaded(now + 600, "epoch 2".to_owned());
         }
         assert_eq!(events.newest().len(), 6);
     }
@@ -301,7 +312,7 @@ mod tests {
     fn after_a_step_back_of_the_clock_nothing_lies_in_the_future() {
         let events = EventLog::default();
         events.started(1_000, "1.0.0");
-        events.policy_loaded(50_000, 2);
+        events.policy_loaded(50_000, "epoch 2".to_owned());
         events.store_lost(51_000, "no answer");
         events.cap_times(20_000);
         let newest = events.newest().into_iter();
@@ -323,7 +334,7 @@ mod tests {
     fn the_oldest_events_are_dropped_and_numbers_go_on() {
         let events = EventLog::default();
         for epoch in 0..1_000 {
-            events.policy_loaded(epoch, epoch);
+            events.policy_loaded(epoch, format!("epoch {epoch}"));
         }
         let newest = events.newest();
         assert_eq!(newest.len(), CAPACITY);

@@ -48,7 +48,8 @@ impl FailureLog {
         if let Some(over) = over {
             let seconds = over.duration_us as f64 / 1_000_000.0;
             let failed = over.failed;
-            info!("the store is back after {seconds:.1} s, {failed} failed calls");
+            let calls = if failed == 1 { "call" } else { "calls" };
+            info!("the store is back after {seconds:.1} s, {failed} failed {calls}");
         }
     }
 

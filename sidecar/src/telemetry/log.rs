@@ -65,9 +65,11 @@ pub fn start(format: Format, filter: &str) -> Result<WorkerGuard, LogError> {
         .buffered_lines_limit(MAX_QUEUED_LINES)
         .thread_name("log")
         .finish(stderr());
+    // https://no-color.org
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(writer)
-        .with_ansi(format == Format::Text && stderr().is_terminal())
+        .with_ansi(format == Format::Text && stderr().is_terminal() && !no_color)
         // Otherwise it reports a failed write on standard error itself, and panics there.
         .log_internal_errors(false);
     let layer = match format {

@@ -26,9 +26,9 @@ use sluicegate_protocol::{FilterInfo, Top};
 
 use crate::clock;
 use crate::policy::Policy;
-use crate::telemetry::filters::Filters;
 use crate::telemetry::history::{Counts, Failures};
 use crate::telemetry::labels::{ConnectionCause, FailureKind};
+use crate::telemetry::recent::Recent;
 use families::Families;
 pub use families::MetricsError;
 pub use leases::{LeaseMetrics, LeaseTotals};
@@ -46,7 +46,8 @@ pub struct Metrics {
     windows: WindowMetrics,
     /// The metrics of leases of every limit that has had some; units may still be on the way when a reload ends them.
     leases: Mutex<BTreeMap<String, Arc<LeaseMetrics>>>,
-    filters: Mutex<Filters>,
+    /// Version and configuration of the filters that ask.
+    filters: Mutex<Recent<(String, String)>>,
 }
 
 /// Gauges that are not kept up to date but read at each scrape.
@@ -211,12 +212,22 @@ impl Metrics {
 
     /// Notes which filter asks.
     pub fn filter_seen(&self, info: FilterInfo<'_>) {
-        let now = Duration::from_micros(clock::now_us());
-        self.filters().note(info, now);
+        let pair = (info.version.to_owned(), info.configuration.to_owned());
+        self.filters().note(pair, clock::monotonic());
     }
 
-    fn filters(&self) -> MutexGuard<'_, Filters> {
+    fn filters(&self) -> MutexGuard<'_, Recent<(String, String)>> {
         self.filters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limits that requests asked for in the last minute and the policy in force does not have.
+    pub fn unknown_limits(&self) -> Vec<String> {
+        let known = self.known();
+        let unknown = self.families.unknown.lock();
+        let mut unknown = unknown.unwrap_or_else(PoisonError::into_inner);
+        let asked_for = unknown.present(clock::monotonic());
+        let asked_for = asked_for.filter(|name| !known.iter().any(|known| known.is_of(name)));
+        asked_for.cloned().collect()
     }
 
     /// Records that the policy file was refused.
@@ -287,6 +298,8 @@ impl Metrics {
         }
         self.families.unwritten.set(gauge(readings.unwritten));
         self.families.tasks.set(gauge(readings.tasks));
+        let unknown_limits = gauge(self.unknown_limits().len());
+        self.families.unknown_limits.set(unknown_limits);
         let OverrideCounts {
             quota,
             unlimited,
@@ -308,7 +321,7 @@ impl Metrics {
         self.refresh_leases(&readings.leased, &known);
         self.windows.refresh(&self.families, clock::unix_ms());
         self.families.filter_info.reset();
-        for (version, configuration) in self.filters().present(Duration::from_micros(now_us)) {
+        for (version, configuration) in self.filters().present(clock::monotonic()) {
             let info = &self.families.filter_info;
             info.with_label_values(&[version, configuration]).set(1);
         }

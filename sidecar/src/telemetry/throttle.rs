@@ -69,6 +69,12 @@ impl FailureThrottle {
     /// Counts a failed call. `Some` means that it should be logged, with the number of failures of this kind that were
     /// suppressed since the last line.
     pub fn failed(&mut self, now_us: u64, kind: FailureKind) -> Option<u64> {
+        // One that ended long ago without a call that could report it is not continued.
+        let is_old = |over_us| now_us.saturating_sub(over_us) >= EVERY_US;
+        self.outage = self
+            .outage
+            .take()
+            .filter(|outage| !outage.over_us.is_some_and(is_old));
         let outage = self.outage.get_or_insert(Outage {
             since_us: now_us,
             over_us: None,
@@ -130,6 +136,22 @@ mod tests {
         );
         assert_eq!(throttle.succeeded(26 * SECOND), None);
         assert!(throttle.has_no_outage());
+    }
+
+    #[test]
+    fn an_outage_whose_end_no_call_reported_is_not_continued_by_a_later_one() {
+        let mut throttle = FailureThrottle::default();
+        throttle.failed(0, Timeout);
+        throttle.succeeded(SECOND);
+        throttle.failed(2 * SECOND, Timeout);
+        assert_eq!(
+            throttle.succeeded(3 * SECOND),
+            None,
+            "too soon to be reported"
+        );
+        throttle.failed(100 * SECOND, Timeout);
+        let over = throttle.succeeded(102 * SECOND).unwrap();
+        assert_eq!((over.duration_us, over.failed), (2 * SECOND, 1));
     }
 
     #[test]

@@ -77,9 +77,33 @@ fn a_token_that_is_verified_after_the_filter_is_found() {
     has(&printed, says);
     let before = behind.replacen(filters, &format!("{filters}{jwt}"), 1);
     let by_header = behind.replace(key, "{ header: key }");
-    for fine in [before, envoy(&plugin), by_header] {
+    for fine in [before.clone(), by_header] {
         lacks(&checked(&fine), "jwt_authn");
     }
+    let none = checked(&envoy(&plugin));
+    has(&none, "(there is: ``)");
+    // Newcomers' finding 10: a payload that no provider writes.
+    let providers = "typed_config: { providers: { one: { payload_in_metadata: PAYLOAD } } }";
+    let configured = |payload: &str| {
+        let providers = providers.replace("PAYLOAD", payload);
+        let indent = jwt.rsplit('\n').next().unwrap();
+        let jwt = format!("{jwt}  {providers}\n{indent}");
+        checked(&behind.replacen(filters, &format!("{filters}{jwt}"), 1))
+    };
+    lacks(&configured("p"), "jwt_authn");
+    let says = "has `payload_in_metadata: p` (there is: `q`)";
+    has(&configured("q"), says);
+}
+
+/// Newcomers' finding 9.
+#[test]
+fn a_filter_before_cors_is_found() {
+    let cors = "- name: envoy.filters.http.cors\n                  ";
+    let filters = "http_filters:\n                  ";
+    let behind = format!("{}                  {cors}\n", envoy(GOOD));
+    has(&checked(&behind), "put `cors` before this filter");
+    let before = envoy(GOOD).replacen(filters, &format!("{filters}{cors}"), 1);
+    lacks(&checked(&before), "cors");
 }
 
 #[test]

@@ -51,3 +51,43 @@ fn each_finding_has_its_file_line_severity_and_remedy() {
         assert_eq!(given, if severity == "error" { 64 } else { 0 }, "{printed}");
     }
 }
+
+/// Newcomers' finding 19: warnings came when all errors were corrected, and errors of a policy one at a time.
+#[test]
+fn all_findings_come_in_one_run_as_text_and_as_json() {
+    let two = GOOD
+        .replace("path_prefix: /search", "path_prefix: search")
+        .replace(
+            "key: [{ address: {} }]",
+            "key: [{ address: {} }]\n        cost: 0",
+        );
+    let file = envoy(&two).replace("use_remote_address: true", "use_remote_address: false");
+    let folder = tempfile::TempDir::new().unwrap();
+    let limit = "{ algorithm: sliding_log, windows: [{ quota: 0, per: 1s }] }";
+    let policy = folder.path().join("policy.yaml");
+    std::fs::write(&policy, format!("limits:\n  a: {limit}\n  b: {limit}\n")).unwrap();
+    let policy = policy.to_str().unwrap();
+    let check = ["check-config", "--policy", policy];
+    let (status, printed) = run(&check, false, &file);
+    assert_eq!(status, 64, "{printed}");
+    for part in [
+        "policy.yaml:2: error: limit `a`",
+        "policy.yaml:3: error: limit `b`",
+        "begin with `/`",
+        "`rules[1].checks[0].cost`",
+        "use_remote_address",
+    ] {
+        has(&printed, part);
+    }
+    has(&printed, "errors, 1 warning\n");
+    let json = [&check[..], &["--output", "json"]].concat();
+    let (status, printed) = run(&json, false, &file);
+    assert_eq!(status, 64, "{printed}");
+    let end = printed.rfind('}').unwrap();
+    let report: serde_json::Value = serde_json::from_str(&printed[..=end]).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    assert_eq!(findings[1]["line"], 3, "{report}");
+    assert_eq!(report["warnings"], 1);
+    let errors = findings.iter().filter(|one| one["severity"] == "error");
+    assert_eq!(report["errors"], errors.count());
+}

@@ -12,7 +12,7 @@ pub fn every_command_works(scene: &Scene) {
     let blocks = blocks(&page, "sh");
     let (variables, blocks) = blocks.split_first().unwrap();
     let addresses = [
-        ("SIDECAR", format!("127.0.0.1:{}", scene.sidecar.admin_port)),
+        ("SLUICEGATE_ADMIN", scene.sidecar.admin("")),
         ("ENVOY", format!("127.0.0.1:{}", scene.envoy.admin_port)),
         ("REDIS", scene.redis.url()),
         ("POLICY", scene.sidecar.policy.display().to_string()),

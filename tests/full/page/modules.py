@@ -74,8 +74,13 @@ SENTENCES = [
     (view(policy={"epoch": 3, "refused": "line 4: no"}, limits=A, total=rates(denied=120)), "them", "429s: 120/s on a for 3 min.",
      "The policy file was refused; epoch 3 stays in force: line 4: no"),
     (view(total=rates(error=0.02)), "calm", "Nobody is being limited.",
-     "<0.1 requests/s cannot be decided, for example because they name a limit that the policy does not have: "
-     "compare rules and policy with sluicegate check-config."),
+     "<0.1 requests/s cannot be decided, for example because they cost more than their limit ever admits."),
+    (view(total=rates(error=50), policy={"epoch": 3, "refused": None, "unknown_limits": ["login"]}), "us",
+     "Requests ask for limit login, which the policy does not have.",
+     "50 requests/s get no verdict: each rule's when_unavailable lets them pass unmetered or answers 503. "
+     "Compare rules and policy with sluicegate check-config."),
+    (view(policy={"epoch": 3, "refused": None, "unknown_limits": ["login", "a", "b"]}), "us",
+     "Requests ask for limit login and 2 more, which the policy does not have.", None),
     (view(total=rates(shadow_denied=7)), "calm", "Nobody is being limited.", "Shadow rules would have denied 7 requests/s."),
     (view(up=20_000), "calm", "Nobody is being limited.", "This sidecar started 20 s ago."),
     (view(unreachable_since=NOW - 9_000), "us", "The sidecar has not answered since 22:13:11.", "Everything below is the last known state."),

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::decide::epoch::Reload;
 use crate::decide::plan::Plan;
 use crate::store::{Health, HealthState};
+use crate::telemetry::events::without_store;
 use crate::telemetry::metrics::Sample;
 use crate::telemetry::verdict::Source;
 
@@ -84,7 +85,12 @@ impl Service {
                     }
                     let ago = u64::try_from(health.since.elapsed().as_millis()).unwrap_or(0);
                     let since_ms = clock::unix_ms().saturating_sub(ago);
-                    self.events.store_lost(since_ms, cause);
+                    if self.events.store_lost(since_ms, cause) {
+                        // Nobody may call an idle sidecar: then this is the only line.
+                        let without = without_store(self.sidecars());
+                        let why = format_args!("{cause}; {without}");
+                        self.events.log.failed(cause.kind(), why);
+                    }
                 }
             }
             if changes.changed().await.is_err() {
@@ -102,9 +108,10 @@ impl Service {
     pub fn reload(&self) {
         match self.policy.reload(&self.metrics) {
             Reload::Unchanged => {}
-            Reload::Loaded => {
+            Reload::Loaded(changes) => {
                 let epoch = self.policy.current().policy_number;
-                self.events.policy_loaded(clock::unix_ms(), epoch);
+                let detail = format!("epoch {epoch}: {changes}");
+                self.events.policy_loaded(clock::unix_ms(), detail);
             }
             Reload::Refused => {
                 let why = self.policy.source.refusal().unwrap_or_default();

@@ -14,7 +14,7 @@ limits:
 
 #[test]
 fn the_smallest_policy_keeps_its_state_in_memory() {
-    let policy = parse(GOOD).unwrap();
+    let policy = Policy::parse(GOOD).unwrap();
     assert_eq!(policy.store, StoreAddress::Memory);
     assert_eq!(policy.store_timeout, DEFAULT_STORE_TIMEOUT);
     let limit = policy.limit("per-key").unwrap();
@@ -24,7 +24,7 @@ fn the_smallest_policy_keeps_its_state_in_memory() {
 
 #[test]
 fn store_timeout_is_bounded() {
-    let with = |timeout: &str| parse(&format!("store_timeout: {timeout}\n{GOOD}"));
+    let with = |timeout: &str| Policy::parse(&format!("store_timeout: {timeout}\n{GOOD}"));
     for timeout in ["1y", "11s", "10001ms"] {
         let message = with(timeout).unwrap_err();
         assert!(message.contains("`store_timeout`") && message.contains("10s"));
@@ -44,7 +44,7 @@ store:
   connections: 16
   sentinel: { password_file: s }
 ";
-    let policy = parse(&format!("{text}{GOOD}")).unwrap();
+    let policy = Policy::parse(&format!("{text}{GOOD}")).unwrap();
     let StoreAddress::Redis(redis) = &policy.store else {
         panic!("{:?}", policy.store)
     };
@@ -65,7 +65,7 @@ store:
 fn a_limit_may_accept_quotas_from_requests_up_to_a_maximum() {
     let limit = |text: &str| {
         let text = format!("limits:\n  l:\n    {text}\n");
-        parse(&text).map(|policy| Arc::clone(policy.limit("l").unwrap()))
+        Policy::parse(&text).map(|policy| Arc::clone(policy.limit("l").unwrap()))
     };
     let up_to = |windows, max: u64| {
         limit(&format!(
@@ -115,8 +115,23 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         limits: | limits: {}\nstore_timeout: 1s\nx: | line 4, not a field, `limits`
     ";
     for [from, to, named] in rows(table) {
-        let message = parse(&GOOD.replacen(&from, &to, 1)).unwrap_err();
+        let message = Policy::parse(&GOOD.replacen(&from, &to, 1)).unwrap_err();
         has_all(&message, &named);
         assert!(!message.contains("hunter2"), "{message}");
     }
+}
+
+#[test]
+fn the_mistakes_of_all_limits_are_found_together() {
+    let one = "{ algorithm: sliding_log, windows: [{ quota: 0, per: 1s }] }";
+    let text = format!("limits:\n  a: {one}\n  b: {one}\n");
+    let mistakes = Policy::check(&text).unwrap_err();
+    assert_eq!(mistakes.len(), 2, "{mistakes:?}");
+    for (mistake, begins) in mistakes
+        .iter()
+        .zip(["line 2: limit `a`", "line 3: limit `b`"])
+    {
+        assert!(mistake.starts_with(begins), "{mistake}");
+    }
+    assert_eq!(Policy::parse(&text).unwrap_err(), mistakes[0]);
 }

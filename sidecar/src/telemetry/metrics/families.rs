@@ -9,8 +9,11 @@ use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
+use tracing::warn;
 
+use crate::clock;
 use crate::telemetry::labels::{FailureKind, Outcome, ReloadOutcome, Source};
+use crate::telemetry::recent::Recent;
 use crate::telemetry::top::DenialCounts;
 
 /// Seconds: from well under a local round trip to past the longest sensible deadline.
@@ -24,8 +27,8 @@ const USED_RATIO: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
 /// Rules that get a label value of their own; those that come later share `other`.
 const MAX_SHADOW_RULES: usize = 256;
-/// Bytes of a rule's name.
-const MAX_RULE_BYTES: usize = 64;
+/// Bytes of a rule's or limit's name.
+const MAX_NAME_BYTES: usize = 64;
 
 /// Why metrics cannot be registered: a defect of this file, or of `top.rs`.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +74,9 @@ pub struct Families {
     pub store_clock_ahead: Gauge,
     pub unwritten: IntGauge,
     pub tasks: IntGauge,
+    pub unknown_limits: IntGauge,
+    /// Limits that requests asked for and the policy of that moment did not have.
+    pub unknown: Mutex<Recent<String>>,
     pub overrides: IntGaugeVec,
     pub overrides_lost: IntCounter,
     pub lease_units: IntCounterVec,
@@ -274,6 +280,12 @@ impl Families {
                 "sluicegate_tasks",
                 "Tasks under way: about one for each connection, and a few of its own.",
             )?,
+            unknown_limits: gauge(
+                &registry,
+                "sluicegate_unknown_limits",
+                "Limits that requests asked for in the last minute and the policy does not have.",
+            )?,
+            unknown: Mutex::default(),
             overrides: int_gauges(
                 &registry,
                 "sluicegate_overrides",
@@ -333,6 +345,17 @@ impl Families {
         })
     }
 
+    /// Notes that a request asked for a limit that the policy does not have, and logs it if that is new.
+    pub fn note_unknown_limit(&self, limit: &str) {
+        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        if limit.len() <= MAX_NAME_BYTES && unknown.note(limit.to_owned(), clock::monotonic()) {
+            warn!(
+                "requests ask for the limit {limit:?}, which the policy does not have: they get no verdict, and each rule's \
+                 `when_unavailable` decides; compare rules and policy with `sluicegate check-config`"
+            );
+        }
+    }
+
     /// The label value for a rule that sends shadow decisions: its name, or `other` beyond the bound.
     pub fn shadow_rule<'a>(&self, rule: &'a str) -> &'a str {
         let mut rules = self
@@ -342,7 +365,7 @@ impl Families {
         if rules.contains(rule) {
             return rule;
         }
-        if rules.len() >= MAX_SHADOW_RULES || rule.len() > MAX_RULE_BYTES {
+        if rules.len() >= MAX_SHADOW_RULES || rule.len() > MAX_NAME_BYTES {
             return "other";
         }
         rules.insert(rule.to_owned());

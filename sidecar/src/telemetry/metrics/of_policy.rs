@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluicegate_protocol::{CachedDenials, Check, Decision, LimitStatus, Verdict};
+use sluicegate_protocol::{CachedDenials, Check, Code, Decision, LimitStatus, Verdict};
 
 use super::families::Families;
 use super::leases::LeaseMetrics;
@@ -33,7 +33,8 @@ impl PolicyMetrics {
         }
         let shadow = decision.and_then(|decision| decision.shadow.as_deref());
         let Some(limit_metrics) = self.limits.get(decided.limit) else {
-            self.count_verdict_without_limit(decided, shadow);
+            self.count_without_limit(shadow, (&decided.verdict).into(), decided.source, 1);
+            self.note_unknown_limits(&decided.verdict, decision);
             return;
         };
         match shadow {
@@ -105,9 +106,13 @@ impl PolicyMetrics {
         }
     }
 
-    /// Nearly always an error: other verdicts have a limit.
-    fn count_verdict_without_limit(&self, decided: &Decided<'_>, shadow: Option<&str>) {
-        self.count_without_limit(shadow, (&decided.verdict).into(), decided.source, 1);
+    /// Notes and logs the limits that a decision asks for and the policy does not have.
+    fn note_unknown_limits(&self, verdict: &Verdict<'_>, decision: Option<&Decision<'_>>) {
+        if matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit) {
+            let checks = decision.map_or(&[][..], |decision| &decision.checks).iter();
+            let unknown = checks.filter(|check| !self.limits.contains_key(check.limit.as_ref()));
+            unknown.for_each(|check| self.families.note_unknown_limit(&check.limit));
+        }
     }
 
     fn count_without_limit(

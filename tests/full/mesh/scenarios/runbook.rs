@@ -32,7 +32,7 @@ pub fn run(mesh: &Mesh, report: &Report) {
         printf 'PING\\r\\n' >&3\nread -r answer <&3\necho \"$answer\"\n";
     let script = format!(
         "export PATH={}:$PATH\ntrap 'kill $(jobs -p)' EXIT\n{reach}\n\
-         until curl -s -o /dev/null \"http://$SIDECAR/healthz\" && curl -s -o /dev/null \"http://$ENVOY/ready\"; do\n\
+         until curl -s -o /dev/null \"$SLUICEGATE_ADMIN/healthz\" && curl -s -o /dev/null \"http://$ENVOY/ready\"; do\n\
          sleep 0.2; done\n{start}\nsluicegate check-config --policy \"$POLICY\" --envoy \"$RULES\"\n{ping}",
         // The one of the image.
         repository("target/release-build/linux-amd64").display()

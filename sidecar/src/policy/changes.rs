@@ -1,0 +1,117 @@
+//! What changes from one policy to the next, in words for the log. Pure. Names no key.
+
+use sluicegate_engine::{BucketSpec, bucket_key};
+
+use super::file::AlgorithmName;
+use super::limits::{Limit, Policy};
+use super::window_file::window_name;
+
+/// Each change, such as "per-tenant: quota 20 -> 40", in the order of the names. What cannot be seen in a running sidecar,
+/// such as comments, is "no limit changed".
+pub fn changes(before: &Policy, after: &Policy) -> Vec<String> {
+    let mut found = Vec::new();
+    let ttls = (before.denial_ttl, after.denial_ttl);
+    if ttls.0 != ttls.1 {
+        found.push(format!("denial_ttl {:?} -> {:?}", ttls.0, ttls.1));
+    }
+    let gone = before
+        .limits()
+        .filter(|limit| after.limit(&limit.name).is_none());
+    found.extend(gone.map(|limit| format!("{} removed", limit.name)));
+    for limit in after.limits() {
+        let what = match before.limit(&limit.name) {
+            None => " added".to_owned(),
+            Some(before) if before == limit => continue,
+            Some(before) => format!(": {}", of_limit(before, limit).join(", ")),
+        };
+        found.push(limit.name.clone() + &what);
+    }
+    if found.is_empty() {
+        found.push("no limit changed".to_owned());
+    }
+    found
+}
+
+fn of_limit(before: &Limit, after: &Limit) -> Vec<String> {
+    // The state's key does not depend on the quota.
+    let key = |spec: &BucketSpec| bucket_key("", "", spec);
+    let mut found = Vec::new();
+    for old in &before.windows {
+        let Some(new) = after.windows.iter().find(|new| key(new) == key(old)) else {
+            found.push(format!("no longer {}", described(old)));
+            continue;
+        };
+        // Named only where there are several.
+        let of = match before.windows.len() {
+            1 => String::new(),
+            _ => format!(" per {}", window_name(old)),
+        };
+        let bursts = (old.most_at_once(), new.most_at_once());
+        for (field, old, new) in [
+            ("quota", old.quota, new.quota),
+            ("burst", bursts.0, bursts.1),
+        ] {
+            // Without a burst, that is the quota.
+            if old != new && !found.contains(&format!("quota{of} {old} -> {new}")) {
+                found.push(format!("{field}{of} {old} -> {new}"));
+            }
+        }
+    }
+    let is_new = |new: &&BucketSpec| before.windows.iter().all(|old| key(old) != key(new));
+    let new = after.windows.iter().filter(is_new).map(described);
+    found.extend(new.map(|window| format!("now {window}, whose counts start at zero")));
+    let mut note = |field, is_other| {
+        if is_other {
+            found.push(format!("{field} changed"));
+        }
+    };
+    note(
+        "when_store_is_down",
+        before.when_store_is_down != after.when_store_is_down,
+    );
+    note(
+        "requested quotas",
+        before.max_requested_quota != after.max_requested_quota,
+    );
+    note("lease", before.lease != after.lease);
+    note("overrides", before.overrides != after.overrides);
+    found
+}
+
+/// A window, such as "sliding_log 20 per 10m".
+fn described(spec: &BucketSpec) -> String {
+    // Names can always be written as JSON.
+    let name = serde_json::to_string(&AlgorithmName::from(spec.algorithm)).unwrap_or_default();
+    let (name, quota) = (name.trim_matches('"'), spec.quota);
+    format!("{name} {quota} per {}", window_name(spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_table::rows;
+
+    #[test]
+    fn each_change_is_named_and_so_are_counts_that_start_at_zero() {
+        let one = "l: { algorithm: sliding_log, windows: [{ quota: 20, per: 10m }] }";
+        let other = "m: { algorithm: token_bucket, windows: [{ quota: 5, per: 1s }] }";
+        for [before, after, expected] in rows(
+            "sliding_log, windows: [{ quota: 20 | sliding_log, windows: [{ quota: 40 | l: quota 20 -> 40
+             sliding_log | fixed_window | l: no longer sliding_log 20 per 10m, now fixed_window 20 per 10m, whose counts start at zero
+             per: 10m | per: 1h | l: no longer sliding_log 20 per 10m, now sliding_log 20 per 1h, whose counts start at zero
+             per: 10m }] | per: 10m }, { quota: 90, per: 1h }] | l: now sliding_log 90 per 1h, whose counts start at zero
+             quota: 5, | quota: 5, burst: 9, | m: burst 5 -> 9
+             per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
+             per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
+             l: | n: | l removed; n added
+             limits: | denial_ttl: 2s\\nlimits: | denial_ttl 1s -> 2s
+             limits: | # A comment.\\nlimits: | no limit changed",
+        ) {
+            let text = format!("limits:\n  {one}\n  {other}\n");
+            assert!(text.contains(&before), "{before}");
+            let next = text.replacen(&before, &after.replace("\\n", "\n"), 1);
+            let [old, new] = [&text, &next].map(|text| Policy::parse(text).unwrap());
+            assert_eq!(changes(&old, &new).join("; "), expected, "{after}");
+        }
+    }
+}
