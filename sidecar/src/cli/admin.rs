@@ -1,5 +1,8 @@
 //! Arguments that name a sidecar's admin port.
 
+use reqwest::Method;
+use sluicegate_protocol::{FindKey, SUBJECT_PATH, Whom};
+
 use super::client::Client;
 use super::endpoint::{ADMIN_PORT, Endpoint};
 use super::{Failure, admin_token};
@@ -25,5 +28,17 @@ impl Admin {
         let endpoint = ADMIN_PORT.endpoint(self.admin.as_ref())?;
         let token = self.admin_token.as_deref().map(admin_token::read);
         Client::of_admin(endpoint, token.transpose()?.flatten())
+    }
+
+    /// The key that has these digits.
+    pub async fn key_of(&self, limit: &str, subject: String) -> Result<String, Failure> {
+        let limit = limit.to_owned();
+        let asked = serde_json::to_vec(&FindKey { limit, subject }).map_err(Failure::system)?;
+        let client = self.client()?;
+        let body = client.send_json(Method::POST, SUBJECT_PATH, asked).await?;
+        match client.read(&body)? {
+            Whom::Key(key) => Ok(key),
+            Whom::Subject(_) | Whom::AllKeys(_) => Err(client.not_a_sidecar("it names no key")),
+        }
     }
 }

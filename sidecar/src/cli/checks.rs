@@ -2,8 +2,12 @@
 
 use std::borrow::Cow;
 
+use clap::ArgGroup;
 use clap::builder::RangedU64ValueParser;
 use sluicegate_protocol::Check;
+
+use super::Failure;
+use super::admin::Admin;
 
 /// One limit for one key.
 #[derive(clap::Args)]
@@ -20,6 +24,38 @@ impl LimitKey {
     /// A check of this limit and key.
     pub fn check(&self, cost: u64) -> Check<'_> {
         check(self.limit.as_str(), self.key.as_str(), cost)
+    }
+}
+
+/// One limit for one key, which its digits may name.
+#[derive(clap::Args)]
+#[command(group = ArgGroup::new("whom").required(true).args(["key", "subject"]))]
+pub struct LimitSubject {
+    /// The limit's name in the policy.
+    #[arg(long, value_name = "NAME")]
+    limit: String,
+    /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// The digits of the key, as `sluicegate top` and Envoy's access log show them. The sidecar of `--admin` must have denied
+    /// the key, or seen it near the limit, in the last minutes.
+    #[arg(long, value_name = "DIGITS", conflicts_with = "policy")]
+    subject: Option<String>,
+}
+
+impl LimitSubject {
+    /// The key. Asks the sidecar for it, if digits are given.
+    pub async fn resolve(self, admin: &Admin) -> Result<LimitKey, Failure> {
+        let Self {
+            limit,
+            key,
+            subject,
+        } = self;
+        let key = match subject {
+            None => key.unwrap_or_default(),
+            Some(subject) => admin.key_of(&limit, subject).await?,
+        };
+        Ok(LimitKey { limit, key })
     }
 }
 

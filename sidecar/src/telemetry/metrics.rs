@@ -254,6 +254,13 @@ impl Metrics {
         }
     }
 
+    /// The key with these digits, if the limit denied it or it was near the limit lately.
+    pub fn key_of(&self, limit: &str, digits: &str) -> Option<String> {
+        let known = self.known();
+        let metrics = known.iter().find(|metrics| metrics.is_of(limit))?;
+        metrics.key_of(digits)
+    }
+
     fn note_store(&self, store: &StoreFacts) {
         let catch_up = |counter: &IntCounter, total: u64| {
             counter.inc_by(total.saturating_sub(counter.get()));

@@ -6,8 +6,9 @@
 //! Denials are counted by the frequent-items sketch of Apache DataSketches, which never counts too low and states by
 //! how much it may count too high. The nearest subjects need no estimate: the few highest ratios are known exactly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 
@@ -17,6 +18,9 @@ use crate::telemetry::subject::Subject;
 const DENIED_HALF_US: u64 = 150_000_000;
 /// Half of the time span that ratios are kept for.
 const NEAREST_HALF_US: u64 = 30_000_000;
+/// Keys of denied subjects that are kept, and once as many older ones: nearly all subjects with more than one in
+/// [`CERTAIN_ONE_IN`] of the denials are among them.
+const KEPT_KEYS: usize = 512;
 /// Slots of a sketch, a power of two; 26 bytes each. A subject with more than one in [`CERTAIN_ONE_IN`] of the denials
 /// is certain to be in it.
 const SKETCH_SLOTS: usize = 512;
@@ -169,6 +173,32 @@ impl DenialCounts {
     }
 }
 
+/// The keys of the subjects that were denied last, for commands that name a subject by its digits.
+#[derive(Debug, Default)]
+pub struct RecentKeys {
+    current: HashMap<Subject, Box<str>>,
+    previous: HashMap<Subject, Box<str>>,
+}
+
+impl RecentKeys {
+    /// Keeps a key.
+    pub fn note(&mut self, subject: Subject, key: &str) {
+        if !self.current.contains_key(&subject) {
+            if self.current.len() >= KEPT_KEYS {
+                self.previous = std::mem::take(&mut self.current);
+            }
+            self.current.insert(subject, key.into());
+        }
+    }
+
+    /// The key with these digits, if it is kept.
+    pub fn find(&self, digits: &str) -> Option<&str> {
+        let mut all = self.current.iter().chain(&self.previous);
+        let (_, key) = all.find(|(subject, _)| subject.to_string() == digits)?;
+        Some(key)
+    }
+}
+
 /// The subjects that have used the largest share of a limit.
 #[derive(Debug)]
 pub struct Nearest {
@@ -177,8 +207,10 @@ pub struct Nearest {
 }
 
 /// How near a subject was to its limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NearSubject {
+    /// Its key.
+    pub key: Arc<str>,
     // Of its key, for lookup: much cheaper than the subject's SHA-256.
     hash: u64,
     /// The subject.
@@ -222,6 +254,7 @@ impl Nearest {
                     near.swap_remove(index);
                 }
                 near.push(NearSubject {
+                    key: key.into(),
                     hash,
                     subject: Subject::of(key),
                     used_ratio,
@@ -246,7 +279,7 @@ impl Nearest {
         for near in self.halves.iter().flatten() {
             match all.iter_mut().find(|known| known.hash == near.hash) {
                 Some(known) => known.used_ratio = known.used_ratio.max(near.used_ratio),
-                None => all.push(*near),
+                None => all.push(near.clone()),
             }
         }
         all.sort_by(|a, b| {
@@ -255,6 +288,13 @@ impl Nearest {
         });
         all.truncate(MAX_SHOWN);
         all
+    }
+
+    /// The key with these digits, if it is among the nearest.
+    pub fn find(&self, digits: &str) -> Option<&str> {
+        let mut all = self.halves.iter().flatten();
+        let near = all.find(|near| near.subject.to_string() == digits)?;
+        Some(&near.key)
     }
 }
 

@@ -1,11 +1,13 @@
 //! Overrides: reads them from the store, lists, sets and removes them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sluicegate_engine::{BatchBuilder, Bucket, Decision, Take};
 use sluicegate_protocol::{
     BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
-    Problem, read_remove_override, read_set_override,
+    Problem, Whom, read_find_key, read_remove_override, read_set_override,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
@@ -13,8 +15,9 @@ use tracing::warn;
 use super::neighbours::{LOOK_EVERY, Neighbours};
 use super::{Service, json};
 use crate::clock;
-use crate::decide::buckets::unknown_limit;
+use crate::decide::buckets::{buckets, unknown_limit};
 use crate::decide::losses::Losses;
+use crate::decide::overrides::{OverridesNow, client_chooses};
 use crate::policy::{Grant, Override, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
@@ -35,6 +38,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const CHANGE_TRIES: usize = 10;
 /// An override stays in the store for one to two times this long after its end: each sidecar removes it at another time.
 const SWEEP_AFTER_MS: u64 = 60_000;
+
+/// Said of an override by digits.
+const PLAIN_KEYS: &str = "an override by digits does not match a key with a header, cookie, query or path component in plain text, which a client can choose";
 
 /// What a sidecar that has started may decide.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -245,11 +251,63 @@ impl Service {
                 "`until` has passed: give a time in the future".to_owned(),
             ));
         }
-        let set = |next: &mut StoredOverrides| next.set(&asked.limit, &asked.key, &one);
+        let key = match &asked.whom {
+            Whom::Key(key) => Some(key.clone()),
+            Whom::Subject(digits) => self.metrics.key_of(&asked.limit, digits),
+            Whom::AllKeys(_) => None,
+        };
+        if let (Whom::Subject(_), Some(key)) = (&asked.whom, &key)
+            && client_chooses(key)
+        {
+            let why = format!("`subject`: {PLAIN_KEYS}: name the key itself");
+            return Err(malformed(why));
+        }
+        let counted = match &key {
+            Some(key) => self.is_counted(&asked.limit, key).await,
+            None => None,
+        };
+        let name = (asked.limit, asked.whom);
+        let set = |next: &mut StoredOverrides| next.set(&name, &one);
         let replaced = self.change_overrides(set).await?;
-        audit::override_set(&self.events, &asked.limit, &asked.key, &one.terms);
-        let now = self.listed(&asked.limit, &asked.key, &one, OverrideSource::Store);
-        Ok(json(&OverrideWasSet { now, replaced }))
+        let (limit, whom) = &name;
+        audit::override_set(&self.events, limit, whom, &one.terms);
+        let now = self.listed(limit, whom, &one, OverrideSource::Store);
+        Ok(json(&OverrideWasSet {
+            now,
+            replaced,
+            counted,
+        }))
+    }
+
+    /// Whether units of this key are counted in any window; `None` if the store does not answer.
+    async fn is_counted(&self, limit: &str, key: &str) -> Option<bool> {
+        let epoch = self.policy.current();
+        let buckets = buckets(&epoch.policy, OverridesNow::default(), limit, key).ok()?;
+        let mut batch = BatchBuilder::new();
+        for Bucket { key, spec } in &buckets {
+            let bucket = batch.bucket(key.clone(), *spec);
+            batch.push(Decision {
+                takes: vec![Take { bucket, cost: 0 }],
+                peek: true,
+                receipts: Vec::new(),
+            });
+        }
+        let outcomes = self.settler.take_in_advance(Arc::new(batch.finish())).await;
+        let outcomes: Option<Vec<_>> = outcomes.into_iter().collect();
+        let mut both = buckets.iter().zip(outcomes?);
+        Some(both.any(|(bucket, outcome)| outcome.remaining < bucket.spec.most_at_once()))
+    }
+
+    /// Answers the body of `POST /v1/subject`.
+    ///
+    /// # Errors
+    /// The body is invalid, or no key with these digits is known.
+    pub fn find_key(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+        let asked = read_find_key(body)?;
+        let key = self.metrics.key_of(&asked.limit, &asked.subject);
+        let why = "`subject`: no key with these 20 digits was denied by this limit, or near it, on this sidecar lately: ask the sidecar whose `top` shows them, or behind the Envoy whose access log does";
+        let key = key.ok_or_else(|| malformed(why.to_owned()))?;
+        Ok(json(&Whom::Key(key)))
     }
 
     /// Answers the body of `DELETE /v1/overrides`.
@@ -258,18 +316,19 @@ impl Service {
     /// The body is invalid, or the store did not confirm the change.
     pub async fn remove_override(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let asked = read_remove_override(body)?;
-        check_texts(asked.reason.as_deref(), asked.by.as_deref()).map_err(malformed)?;
-        let remove = |next: &mut StoredOverrides| next.remove(&asked.limit, &asked.key);
+        let author = &asked.author;
+        check_texts(author.reason.as_deref(), author.by.as_deref()).map_err(malformed)?;
+        let name = (asked.limit, asked.whom);
+        let remove = |next: &mut StoredOverrides| next.remove(&name);
         let removed = self.change_overrides(remove).await?;
+        let (limit, whom) = &name;
         if removed {
-            let (by, reason) = (asked.by.as_deref(), asked.reason.as_deref());
-            audit::override_removed(&self.events, &asked.limit, &asked.key, by, reason);
+            audit::override_removed(&self.events, limit, whom, author);
         }
         let epoch = self.policy.current();
-        let in_policy = epoch.policy.limit(&asked.limit);
-        let in_policy = in_policy.and_then(|limit| limit.overrides.get(&asked.key));
-        let in_policy =
-            in_policy.map(|one| self.listed(&asked.limit, &asked.key, one, OverrideSource::Policy));
+        let in_policy = epoch.policy.limit(limit);
+        let in_policy = in_policy.and_then(|limit| limit.overrides.get(whom));
+        let in_policy = in_policy.map(|one| self.listed(limit, whom, one, OverrideSource::Policy));
         Ok(json(&OverrideWasRemoved { removed, in_policy }))
     }
 
@@ -314,12 +373,12 @@ impl Service {
     fn listed(
         &self,
         limit: &str,
-        key: &str,
+        whom: &Whom,
         one: &Override,
         source: OverrideSource,
     ) -> ListedOverride {
         let overrides = &self.policy.current().overrides;
-        overrides.listed(limit, key, one, source, clock::unix_ms())
+        overrides.listed(limit, whom, one, source, clock::unix_ms())
     }
 
     /// The number of overrides in force, by kind.
