@@ -160,17 +160,6 @@ pub struct Author {
     pub by: Option<String>,
 }
 
-/// The body of `POST /v1/subject`, which asks for the key that has these digits. The answer is a [`Whom::Key`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct FindKey {
-    /// The limit's name in the policy.
-    pub limit: String,
-    /// The first 20 hexadecimal digits of the key's SHA-256.
-    pub subject: String,
-}
-
 /// Where an override is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -285,33 +274,23 @@ pub fn read_remove_override(body: &[u8]) -> Result<RemoveOverride, Problem> {
     })
 }
 
-/// Reads the body of `POST /v1/subject`.
-///
-/// # Errors
-/// The body is not a [`FindKey`].
-pub fn read_find_key(body: &[u8]) -> Result<FindKey, Problem> {
-    read(body)
-}
-
 /// Reads a body that names a limit and keys. `serde` cannot deny unknown fields of a flattened type, and a misspelt `until`
 /// must not create an override without an end: so the names are removed and the rest is parsed strictly.
 fn read_named<T: DeserializeOwned>(body: &[u8]) -> Result<(String, Whom, T), Problem> {
     let mut fields: serde_json::Map<String, serde_json::Value> = read(body)?;
-    let limit = match fields.remove("limit") {
-        Some(serde_json::Value::String(limit)) => limit,
-        Some(_) => return Err(malformed("`limit` is not a string").at("limit")),
-        None => return Err(malformed("`limit` is missing").at("limit")),
+    let Some(serde_json::Value::String(limit)) = fields.remove("limit") else {
+        return Err(malformed("`limit` is missing, or no string").at("limit"));
     };
     let named = ["key", "subject", "all_keys"].map(|field| fields.remove_entry(field));
     let named: serde_json::Map<_, _> = named.into_iter().flatten().collect();
-    let whom = serde_json::from_value(named.into()).map_err(|_| {
-        malformed("give exactly one of `key`, `subject` (texts) and `all_keys: true`").at("key")
-    })?;
+    let whom = serde_json::from_value(named.into()).ok();
+    let whom = whom.filter(|whom| *whom != Whom::AllKeys(false));
+    let which = "give exactly one of `key`, `subject` (strings) and `all_keys: true`";
+    let whom = whom.ok_or_else(|| malformed(which).at("key"))?;
     match &whom {
         Whom::Key(key) => check_key(key)?,
         Whom::Subject(digits) => check_subject(digits)?,
-        Whom::AllKeys(true) => {}
-        Whom::AllKeys(false) => return Err(malformed("`all_keys` is `false`").at("all_keys")),
+        Whom::AllKeys(_) => {}
     }
     let rest = serde_json::to_vec(&fields).unwrap_or_default();
     Ok((limit, whom, read(&rest)?))
@@ -319,11 +298,11 @@ fn read_named<T: DeserializeOwned>(body: &[u8]) -> Result<(String, Whom, T), Pro
 
 fn check_subject(digits: &str) -> Result<(), Problem> {
     let is_digit = |c| matches!(c, b'0'..=b'9' | b'a'..=b'f');
-    if digits.len() == 2 * SUBJECT_BYTES && digits.bytes().all(is_digit) {
-        return Ok(());
-    }
+    let is_one = digits.len() == 2 * SUBJECT_BYTES && digits.bytes().all(is_digit);
     let why = "`subject` is not 20 hexadecimal digits, as `sluicegate top` and Envoy's access log show them";
-    Err(malformed(why).at("subject"))
+    is_one
+        .then_some(())
+        .ok_or_else(|| malformed(why).at("subject"))
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {

@@ -1,7 +1,6 @@
 //! Arguments that name a sidecar's admin port.
 
-use reqwest::Method;
-use sluicegate_protocol::{FindKey, SUBJECT_PATH, Whom};
+use sluicegate_protocol::{SUBJECTS_PATH, Whom};
 
 use super::client::Client;
 use super::endpoint::{ADMIN_PORT, Endpoint};
@@ -31,14 +30,12 @@ impl Admin {
     }
 
     /// The key that has these digits.
-    pub async fn key_of(&self, limit: &str, subject: String) -> Result<String, Failure> {
-        let limit = limit.to_owned();
-        let asked = serde_json::to_vec(&FindKey { limit, subject }).map_err(Failure::system)?;
+    pub async fn key_of(&self, digits: &str) -> Result<String, Failure> {
         let client = self.client()?;
-        let body = client.send_json(Method::POST, SUBJECT_PATH, asked).await?;
+        let body = client.get(&format!("{SUBJECTS_PATH}{digits}")).await?;
         match client.read(&body)? {
             Whom::Key(key) => Ok(key),
-            Whom::Subject(_) | Whom::AllKeys(_) => Err(client.not_a_sidecar("it names no key")),
+            _ => Err(client.not_a_sidecar("it names no key")),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use clap::ArgGroup;
 use clap::builder::RangedU64ValueParser;
-use sluicegate_protocol::Check;
+use sluicegate_protocol::{Check, Whom};
 
 use super::Failure;
 use super::admin::Admin;
@@ -33,29 +33,32 @@ impl LimitKey {
 pub struct LimitSubject {
     /// The limit's name in the policy.
     #[arg(long, value_name = "NAME")]
-    limit: String,
-    /// The subject's key. Use a name, not a secret: other users of this machine see arguments in the process list.
+    pub limit: String,
+    /// The key, exactly as in decisions; `sluicegate explain` prints the keys of a request.
     #[arg(long, value_name = "KEY")]
-    key: Option<String>,
-    /// The digits of the key, as `sluicegate top` and Envoy's access log show them. The sidecar of `--admin` must have denied
-    /// the key, or seen it near the limit, in the last minutes.
-    #[arg(long, value_name = "DIGITS", conflicts_with = "policy")]
-    subject: Option<String>,
+    pub key: Option<String>,
+    /// The key's digits, as `sluicegate top` and Envoy's access log show them. `peek` and `reset` find the key on a sidecar that
+    /// has denied it, or seen it near the limit, lately.
+    #[arg(long, value_name = "DIGITS")]
+    pub subject: Option<String>,
 }
 
 impl LimitSubject {
     /// The key. Asks the sidecar for it, if digits are given.
     pub async fn resolve(self, admin: &Admin) -> Result<LimitKey, Failure> {
-        let Self {
-            limit,
-            key,
-            subject,
-        } = self;
-        let key = match subject {
-            None => key.unwrap_or_default(),
-            Some(subject) => admin.key_of(&limit, subject).await?,
+        let (limit, key) = (self.limit, self.key.unwrap_or_default());
+        let key = match &self.subject {
+            None => key,
+            Some(digits) => admin.key_of(digits).await?,
         };
         Ok(LimitKey { limit, key })
+    }
+
+    /// Limit and keys; neither key nor digits: all keys.
+    pub fn whom(self) -> (String, Whom) {
+        let subject = self.subject.map(Whom::Subject);
+        let whom = self.key.map(Whom::Key).or(subject);
+        (self.limit, whom.unwrap_or(Whom::AllKeys(true)))
     }
 }
 

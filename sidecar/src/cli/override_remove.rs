@@ -5,14 +5,17 @@ use sluicegate_protocol::{self as protocol, OverrideWasRemoved, RemoveOverride};
 
 use super::Failure;
 use super::admin::Admin;
-use super::overrides::{self, Author, Named};
+use super::checks::LimitSubject;
+use super::overrides::{self, AllKeys, Author};
 use super::stdout::print;
 
 /// Arguments of `override remove`.
 #[derive(clap::Args)]
 pub struct Remove {
     #[command(flatten)]
-    of: Named,
+    of: LimitSubject,
+    #[command(flatten)]
+    _all: AllKeys,
     #[command(flatten)]
     author: Author,
     #[command(flatten)]
@@ -22,7 +25,7 @@ pub struct Remove {
 impl Remove {
     pub async fn run(self) -> Result<(), Failure> {
         let by = self.author.by();
-        let (limit, whom) = self.of.read();
+        let (limit, whom) = self.of.whom();
         let reason = self.author.reason;
         let remove = RemoveOverride {
             limit,

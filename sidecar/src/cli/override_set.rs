@@ -8,11 +8,12 @@ use sluicegate_protocol::{OverrideTerms, OverrideWasSet, SetOverride, Whom};
 
 use super::Failure;
 use super::admin::Admin;
+use super::checks::LimitSubject;
 use super::override_terms::{Quota, end_of, lasts, with_quotas};
-use super::overrides::{self, Author, Named};
+use super::overrides::{self, AllKeys, Author};
 use super::stdout::print;
 
-const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it";
+const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
 const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests are limited, they have another key (headers, cookies and query parameters are hashed in keys); `--subject` takes the digits that `sluicegate top` and Envoy's access log show, and `sluicegate explain` prints the key of a request\n";
 
 /// Arguments of `override set`.
@@ -20,7 +21,9 @@ const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests 
 #[command(group = ArgGroup::new("allowance").required(true).args(["quota", "unlimited", "blocked"]))]
 pub struct Set {
     #[command(flatten)]
-    of: Named,
+    of: LimitSubject,
+    #[command(flatten)]
+    _all: AllKeys,
     /// The new quota. For a limit with several windows, name the window: `500/1m`. Can be given several times.
     #[arg(long, value_name = "UNITS[/WINDOW]")]
     quota: Vec<Quota>,
@@ -56,7 +59,7 @@ impl Set {
             ..OverrideTerms::default()
         };
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;
-        let (limit, whom) = self.of.read();
+        let (limit, whom) = self.of.whom();
         let set = SetOverride { limit, whom, terms };
         let answer: OverrideWasSet = overrides::change(&self.admin, Method::PUT, &set).await?;
         let now = &answer.now;
@@ -74,16 +77,13 @@ impl Set {
             None => "all keys".to_owned(),
         };
         let hint = match (&set.whom, answer.counted) {
-            (Whom::Subject(_), counted) => {
-                let seen = match counted {
-                    Some(_) => "this sidecar knows its key",
-                    None => "this sidecar has not seen its key lately",
-                };
-                format!("{seen}; {BY_DIGITS}\n")
+            (Whom::Subject(_), Some(_)) => BY_DIGITS,
+            (Whom::Subject(_), None) => {
+                &format!("this sidecar has not seen its key lately\n{BY_DIGITS}")
             }
-            (_, Some(true)) => "units are counted for this key now\n".to_owned(),
-            (_, Some(false)) => NOT_COUNTED.to_owned(),
-            (_, None) => String::new(),
+            (_, Some(true)) => "units are counted for this key now\n",
+            (_, Some(false)) => NOT_COUNTED,
+            (_, None) => "",
         };
         print(&format!(
             "limit `{}`, {whom}: {} {until}{replaced}; it takes effect on all sidecars within a second\n{hint}",

@@ -1,10 +1,10 @@
 //! `sluicegate override`: gives single keys another quota, no limit or a block, on running sidecars.
 
-use clap::{ArgGroup, Subcommand};
+use clap::Subcommand;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sluicegate_protocol::{OVERRIDES_PATH, Whom};
+use sluicegate_protocol::OVERRIDES_PATH;
 
 use super::admin::Admin;
 use super::override_list::List;
@@ -66,34 +66,12 @@ pub async fn change<T: DeserializeOwned>(
     client.read(&body)
 }
 
-/// The limit and keys that an override applies to.
+/// All keys of the limit, in place of one.
 #[derive(clap::Args)]
-#[command(group = ArgGroup::new("whom").required(true).args(["key", "subject", "all_keys"]))]
-pub struct Named {
-    /// The limit's name in the policy.
-    #[arg(long, value_name = "NAME")]
-    limit: String,
-    /// The key, exactly as in decisions; `sluicegate explain` prints the keys of a request.
-    #[arg(long, value_name = "KEY")]
-    key: Option<String>,
-    /// The digits of the key, as `sluicegate top` and Envoy's access log show them.
-    #[arg(long, value_name = "DIGITS")]
-    subject: Option<String>,
-    /// All keys of the limit, with `--unlimited`: nothing is denied by this limit, except keys that are blocked.
-    #[arg(long)]
+pub struct AllKeys {
+    /// All keys of the limit, with `--unlimited`: the limit denies nobody, except keys that are blocked.
+    #[arg(long, group = "whom")]
     all_keys: bool,
-}
-
-impl Named {
-    /// Limit and keys.
-    pub fn read(self) -> (String, Whom) {
-        let whom = match (self.key, self.subject) {
-            (Some(key), _) => Whom::Key(key),
-            (None, Some(digits)) => Whom::Subject(digits),
-            (None, None) => Whom::AllKeys(self.all_keys),
-        };
-        (self.limit, whom)
-    }
 }
 
 /// Author and reason of a change, for the list and the audit log.

@@ -52,61 +52,29 @@ impl Timed {
     }
 }
 
-/// Nearly all lookups end at the limit.
+/// By limit, then by key: nearly all lookups end at the limit.
 type ByLimit = HashMap<String, OfLimit>;
+type OfLimit = HashMap<Whom, OfKey>;
 
-/// The overrides of one limit.
-#[derive(Debug, Default)]
-struct OfLimit {
-    all: OfKey,
-    /// By the digits of the key; only the store has such.
-    subjects: HashMap<String, OfKey>,
-    keys: HashMap<String, OfKey>,
+/// The override of a key. What an operator has set for it comes before what is set for its digits, and both before the
+/// policy's for the key. What is set for all keys comes before all of them, unless they block the key.
+fn find<'a>(of_limit: &'a OfLimit, key: &str, now_ms: u64) -> Option<&'a Timed> {
+    let own = of_limit.get(&Whom::Key(key.to_owned()));
+    let store = own.and_then(|own| own.store.as_ref());
+    let policy = own.and_then(|own| own.policy.as_ref());
+    let mut all = [store, by_digits(of_limit, key), policy]
+        .into_iter()
+        .flatten();
+    let own = all.find(|timed| !timed.has_ended(now_ms));
+    let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
+    let all = of_limit.get(&Whom::AllKeys(true)).filter(|_| !is_blocked);
+    all.and_then(|all| all.now(now_ms)).or(own)
 }
 
-impl OfLimit {
-    fn of(&self, whom: &Whom) -> Option<&OfKey> {
-        match whom {
-            Whom::Key(key) => self.keys.get(key),
-            Whom::Subject(digits) => self.subjects.get(digits),
-            Whom::AllKeys(_) => Some(&self.all),
-        }
-    }
-
-    fn each(&self) -> impl Iterator<Item = &OfKey> {
-        let named = self.subjects.values().chain(self.keys.values());
-        [&self.all].into_iter().chain(named)
-    }
-
-    fn of_mut(&mut self, whom: &Whom) -> &mut OfKey {
-        match whom {
-            Whom::Key(key) => self.keys.entry(key.clone()).or_default(),
-            Whom::Subject(digits) => self.subjects.entry(digits.clone()).or_default(),
-            Whom::AllKeys(_) => &mut self.all,
-        }
-    }
-
-    /// What an operator has set for the key comes before what is set for its digits, and both before the policy's for the key.
-    /// What is set for all keys comes before all of them, unless they block the key.
-    fn find(&self, key: &str, now_ms: u64) -> Option<&Timed> {
-        let own = self.keys.get(key);
-        let own = own.map_or([None, None], |own| {
-            [own.store.as_ref(), own.policy.as_ref()]
-        });
-        let of_subject = self.of_subject(key).and_then(|of| of.store.as_ref());
-        let all = [own[0], of_subject, own[1]].into_iter().flatten();
-        let own = all.clone().find(|timed| !timed.has_ended(now_ms));
-        let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
-        self.all.now(now_ms).filter(|_| !is_blocked).or(own)
-    }
-
-    fn of_subject(&self, key: &str) -> Option<&OfKey> {
-        // Hashes nothing for the many limits without such overrides.
-        if self.subjects.is_empty() || client_chooses(key) {
-            return None;
-        }
-        self.subjects.get(&Subject::of(key).to_string())
-    }
+/// What is set for the key's digits; only the store has such overrides.
+fn by_digits<'a>(of_limit: &'a OfLimit, key: &str) -> Option<&'a Timed> {
+    let digits = (!client_chooses(key)).then(|| Subject::of(key).to_string())?;
+    of_limit.get(&Whom::Subject(digits))?.store.as_ref()
 }
 
 /// Whether a key of the filter has a component in plain text that a client can choose: a header, cookie, parameter or path,
@@ -153,7 +121,7 @@ impl Overrides {
         for limit in policy.limits() {
             for (whom, one) in &limit.overrides {
                 if let Some(timed) = Timed::of(limit, one) {
-                    overrides.of_limit(&limit.name).of_mut(whom).policy = Some(timed);
+                    overrides.of_keys(&limit.name, whom).policy = Some(timed);
                 }
             }
         }
@@ -161,15 +129,16 @@ impl Overrides {
         for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
             let fitting = policy.limit(limit);
             if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, &entry.one)) {
-                overrides.of_limit(limit).of_mut(whom).store = Some(timed);
+                overrides.of_keys(limit, whom).store = Some(timed);
             }
         }
         overrides.stored = stored;
         overrides
     }
 
-    fn of_limit(&mut self, limit: &str) -> &mut OfLimit {
-        self.by_limit.entry(limit.to_owned()).or_default()
+    fn of_keys(&mut self, limit: &str, whom: &Whom) -> &mut OfKey {
+        let limit = self.by_limit.entry(limit.to_owned()).or_default();
+        limit.entry(whom.clone()).or_default()
     }
 
     /// The overrides at the time `now_ms`, in milliseconds since 1970. The clock is read only if there are any overrides.
@@ -182,7 +151,7 @@ impl Overrides {
     /// The number of overrides in force.
     pub fn counts(&self, now_ms: u64) -> OverrideCounts {
         let mut counts = OverrideCounts::default();
-        for of_key in self.by_limit.values().flat_map(OfLimit::each) {
+        for of_key in self.by_limit.values().flat_map(HashMap::values) {
             match of_key.now(now_ms).map(|timed| &timed.effect) {
                 Some(Effect::Windows(_)) => counts.quota += 1,
                 Some(Effect::Unlimited) => counts.unlimited += 1,
@@ -227,28 +196,24 @@ impl Overrides {
         now_ms: u64,
     ) -> ListedOverride {
         let of_limit = self.by_limit.get(limit);
-        let of_key = of_limit.and_then(|of| of.of(whom));
-        let store = of_key.and_then(|of| of.store.as_ref());
+        let of_key = of_limit.and_then(|of_limit| of_limit.get(whom));
+        let store = of_key.and_then(|of_key| of_key.store.as_ref());
         let (own, hiding) = match (source, whom) {
             (OverrideSource::Store, _) => (store, [None, None]),
             (OverrideSource::Policy, whom) => {
-                let of_subject = match whom {
-                    Whom::Key(key) => of_limit.and_then(|of| of.of_subject(key)),
+                let of_digits = match whom {
+                    Whom::Key(key) => of_limit.and_then(|of_limit| by_digits(of_limit, key)),
                     Whom::Subject(_) | Whom::AllKeys(_) => None,
                 };
-                let of_subject = of_subject.and_then(|of| of.store.as_ref());
-                (
-                    of_key.and_then(|of| of.policy.as_ref()),
-                    [store, of_subject],
-                )
+                (of_key.and_then(|of| of.policy.as_ref()), [store, of_digits])
             }
         };
-        let is_hidden = || hiding.iter().flatten().any(|one| !one.has_ended(now_ms));
+        let mut hiding = hiding.into_iter().flatten();
         let state = if one.has_ended(now_ms) {
             OverrideState::Ended
         } else if own.is_none() {
             OverrideState::Unfit
-        } else if is_hidden() {
+        } else if hiding.any(|one| !one.has_ended(now_ms)) {
             OverrideState::Hidden
         } else {
             OverrideState::InForce
@@ -286,7 +251,7 @@ impl<'a> OverridesNow<'a> {
     /// The effect of the override for a limit and key, and the milliseconds until it ends, if it has an end.
     pub fn find(self, limit: &str, key: &str) -> Option<(&'a Effect, Option<u64>)> {
         let (by_limit, now_ms) = self.overrides?;
-        let timed = by_limit.get(limit)?.find(key, now_ms)?;
+        let timed = find(by_limit.get(limit)?, key, now_ms)?;
         let ends_in_ms = timed
             .until_ms
             .map(|until_ms| until_ms.saturating_sub(now_ms));

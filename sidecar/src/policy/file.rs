@@ -14,7 +14,7 @@ use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
 use super::override_file::{self, OverrideFile};
-use super::overrides::{MAX_OVERRIDES, Override};
+use super::overrides::{Grant, MAX_OVERRIDES, Override};
 use super::problem::{self, shown};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
@@ -49,18 +49,14 @@ struct LimitFile {
     windows: Vec<Spanned<WindowFile>>,
     #[serde(default)]
     when_store_is_down: WhenStoreIsDown,
-    #[serde(default = "yes")]
-    enforce: bool,
+    #[serde(default)]
+    enforce: Option<bool>,
     #[serde(default)]
     quota_from_request: Option<Spanned<QuotaFromRequest>>,
     #[serde(default)]
     lease: Option<Spanned<LeaseFile>>,
     #[serde(default)]
     overrides: Vec<Spanned<OverrideFile>>,
-}
-
-const fn yes() -> bool {
-    true
 }
 
 /// An algorithm by its name in the file.
@@ -229,13 +225,17 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     };
     limit.overrides =
         override_file::read(&limit, &file.overrides).map_err(|(line, why)| (Some(line), why))?;
-    if !file.enforce {
+    if file.enforce == Some(false) {
+        let (grant, until_ms) = (Grant::Unlimited, None);
         let terms = OverrideTerms {
             unlimited: true,
-            reason: Some("`enforce: false`".to_owned()),
             ..OverrideTerms::default()
         };
-        let off = Override::read(terms).map_err(|why| (None, why))?;
+        let off = Override {
+            grant,
+            until_ms,
+            terms,
+        };
         limit.overrides.insert(Whom::AllKeys(true), off);
     }
     Ok(limit)

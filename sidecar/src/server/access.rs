@@ -19,7 +19,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH, SUBJECT_PATH};
+use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH, SUBJECTS_PATH};
 
 use super::listen::Address;
 use super::paths::{HEALTHZ_PATH, METRICS_PATH, READYZ_PATH};
@@ -140,7 +140,11 @@ impl Access {
                     return Err(NO_TOKEN);
                 }
             }
-            None if !self.local && [RESET_PATH, OVERRIDES_PATH, SUBJECT_PATH].contains(&path) => {
+            None if !self.local
+                && (path == RESET_PATH
+                    || path == OVERRIDES_PATH
+                    || path.starts_with(SUBJECTS_PATH)) =>
+            {
                 return Err(NEEDS_TOKEN);
             }
             None => {}

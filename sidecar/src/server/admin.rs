@@ -89,8 +89,12 @@ async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
     answer(async { Ok(admin.service.remove_override(&whole(body).await?).await?) }).await
 }
 
-async fn find_key(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async { Ok(admin.service.find_key(&whole(body).await?)?) }).await
+async fn find_key(
+    State(admin): State<Admin>,
+    subject: Result<Path<String>, PathRejection>,
+) -> Response {
+    let subject = subject.map_or_else(|_| String::new(), |Path(subject)| subject);
+    answer(async { Ok(admin.service.find_key(&subject)?) }).await
 }
 
 async fn top(State(admin): State<Admin>) -> Response {

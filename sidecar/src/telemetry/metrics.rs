@@ -254,11 +254,10 @@ impl Metrics {
         }
     }
 
-    /// The key with these digits, if the limit denied it or it was near the limit lately.
-    pub fn key_of(&self, limit: &str, digits: &str) -> Option<String> {
+    /// The key with these digits, if a limit denied it or it was near a limit lately.
+    pub fn key_of(&self, digits: &str) -> Option<String> {
         let known = self.known();
-        let metrics = known.iter().find(|metrics| metrics.is_of(limit))?;
-        metrics.key_of(digits)
+        known.iter().find_map(|metrics| metrics.key_of(digits))
     }
 
     fn note_store(&self, store: &StoreFacts) {

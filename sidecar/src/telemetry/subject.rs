@@ -14,13 +14,8 @@ pub struct Subject([u8; SUBJECT_BYTES]);
 impl Subject {
     /// The subject of a key.
     pub fn of(key: &str) -> Self {
-        let mut bytes = [0; SUBJECT_BYTES];
         let digest = Sha256::digest(key.as_bytes());
-        bytes
-            .iter_mut()
-            .zip(digest)
-            .for_each(|(to, byte)| *to = byte);
-        Self(bytes)
+        Self(digest.first_chunk().copied().unwrap_or_default())
     }
 
     /// The digits of the key that an override names, if it names one.

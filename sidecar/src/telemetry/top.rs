@@ -6,9 +6,8 @@
 //! Denials are counted by the frequent-items sketch of Apache DataSketches, which never counts too low and states by
 //! how much it may count too high. The nearest subjects need no estimate: the few highest ratios are known exactly.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 
@@ -18,7 +17,7 @@ use crate::telemetry::subject::Subject;
 const DENIED_HALF_US: u64 = 150_000_000;
 /// Half of the time span that ratios are kept for.
 const NEAREST_HALF_US: u64 = 30_000_000;
-/// Keys of denied subjects that are kept, and once as many older ones: nearly all subjects with more than one in
+/// Keys that are kept, and once as many older ones: nearly all subjects with more than one in
 /// [`CERTAIN_ONE_IN`] of the denials are among them.
 const KEPT_KEYS: usize = 512;
 /// Slots of a sketch, a power of two; 26 bytes each. A subject with more than one in [`CERTAIN_ONE_IN`] of the denials
@@ -173,29 +172,26 @@ impl DenialCounts {
     }
 }
 
-/// The keys of the subjects that were denied last, for commands that name a subject by its digits.
+/// Keys that were denied or near the limit last, for commands that name a key by its digits.
 #[derive(Debug, Default)]
-pub struct RecentKeys {
-    current: HashMap<Subject, Box<str>>,
-    previous: HashMap<Subject, Box<str>>,
-}
+pub struct RecentKeys([HashSet<Box<str>>; 2]);
 
 impl RecentKeys {
     /// Keeps a key.
-    pub fn note(&mut self, subject: Subject, key: &str) {
-        if !self.current.contains_key(&subject) {
-            if self.current.len() >= KEPT_KEYS {
-                self.previous = std::mem::take(&mut self.current);
+    pub fn keep(&mut self, key: &str) {
+        let [current, previous] = &mut self.0;
+        if !current.contains(key) {
+            if current.len() >= KEPT_KEYS {
+                *previous = std::mem::take(current);
             }
-            self.current.insert(subject, key.into());
+            current.insert(key.into());
         }
     }
 
     /// The key with these digits, if it is kept.
     pub fn find(&self, digits: &str) -> Option<&str> {
-        let mut all = self.current.iter().chain(&self.previous);
-        let (_, key) = all.find(|(subject, _)| subject.to_string() == digits)?;
-        Some(key)
+        let mut all = self.0.iter().flatten().map(AsRef::as_ref);
+        all.find(|key| Subject::of(key).to_string() == digits)
     }
 }
 
@@ -207,10 +203,8 @@ pub struct Nearest {
 }
 
 /// How near a subject was to its limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NearSubject {
-    /// Its key.
-    pub key: Arc<str>,
     // Of its key, for lookup: much cheaper than the subject's SHA-256.
     hash: u64,
     /// The subject.
@@ -254,7 +248,6 @@ impl Nearest {
                     near.swap_remove(index);
                 }
                 near.push(NearSubject {
-                    key: key.into(),
                     hash,
                     subject: Subject::of(key),
                     used_ratio,
@@ -279,7 +272,7 @@ impl Nearest {
         for near in self.halves.iter().flatten() {
             match all.iter_mut().find(|known| known.hash == near.hash) {
                 Some(known) => known.used_ratio = known.used_ratio.max(near.used_ratio),
-                None => all.push(near.clone()),
+                None => all.push(*near),
             }
         }
         all.sort_by(|a, b| {
@@ -288,13 +281,6 @@ impl Nearest {
         });
         all.truncate(MAX_SHOWN);
         all
-    }
-
-    /// The key with these digits, if it is among the nearest.
-    pub fn find(&self, digits: &str) -> Option<&str> {
-        let mut all = self.halves.iter().flatten();
-        let near = all.find(|near| near.subject.to_string() == digits)?;
-        Some(&near.key)
     }
 }
 

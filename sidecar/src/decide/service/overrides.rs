@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sluicegate_engine::{BatchBuilder, Bucket, Decision, Take};
+use sluicegate_engine::BatchBuilder;
 use sluicegate_protocol::{
     BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
-    Problem, Whom, read_find_key, read_remove_override, read_set_override,
+    Problem, Whom, read_remove_override, read_set_override,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
@@ -18,6 +18,7 @@ use crate::clock;
 use crate::decide::buckets::{buckets, unknown_limit};
 use crate::decide::losses::Losses;
 use crate::decide::overrides::{OverridesNow, client_chooses};
+use crate::decide::plan::look;
 use crate::policy::{Grant, Override, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
@@ -38,9 +39,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const CHANGE_TRIES: usize = 10;
 /// An override stays in the store for one to two times this long after its end: each sidecar removes it at another time.
 const SWEEP_AFTER_MS: u64 = 60_000;
-
-/// Said of an override by digits.
-const PLAIN_KEYS: &str = "an override by digits does not match a key with a header, cookie, query or path component in plain text, which a client can choose";
 
 /// What a sidecar that has started may decide.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -253,14 +251,12 @@ impl Service {
         }
         let key = match &asked.whom {
             Whom::Key(key) => Some(key.clone()),
-            Whom::Subject(digits) => self.metrics.key_of(&asked.limit, digits),
+            Whom::Subject(digits) => self.metrics.key_of(digits),
             Whom::AllKeys(_) => None,
         };
-        if let (Whom::Subject(_), Some(key)) = (&asked.whom, &key)
-            && client_chooses(key)
-        {
-            let why = format!("`subject`: {PLAIN_KEYS}: name the key itself");
-            return Err(malformed(why));
+        if matches!(asked.whom, Whom::Subject(_)) && key.as_deref().is_some_and(client_chooses) {
+            let why = "`subject`: its key has a component in plain text that a client can choose, which digits do not match: give the `key`";
+            return Err(malformed(why.to_owned()));
         }
         let counted = match &key {
             Some(key) => self.is_counted(&asked.limit, key).await,
@@ -284,13 +280,8 @@ impl Service {
         let epoch = self.policy.current();
         let buckets = buckets(&epoch.policy, OverridesNow::default(), limit, key).ok()?;
         let mut batch = BatchBuilder::new();
-        for Bucket { key, spec } in &buckets {
-            let bucket = batch.bucket(key.clone(), *spec);
-            batch.push(Decision {
-                takes: vec![Take { bucket, cost: 0 }],
-                peek: true,
-                receipts: Vec::new(),
-            });
+        for bucket in &buckets {
+            look(&mut batch, bucket);
         }
         let outcomes = self.settler.take_in_advance(Arc::new(batch.finish())).await;
         let outcomes: Option<Vec<_>> = outcomes.into_iter().collect();
@@ -298,16 +289,15 @@ impl Service {
         Some(both.any(|(bucket, outcome)| outcome.remaining < bucket.spec.most_at_once()))
     }
 
-    /// Answers the body of `POST /v1/subject`.
+    /// The body that answers `GET /v1/subjects/`.
     ///
     /// # Errors
-    /// The body is invalid, or no key with these digits is known.
-    pub fn find_key(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let asked = read_find_key(body)?;
-        let key = self.metrics.key_of(&asked.limit, &asked.subject);
-        let why = "`subject`: no key with these 20 digits was denied by this limit, or near it, on this sidecar lately: ask the sidecar whose `top` shows them, or behind the Envoy whose access log does";
-        let key = key.ok_or_else(|| malformed(why.to_owned()))?;
-        Ok(json(&Whom::Key(key)))
+    /// No key with these digits is known.
+    pub fn find_key(&self, digits: &str) -> Result<Vec<u8>, Problem> {
+        let key = self.metrics.key_of(digits).map(Whom::Key);
+        let why = "no key with these 20 digits was denied, or near a limit, on this sidecar lately: ask the one whose `top` shows them, or behind the Envoy whose access log does";
+        let key = key.ok_or_else(|| Problem::new(Code::NotFound, why))?;
+        Ok(json(&key))
     }
 
     /// Answers the body of `DELETE /v1/overrides`.

@@ -1,9 +1,8 @@
 //! The operations of the admin port.
 
 use sluicegate_protocol::{
-    FindKey, Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList, OverrideWasRemoved,
-    OverrideWasSet, ProblemDetails, RESET_PATH, RemoveOverride, Resets, SUBJECT_PATH, SetOverride,
-    TOP_PATH, Top, WasReset, Whom,
+    Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet,
+    ProblemDetails, RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom,
 };
 
 use super::describe::{Answer, Caller, Content, Method, Operation, Parameter};
@@ -201,21 +200,34 @@ pub(in crate::server) static REMOVE_OVERRIDE: Operation = Operation {
 };
 
 pub(in crate::server) static SUBJECT: Operation = Operation {
-    method: Method::Post,
-    path: SUBJECT_PATH,
+    path: "/v1/subjects/{subject}",
     id: "subject",
     summary: "Find the key of a subject",
-    description: "The key whose SHA-256 begins with these digits, if the limit denied it or it was near the limit lately.",
+    description: "The key whose SHA-256 begins with these digits, if a limit denied it or it was near a limit lately.",
     caller: Caller::OperatorWithToken,
-    body: Some(Content::json::<FindKey>(
-        r#"{"limit":"per-key","subject":"8aca0dd300d2436b96f9"}"#,
-    )),
-    answers: &[Answer {
-        status: 200,
-        description: "The key.",
-        headers: &[],
-        content: Content::json::<Whom>(r#"{"key":"worker-7"}"#),
+    parameters: &[Parameter {
+        name: "subject",
+        within: "path",
+        description: "The 20 hexadecimal digits.",
+        values: &[],
+        example: "8aca0dd300d2436b96f9",
     }],
+    answers: &[
+        Answer {
+            status: 200,
+            description: "The key.",
+            headers: &[],
+            content: Content::json::<Whom>(r#"{"key":"worker-7"}"#),
+        },
+        Answer {
+            status: 404,
+            description: "No such key is known to this sidecar.",
+            headers: &[],
+            content: Content::problem::<ProblemDetails<'_>>(
+                r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"no key with these digits was denied, or near a limit, on this sidecar lately","code":"not_found"}"#,
+            ),
+        },
+    ],
     ..GET
 };
 

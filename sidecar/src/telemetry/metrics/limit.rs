@@ -261,21 +261,15 @@ impl LimitMetrics {
     }
 
     fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
-        let known = key.map(|key| (Subject::of(key), key));
+        let subject = key.map(Subject::of);
         let mut subjects = self.subjects();
-        if let Some((subject, key)) = known {
-            subjects.keys.note(subject, key);
-        }
-        let subject = known.map(|(subject, _)| subject);
         subjects.denied.count(subject, count, now_us);
+        key.into_iter().for_each(|key| subjects.keys.keep(key));
     }
 
     /// The key with these digits, if it was denied or near the limit lately.
     pub(super) fn key_of(&self, digits: &str) -> Option<String> {
-        let subjects = self.subjects();
-        let key = subjects.keys.find(digits);
-        key.or_else(|| subjects.nearest.find(digits))
-            .map(Into::into)
+        self.subjects().keys.find(digits).map(str::to_owned)
     }
 
     /// Counts the cached denials of a shadow rule in a filter.
@@ -289,7 +283,7 @@ impl LimitMetrics {
         let (total, denied, nearest) = {
             let mut subjects = self.subjects();
             let first = subjects.denied.top(now_us).first().copied();
-            let nearest = subjects.nearest.top(now_us).into_iter().next();
+            let nearest = subjects.nearest.top(now_us).first().copied();
             (subjects.denied.total(now_us), first, nearest)
         };
         // The lower bound: an alert on it must not fire because of the sketch's error.
@@ -363,6 +357,7 @@ impl LimitMetrics {
         if !self.gate.excludes(used, now_us) {
             let mut subjects = self.subjects();
             self.gate.set(subjects.nearest.note(key, used, now_us));
+            subjects.keys.keep(key);
         }
     }
 
