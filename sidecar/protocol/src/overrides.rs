@@ -101,15 +101,12 @@ pub struct OverrideWindow {
 #[serde(rename_all = "snake_case")]
 pub enum Whom {
     /// The key, exactly as in decisions.
-    #[cfg_attr(feature = "schema", schemars(extend("minLength" = 1, "maxLength" = MAX_KEY_BYTES)))]
-    Key(String),
+    Key(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))] String),
     /// The first 20 hexadecimal digits of the key's SHA-256. Does not match a key with a header, cookie, query or path
     /// component in plain text, which a client can choose.
-    #[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[0-9a-f]{20}$")))]
-    Subject(String),
+    Subject(#[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[0-9a-f]{20}$")))] String),
     /// All keys of the limit: `true`, with `unlimited` only. A key that is blocked stays so.
-    #[cfg_attr(feature = "schema", schemars(extend("const" = true)))]
-    AllKeys(bool),
+    AllKeys(#[cfg_attr(feature = "schema", schemars(extend("const" = true)))] bool),
 }
 
 /// The body of `PUT /v1/overrides`: sets an override and replaces an earlier one for the same limit and key.
