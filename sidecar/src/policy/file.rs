@@ -14,7 +14,7 @@ use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
 use super::override_file::{self, OverrideFile};
-use super::overrides::{Grant, MAX_OVERRIDES, Override};
+use super::overrides::{MAX_OVERRIDES, Override};
 use super::problem::{self, shown};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
@@ -226,16 +226,11 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     limit.overrides =
         override_file::read(&limit, &file.overrides).map_err(|(line, why)| (Some(line), why))?;
     if file.enforce == Some(false) {
-        let (grant, until_ms) = (Grant::Unlimited, None);
-        let terms = OverrideTerms {
+        let off = OverrideTerms {
             unlimited: true,
             ..OverrideTerms::default()
         };
-        let off = Override {
-            grant,
-            until_ms,
-            terms,
-        };
+        let off = Override::read(off).map_err(|why| (None, why))?;
         limit.overrides.insert(Whom::AllKeys(true), off);
     }
     Ok(limit)

@@ -128,6 +128,7 @@ impl Access {
     fn admit(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request)?;
         let path = request.uri().path();
+        let guarded = [RESET_PATH, OVERRIDES_PATH, SUBJECTS_PATH];
         let probe = path == HEALTHZ_PATH || path == READYZ_PATH;
         if host.is_some_and(|host| !self.is_for_us(host, probe)) {
             return Err(MISDIRECTED);
@@ -140,11 +141,7 @@ impl Access {
                     return Err(NO_TOKEN);
                 }
             }
-            None if !self.local
-                && (path == RESET_PATH
-                    || path == OVERRIDES_PATH
-                    || path.starts_with(SUBJECTS_PATH)) =>
-            {
+            None if !self.local && guarded.iter().any(|start| path.starts_with(start)) => {
                 return Err(NEEDS_TOKEN);
             }
             None => {}

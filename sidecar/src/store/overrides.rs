@@ -149,8 +149,8 @@ fn name((limit, key): (&str, &str)) -> Name {
     let (of_subject, of_all) = (limit.strip_suffix('#'), limit.strip_suffix('*'));
     let (limit, whom) = match (of_subject, of_all) {
         (Some(limit), _) => (limit, Whom::Subject(key.to_owned())),
-        (None, Some(limit)) => (limit, Whom::AllKeys(true)),
-        (None, None) => (limit, Whom::Key(key.to_owned())),
+        (None, Some(limit)) if key.is_empty() => (limit, Whom::AllKeys(true)),
+        (None, _) => (limit, Whom::Key(key.to_owned())),
     };
     (limit.to_owned(), whom)
 }
