@@ -80,6 +80,9 @@ pub fn apply(waiter: Option<&Waiter>, conclusion: Conclusion) -> Action {
             Action::Continue
         }
         Conclusion::Answer(reply) => {
+            if let Some(subject) = &reply.subject {
+                host::set_filter_state(subject);
+            }
             host::reply(&reply);
             Action::Pause
         }

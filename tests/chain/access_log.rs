@@ -64,6 +64,14 @@ async fn envoys_access_log_says_who_was_denied_and_why_and_what_was_let_through_
             "sluicegate_unavailable{rule=deny,reason=unreachable}",
         ]
     );
+    // The key is that of `explain`; printf %s KEY | sha256sum | cut -c1-20.
+    let of_denied = "sluicegate_denied{subject=198169aa87b242e773a2}";
+    let states = of("/deny", "sluicegate");
+    assert_eq!(states[1], of_denied);
+    assert!(
+        states.iter().filter(|state| !state.is_null()).count() == 1,
+        "{states:?}"
+    );
     assert_eq!(of("/allow", "details"), ["via_upstream"; 3]);
     assert_eq!(
         of("/allow", "sluicegate"),

@@ -14,6 +14,8 @@ use super::support::{Chain, Policy, ask, decide, decided, number, take};
 mod fleet;
 mod lost;
 mod operator;
+mod recipes;
+mod switch;
 
 use fleet::Fleet;
 

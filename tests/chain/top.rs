@@ -116,8 +116,12 @@ async fn the_command_prints_a_table_or_json_and_never_a_key() {
     let admin = sidecar.admin("");
     let (output, page) = run(&["top", "--admin", &admin]);
     assert_eq!(output.status.code(), Some(0), "{page}");
-    // printf %s mallory | sha256sum | cut -c1-12
-    let [mallory, near, far] = ["c0a497761b17", "46ba34770bcc", "512eea46ceb3"];
+    // printf %s mallory | sha256sum | cut -c1-20
+    let [mallory, near, far] = [
+        "c0a497761b175379ed63",
+        "46ba34770bccfde75670",
+        "512eea46ceb3921dff43",
+    ];
     for line in [
         "limit per-key: 3 denied in the last".to_owned(),
         format!("  {mallory}           3       0   100 %\n"),

@@ -5,6 +5,7 @@
 //! unambiguous. A key that would be too long is replaced by `~` and its hash.
 
 use sha2::{Digest, Sha256};
+use sluicegate_protocol::SUBJECT_BYTES;
 
 /// Longer keys are hashed as a whole, so that clients cannot fill the store's memory with long headers.
 pub(crate) const MAX_BYTES: usize = 256;
@@ -28,16 +29,28 @@ impl Hasher {
     /// Appends 128 bits of SHA-256 as 32 hexadecimal digits. With a weak hash, a client could craft a header that
     /// collides with a victim's and consume the victim's quota.
     fn append(&self, text: &mut String, value: &[u8]) {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
-        let digest = self.seed.clone().chain_update(value).finalize();
-        let mut digits = [0; 32];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
-            let nibbles = [byte >> 4, byte & 15];
-            let digit = |nibble| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
-            pair.copy_from_slice(&nibbles.map(digit));
-        }
-        text.push_str(str::from_utf8(&digits).unwrap_or_default());
+        append(text, &self.seed.clone().chain_update(value).finalize());
     }
+}
+
+/// The digits that operators see instead of a key; the sidecar shows the same.
+pub fn subject(key: &str) -> String {
+    let mut text = String::new();
+    append(&mut text, &Sha256::digest(key.as_bytes()));
+    text.truncate(2 * SUBJECT_BYTES);
+    text
+}
+
+/// Appends 32 hexadecimal digits.
+fn append(text: &mut String, digest: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut digits = [0; 32];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
+        let nibbles = [byte >> 4, byte & 15];
+        let digit = |nibble| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
+        pair.copy_from_slice(&nibbles.map(digit));
+    }
+    text.push_str(str::from_utf8(&digits).unwrap_or_default());
 }
 
 /// Builds one key, component by component.

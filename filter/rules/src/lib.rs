@@ -60,6 +60,7 @@ pub use conclude::Conclusion;
 pub use config::{ConfigError, parse};
 pub use denials::DenialCache;
 pub use evaluate::{Evaluation, Reading};
+pub use key::subject;
 pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;
 pub use question::{Question, ResolvedCheck, Shadow};

@@ -42,6 +42,8 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Response code details, for Envoy's access log: which rule or limit refused the request, and why.
     pub details: Arc<str>,
+    /// Whose quota is used up, for Envoy's filter state and thus its access log: `sluicegate_denied{subject=935bcf14b3e6...}`.
+    pub subject: Option<String>,
 }
 
 /// What a rule's responses tell clients about its limits.
@@ -99,6 +101,7 @@ impl<'a> Problem<'a> {
             headers,
             body,
             details,
+            subject: None,
         }
     }
 }
@@ -140,6 +143,7 @@ impl Reply {
             headers,
             body: body.into_bytes(),
             details: Arc::clone(&texts.details),
+            subject: None,
         }
     }
 

@@ -35,9 +35,10 @@ pub use answer::{
 pub use filter_info::{FILTER_HEADER, FilterInfo};
 pub use leases::{LEASES_HEADER, LeasePart, MAX_PARTS, PartReport};
 pub use overrides::{
-    ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource, OverrideState,
-    OverrideTerms, OverrideWasRemoved, OverrideWasSet, OverrideWindow, RemoveOverride, SetOverride,
-    check_key, read_remove_override, read_set_override,
+    Author, ListedOverride, MAX_BY_BYTES, MAX_REASON_BYTES, OverrideList, OverrideSource,
+    OverrideState, OverrideTerms, OverrideWasRemoved, OverrideWasSet, OverrideWindow,
+    RemoveOverride, SUBJECT_BYTES, SetOverride, Whom, check_key, read_remove_override,
+    read_set_override,
 };
 pub use problem::{Code, PROBLEM_JSON, Problem, ProblemDetails};
 pub use request::{
@@ -55,6 +56,8 @@ pub const DECIDE_PATH: &str = "/v1/decide";
 pub const GIVE_BACK_PATH: &str = "/v1/give-back";
 /// Restores the whole quota of a limit for a key; on the admin port.
 pub const RESET_PATH: &str = "/v1/reset";
+/// Followed by the digits of a key: the key, if it was denied or near its limit lately; on the admin port.
+pub const SUBJECTS_PATH: &str = "/v1/subjects/";
 /// The most denied subjects; on the admin port.
 pub const TOP_PATH: &str = "/v1/top";
 

@@ -2,10 +2,15 @@
 
 use std::fmt;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::field_error::{self, FieldError};
 use crate::{BODY, Code, MAX_KEY_BYTES, Problem, integer};
+
+/// Bytes of a key's SHA-256 that name it to operators, in hexadecimal digits: with 80 bits, who looks for a key with the
+/// digits of another one tries 10^24 of them.
+pub const SUBJECT_BYTES: usize = 10;
 
 /// Most bytes of an override's reason.
 pub const MAX_REASON_BYTES: usize = 256;
@@ -94,19 +99,33 @@ pub struct OverrideWindow {
     pub burst: Option<u64>,
 }
 
+/// The keys of a limit that an override applies to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Whom {
+    /// The key, exactly as in decisions.
+    Key(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))] String),
+    /// The first 20 hexadecimal digits of the key's SHA-256. Does not match a key with a header, cookie, query or path
+    /// component in plain text, which a client can choose.
+    Subject(#[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[0-9a-f]{20}$")))] String),
+    /// All keys of the limit: `true`, with `unlimited` only. A key that is blocked stays so.
+    AllKeys(#[cfg_attr(feature = "schema", schemars(extend("const" = true)))] bool),
+}
+
 /// The body of `PUT /v1/overrides`: sets an override and replaces an earlier one for the same limit and key.
 ///
 /// Limit and key are in the body, not in the path: a key may contain any character and may be a secret, and proxies log
 /// paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("additionalProperties" = false)))]
+#[cfg_attr(feature = "schema", schemars(extend("unevaluatedProperties" = false)))]
 pub struct SetOverride {
     /// The limit's name in the policy.
     pub limit: String,
-    /// The key, exactly as in decisions.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))]
-    pub key: String,
+    /// The keys.
+    #[serde(flatten)]
+    pub whom: Whom,
     /// What the key may take.
     #[serde(flatten)]
     pub terms: OverrideTerms,
@@ -115,13 +134,23 @@ pub struct SetOverride {
 /// The body of `DELETE /v1/overrides`: removes an override from the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(extend("unevaluatedProperties" = false)))]
 pub struct RemoveOverride {
     /// The limit's name in the policy.
     pub limit: String,
-    /// The key, exactly as in decisions.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_KEY_BYTES)))]
-    pub key: String,
+    /// The keys.
+    #[serde(flatten)]
+    pub whom: Whom,
+    /// Who removes it, and why.
+    #[serde(flatten)]
+    pub author: Author,
+}
+
+/// Author and reason of a removal, for the audit log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Author {
     /// The reason, for the audit log; at most [`MAX_REASON_BYTES`] bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = MAX_REASON_BYTES)))]
@@ -169,10 +198,15 @@ pub enum OverrideState {
 pub struct ListedOverride {
     /// The limit's name in the policy.
     pub limit: String,
-    /// The key, exactly as in decisions.
-    pub key: String,
-    /// The first 12 hexadecimal digits of the key's SHA-256, as in `sluicegate top`, `sluicegate explain` and the audit log.
-    pub subject: String,
+    /// The key, exactly as in decisions, if the override names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The first 20 hexadecimal digits of the key's SHA-256, as in `sluicegate top`, `sluicegate explain` and the audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// Whether it applies to all keys of the limit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all_keys: bool,
     /// What the key may take.
     #[serde(flatten)]
     pub terms: OverrideTerms,
@@ -199,6 +233,9 @@ pub struct OverrideWasSet {
     pub now: ListedOverride,
     /// Whether it replaced an earlier override in the store.
     pub replaced: bool,
+    /// Whether units of the key were counted at that moment; absent if its key is not known, or if it is for all keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<bool>,
 }
 
 /// The body that answers `DELETE /v1/overrides`.
@@ -212,23 +249,17 @@ pub struct OverrideWasRemoved {
     pub in_policy: Option<ListedOverride>,
 }
 
-/// Reads the body of `PUT /v1/overrides`. `serde` cannot deny unknown fields of a flattened type, and a misspelt `until`
-/// must not create an override without an end: so `limit` and `key` are removed and the rest is parsed strictly.
+/// Reads the body of `PUT /v1/overrides`.
 ///
 /// # Errors
 /// The body is not a [`SetOverride`].
 pub fn read_set_override(body: &[u8]) -> Result<SetOverride, Problem> {
-    let mut fields: serde_json::Map<String, serde_json::Value> = read(body)?;
-    let mut text = |field: &str| match fields.remove(field) {
-        Some(serde_json::Value::String(text)) => Ok(text),
-        Some(_) => Err(malformed(format_args!("`{field}` is not a string")).at(field)),
-        None => Err(malformed(format_args!("`{field}` is missing")).at(field)),
-    };
-    let (limit, key) = (text("limit")?, text("key")?);
-    let rest = serde_json::to_vec(&fields).unwrap_or_default();
-    let terms = field_error::read(&rest).map_err(|error: FieldError| invalid(&error))?;
-    check_key(&key)?;
-    Ok(SetOverride { limit, key, terms })
+    let (limit, whom, terms): (_, _, OverrideTerms) = read_named(body)?;
+    if matches!(whom, Whom::AllKeys(_)) && !terms.unlimited {
+        let why = "`all_keys` goes with `unlimited` only: for another quota, change the policy";
+        return Err(malformed(why).at("all_keys"));
+    }
+    Ok(SetOverride { limit, whom, terms })
 }
 
 /// Reads the body of `DELETE /v1/overrides`.
@@ -236,9 +267,43 @@ pub fn read_set_override(body: &[u8]) -> Result<SetOverride, Problem> {
 /// # Errors
 /// The body is not a [`RemoveOverride`].
 pub fn read_remove_override(body: &[u8]) -> Result<RemoveOverride, Problem> {
-    let remove: RemoveOverride = read(body)?;
-    check_key(&remove.key)?;
-    Ok(remove)
+    let (limit, whom, author) = read_named(body)?;
+    Ok(RemoveOverride {
+        limit,
+        whom,
+        author,
+    })
+}
+
+/// Reads a body that names a limit and keys. `serde` cannot deny unknown fields of a flattened type, and a misspelt `until`
+/// must not create an override without an end: so the names are removed and the rest is parsed strictly.
+fn read_named<T: DeserializeOwned>(body: &[u8]) -> Result<(String, Whom, T), Problem> {
+    let mut fields: serde_json::Map<String, serde_json::Value> = read(body)?;
+    let Some(serde_json::Value::String(limit)) = fields.remove("limit") else {
+        return Err(malformed("`limit` is missing, or no string").at("limit"));
+    };
+    let named = ["key", "subject", "all_keys"].map(|field| fields.remove_entry(field));
+    let named: serde_json::Map<_, _> = named.into_iter().flatten().collect();
+    let whom = serde_json::from_value(named.into()).ok();
+    let whom = whom.filter(|whom| *whom != Whom::AllKeys(false));
+    let which = "give exactly one of `key`, `subject` (strings) and `all_keys: true`";
+    let whom = whom.ok_or_else(|| malformed(which).at("key"))?;
+    match &whom {
+        Whom::Key(key) => check_key(key)?,
+        Whom::Subject(digits) => check_subject(digits)?,
+        Whom::AllKeys(_) => {}
+    }
+    let rest = serde_json::to_vec(&fields).unwrap_or_default();
+    Ok((limit, whom, read(&rest)?))
+}
+
+fn check_subject(digits: &str) -> Result<(), Problem> {
+    let is_digit = |c| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    let is_one = digits.len() == 2 * SUBJECT_BYTES && digits.bytes().all(is_digit);
+    let why = "`subject` is not 20 hexadecimal digits, as `sluicegate top` and Envoy's access log show them";
+    is_one
+        .then_some(())
+        .ok_or_else(|| malformed(why).at("subject"))
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
@@ -285,8 +350,21 @@ mod tests {
         let misspelt = br#"{"limit":"l","key":"k","quota":5,"untill":"2026-11-22T03:00:00Z"}"#;
         let why = read_set_override(misspelt).unwrap_err().message;
         assert!(why.contains("untill"), "{why}");
-        let why = read_set_override(br#"{"limit":"l","quota":5}"#).unwrap_err();
-        assert!(why.message.contains("`key`"), "{why}");
+        for whom in [
+            "",
+            r#""key":7,"#,
+            r#""key":"k","all_keys":true,"#,
+            r#""all_keys":false,"#,
+            r#""subject":"8aca0dd300d2","#,
+            r#""subject":"8ACA0DD300D25DF0A9B3","#,
+            r#""all_keys":true,"#,
+        ] {
+            let body = format!(r#"{{"limit":"l",{whom}"quota":5}}"#);
+            let why = read_set_override(body.as_bytes()).unwrap_err();
+            let named = ["`key`", "`all_keys`", "`subject`"];
+            let is_named = named.iter().any(|field| why.message.contains(field));
+            assert!(is_named && why.code == Code::MalformedEntry, "{whom} {why}");
+        }
         let why = read_set_override(br#"{"limit":"l","key":"","quota":5}"#).unwrap_err();
         assert_eq!(why.code, Code::EmptyKey);
         assert!(read_remove_override(br#"{"limit":"l","key":"k","quota":5}"#).is_err());
@@ -296,7 +374,7 @@ mod tests {
     fn terms_keep_only_what_is_said() {
         let set = SetOverride {
             limit: "l".to_owned(),
-            key: "k".to_owned(),
+            whom: Whom::Key("k".to_owned()),
             terms: OverrideTerms {
                 unlimited: true,
                 ..OverrideTerms::default()
@@ -305,5 +383,8 @@ mod tests {
         let text = serde_json::to_string(&set).unwrap();
         assert_eq!(text, r#"{"limit":"l","key":"k","unlimited":true}"#);
         assert_eq!(read_set_override(text.as_bytes()), Ok(set));
+        let all = br#"{"limit":"l","all_keys":true,"unlimited":true}"#;
+        let whom = read_set_override(all).unwrap().whom;
+        assert_eq!(whom, Whom::AllKeys(true));
     }
 }

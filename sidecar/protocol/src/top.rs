@@ -30,7 +30,7 @@ pub struct TopLimit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopDenied {
-    /// The first 12 hexadecimal digits of the SHA-256 of its key.
+    /// The first 20 hexadecimal digits of the SHA-256 of its key.
     pub subject: String,
     /// Denials, estimated: the true number lies between `count - error` and `count`.
     pub count: u64,
@@ -42,7 +42,7 @@ pub struct TopDenied {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopNearest {
-    /// The first 12 hexadecimal digits of the SHA-256 of its key.
+    /// The first 20 hexadecimal digits of the SHA-256 of its key.
     pub subject: String,
     /// The highest share of the limit that it used, 0 to 1.
     pub used_ratio: f64,

@@ -1,5 +1,7 @@
 //! Arguments that name a sidecar's admin port.
 
+use sluicegate_protocol::{SUBJECTS_PATH, Whom};
+
 use super::client::{Client, Patience};
 use super::endpoint::{ADMIN_PORT, Endpoint};
 use super::{Failure, admin_token};
@@ -27,5 +29,15 @@ impl Admin {
         let endpoint = ADMIN_PORT.endpoint(self.admin.as_ref())?;
         let token = self.admin_token.as_deref().map(admin_token::read);
         Client::of_admin(endpoint, token.transpose()?.flatten(), &self.patience)
+    }
+
+    /// The key that has these digits.
+    pub async fn key_of(&self, digits: &str) -> Result<String, Failure> {
+        let client = self.client()?;
+        let body = client.get(&format!("{SUBJECTS_PATH}{digits}")).await?;
+        match client.read(&body)? {
+            Whom::Key(key) => Ok(key),
+            _ => Err(client.not_a_sidecar("it names no key")),
+        }
     }
 }

@@ -2,8 +2,12 @@
 
 use std::borrow::Cow;
 
+use clap::ArgGroup;
 use clap::builder::RangedU64ValueParser;
-use sluicegate_protocol::Check;
+use sluicegate_protocol::{Check, Whom};
+
+use super::Failure;
+use super::admin::Admin;
 
 /// One limit for one key.
 #[derive(clap::Args)]
@@ -20,6 +24,41 @@ impl LimitKey {
     /// A check of this limit and key.
     pub fn check(&self, cost: u64) -> Check<'_> {
         check(self.limit.as_str(), self.key.as_str(), cost)
+    }
+}
+
+/// One limit for one key, which its digits may name.
+#[derive(clap::Args)]
+#[command(group = ArgGroup::new("whom").required(true).args(["key", "subject"]))]
+pub struct LimitSubject {
+    /// The limit's name in the policy.
+    #[arg(long, value_name = "NAME")]
+    pub limit: String,
+    /// The key, exactly as in decisions; `sluicegate explain` prints the keys of a request.
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// The key's digits, as `sluicegate top` and Envoy's access log show them. `peek` and `reset` find the key on a sidecar that
+    /// has denied it, or seen it near the limit, lately.
+    #[arg(long, value_name = "DIGITS")]
+    pub subject: Option<String>,
+}
+
+impl LimitSubject {
+    /// The key. Asks the sidecar for it, if digits are given.
+    pub async fn resolve(self, admin: &Admin) -> Result<LimitKey, Failure> {
+        let (limit, key) = (self.limit, self.key.unwrap_or_default());
+        let key = match &self.subject {
+            None => key,
+            Some(digits) => admin.key_of(digits).await?,
+        };
+        Ok(LimitKey { limit, key })
+    }
+
+    /// Limit and keys; neither key nor digits: all keys.
+    pub fn whom(self) -> (String, Whom) {
+        let subject = self.subject.map(Whom::Subject);
+        let whom = self.key.map(Whom::Key).or(subject);
+        (self.limit, whom.unwrap_or(Whom::AllKeys(true)))
     }
 }
 

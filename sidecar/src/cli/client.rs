@@ -106,9 +106,9 @@ impl Client {
         if status.is_success() {
             return Ok(body.into());
         }
-        let why = match serde_json::from_slice(&body) {
-            Ok(Refusal { message }) => message,
-            Err(_) => String::from_utf8_lossy(&body).trim().to_owned(),
+        let (own, why) = match serde_json::from_slice(&body) {
+            Ok(Refusal { message }) => (true, message),
+            Err(_) => (false, String::from_utf8_lossy(&body).trim().to_owned()),
         };
         let why = format!("{}{path} answered {status}: {why}", self.endpoint);
         Err(match status {
@@ -116,6 +116,8 @@ impl Client {
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::CONFLICT => {
                 Failure::usage(why)
             }
+            // Its own answer: it was reached.
+            StatusCode::SERVICE_UNAVAILABLE if own => Failure::unavailable(why),
             _ => Failure::unavailable(format_args!("{why}; {}", self.remedy)),
         })
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sluicegate::policy::{Policy, window_name};
 use sluicegate::telemetry::subject::Subject;
+use sluicegate_protocol::Whom;
 use sluicegate_rules::{
     Evaluation, Headers, Reading, Request, ResolvedCheck, Rules, metadata, parse,
 };
@@ -217,7 +218,8 @@ fn tell(rules: &Rules, check: &ResolvedCheck, policy: Option<&Policy>, text: &mu
             for window in &limit.windows {
                 line!(text, "    {} per {}", window.quota, window_name(window));
             }
-            if let Some(one) = limit.overrides.get(&check.key) {
+            let own = limit.overrides.get(&Whom::Key(check.key.clone()));
+            if let Some(one) = own.or_else(|| limit.overrides.get(&Whom::AllKeys(true))) {
                 let until = one.terms.until.as_deref().unwrap_or("removed");
                 line!(
                     text,

@@ -85,9 +85,13 @@ fn row(one: &ListedOverride) -> [String; 9] {
     let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     [
         one.limit.clone(),
-        // A key may contain control characters, which a terminal would execute.
-        one.key.escape_debug().to_string(),
-        one.subject.clone(),
+        match &one.key {
+            // It may contain control characters, which a terminal would execute.
+            Some(key) => key.escape_debug().to_string(),
+            None if one.all_keys => "(all keys)".to_owned(),
+            None => "-".to_owned(),
+        },
+        text(&one.subject),
         one.terms.to_string(),
         text(&one.terms.until),
         source.to_owned(),
@@ -104,16 +108,20 @@ mod tests {
     #[test]
     fn a_table_has_a_row_for_each_override_and_no_control_characters_of_keys() {
         let list = r#"{"overrides":[
-            {"limit":"per-key","key":"a\u001b[2J","subject":"0123456789ab","unlimited":true,"source":"store","state":"in_force","by":"ann"},
-            {"limit":"l","key":"b","subject":"ba9876543210","windows":[{"quota":5,"per":"1s"}],"until":"2026-11-22T03:00:00Z","source":"policy","state":"ended"}]}"#;
+            {"limit":"per-key","key":"a\u001b[2J","subject":"0123456789abcdef0123","unlimited":true,"source":"store","state":"in_force","by":"ann"},
+            {"limit":"l","all_keys":true,"unlimited":true,"source":"policy","state":"in_force"},
+            {"limit":"l","subject":"ba9876543210ba987654","blocked":true,"source":"store","state":"in_force"},
+            {"limit":"l","key":"b","subject":"ba987654321001234567","windows":[{"quota":5,"per":"1s"}],"until":"2026-11-22T03:00:00Z","source":"policy","state":"ended"}]}"#;
         let list = serde_json::from_str(list).unwrap();
         let lines: Vec<_> = text(&list).lines().map(str::to_owned).collect();
         assert_eq!(
             lines,
             [
-                "LIMIT    KEY         SUBJECT       ALLOWANCE   UNTIL                 SOURCE  STATE     BY   REASON",
-                "per-key  a\\u{1b}[2J  0123456789ab  unlimited   -                     store   in force  ann  -",
-                "l        b           ba9876543210  quota 5/1s  2026-11-22T03:00:00Z  policy  ended     -    -",
+                "LIMIT    KEY         SUBJECT               ALLOWANCE   UNTIL                 SOURCE  STATE     BY   REASON",
+                "per-key  a\\u{1b}[2J  0123456789abcdef0123  unlimited   -                     store   in force  ann  -",
+                "l        (all keys)  -                     unlimited   -                     policy  in force  -    -",
+                "l        -           ba9876543210ba987654  blocked     -                     store   in force  -    -",
+                "l        b           ba987654321001234567  quota 5/1s  2026-11-22T03:00:00Z  policy  ended     -    -",
             ]
         );
     }

@@ -1,18 +1,21 @@
 //! `sluicegate override remove`: removes an override from the store.
 
 use reqwest::Method;
-use sluicegate_protocol::{OverrideWasRemoved, RemoveOverride};
+use sluicegate_protocol::{self as protocol, OverrideWasRemoved, RemoveOverride};
 
 use super::Failure;
 use super::admin::Admin;
-use super::overrides::{self, Author, Subject};
+use super::checks::LimitSubject;
+use super::overrides::{self, AllKeys, Author};
 use super::stdout::print;
 
 /// Arguments of `override remove`.
 #[derive(clap::Args)]
 pub struct Remove {
     #[command(flatten)]
-    subject: Subject,
+    of: LimitSubject,
+    #[command(flatten)]
+    _all: AllKeys,
     #[command(flatten)]
     author: Author,
     #[command(flatten)]
@@ -22,18 +25,18 @@ pub struct Remove {
 impl Remove {
     pub async fn run(self) -> Result<(), Failure> {
         let by = self.author.by();
-        let Subject { limit, key } = self.subject;
+        let (limit, whom) = self.of.whom();
+        let reason = self.author.reason;
         let remove = RemoveOverride {
             limit,
-            key,
-            reason: self.author.reason,
-            by,
+            whom,
+            author: protocol::Author { reason, by },
         };
         let answer: OverrideWasRemoved =
             overrides::change(&self.admin, Method::DELETE, &remove).await?;
         let removed = match answer.removed {
             true => "override removed; it takes effect on all sidecars within a second",
-            false => "the store has no override for this limit and key",
+            false => "the store has no such override",
         };
         let still = match &answer.in_policy {
             Some(one) => format!("; the policy file has an override for it: {}", one.terms),

@@ -4,20 +4,26 @@ use std::time::Duration;
 
 use clap::ArgGroup;
 use reqwest::Method;
-use sluicegate_protocol::{OverrideTerms, OverrideWasSet, SetOverride};
+use sluicegate_protocol::{OverrideTerms, OverrideWasSet, SetOverride, Whom};
 
 use super::Failure;
 use super::admin::Admin;
+use super::checks::LimitSubject;
 use super::override_terms::{Quota, end_of, lasts, with_quotas};
-use super::overrides::{self, Author, Subject};
+use super::overrides::{self, AllKeys, Author};
 use super::stdout::print;
+
+const BY_DIGITS: &str = "a key with a header, cookie, query or path component in plain text is not matched by its digits, since a client can choose it\n";
+const NOT_COUNTED: &str = "nothing is counted for this key now: if its requests are limited, they have another key (headers, cookies and query parameters are hashed in keys); `--subject` takes the digits that `sluicegate top` and Envoy's access log show, and `sluicegate explain` prints the key of a request\n";
 
 /// Arguments of `override set`.
 #[derive(clap::Args)]
 #[command(group = ArgGroup::new("allowance").required(true).args(["quota", "unlimited", "blocked"]))]
 pub struct Set {
     #[command(flatten)]
-    subject: Subject,
+    of: LimitSubject,
+    #[command(flatten)]
+    _all: AllKeys,
     /// The new quota. For a limit with several windows, name the window: `500/1m`. Can be given several times.
     #[arg(long, value_name = "UNITS[/WINDOW]")]
     quota: Vec<Quota>,
@@ -53,8 +59,8 @@ impl Set {
             ..OverrideTerms::default()
         };
         let terms = with_quotas(terms, &self.quota, self.burst).map_err(Failure::usage)?;
-        let Subject { limit, key } = self.subject;
-        let set = SetOverride { limit, key, terms };
+        let (limit, whom) = self.of.whom();
+        let set = SetOverride { limit, whom, terms };
         let answer: OverrideWasSet = overrides::change(&self.admin, Method::PUT, &set).await?;
         let now = &answer.now;
         let until = match &now.terms.until {
@@ -66,9 +72,22 @@ impl Set {
         } else {
             ""
         };
+        let whom = match &now.subject {
+            Some(digits) => format!("subject {digits}"),
+            None => "all keys".to_owned(),
+        };
+        let hint = match (&set.whom, answer.counted) {
+            (Whom::Subject(_), Some(_)) => BY_DIGITS,
+            (Whom::Subject(_), None) => {
+                &format!("this sidecar has not seen its key lately\n{BY_DIGITS}")
+            }
+            (_, Some(true)) => "units are counted for this key now\n",
+            (_, Some(false)) => NOT_COUNTED,
+            (_, None) => "",
+        };
         print(&format!(
-            "limit `{}`, subject {}: {} {until}{replaced}; it takes effect on all sidecars within a second\n",
-            now.limit, now.subject, now.terms
+            "limit `{}`, {whom}: {} {until}{replaced}; it takes effect on all sidecars within a second\n{hint}",
+            now.limit, now.terms
         ))
     }
 }

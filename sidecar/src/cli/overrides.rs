@@ -66,15 +66,12 @@ pub async fn change<T: DeserializeOwned>(
     client.read(&body)
 }
 
-/// The limit and key that an override applies to.
+/// All keys of the limit, in place of one.
 #[derive(clap::Args)]
-pub struct Subject {
-    /// The limit's name in the policy.
-    #[arg(long, value_name = "NAME")]
-    pub limit: String,
-    /// The key, exactly as in decisions; `sluicegate explain` prints the keys of a request.
-    #[arg(long, value_name = "KEY")]
-    pub key: String,
+pub struct AllKeys {
+    /// All keys of the limit, with `--unlimited`: the limit denies nobody, except keys that are blocked.
+    #[arg(long, group = "whom")]
+    all_keys: bool,
 }
 
 /// Author and reason of a change, for the list and the audit log.

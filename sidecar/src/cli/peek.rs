@@ -4,7 +4,8 @@ use serde::Serialize;
 use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 
 use super::Failure;
-use super::checks::{LimitKey, by_argument, cost};
+use super::admin::Admin;
+use super::checks::{LimitKey, LimitSubject, by_argument, cost};
 use super::exit::Exit;
 use super::output::{Output, Span, print_json};
 use super::stdout::print;
@@ -18,12 +19,14 @@ const LOOKS: usize = 3;
 #[command(after_help = "Example:\n  sluicegate peek --limit yt-quota --key cred-1 --output json")]
 pub struct Peek {
     #[command(flatten)]
-    of: LimitKey,
+    of: LimitSubject,
     /// Also show when this many units can be taken at once.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = cost())]
     cost: u64,
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    admin: Admin,
     /// Output format; `json` prints one object.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -53,8 +56,10 @@ impl Peek {
             of,
             cost,
             target,
+            admin,
             output,
         } = self;
+        let of = of.resolve(&admin).await?;
         let left = look(&target.open().await?, &of, cost).await?;
         match output {
             Output::Json => print_json(&left)?,

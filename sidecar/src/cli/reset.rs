@@ -4,7 +4,7 @@ use sluicegate_protocol::{Reset as Entry, WasReset};
 
 use super::Failure;
 use super::admin::Admin;
-use super::checks::{LimitKey, by_argument};
+use super::checks::{LimitSubject, by_argument};
 use super::direct::Direct;
 use super::exit::Exit;
 use super::output::{Output, print_json};
@@ -19,7 +19,7 @@ use super::target::Decider;
 )]
 pub struct Reset {
     #[command(flatten)]
-    of: LimitKey,
+    of: LimitSubject,
     #[command(flatten)]
     admin: Admin,
     #[command(flatten)]
@@ -35,9 +35,10 @@ impl Reset {
             Some(store) => Decider::Here(Box::new(store)),
             None => Decider::Sidecar(self.admin.client()?),
         };
+        let of = self.of.resolve(&self.admin).await?;
         let entry = Entry {
-            limit: self.of.limit.as_str().into(),
-            key: self.of.key.as_str().into(),
+            limit: of.limit.as_str().into(),
+            key: of.key.as_str().into(),
         };
         let outcome = decider.reset(&entry).await?;
         if self.output == Output::Json {
@@ -49,7 +50,7 @@ impl Reset {
             WasReset::Reset { held } => {
                 if self.output == Output::Text {
                     let before = if held { "" } else { "; nothing was used" };
-                    let limit = &self.of.limit;
+                    let limit = &of.limit;
                     print(&format!(
                         "limit `{limit}`: the whole quota is available again for this key{before}\n"
                     ))?;

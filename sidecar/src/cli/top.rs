@@ -119,14 +119,14 @@ fn tell(page: &mut String, limit: &TopLimit) -> std::fmt::Result {
     if !limit.most_denied.is_empty() {
         writeln!(
             page,
-            "  {:<14}{:>10}{:>8}{:>8}",
+            "  {:<22}{:>10}{:>8}{:>8}",
             "most denied", "denied", "error", "share"
         )?;
     }
     for one in &limit.most_denied {
         writeln!(
             page,
-            "  {:<14}{:>10}{:>8}{:>6} %",
+            "  {:<22}{:>10}{:>8}{:>6} %",
             one.subject,
             one.count,
             if one.error == 0 {
@@ -138,12 +138,12 @@ fn tell(page: &mut String, limit: &TopLimit) -> std::fmt::Result {
         )?;
     }
     if !limit.nearest.is_empty() {
-        writeln!(page, "  {:<14}{:>10}", "nearest", "used")?;
+        writeln!(page, "  {:<22}{:>10}", "nearest", "used")?;
     }
     for near in &limit.nearest {
         writeln!(
             page,
-            "  {:<14}{:>8.0} %",
+            "  {:<22}{:>8.0} %",
             near.subject,
             (near.used_ratio * 100.0).floor()
         )?;
@@ -167,9 +167,12 @@ mod tests {
             limit: "per-key".to_owned(),
             denied_total: 120,
             since_seconds: 61,
-            most_denied: vec![denied("0123456789ab", 90, 3), denied("ba9876543210", 30, 0)],
+            most_denied: vec![
+                denied("0123456789abcdef0123", 90, 3),
+                denied("ba987654321001234567", 30, 0),
+            ],
             nearest: vec![TopNearest {
-                subject: "0123456789ab".to_owned(),
+                subject: "0123456789abcdef0123".to_owned(),
                 used_ratio: 0.96,
             }],
         };
@@ -180,11 +183,11 @@ mod tests {
             lines[..6],
             [
                 "limit per-key: 120 denied in the last 61 s",
-                "  most denied       denied   error   share",
-                "  0123456789ab          90      -3    75 %",
-                "  ba9876543210          30       0    25 %",
-                "  nearest             used",
-                "  0123456789ab        96 %",
+                "  most denied               denied   error   share",
+                "  0123456789abcdef0123          90      -3    75 %",
+                "  ba987654321001234567          30       0    25 %",
+                "  nearest                     used",
+                "  0123456789abcdef0123        96 %",
             ]
         );
     }

@@ -69,6 +69,8 @@ impl Losses {
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_protocol::Whom;
+
     use super::*;
     use crate::policy::Override;
 
@@ -82,7 +84,7 @@ mod tests {
         let entry = |(key, version, mark, terms): &(&str, u64, Mark, &str)| {
             let one = Override::read(serde_json::from_str(terms).unwrap()).unwrap();
             let (version, mark) = (*version, *mark);
-            let name = ("l".to_owned(), (*key).to_owned());
+            let name = ("l".to_owned(), Whom::Key((*key).to_owned()));
             (name, StoredOverride { version, mark, one })
         };
         StoredOverrides {
@@ -96,7 +98,10 @@ mod tests {
     fn losses(known: &StoredOverrides, read: &StoredOverrides) -> (Vec<(String, Mark)>, usize) {
         let losses = Losses::between(known, read, 4_000);
         let remedies = losses.remedies.into_iter();
-        let remedies = remedies.map(|((_, key), entry)| (key, entry.mark));
+        let remedies = remedies.map(|((_, whom), entry)| match whom {
+            Whom::Key(key) => (key, entry.mark),
+            other => panic!("{other:?}"),
+        });
         (remedies.collect(), losses.gone)
     }
 

@@ -1,14 +1,14 @@
 //! The overrides in force: those of the policy file and those of the store, indexed for the lookup of every check. Pure.
 //!
 //! A snapshot belongs to an epoch and is rebuilt when the policy or the store's overrides change, so that a lookup does
-//! not parse or compare: it costs two hashes for a limit with overrides, one for a limit without, and nothing if there
-//! are no overrides.
+//! not parse or compare: it costs one hash for a limit without overrides, four of which one is a SHA-256 for a limit with
+//! some, and nothing if there are no overrides.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use sluicegate_engine::BucketSpec;
-use sluicegate_protocol::{Check, ListedOverride, OverrideSource, OverrideState};
+use sluicegate_protocol::{Check, ListedOverride, OverrideSource, OverrideState, Whom};
 
 use crate::policy::{Grant, Limit, Override, Policy};
 use crate::store::{Mark, StoredOverrides};
@@ -53,7 +53,51 @@ impl Timed {
 }
 
 /// By limit, then by key: nearly all lookups end at the limit.
-type ByLimit = HashMap<String, HashMap<String, OfKey>>;
+type ByLimit = HashMap<String, OfLimit>;
+type OfLimit = HashMap<Whom, OfKey>;
+
+/// The override of a key. What an operator has set for it comes before what is set for its digits, and both before the
+/// policy's for the key. What is set for all keys comes before all of them, unless they block the key.
+fn find<'a>(of_limit: &'a OfLimit, key: &str, now_ms: u64) -> Option<&'a Timed> {
+    let own = of_limit.get(&Whom::Key(key.to_owned()));
+    let store = own.and_then(|own| own.store.as_ref());
+    let policy = own.and_then(|own| own.policy.as_ref());
+    let mut all = [store, by_digits(of_limit, key), policy]
+        .into_iter()
+        .flatten();
+    let own = all.find(|timed| !timed.has_ended(now_ms));
+    let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
+    let all = of_limit.get(&Whom::AllKeys(true)).filter(|_| !is_blocked);
+    all.and_then(|all| all.now(now_ms)).or(own)
+}
+
+/// What is set for the key's digits; only the store has such overrides.
+fn by_digits<'a>(of_limit: &'a OfLimit, key: &str) -> Option<&'a Timed> {
+    let digits = (!client_chooses(key)).then(|| Subject::of(key).to_string())?;
+    of_limit.get(&Whom::Subject(digits))?.store.as_ref()
+}
+
+/// Whether a key of the filter has a component in plain text that a client can choose: a header, cookie, parameter or path,
+/// or one that is not known. Other programs' keys have no `=`, as their names are their own.
+pub fn client_chooses(key: &str) -> bool {
+    const NOT_CHOSEN: [&str; 6] = [
+        "@address",
+        "@constant",
+        "@jwt",
+        "@method",
+        "@mtls",
+        "@shadow",
+    ];
+    let is_chosen = |component: &str| {
+        let Some((name, _)) = component.split_once('=') else {
+            return false;
+        };
+        let source = name.split('/').next().unwrap_or_default();
+        !NOT_CHOSEN.contains(&source)
+    };
+    // The hash of a long key does not tell what is in it.
+    key.starts_with('~') || key.split(';').any(is_chosen)
+}
 
 /// The overrides of one key: the store's takes precedence over the policy's.
 #[derive(Debug, Default)]
@@ -75,26 +119,26 @@ impl Overrides {
     pub fn new(policy: &Policy, stored: Option<Arc<StoredOverrides>>) -> Self {
         let mut overrides = Self::default();
         for limit in policy.limits() {
-            for (key, one) in &limit.overrides {
+            for (whom, one) in &limit.overrides {
                 if let Some(timed) = Timed::of(limit, one) {
-                    overrides.of_key(&limit.name, key).policy = Some(timed);
+                    overrides.of_keys(&limit.name, whom).policy = Some(timed);
                 }
             }
         }
         let entries = stored.iter().flat_map(|stored| &stored.entries);
-        for ((limit, key), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
+        for ((limit, whom), entry) in entries.filter(|(_, entry)| entry.is_in_force()) {
             let fitting = policy.limit(limit);
             if let Some(timed) = fitting.and_then(|limit| Timed::of(limit, &entry.one)) {
-                overrides.of_key(limit, key).store = Some(timed);
+                overrides.of_keys(limit, whom).store = Some(timed);
             }
         }
         overrides.stored = stored;
         overrides
     }
 
-    fn of_key(&mut self, limit: &str, key: &str) -> &mut OfKey {
+    fn of_keys(&mut self, limit: &str, whom: &Whom) -> &mut OfKey {
         let limit = self.by_limit.entry(limit.to_owned()).or_default();
-        limit.entry(key.to_owned()).or_default()
+        limit.entry(whom.clone()).or_default()
     }
 
     /// The overrides at the time `now_ms`, in milliseconds since 1970. The clock is read only if there are any overrides.
@@ -121,15 +165,15 @@ impl Overrides {
     /// All overrides, including those not in force, sorted by limit, key and source.
     pub fn list(&self, policy: &Policy, now_ms: u64) -> Vec<ListedOverride> {
         let of_policy = policy.limits().flat_map(|limit| {
-            let listed = move |(key, one): (&String, _)| {
-                self.listed(&limit.name, key, one, OverrideSource::Policy, now_ms)
+            let listed = move |(whom, one): (&Whom, _)| {
+                self.listed(&limit.name, whom, one, OverrideSource::Policy, now_ms)
             };
             limit.overrides.iter().map(listed)
         });
         let stored = self.stored.iter().flat_map(|stored| &stored.entries);
         let stored = stored.filter(|(_, entry)| !entry.is_removal());
-        let stored = stored.map(|((limit, key), entry)| {
-            let listed = self.listed(limit, key, &entry.one, OverrideSource::Store, now_ms);
+        let stored = stored.map(|((limit, whom), entry)| {
+            let listed = self.listed(limit, whom, &entry.one, OverrideSource::Store, now_ms);
             let state = match (entry.mark, listed.state) {
                 (Mark::Restored, OverrideState::InForce) => OverrideState::Restored,
                 (Mark::Returned, OverrideState::Unfit) => OverrideState::Returned,
@@ -138,7 +182,7 @@ impl Overrides {
             ListedOverride { state, ..listed }
         });
         let mut list: Vec<_> = of_policy.chain(stored).collect();
-        list.sort_by(|a, b| (&a.limit, &a.key).cmp(&(&b.limit, &b.key)));
+        list.sort_by(|a, b| (&a.limit, &a.key, &a.subject).cmp(&(&b.limit, &b.key, &b.subject)));
         list
     }
 
@@ -146,32 +190,41 @@ impl Overrides {
     pub fn listed(
         &self,
         limit: &str,
-        key: &str,
+        whom: &Whom,
         one: &Override,
         source: OverrideSource,
         now_ms: u64,
     ) -> ListedOverride {
-        let of_key = self.by_limit.get(limit).and_then(|keys| keys.get(key));
-        let (own, store) = match (of_key, source) {
-            (None, _) => (None, None),
-            (Some(of_key), OverrideSource::Policy) => {
-                (of_key.policy.as_ref(), of_key.store.as_ref())
-            }
-            (Some(of_key), OverrideSource::Store) => (of_key.store.as_ref(), None),
+        let key = match whom {
+            Whom::Key(key) => Some(key),
+            Whom::Subject(_) | Whom::AllKeys(_) => None,
         };
+        let of_limit = self.by_limit.get(limit);
+        let of_key = of_limit.and_then(|of_limit| of_limit.get(whom));
+        let store = of_key.and_then(|of_key| of_key.store.as_ref());
+        let by_digits = of_limit.zip(key).and_then(|(of, key)| by_digits(of, key));
+        let (own, hiding) = match source {
+            OverrideSource::Store => (store, [None, None]),
+            OverrideSource::Policy => (
+                of_key.and_then(|of_key| of_key.policy.as_ref()),
+                [store, by_digits],
+            ),
+        };
+        let mut hiding = hiding.into_iter().flatten();
         let state = if one.has_ended(now_ms) {
             OverrideState::Ended
         } else if own.is_none() {
             OverrideState::Unfit
-        } else if store.is_some_and(|store| !store.has_ended(now_ms)) {
+        } else if hiding.any(|one| !one.has_ended(now_ms)) {
             OverrideState::Hidden
         } else {
             OverrideState::InForce
         };
         ListedOverride {
             limit: limit.to_owned(),
-            key: key.to_owned(),
-            subject: Subject::of(key).to_string(),
+            key: key.cloned(),
+            subject: Subject::of_whom(whom),
+            all_keys: matches!(whom, Whom::AllKeys(_)),
             terms: one.terms.clone(),
             source,
             state,
@@ -197,7 +250,7 @@ impl<'a> OverridesNow<'a> {
     /// The effect of the override for a limit and key, and the milliseconds until it ends, if it has an end.
     pub fn find(self, limit: &str, key: &str) -> Option<(&'a Effect, Option<u64>)> {
         let (by_limit, now_ms) = self.overrides?;
-        let timed = by_limit.get(limit)?.get(key)?.now(now_ms)?;
+        let timed = find(by_limit.get(limit)?, key, now_ms)?;
         let ends_in_ms = timed
             .until_ms
             .map(|until_ms| until_ms.saturating_sub(now_ms));
@@ -255,7 +308,14 @@ limits:
                 mark: Mark::Set,
                 one: Override::read(terms).unwrap(),
             };
-            (((*limit).to_owned(), (*key).to_owned()), entry)
+            let whom = match *key {
+                "" => Whom::AllKeys(true),
+                key => match key.strip_prefix('#') {
+                    Some(digits) => Whom::Subject(digits.to_owned()),
+                    None => Whom::Key(key.to_owned()),
+                },
+            };
+            (((*limit).to_owned(), whom), entry)
         };
         Some(Arc::new(StoredOverrides {
             version: 1,
@@ -314,7 +374,10 @@ limits:
         let overrides = Overrides::new(&policy, stored);
         let list = overrides.list(&policy, 6_000);
         let states = list.iter();
-        let states = states.map(|one| (&*one.limit, &*one.key, one.source, one.state));
+        let states = states.map(|one| {
+            let key = one.key.as_deref().unwrap_or("");
+            (&*one.limit, key, one.source, one.state)
+        });
         assert!(states.eq([
             ("gone", "a", Store, Unfit),
             ("l", "a", InPolicy, Hidden),
@@ -322,6 +385,100 @@ limits:
             ("l", "b", InPolicy, Ended),
             ("l", "c", Store, Unfit),
         ]));
-        assert_eq!(list[0].subject, Subject::of("a").to_string());
+        assert_eq!(list[0].subject, Some(Subject::of("a").to_string()));
+    }
+
+    const UNLIMITED: &str = r#"{"unlimited":true}"#;
+    const BLOCKED: &str = r#"{"blocked":true}"#;
+
+    #[test]
+    fn digits_match_their_key_unless_a_client_can_choose_its_text() {
+        let hash = "ab3f1704f76fd869f6c1c98eb2dd779e";
+        let hashed = format!("x-tenant#{hash}");
+        let composed = format!("@address=192.0.2.1;@cookie/a#{hash};@mtls/spiffe=a");
+        let shadow = format!("@shadow=r;{hashed}");
+        let matched = ["worker-7", "@jwt/sub=s:alice", &hashed, &composed, &shadow];
+        let partly = format!("{hashed};x-team=a");
+        let whole = format!("~{hash}");
+        let refused = [
+            "x-tenant=acme",
+            "@cookie/sid=a",
+            "@query/account=a",
+            "@path=/a",
+            "@template/id=a",
+            "@host=a",
+            "@metadata/a/b=a",
+            "@attribute/request.path=a",
+            "@addressed=a",
+            &partly,
+            &whole,
+        ];
+        let policy = Policy::parse(POLICY).unwrap();
+        for (keys, expected) in [(&matched[..], true), (&refused, false)] {
+            for key in keys {
+                let digits = format!("#{}", Subject::of(key));
+                let stored = stored(&[("m", &digits, UNLIMITED)]);
+                let overrides = Overrides::new(&policy, stored);
+                let now = overrides.at(|| 1_000);
+                assert_eq!(now.find("m", key).is_some(), expected, "{key}");
+                assert_eq!(now.find("m", "another"), None);
+                assert_eq!(now.find("l", key), None, "of another limit");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_set_by_digits_comes_between_the_keys_own_in_the_store_and_in_the_policy() {
+        let policy = Policy::parse(POLICY).unwrap();
+        let digits = format!("#{}", Subject::of("a"));
+        let ends = r#"{"quota":9,"until":"1970-01-01T00:00:02Z"}"#;
+        let stored = stored(&[("l", "a", ends), ("l", &digits, r#"{"quota":7}"#)]);
+        let overrides = Overrides::new(&policy, stored);
+        let at = |now_ms| quota(overrides.at(move || now_ms).find("l", "a"));
+        assert_eq!((at(1_000), at(2_000)), (Some(9), Some(7)));
+        let list = overrides.list(&policy, 2_000);
+        let states: Vec<_> = list.iter().map(|one| (one.source, one.state)).collect();
+        let hidden = (OverrideSource::Policy, OverrideState::Hidden);
+        assert!(states.contains(&hidden), "{states:?}");
+    }
+
+    #[test]
+    fn what_is_set_for_all_keys_comes_first_except_before_blocks() {
+        let policy = POLICY.replace("  m: {", "  m: { enforce: false,");
+        let policy = Policy::parse(&policy).unwrap();
+        let ends = r#"{"unlimited":true,"until":"1970-01-01T00:00:02Z"}"#;
+        let digits = format!("#{}", Subject::of("d"));
+        let stored = stored(&[
+            ("l", "", ends),
+            ("m", "c", BLOCKED),
+            ("m", &digits, BLOCKED),
+        ]);
+        let overrides = Overrides::new(&policy, stored);
+        let at = |now_ms| overrides.at(move || now_ms);
+        let unlimited = Some((&Effect::Unlimited, Some(1_000)));
+        assert_eq!(at(1_000).find("l", "a"), unlimited);
+        assert_eq!(at(1_000).find("l", "anybody"), unlimited);
+        assert_eq!(
+            at(1_000).find("l", "b"),
+            Some((&Effect::Blocked, Some(4_000)))
+        );
+        assert_eq!(quota(at(2_000).find("l", "a")), Some(50), "it has ended");
+        assert_eq!(at(2_000).find("l", "anybody"), None);
+        assert_eq!(
+            at(9_000).find("m", "anybody"),
+            Some((&Effect::Unlimited, None))
+        );
+        for blocked in ["c", "d"] {
+            assert_eq!(at(9_000).find("m", blocked), Some((&Effect::Blocked, None)));
+        }
+        assert_eq!(overrides.counts(1_000).unlimited, 2);
+        let list = overrides.list(&policy, 1_000);
+        let all: Vec<_> = list.iter().filter(|one| one.all_keys).collect();
+        assert_eq!((all.len(), all[0].source), (2, OverrideSource::Store));
+        assert_eq!(
+            (&*all[1].limit, all[1].source),
+            ("m", OverrideSource::Policy)
+        );
+        assert!(all.iter().all(|one| one.state == OverrideState::InForce));
     }
 }

@@ -137,6 +137,16 @@ impl Planned {
     }
 }
 
+/// Adds a decision that only looks at a bucket.
+pub fn look(builder: &mut BatchBuilder, of: &Bucket) -> usize {
+    let bucket = builder.bucket(of.key.clone(), of.spec);
+    builder.push(Decision {
+        takes: vec![Take { bucket, cost: 0 }],
+        peek: true,
+        receipts: Vec::new(),
+    })
+}
+
 impl Plan {
     /// Looks up every check's limit and takes its units from a lease, or adds a take for each of its windows. `covering`
     /// returns the cached denial of a certificate that covers a decision.
@@ -175,12 +185,7 @@ impl Plan {
             _ => None,
         });
         for (_, marker, look) in planned.flat_map(|planned| &mut planned.looks) {
-            let bucket = builder.bucket(marker.key.clone(), marker.spec);
-            *look = builder.push(Decision {
-                takes: vec![Take { bucket, cost: 0 }],
-                peek: true,
-                receipts: Vec::new(),
-            });
+            *look = self::look(&mut builder, marker);
         }
         plan.has_mixed_specs = builder.has_mixed_specs();
         plan.batch = Arc::new(builder.finish());

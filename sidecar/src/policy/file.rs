@@ -7,13 +7,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use sluicegate_engine::Algorithm;
+use sluicegate_protocol::{OverrideTerms, Whom};
 
 use super::lease_file::LeaseFile;
 use super::limits::{
     DEFAULT_DENIAL_TTL, DEFAULT_MEMORY_LIMIT, DEFAULT_STORE_TIMEOUT, Limit, Policy, WhenStoreIsDown,
 };
 use super::override_file::{self, OverrideFile};
-use super::overrides::MAX_OVERRIDES;
+use super::overrides::{MAX_OVERRIDES, Override};
 use super::problem::{self, shown};
 use super::store::{StoreAddress, StoreFile};
 use super::window_file::{QuotaFromRequest, WindowFile, check_max_quota, is_same_window};
@@ -48,6 +49,8 @@ struct LimitFile {
     windows: Vec<Spanned<WindowFile>>,
     #[serde(default)]
     when_store_is_down: WhenStoreIsDown,
+    #[serde(default)]
+    enforce: Option<bool>,
     #[serde(default)]
     quota_from_request: Option<Spanned<QuotaFromRequest>>,
     #[serde(default)]
@@ -241,6 +244,14 @@ fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
     };
     limit.overrides =
         override_file::read(&limit, &file.overrides).map_err(|(line, why)| (Some(line), why))?;
+    if file.enforce == Some(false) {
+        let off = OverrideTerms {
+            unlimited: true,
+            ..OverrideTerms::default()
+        };
+        let off = Override::read(off).map_err(|why| (None, why))?;
+        limit.overrides.insert(Whom::AllKeys(true), off);
+    }
     Ok(limit)
 }
 

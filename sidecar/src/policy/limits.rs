@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use sluicegate_engine::BucketSpec;
 use sluicegate_engine::lease::LeaseTerms;
+use sluicegate_protocol::Whom;
 
 use super::overrides::Override;
 use super::store::StoreAddress;
@@ -51,8 +52,8 @@ pub struct Limit {
     pub max_requested_quota: Option<u64>,
     /// The terms on which units may be taken in advance; `None`: every decision asks the store.
     pub lease: Option<LeaseTerms>,
-    /// The policy file's overrides, by key.
-    pub overrides: BTreeMap<String, Override>,
+    /// The policy file's overrides; with `enforce: false`, one for all keys.
+    pub overrides: BTreeMap<Whom, Override>,
 }
 
 /// What decides while the store that a fleet shares is down.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
-use sluicegate_protocol::{OverrideTerms, OverrideWindow, check_key};
+use sluicegate_protocol::{OverrideTerms, OverrideWindow, Whom, check_key};
 
 use super::limits::Limit;
 use super::overrides::{Grant, Override};
@@ -54,7 +54,7 @@ impl From<OverrideFile> for OverrideTerms {
 pub(super) fn read(
     limit: &Limit,
     entries: &[Spanned<OverrideFile>],
-) -> Result<BTreeMap<String, Override>, (u64, String)> {
+) -> Result<BTreeMap<Whom, Override>, (u64, String)> {
     let mut overrides = BTreeMap::new();
     for (index, entry) in entries.iter().enumerate() {
         let at = |why: String| {
@@ -68,7 +68,7 @@ pub(super) fn read(
         if let Grant::Quotas(quotas) = &read.grant {
             limit.with_quotas(quotas).map_err(at)?;
         }
-        if overrides.insert(key, read).is_some() {
+        if overrides.insert(Whom::Key(key), read).is_some() {
             return Err(at("`key` occurs twice: remove one of the two".to_owned()));
         }
     }
@@ -77,6 +77,8 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_protocol::Whom;
+
     use crate::policy::{Grant, Policy};
     use crate::test_table::{has_all, rows};
 
@@ -95,10 +97,11 @@ limits:
     fn a_limit_has_overrides_by_key() {
         let policy = Policy::parse(GOOD).unwrap();
         let overrides = &policy.limit("l").unwrap().overrides;
-        assert_eq!(overrides.keys().collect::<Vec<_>>(), ["7", "a", "b"]);
-        assert_eq!(overrides["7"].grant, Grant::Unlimited);
-        assert_eq!(overrides["a"].terms.reason.as_deref(), Some("INC-7"));
-        assert_eq!(overrides["b"].until_ms, Some(1_795_316_400_000));
+        let [seven, a, b] = ["7", "a", "b"].map(|key| Whom::Key(key.to_owned()));
+        assert!(overrides.keys().eq([&seven, &a, &b]));
+        assert_eq!(overrides[&seven].grant, Grant::Unlimited);
+        assert_eq!(overrides[&a].terms.reason.as_deref(), Some("INC-7"));
+        assert_eq!(overrides[&b].until_ms, Some(1_795_316_400_000));
     }
 
     #[test]

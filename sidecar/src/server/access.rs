@@ -19,7 +19,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH};
+use sluicegate_protocol::{Code, OVERRIDES_PATH, RESET_PATH, SUBJECTS_PATH};
 use subtle::ConstantTimeEq;
 
 use super::listen::Address;
@@ -127,6 +127,7 @@ impl Access {
     fn admit(&self, request: &Request) -> Result<(), Refusal> {
         let host = host(request)?;
         let path = request.uri().path();
+        let guarded = [RESET_PATH, OVERRIDES_PATH, SUBJECTS_PATH];
         let probe = path == HEALTHZ_PATH || path == READYZ_PATH;
         if host.is_some_and(|host| !self.is_for_us(host, probe)) {
             return Err(MISDIRECTED);
@@ -139,7 +140,7 @@ impl Access {
                     return Err(NO_TOKEN);
                 }
             }
-            None if !self.local && (path == RESET_PATH || path == OVERRIDES_PATH) => {
+            None if !self.local && guarded.iter().any(|start| path.starts_with(start)) => {
                 return Err(NEEDS_TOKEN);
             }
             None => {}

@@ -41,6 +41,7 @@ pub(super) fn routes() -> Routes<Admin> {
         .with(&operations::OVERRIDES, list_overrides)
         .with(&operations::SET_OVERRIDE, set_override)
         .with(&operations::REMOVE_OVERRIDE, remove_override)
+        .with(&operations::SUBJECT, find_key)
         .with(&operations::TOP, top)
         .with(&operations::OPENAPI, openapi::serve)
         .with(&operations::PAGE, async || page::page())
@@ -86,6 +87,14 @@ async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
 
 async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
     answer(async { Ok(admin.service.remove_override(&whole(body).await?).await?) }).await
+}
+
+async fn find_key(
+    State(admin): State<Admin>,
+    subject: Result<Path<String>, PathRejection>,
+) -> Response {
+    let subject = subject.map_or_else(|_| String::new(), |Path(subject)| subject);
+    answer(async { Ok(admin.service.find_key(&subject)?) }).await
 }
 
 async fn top(State(admin): State<Admin>) -> Response {

@@ -164,11 +164,11 @@ impl Script {
         let entries = next.entries.iter();
         for (name, entry) in entries.filter(|(name, entry)| read.entries.get(*name) != Some(*entry))
         {
-            command.arg(field(&name.0, &name.1)).arg(entry.version);
+            command.arg(field(name)).arg(entry.version);
             command.arg(to_text(entry));
         }
-        for ((limit, key), _) in dropped {
-            command.arg(field(limit, key)).arg(0).arg("");
+        for (name, _) in dropped {
+            command.arg(field(name)).arg(0).arg("");
         }
         command
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use sluicegate_protocol::OverrideTerms;
+use sluicegate_protocol::{OverrideTerms, Whom};
 
 use super::call::OVERRIDES_HEAD;
 use super::error::StoreError;
@@ -79,8 +79,8 @@ impl StoredOverride {
     }
 }
 
-/// A limit and a key.
-pub type Name = (String, String);
+/// A limit, and its keys.
+pub type Name = (String, Whom);
 
 /// The store's overrides.
 pub type Entries = BTreeMap<Name, StoredOverride>;
@@ -93,7 +93,7 @@ pub struct StoredOverrides {
     /// What has vanished since an earlier version may have ended. The largest number if that is not known, because a sidecar
     /// of release 0.1.0 has changed them.
     pub swept: u64,
-    /// By limit and key.
+    /// By limit and keys.
     pub entries: Entries,
     /// How many others there are, which this release cannot read.
     pub unreadable: usize,
@@ -134,9 +134,25 @@ pub fn read_hash(hash: &HashMap<Vec<u8>, Vec<u8>>) -> Result<StoredOverrides, St
     })
 }
 
-/// The field of an override in the hash. No limit's name contains a colon.
-pub fn field(limit: &str, key: &str) -> String {
-    format!("{limit}:{key}")
+/// The field of an override in the hash. No limit's name contains `:`, `#` or `*`, so earlier releases take the last two for
+/// overrides of limits that they do not have.
+pub fn field((limit, whom): &Name) -> String {
+    match whom {
+        Whom::Key(key) => format!("{limit}:{key}"),
+        Whom::Subject(digits) => format!("{limit}#:{digits}"),
+        Whom::AllKeys(_) => format!("{limit}*:"),
+    }
+}
+
+/// The opposite.
+fn name((limit, key): (&str, &str)) -> Name {
+    let (of_subject, of_all) = (limit.strip_suffix('#'), limit.strip_suffix('*'));
+    let (limit, whom) = match (of_subject, of_all) {
+        (Some(limit), _) => (limit, Whom::Subject(key.to_owned())),
+        (None, Some(limit)) if key.is_empty() => (limit, Whom::AllKeys(true)),
+        (None, _) => (limit, Whom::Key(key.to_owned())),
+    };
+    (limit.to_owned(), whom)
 }
 
 /// The text of an override in the hash.
@@ -150,7 +166,7 @@ pub fn to_text(entry: &StoredOverride) -> Vec<u8> {
 /// Parses an override of the hash. `None` if a newer sidecar wrote it in a form that this one cannot read; the others
 /// still apply.
 fn from_state(field: &str, state: &[u8]) -> Option<(Name, StoredOverride)> {
-    let (limit, key) = field.split_once(':')?;
+    let name = name(field.split_once(':')?);
     let (version, text) = state.split_at_checked(7)?;
     let (mark, text) = match text.split_first()? {
         (b' ', text) => (Mark::Restored, text),
@@ -164,24 +180,24 @@ fn from_state(field: &str, state: &[u8]) -> Option<(Name, StoredOverride)> {
         mark,
         one: Override::read(terms).ok()?,
     };
-    Some(((limit.to_owned(), key.to_owned()), entry))
+    Some((name, entry))
 }
 
 impl StoredOverrides {
     /// Sets an override, with the version of the change that does so; whether there was one.
-    pub fn set(&mut self, limit: &str, key: &str, one: &Override) -> bool {
+    pub fn set(&mut self, name: &Name, one: &Override) -> bool {
         let set = StoredOverride {
             version: 0,
             mark: Mark::Set,
             one: one.clone(),
         };
-        let before = self.entries.insert((limit.to_owned(), key.to_owned()), set);
+        let before = self.entries.insert(name.clone(), set);
         before.is_some_and(|before| !before.is_removal())
     }
 
     /// Removes an override; whether there was one.
-    pub fn remove(&mut self, limit: &str, key: &str) -> bool {
-        let entry = self.entries.get_mut(&(limit.to_owned(), key.to_owned()));
+    pub fn remove(&mut self, name: &Name) -> bool {
+        let entry = self.entries.get_mut(name);
         let entry = entry.filter(|entry| !entry.is_removal());
         entry
             .map(|entry| (entry.version, entry.mark) = (0, Mark::Removed))
@@ -202,10 +218,10 @@ impl StoredOverrides {
     pub fn sums(&self) -> [u64; 4] {
         let unreadable = self.unreadable as u64;
         let mut sums = [unreadable, 0, unreadable, 0];
-        for ((limit, key), entry) in &self.entries {
+        for (name, entry) in &self.entries {
             let end_ms = entry.end_ms();
             sums[0] += 1;
-            sums[1] += (field(limit, key).len() + to_text(entry).len()) as u64;
+            sums[1] += (field(name).len() + to_text(entry).len()) as u64;
             sums[2] += u64::from(end_ms.is_none());
             sums[3] = sums[3].max(end_ms.unwrap_or(0));
         }
@@ -251,6 +267,10 @@ mod tests {
         .unwrap()
     }
 
+    fn of_key(key: &str) -> Name {
+        ("l".to_owned(), Whom::Key(key.to_owned()))
+    }
+
     fn entry(mark: Mark, one: &Override) -> StoredOverride {
         let (version, one) = (7, one.clone());
         StoredOverride { version, mark, one }
@@ -265,11 +285,18 @@ mod tests {
     #[test]
     fn an_override_is_read_as_it_was_written() {
         let one = unlimited(Some("2026-11-22T03:00:00Z"));
-        let field = field("per-key", "a:b\n");
-        for mark in [Mark::Set, Mark::Restored, Mark::Returned, Mark::Removed] {
+        let subject = Whom::Subject("8aca0dd300d25df0a9b3".to_owned());
+        let names = [
+            of_key("a:b\n"),
+            of_key("#:*"),
+            ("l".to_owned(), subject),
+            ("l".to_owned(), Whom::AllKeys(true)),
+        ];
+        let marks = [Mark::Set, Mark::Restored, Mark::Returned, Mark::Removed];
+        for (name, mark) in names.into_iter().zip(marks) {
             let entry = entry(mark, &one);
-            let read = from_state(&field, &state(&entry)).unwrap();
-            assert_eq!(read, (("per-key".to_owned(), "a:b\n".to_owned()), entry));
+            let read = from_state(&field(&name), &state(&entry)).unwrap();
+            assert_eq!(read, (name, entry));
         }
         for (field, text) in [
             ("l:k", "{}"),
@@ -296,16 +323,16 @@ mod tests {
         let mut stored = StoredOverrides::default();
         let one = unlimited(Some("1970-01-01T00:00:05Z"));
         let mut next = stored.clone();
-        assert!(!next.set("l", "k", &one) && next.set("l", "k", &one));
-        assert!(!next.remove("l", "other"));
+        assert!(!next.set(&of_key("k"), &one) && next.set(&of_key("k"), &one));
+        assert!(!next.remove(&of_key("other")));
         let read = stored.clone();
         assert!(stored.replace(&read, &next, 4));
         assert!(!stored.replace(&read, &next, 5), "it has changed since");
-        let name = ("l".to_owned(), "k".to_owned());
+        let name = of_key("k");
         assert_eq!((stored.version, stored.entries[&name].version), (4, 4));
         let read = stored.clone();
         let mut next = read.clone();
-        assert!(next.remove("l", "k") && !next.remove("l", "k"));
+        assert!(next.remove(&of_key("k")) && !next.remove(&of_key("k")));
         next.version = 9;
         assert!(stored.replace(&read, &next, 5));
         assert_eq!(
@@ -316,7 +343,7 @@ mod tests {
         let removal = &stored.entries[&name];
         assert_eq!((removal.version, removal.is_removal()), (10, true));
         assert!(!removal.has_ended(4_999) && removal.has_ended(5_000));
-        assert!(!stored.clone().set("l", "k", &one), "it was removed");
+        assert!(!stored.clone().set(&of_key("k"), &one), "it was removed");
         let empty = StoredOverrides::default();
         assert!(stored.replace(&stored.clone(), &empty, 5));
         assert_eq!((stored.version, stored.swept), (11, 11));
@@ -336,13 +363,13 @@ mod tests {
         let mut stored = StoredOverrides::default();
         let one = unlimited(None);
         for n in 0..MAX_OVERRIDES {
-            stored.set("l", &n.to_string(), &one);
+            stored.set(&of_key(&n.to_string()), &one);
         }
         let mut more = stored.clone();
         assert!(more.fit());
-        more.set("l", "more", &one);
+        more.set(&of_key("more"), &one);
         assert!(!more.fit());
-        assert!(more.remove("l", "7") && more.fit());
+        assert!(more.remove(&of_key("7")) && more.fit());
         assert_eq!(more.entries.len(), MAX_OVERRIDES);
     }
 
@@ -350,15 +377,15 @@ mod tests {
     fn a_full_store_replaces_an_override_by_one_of_the_same_size() {
         let mut stored = StoredOverrides::default();
         let one = unlimited(None);
-        stored.set("l", "", &one);
+        stored.set(&of_key(""), &one);
         let [_, bytes, ..] = stored.sums();
         let mut full = StoredOverrides::default();
         let key = "k".repeat(MAX_STORED_BYTES - bytes as usize);
-        full.set("l", &key, &one);
+        full.set(&of_key(&key), &one);
         assert!(full.fit());
-        full.set("l", &key, &one);
+        full.set(&of_key(&key), &one);
         assert!(full.fit());
-        full.set("l", &key, &unlimited(Some("2026-11-22T03:00:00Z")));
+        full.set(&of_key(&key), &unlimited(Some("2026-11-22T03:00:00Z")));
         assert!(!full.fit());
     }
 
@@ -366,7 +393,7 @@ mod tests {
     #[test]
     fn a_hash_with_more_overrides_than_a_store_may_hold_is_refused() {
         let one = state(&entry(Mark::Set, &unlimited(None)));
-        let entry = |n: usize| (field("l", &n.to_string()).into_bytes(), one.clone());
+        let entry = |n: usize| (field(&of_key(&n.to_string())).into_bytes(), one.clone());
         let mut hash: HashMap<_, _> = (0..MAX_OVERRIDES).map(entry).collect();
         hash.insert(OVERRIDES_HEAD.into(), vec![0, 0, 0, 0, 0, 0, 7]);
         let read = read_hash(&hash).unwrap();

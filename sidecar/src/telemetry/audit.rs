@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use sluicegate_protocol::OverrideTerms;
+use sluicegate_protocol::{Author, OverrideTerms, Whom};
 use tracing::info;
 
 use super::events::EventLog;
@@ -11,8 +11,8 @@ use super::subject::Subject;
 use crate::clock;
 
 /// An override was set.
-pub fn override_set(events: &EventLog, limit: &str, key: &str, terms: &OverrideTerms) {
-    let subject = Subject::of(key);
+pub fn override_set(events: &EventLog, limit: &str, whom: &Whom, terms: &OverrideTerms) {
+    let subject = shown(whom);
     let until = terms.until.as_deref().unwrap_or("removed");
     let reason = terms.reason.as_deref().unwrap_or_default();
     let by = terms.by.as_deref().unwrap_or_default();
@@ -23,14 +23,9 @@ pub fn override_set(events: &EventLog, limit: &str, key: &str, terms: &OverrideT
 }
 
 /// An override was removed.
-pub fn override_removed(
-    events: &EventLog,
-    limit: &str,
-    key: &str,
-    by: Option<&str>,
-    reason: Option<&str>,
-) {
-    let subject = Subject::of(key);
+pub fn override_removed(events: &EventLog, limit: &str, whom: &Whom, author: &Author) {
+    let (by, reason) = (author.by.as_deref(), author.reason.as_deref());
+    let subject = shown(whom);
     info!(
         target: "audit",
         limit,
@@ -42,6 +37,10 @@ pub fn override_removed(
     let mut detail = format!("{limit} of {subject}");
     add(&mut detail, by, reason);
     events.override_removed(clock::unix_ms(), detail);
+}
+
+fn shown(whom: &Whom) -> String {
+    Subject::of_whom(whom).unwrap_or_else(|| "all keys".to_owned())
 }
 
 fn add(detail: &mut String, by: Option<&str>, reason: Option<&str>) {
@@ -62,14 +61,19 @@ mod tests {
         let events = EventLog::default();
         let terms = r#"{"windows":[{"quota":500,"per":"1m"},{"quota":9,"per":"1s","burst":3}],"reason":"INC-7","by":"ann"}"#;
         let terms = serde_json::from_str(terms).unwrap();
-        override_set(&events, "per-key", "worker-7", &terms);
-        override_removed(&events, "per-key", "worker-7", Some("bob"), None);
+        let whom = Whom::Key("worker-7".to_owned());
+        override_set(&events, "per-key", &whom, &terms);
+        let by_bob = Author {
+            by: Some("bob".to_owned()),
+            reason: None,
+        };
+        override_removed(&events, "per-key", &whom, &by_bob);
         let details: Vec<_> = events.newest().into_iter().map(|e| e.detail).collect();
         assert_eq!(
             details,
             [
-                "per-key of 8aca0dd300d2, by bob",
-                "per-key of 8aca0dd300d2: quota 500/1m 9/1s burst 3, until removed, by ann, reason: INC-7",
+                "per-key of 8aca0dd300d2436b96f9, by bob",
+                "per-key of 8aca0dd300d2436b96f9: quota 500/1m 9/1s burst 3, until removed, by ann, reason: INC-7",
             ]
         );
     }

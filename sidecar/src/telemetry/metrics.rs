@@ -265,6 +265,12 @@ impl Metrics {
         }
     }
 
+    /// The key with these digits, if a limit denied it or it was near a limit lately.
+    pub fn key_of(&self, digits: &str) -> Option<String> {
+        let known = self.known();
+        known.iter().find_map(|metrics| metrics.key_of(digits))
+    }
+
     fn note_store(&self, store: &StoreFacts) {
         let catch_up = |counter: &IntCounter, total: u64| {
             counter.inc_by(total.saturating_sub(counter.get()));

@@ -3,24 +3,35 @@
 use std::fmt;
 
 use sha2::{Digest, Sha256};
+use sluicegate_protocol::{SUBJECT_BYTES, Whom};
 
-/// The first 48 bits of a key's, or another text's, SHA-256, shown as 12 hexadecimal digits. `sluicegate explain` and
-/// `/v1/top` show the same digits for the same key and never the key itself. Not salted: all processes must show the same.
+/// The first 80 bits of a key's, or another text's, SHA-256, shown as 20 hexadecimal digits. `sluicegate explain`, `/v1/top`
+/// and Envoy's access log show the same digits for the same key and never the key itself. Not salted: all processes must show
+/// the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Subject(u64);
+pub struct Subject([u8; SUBJECT_BYTES]);
 
 impl Subject {
     /// The subject of a key.
     pub fn of(key: &str) -> Self {
         let digest = Sha256::digest(key.as_bytes());
-        let bytes = digest.iter().take(6);
-        Self(bytes.fold(0, |bits, byte| (bits << 8) | u64::from(*byte)))
+        Self(digest.first_chunk().copied().unwrap_or_default())
+    }
+
+    /// The digits of the key that an override names, if it names one.
+    pub fn of_whom(whom: &Whom) -> Option<String> {
+        match whom {
+            Whom::Key(key) => Some(Self::of(key).to_string()),
+            Whom::Subject(digits) => Some(digits.clone()),
+            Whom::AllKeys(_) => None,
+        }
     }
 }
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:012x}", self.0)
+        let mut bytes = self.0.iter();
+        bytes.try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -30,7 +41,13 @@ mod tests {
 
     #[test]
     fn a_subject_is_the_start_of_its_keys_sha256sum() {
-        // printf %s worker-7 | sha256sum | cut -c1-12
-        assert_eq!(Subject::of("worker-7").to_string(), "8aca0dd300d2");
+        // printf %s worker-7 | sha256sum | cut -c1-20
+        let digits = Subject::of("worker-7").to_string();
+        assert_eq!(digits, "8aca0dd300d2436b96f9");
+        assert_eq!(
+            digits,
+            sluicegate_rules::subject("worker-7"),
+            "the filter's"
+        );
     }
 }

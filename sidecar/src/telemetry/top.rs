@@ -6,7 +6,7 @@
 //! Denials are counted by the frequent-items sketch of Apache DataSketches, which never counts too low and states by
 //! how much it may count too high. The nearest subjects need no estimate: the few highest ratios are known exactly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
@@ -17,6 +17,9 @@ use crate::telemetry::subject::Subject;
 const DENIED_HALF_US: u64 = 150_000_000;
 /// Half of the time span that ratios are kept for.
 const NEAREST_HALF_US: u64 = 30_000_000;
+/// Keys that are kept, and once as many older ones: nearly all subjects with more than one in
+/// [`CERTAIN_ONE_IN`] of the denials are among them.
+const KEPT_KEYS: usize = 512;
 /// Slots of a sketch, a power of two; 26 bytes each. A subject with more than one in [`CERTAIN_ONE_IN`] of the denials
 /// is certain to be in it.
 const SKETCH_SLOTS: usize = 512;
@@ -166,6 +169,29 @@ impl DenialCounts {
             total: 0,
             items: empty.clone(),
         });
+    }
+}
+
+/// Keys that were denied or near the limit last, for commands that name a key by its digits.
+#[derive(Debug, Default)]
+pub struct RecentKeys([HashSet<Box<str>>; 2]);
+
+impl RecentKeys {
+    /// Keeps a key.
+    pub fn keep(&mut self, key: &str) {
+        let [current, previous] = &mut self.0;
+        if !current.contains(key) {
+            if current.len() >= KEPT_KEYS {
+                *previous = std::mem::take(current);
+            }
+            current.insert(key.into());
+        }
+    }
+
+    /// The key with these digits, if it is kept.
+    pub fn find(&self, digits: &str) -> Option<&str> {
+        let mut all = self.0.iter().flatten().map(AsRef::as_ref);
+        all.find(|key| Subject::of(key).to_string() == digits)
     }
 }
 

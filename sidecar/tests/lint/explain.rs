@@ -11,7 +11,7 @@ fn explain_lists_the_checks_of_a_request() {
     let (status, printed) = run(&words, true, &envoy(&plain));
     assert_eq!(status, 0, "{printed}");
     let lines = "rule `search` matches|rule `all` matches|10 per 1s|100 per 1m|
-        rule `search`: limit `per-key`, key `x-api-key=k`, cost 5, subject 752629eec0a1|
+        rule `search`: limit `per-key`, key `x-api-key=k`, cost 5, subject 752629eec0a1c5b3ac4f|
         rule `search`: limit `everyone`, key `@constant=everyone`, cost 1|
         rule `all`: limit `per-key`, key `@address=198.51.100.7`, cost 1";
     for line in lines.split('|') {

@@ -108,7 +108,13 @@ async fn an_override_is_felt_by_all_sidecars_and_survives_their_restart() {
         .collect();
     let set = audited.iter().find(|line| line.contains("INC-7")).unwrap();
     // The first digits of printf %s k | sha256sum.
-    for part in ["override set", "per-key", "8254c329a928", "quota 8", "ann"] {
+    for part in [
+        "override set",
+        "per-key",
+        "8254c329a92850f6d539",
+        "quota 8",
+        "ann",
+    ] {
         assert!(set.contains(part), "no {part} in {set}");
     }
     assert!(audited.iter().any(|line| line.contains("override removed")));

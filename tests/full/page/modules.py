@@ -24,8 +24,8 @@ def view(**changed):
 LOST = {"name": "Redis", "state": "lost", "since_ms": NOW - 60_000, "why": "no answer from the store within 20ms", "sidecars": 2}
 MEMORY = {"name": "the sidecar's memory", "state": "answers", "sidecars": 1}
 BACK = [{"kind": "store_back", "at_ms": NOW - 5_000, "detail": "after 4.5 s", "times": 1}]
-SHARES = {"limit": "a", "denied_total": 1000, "most_denied": [{"subject": "0123456789ab", "count": 970, "error": 3}]}
-MANY = {**SHARES, "most_denied": [{"subject": "0123456789ab", "count": 40, "error": 3}]}
+SHARES = {"limit": "a", "denied_total": 1000, "most_denied": [{"subject": "0123456789abcdef0123", "count": 970, "error": 3}]}
+MANY = {**SHARES, "most_denied": [{"subject": "0123456789abcdef0123", "count": 40, "error": 3}]}
 SPARSE = [limit("a", 0, since=180_000, last=12_000), limit("b")]
 A = [limit("a", 120, since=180_000, last=500), limit("b")]
 MORE = [limit("b", 12, 40_000, 500), limit("", 0.3, 1_000, 500), *A, limit("c", 1, 7_500_000, 500)]
@@ -37,9 +37,9 @@ SENTENCES = [
     (view(limits=[limit("a", 0, 90_000, 60_000)]), "calm", "Nobody is being limited.",
      "No requests right now. The last 429 was 60 s ago, on a."),
     (view(limits=A, total=rates(denied=120, admitted=30), top=[SHARES]), "them", "429s: 120/s on a for 3 min.",
-     "One subject, 0123456789ab, gets 97 % of a's 429s."),
+     "One subject, 0123456789abcdef0123, gets 97 % of a's 429s."),
     (view(limits=A, total=rates(denied=120, admitted=30), top=[MANY]), "them", "429s: 120/s on a for 3 min.",
-     "Many subjects share a's 429s: the most denied, 0123456789ab, gets 4 %. The limit may be too low for the demand."),
+     "Many subjects share a's 429s: the most denied, 0123456789abcdef0123, gets 4 %. The limit may be too low for the demand."),
     (view(limits=A, total=rates(denied=120, admitted=30)), "them", "429s: 120/s on a for 3 min.", "80 % of 150 requests/s are denied."),
     (view(limits=MORE, total=rates(denied=133)), "them",
      "429s: 120/s on a for 3 min, 12/s on b for 40 s and 2 more limits.", "100 % of 133 requests/s are denied."),

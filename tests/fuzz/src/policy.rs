@@ -2,6 +2,7 @@
 //! message that does not contain the store's password.
 
 use sluicegate::policy::Policy;
+use sluicegate_protocol::Whom;
 
 use crate::input::Input;
 
@@ -44,8 +45,8 @@ fn valid(policy: &Policy) {
             assert_eq!(window.check(), Ok(()), "{limit:?}");
         }
         assert!(limit.most() > 0);
-        for key in limit.overrides.keys() {
-            assert!(!key.is_empty());
+        for whom in limit.overrides.keys() {
+            assert_ne!(*whom, Whom::Key(String::new()));
         }
     }
 }

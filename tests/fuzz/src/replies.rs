@@ -10,6 +10,7 @@ use sluicegate::store::answers::{
 };
 use sluicegate_engine::script::{Reply, outcomes, returned_units, written};
 use sluicegate_engine::{Algorithm, Batch, Bucket, BucketSpec, Returns};
+use sluicegate_protocol::Whom;
 
 use crate::input::Input;
 
@@ -163,8 +164,13 @@ fn overrides(input: &mut Input<'_>) {
     let hash: HashMap<_, _> = entries.into_iter().collect();
     let read = read_hash(&hash).expect("few");
     assert!(read.version < 1 << 56);
-    for (limit, key) in read.entries.keys() {
-        assert!(hash.contains_key(format!("{limit}:{key}").as_bytes()));
+    for (limit, whom) in read.entries.keys() {
+        let field = match whom {
+            Whom::Key(key) => format!("{limit}:{key}"),
+            Whom::Subject(digits) => format!("{limit}#:{digits}"),
+            Whom::AllKeys(_) => format!("{limit}*:"),
+        };
+        assert!(hash.contains_key(field.as_bytes()));
     }
 }
 

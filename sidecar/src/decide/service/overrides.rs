@@ -1,11 +1,13 @@
 //! Overrides: reads them from the store, lists, sets and removes them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sluicegate_engine::BatchBuilder;
 use sluicegate_protocol::{
     BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
-    Problem, read_remove_override, read_set_override,
+    Problem, Whom, read_remove_override, read_set_override,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
@@ -13,8 +15,10 @@ use tracing::warn;
 use super::neighbours::{LOOK_EVERY, Neighbours};
 use super::{Service, json};
 use crate::clock;
-use crate::decide::buckets::unknown_limit;
+use crate::decide::buckets::{buckets, unknown_limit};
 use crate::decide::losses::Losses;
+use crate::decide::overrides::{OverridesNow, client_chooses};
+use crate::decide::plan::look;
 use crate::policy::{Grant, Override, check_texts};
 use crate::store::{StoreError, StoredOverrides};
 use crate::telemetry::audit;
@@ -245,11 +249,55 @@ impl Service {
                 "`until` has passed: give a time in the future".to_owned(),
             ));
         }
-        let set = |next: &mut StoredOverrides| next.set(&asked.limit, &asked.key, &one);
+        let key = match &asked.whom {
+            Whom::Key(key) => Some(key.clone()),
+            Whom::Subject(digits) => self.metrics.key_of(digits),
+            Whom::AllKeys(_) => None,
+        };
+        if matches!(asked.whom, Whom::Subject(_)) && key.as_deref().is_some_and(client_chooses) {
+            let why = "`subject`: its key has a component in plain text that a client can choose, which digits do not match: give the `key`";
+            return Err(malformed(why.to_owned()));
+        }
+        let counted = match &key {
+            Some(key) => self.is_counted(&asked.limit, key).await,
+            None => None,
+        };
+        let name = (asked.limit, asked.whom);
+        let set = |next: &mut StoredOverrides| next.set(&name, &one);
         let replaced = self.change_overrides(set).await?;
-        audit::override_set(&self.events, &asked.limit, &asked.key, &one.terms);
-        let now = self.listed(&asked.limit, &asked.key, &one, OverrideSource::Store);
-        Ok(json(&OverrideWasSet { now, replaced }))
+        let (limit, whom) = &name;
+        audit::override_set(&self.events, limit, whom, &one.terms);
+        let now = self.listed(limit, whom, &one, OverrideSource::Store);
+        Ok(json(&OverrideWasSet {
+            now,
+            replaced,
+            counted,
+        }))
+    }
+
+    /// Whether units of this key are counted in any window; `None` if the store does not answer.
+    async fn is_counted(&self, limit: &str, key: &str) -> Option<bool> {
+        let epoch = self.policy.current();
+        let buckets = buckets(&epoch.policy, OverridesNow::default(), limit, key).ok()?;
+        let mut batch = BatchBuilder::new();
+        for bucket in &buckets {
+            look(&mut batch, bucket);
+        }
+        let outcomes = self.settler.take_in_advance(Arc::new(batch.finish())).await;
+        let outcomes: Option<Vec<_>> = outcomes.into_iter().collect();
+        let mut both = buckets.iter().zip(outcomes?);
+        Some(both.any(|(bucket, outcome)| outcome.remaining < bucket.spec.most_at_once()))
+    }
+
+    /// The body that answers `GET /v1/subjects/`.
+    ///
+    /// # Errors
+    /// No key with these digits is known.
+    pub fn find_key(&self, digits: &str) -> Result<Vec<u8>, Problem> {
+        let key = self.metrics.key_of(digits).map(Whom::Key);
+        let why = "no key with these 20 digits was denied, or near a limit, on this sidecar lately: ask the one whose `top` shows them, or behind the Envoy whose access log does";
+        let key = key.ok_or_else(|| Problem::new(Code::NotFound, why))?;
+        Ok(json(&key))
     }
 
     /// Answers the body of `DELETE /v1/overrides`.
@@ -258,18 +306,19 @@ impl Service {
     /// The body is invalid, or the store did not confirm the change.
     pub async fn remove_override(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
         let asked = read_remove_override(body)?;
-        check_texts(asked.reason.as_deref(), asked.by.as_deref()).map_err(malformed)?;
-        let remove = |next: &mut StoredOverrides| next.remove(&asked.limit, &asked.key);
+        let author = &asked.author;
+        check_texts(author.reason.as_deref(), author.by.as_deref()).map_err(malformed)?;
+        let name = (asked.limit, asked.whom);
+        let remove = |next: &mut StoredOverrides| next.remove(&name);
         let removed = self.change_overrides(remove).await?;
+        let (limit, whom) = &name;
         if removed {
-            let (by, reason) = (asked.by.as_deref(), asked.reason.as_deref());
-            audit::override_removed(&self.events, &asked.limit, &asked.key, by, reason);
+            audit::override_removed(&self.events, limit, whom, author);
         }
         let epoch = self.policy.current();
-        let in_policy = epoch.policy.limit(&asked.limit);
-        let in_policy = in_policy.and_then(|limit| limit.overrides.get(&asked.key));
-        let in_policy =
-            in_policy.map(|one| self.listed(&asked.limit, &asked.key, one, OverrideSource::Policy));
+        let in_policy = epoch.policy.limit(limit);
+        let in_policy = in_policy.and_then(|limit| limit.overrides.get(whom));
+        let in_policy = in_policy.map(|one| self.listed(limit, whom, one, OverrideSource::Policy));
         Ok(json(&OverrideWasRemoved { removed, in_policy }))
     }
 
@@ -314,12 +363,12 @@ impl Service {
     fn listed(
         &self,
         limit: &str,
-        key: &str,
+        whom: &Whom,
         one: &Override,
         source: OverrideSource,
     ) -> ListedOverride {
         let overrides = &self.policy.current().overrides;
-        overrides.listed(limit, key, one, source, clock::unix_ms())
+        overrides.listed(limit, whom, one, source, clock::unix_ms())
     }
 
     /// The number of overrides in force, by kind.

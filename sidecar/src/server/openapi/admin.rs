@@ -2,7 +2,7 @@
 
 use sluicegate_protocol::{
     Listed, OPENAPI_PATH, OVERRIDES_PATH, OverrideList, OverrideWasRemoved, OverrideWasSet,
-    ProblemDetails, RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset,
+    ProblemDetails, RESET_PATH, RemoveOverride, Resets, SetOverride, TOP_PATH, Top, WasReset, Whom,
 };
 
 use super::describe::{Answer, Caller, Content, Method, Operation, Parameter};
@@ -138,7 +138,7 @@ pub(in crate::server) static OVERRIDES: Operation = Operation {
         description: "The overrides.",
         headers: &[],
         content: Content::json::<OverrideList>(
-            r#"{"overrides":[{"limit":"per-tenant","key":"acme","subject":"822e8f5a1a7f","quota":5000,"until":"2026-11-22T03:00:00Z","reason":"INC-7","by":"ops@bastion","source":"store","state":"in_force"}]}"#,
+            r#"{"overrides":[{"limit":"per-tenant","key":"acme","subject":"822b33ad87c148a0a20a","quota":5000,"until":"2026-11-22T03:00:00Z","reason":"INC-7","by":"ops@bastion","source":"store","state":"in_force"}]}"#,
         ),
     }],
     ..GET
@@ -149,8 +149,8 @@ pub(in crate::server) static SET_OVERRIDE: Operation = Operation {
     path: OVERRIDES_PATH,
     id: "setOverride",
     summary: "Give a key another quota, lift its limit or block it",
-    description: "Replaces the store's override of the same limit and key. Set exactly one of `quota`, `windows`, `unlimited` \
-        and `blocked`. The change takes effect on all sidecars within a second.",
+    description: "Replaces the store's override of the same limit and key. Name the keys by exactly one of `key`, `subject` and \
+        `all_keys`. Set exactly one of `quota`, `windows`, `unlimited` and `blocked`. The change takes effect on all sidecars within a second.",
     caller: Caller::OperatorWithToken,
     body: Some(Content::json::<SetOverride>(
         r#"{"limit":"per-tenant","key":"acme","quota":5000,"until":"2026-11-22T03:00:00Z","reason":"INC-7","by":"ops@bastion"}"#,
@@ -161,7 +161,7 @@ pub(in crate::server) static SET_OVERRIDE: Operation = Operation {
             description: "The override is set.",
             headers: &[],
             content: Content::json::<OverrideWasSet>(
-                r#"{"override":{"limit":"per-tenant","key":"acme","subject":"822e8f5a1a7f","quota":5000,"until":"2026-11-22T03:00:00Z","reason":"INC-7","by":"ops@bastion","source":"store","state":"in_force"},"replaced":false}"#,
+                r#"{"override":{"limit":"per-tenant","key":"acme","subject":"822b33ad87c148a0a20a","quota":5000,"until":"2026-11-22T03:00:00Z","reason":"INC-7","by":"ops@bastion","source":"store","state":"in_force"},"replaced":false}"#,
             ),
         },
         Answer {
@@ -199,6 +199,38 @@ pub(in crate::server) static REMOVE_OVERRIDE: Operation = Operation {
     ..GET
 };
 
+pub(in crate::server) static SUBJECT: Operation = Operation {
+    path: "/v1/subjects/{subject}",
+    id: "subject",
+    summary: "Find the key of a subject",
+    description: "The key whose SHA-256 begins with these digits, if a limit denied it or it was near a limit lately.",
+    caller: Caller::OperatorWithToken,
+    parameters: &[Parameter {
+        name: "subject",
+        within: "path",
+        description: "The 20 hexadecimal digits.",
+        values: &[],
+        example: "8aca0dd300d2436b96f9",
+    }],
+    answers: &[
+        Answer {
+            status: 200,
+            description: "The key.",
+            headers: &[],
+            content: Content::json::<Whom>(r#"{"key":"worker-7"}"#),
+        },
+        Answer {
+            status: 404,
+            description: "No such key is known to this sidecar.",
+            headers: &[],
+            content: Content::problem::<ProblemDetails<'_>>(
+                r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"no key with these digits was denied, or near a limit, on this sidecar lately","code":"not_found"}"#,
+            ),
+        },
+    ],
+    ..GET
+};
+
 pub(in crate::server) static TOP: Operation = Operation {
     path: TOP_PATH,
     id: "top",
@@ -209,7 +241,7 @@ pub(in crate::server) static TOP: Operation = Operation {
         description: "Every limit of the policy in force, by name.",
         headers: &[],
         content: Content::json::<Top>(
-            r#"{"limits":[{"limit":"per-key","denied_total":120,"since_seconds":61,"most_denied":[{"subject":"0123456789ab","count":90,"error":3}],"nearest":[{"subject":"0123456789ab","used_ratio":0.96}]}]}"#,
+            r#"{"limits":[{"limit":"per-key","denied_total":120,"since_seconds":61,"most_denied":[{"subject":"0123456789abcdef0123","count":90,"error":3}],"nearest":[{"subject":"0123456789abcdef0123","used_ratio":0.96}]}]}"#,
         ),
     }],
     ..GET

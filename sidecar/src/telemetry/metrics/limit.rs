@@ -11,7 +11,7 @@ use sluicegate_protocol::{Check, LimitStatus, TopDenied, TopLimit, TopNearest, V
 use super::families::Families;
 use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::subject::Subject;
-use crate::telemetry::top::{DenialCounts, DeniedSubject, Gate, NearSubject, Nearest};
+use crate::telemetry::top::{DenialCounts, DeniedSubject, Gate, NearSubject, Nearest, RecentKeys};
 
 /// Counters of denials, by source.
 #[derive(Debug)]
@@ -78,6 +78,7 @@ pub struct Sample {
 struct Subjects {
     denied: DenialCounts,
     nearest: Nearest,
+    keys: RecentKeys,
 }
 
 /// Verdicts of this limit for the shadow decisions of one rule.
@@ -142,6 +143,7 @@ impl LimitMetrics {
             subjects: Mutex::new(Subjects {
                 denied: families.no_denials.clone(),
                 nearest: Nearest::default(),
+                keys: RecentKeys::default(),
             }),
             gate: AtomicGate {
                 ratio: AtomicU64::new(0),
@@ -190,8 +192,7 @@ impl LimitMetrics {
             }
             Verdict::Denied(status) => {
                 self.denied.of(source).inc();
-                let subject = Subject::of(key);
-                self.subjects().denied.count(Some(subject), 1, now_us);
+                self.count_denials(Some(key), 1, now_us);
                 if source == Source::Store {
                     self.note(status, key, now_us);
                 }
@@ -256,8 +257,19 @@ impl LimitMetrics {
     /// Counts denials that a filter answered from its cache.
     pub(super) fn count_filter_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
         self.denied.filter.inc_by(count);
+        self.count_denials(key, count, now_us);
+    }
+
+    fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
         let subject = key.map(Subject::of);
-        self.subjects().denied.count(subject, count, now_us);
+        let mut subjects = self.subjects();
+        subjects.denied.count(subject, count, now_us);
+        key.into_iter().for_each(|key| subjects.keys.keep(key));
+    }
+
+    /// The key with these digits, if it was denied or near the limit lately.
+    pub(super) fn key_of(&self, digits: &str) -> Option<String> {
+        self.subjects().keys.find(digits).map(str::to_owned)
     }
 
     /// Counts the cached denials of a shadow rule in a filter.
@@ -345,6 +357,7 @@ impl LimitMetrics {
         if !self.gate.excludes(used, now_us) {
             let mut subjects = self.subjects();
             self.gate.set(subjects.nearest.note(key, used, now_us));
+            subjects.keys.keep(key);
         }
     }
 

@@ -19,7 +19,13 @@ async fn blocked() -> Service {
         let one = crate::policy::Override::read(terms).unwrap();
         let read = service.store.overrides().await.unwrap();
         let mut next = read.clone();
-        next.set("l", key, &one);
+        next.set(
+            &(
+                "l".to_owned(),
+                sluicegate_protocol::Whom::Key(key.to_owned()),
+            ),
+            &one,
+        );
         let changed = service.store.change_overrides(&read, &next).await;
         assert!(changed.unwrap());
     }
