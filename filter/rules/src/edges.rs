@@ -7,7 +7,14 @@
 
 /// A text without white space at its edges.
 pub(crate) fn stripped(text: &[u8]) -> &[u8] {
-    let mut text = stripped_start(text);
+    match text {
+        [b'!'..=b'~', .., b'!'..=b'~'] => text,
+        text => stripped_end(stripped_start(text)),
+    }
+}
+
+#[inline(never)]
+fn stripped_end(mut text: &[u8]) -> &[u8] {
     loop {
         text = match text {
             [rest @ .., 0..=b' ' | 0x85 | 0xa0]
@@ -25,6 +32,7 @@ pub(crate) fn stripped(text: &[u8]) -> &[u8] {
 }
 
 /// A text without white space before it.
+#[inline(never)]
 pub(crate) fn stripped_start(mut text: &[u8]) -> &[u8] {
     loop {
         text = match text {
