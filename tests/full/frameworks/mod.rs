@@ -1,0 +1,209 @@
+//! One subject has one key, however a client spells it: each spelling of a table goes through a real Envoy and the filter
+//! to web frameworks as they are installed. What a framework reads as the same subject must be counted under one key.
+//!
+//! | file | what reads the request |
+//! |---|---|
+//! | `starlette_echo.py` | Starlette, FastAPI's `HTTPBearer`, uvicorn |
+//! | `django_echo.py` | Django, gunicorn |
+//! | `flask_echo.py` | Flask, Werkzeug |
+//! | `wsgi_echo.py` | the standard library, behind gunicorn and wsgiref |
+//! | `express_echo.js` | Express, cookie-parser, qs |
+//! | `echo.php` | PHP |
+//! | `requirements.txt`, `package.json` | their versions, which `tests/setup full` installs |
+
+mod spellings;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate_tests::client;
+use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::policy::policy;
+use sluicegate_tests::process::{Process, free_port, repository};
+use sluicegate_tests::sidecar::Sidecar;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use spellings::{SOURCES, Source, Spelling};
+
+/// More than all spellings of a subject: what remains of it tells whether a request was the first of its key.
+const QUOTA: u64 = 1_000;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What reads a request.
+struct Framework {
+    name: &'static str,
+    /// The program and its arguments; `PORT` is the port.
+    command: &'static str,
+}
+
+const FRAMEWORKS: [Framework; 7] = [
+    Framework {
+        name: "Starlette",
+        command: ".tools/frameworks/bin/python starlette_echo.py PORT",
+    },
+    Framework {
+        name: "Django",
+        command: ".tools/frameworks/bin/gunicorn --bind 127.0.0.1:PORT django_echo",
+    },
+    Framework {
+        name: "Flask",
+        command: ".tools/frameworks/bin/python flask_echo.py PORT",
+    },
+    Framework {
+        name: "gunicorn",
+        command: ".tools/frameworks/bin/gunicorn --bind 127.0.0.1:PORT wsgi_echo",
+    },
+    Framework {
+        name: "wsgiref",
+        command: ".tools/frameworks/bin/python wsgi_echo.py PORT",
+    },
+    Framework {
+        name: "Express",
+        command: "node express_echo.js PORT",
+    },
+    Framework {
+        name: "PHP",
+        command: "php -d log_errors=0 -S 127.0.0.1:PORT echo.php",
+    },
+];
+
+impl Framework {
+    async fn start(&self, port: u16, log: PathBuf) -> Process {
+        let mut words = self.command.split(' ');
+        let program = words.next().unwrap_or_default();
+        let program = match program.strip_prefix(".tools") {
+            Some(_) => repository(program),
+            None => program.into(),
+        };
+        let mut command = Command::new(program);
+        command
+            .args(words.map(|word| word.replace("PORT", &port.to_string())))
+            .current_dir(repository("tests/full/frameworks"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("NODE_PATH", repository(".tools/frameworks/node_modules"));
+        let mut process = Process::start(&mut command, &log, "tests/setup full installs it");
+        let url = format!("http://127.0.0.1:{port}/ready");
+        process
+            .wait_until(self.name, async || client::answers(&url).await)
+            .await;
+        process
+    }
+}
+
+/// A rule for each source, by the path of the same name.
+fn plugin() -> Value {
+    let rule = |source: &Source| {
+        json!({
+            "name": source.name,
+            "match": { "path": format!("/{}", source.name) },
+            "checks": [{ "limit": "per-key", "key": [source.component()], "when_missing": "deny" }],
+            "when_unavailable": "deny",
+        })
+    };
+    json!({
+        "sidecar": { "cluster": "sluicegate", "timeout": "3s" },
+        "reply": { "headers": "draft", "on_admitted": true },
+        "rules": SOURCES.iter().map(rule).collect::<Vec<_>>(),
+    })
+}
+
+/// What came of a request.
+enum Answer {
+    /// The filter has refused it.
+    Refused,
+    /// What the framework has read, and the units that its key had taken.
+    Read { value: Value, taken: u64 },
+}
+
+async fn ask(port: u16, source: &Source, spelling: Spelling) -> Answer {
+    let shown = spelling.escape_ascii();
+    let exchange = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(&source.request(spelling)).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        std::io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = tokio::time::timeout(PATIENCE, exchange).await;
+    let answer = answer.expect("an answer in time").expect("an answer");
+    match answer.get(9..12) {
+        Some("400" | "403") => return Answer::Refused,
+        Some("200") => {}
+        _ => panic!("{shown}: {answer}"),
+    }
+    let remaining = answer
+        .split_once(";r=")
+        .and_then(|(_, rest)| rest.split([';', '\r']).next()?.parse().ok());
+    let remaining: u64 = remaining.unwrap_or_else(|| panic!("{shown} is unmetered: {answer}"));
+    let body = answer.find('{').zip(answer.rfind('}'));
+    let body = body.and_then(|(from, to)| serde_json::from_str::<Value>(&answer[from..=to]).ok());
+    let mut body = body.unwrap_or_else(|| panic!("{shown}: {answer}"));
+    Answer::Read {
+        value: body[source.name].take(),
+        taken: QUOTA - remaining,
+    }
+}
+
+/// A row of the table: how many spellings were read as the subject, under how many keys they were counted, and how many
+/// were refused.
+async fn row(port: u16, source: &Source, failures: &mut Vec<String>) -> [u64; 3] {
+    let [mut same, mut keys, mut refused] = [0; 3];
+    for spelling in source.spellings {
+        match ask(port, source, spelling).await {
+            Answer::Refused => refused += 1,
+            Answer::Read { value, taken } => {
+                // Another reading of the same key takes a unit too, so `taken` may grow by more than one.
+                if value == json!("s") {
+                    same += 1;
+                    if taken == 1 {
+                        keys += 1;
+                        failures.push(format!("{}: {}", source.name, spelling.escape_ascii()));
+                    }
+                }
+            }
+        }
+    }
+    [same, keys, refused]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_framework_reads_as_one_subject_has_one_key() {
+    let mut failures = Vec::new();
+    for framework in FRAMEWORKS {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let _upstream = framework
+            .start(port, folder.path().join("upstream.log"))
+            .await;
+        let policy = policy("memory", "sliding_log", QUOTA, "1h");
+        let sidecar = Sidecar::start(&policy, folder.path()).await;
+        let envoy = Envoy::asking(sidecar.port).upstream(port).plugin(plugin());
+        let envoy = envoy.start(folder.path()).await;
+        for source in &SOURCES {
+            let mut others = Vec::new();
+            let [same, keys, refused] = row(envoy.port, source, &mut others).await;
+            println!(
+                "{} {}: {} spellings, {same} read as the subject under {keys} keys, {refused} refused",
+                framework.name,
+                source.name,
+                source.spellings.len(),
+            );
+            assert!(same > 1, "{} reads no {}", framework.name, source.name);
+            // The first is the plain spelling.
+            failures.extend(
+                others
+                    .drain(1..)
+                    .map(|other| format!("{} {other}", framework.name)),
+            );
+        }
+        assert_eq!(envoy.vm_deaths().await, 0);
+    }
+    assert!(
+        failures.is_empty(),
+        "keys of their own:\n{}",
+        failures.join("\n")
+    );
+}
