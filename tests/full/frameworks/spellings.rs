@@ -42,14 +42,24 @@ impl Source {
         }
     }
 
-    pub fn request(&self, spelling: Spelling) -> Vec<u8> {
+    pub fn request(&self, spelling: Spelling, cost: u64) -> Vec<u8> {
         let (query, header): (Spelling, Spelling) = match self.name {
             "query" => (spelling, b"x-other: 1"),
             _ => (b"a=b", spelling),
         };
         let name = self.name.as_bytes();
-        let end = b" HTTP/1.1\r\nhost: a.example\r\nconnection: close\r\n";
-        [b"GET /", name, b"?", query, end, header, b"\r\n\r\n"].concat()
+        let end =
+            format!(" HTTP/1.1\r\nhost: a.example\r\nconnection: close\r\nx-cost: {cost}\r\n");
+        [
+            b"GET /",
+            name,
+            b"?",
+            query,
+            end.as_bytes(),
+            header,
+            b"\r\n\r\n",
+        ]
+        .concat()
     }
 }
 
