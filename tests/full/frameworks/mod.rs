@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use sluicegate_tests::client;
-use sluicegate_tests::envoy::Envoy;
+use sluicegate_tests::envoy::{Envoy, at};
 use sluicegate_tests::policy::policy;
 use sluicegate_tests::process::{Process, free_port, repository};
 use sluicegate_tests::sidecar::Sidecar;
@@ -184,6 +184,15 @@ async fn counted_elsewhere(framework: &Framework) -> Vec<String> {
     let policy = policy("memory", "sliding_log", QUOTA, "1h");
     let sidecar = Sidecar::start(&policy, folder.path()).await;
     let envoy = Envoy::asking(sidecar.port).upstream(port).plugin(plugin());
+    // Some of these servers close connections that Envoy is about to use again.
+    let envoy = envoy.patch(|config| {
+        let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+        at(config, "/static_resources/clusters/0")["typed_extension_protocol_options"] = json!({ options: {
+            "@type": format!("type.googleapis.com/{options}"),
+            "explicit_http_config": { "http_protocol_options": {} },
+            "common_http_protocol_options": { "max_requests_per_connection": 1 },
+        } });
+    });
     let envoy = envoy.start(folder.path()).await;
     let mut failures = Vec::new();
     for source in &SOURCES {
