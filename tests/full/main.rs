@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `certificates` | keys from a client's certificate |
 //! | `collector` | a real OpenTelemetry Collector |
+//! | `frameworks` | what web frameworks read, and the key that was counted |
 //! | `host` | a host with systemd |
 //! | `http` | the OpenAPI document, and clients in other languages |
 //! | `manifests` | the Helm chart |
@@ -17,6 +18,7 @@
 
 mod certificates;
 mod collector;
+mod frameworks;
 mod host;
 mod http;
 mod manifests;

@@ -131,10 +131,10 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
         rules.push(valid);
     }
     let (upstream, semicolon) = upstream::validate(&file.upstream_paths);
-    let mut parameters: Vec<String> = Vec::new();
+    let (mut parameters, mut methods) = (Vec::new(), Vec::new());
     rules
         .iter()
-        .for_each(|rule| rule.parameters(&mut parameters));
+        .for_each(|rule| rule.names(&mut parameters, &mut methods));
     Ok(Rules {
         sidecar,
         hasher: Hasher::new(&file.pepper),
@@ -142,6 +142,7 @@ pub fn validate(file: &schema::Configuration) -> Result<Rules, ConfigError> {
             upstream,
             semicolon,
             parameters: ParameterNames::new(parameters),
+            methods,
             memo_slots,
         },
         counters: Counters::new(

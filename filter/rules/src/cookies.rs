@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 
+use crate::edges::{folded, stripped};
 use crate::lookup::Lookup;
 use crate::path::byte_of;
 use crate::request::Headers;
@@ -23,11 +24,11 @@ pub(crate) fn find<'a>(headers: &'a Headers, name: &str) -> Lookup<'a> {
             return Lookup::Ambiguous;
         }
         let mut parts = pair.splitn(2, |byte| *byte == b'=');
-        let given = parts.next().unwrap_or_default().trim_ascii();
+        let given = parts.next().unwrap_or_default();
         let Some(value) = parts.next().filter(|_| is_named(given, name)) else {
             continue;
         };
-        let value = match value.trim_ascii() {
+        let value = match stripped(value) {
             [b'"', inner @ .., b'"'] => plain(&unescaped(inner)).into_owned().into(),
             // Express 4 removes the first and the last byte, whatever the last one is.
             [b'"', ..] => return Lookup::Ambiguous,
@@ -61,22 +62,15 @@ fn hides(pair: &[u8], name: &str) -> bool {
     false
 }
 
-/// PHP decodes escapes in names, ends names at a zero byte and replaces `.`, `[` and spaces by `_`; ASP.NET ignores
-/// case.
+/// PHP decodes escapes in names too.
 fn is_named(given: &[u8], name: &str) -> bool {
-    let fold = |byte: &u8| match byte {
-        b'.' | b'[' | b' ' => b'_',
-        byte => byte.to_ascii_lowercase(),
-    };
-    let (given, name) = (plain(given), plain(name.as_bytes()));
-    let given = given.split(|byte| *byte == 0).next().unwrap_or_default();
-    given.iter().map(fold).eq(name.iter().map(fold))
+    folded(&plain(given)).eq(folded(&plain(name.as_bytes())))
 }
 
 /// Removes quotes and backslashes, replaces `+` by a space, and decodes percent escapes until none is left; incomplete
 /// escapes stay. Linear: a decoded byte may complete an earlier escape, and is checked once more for that.
 fn plain(text: &[u8]) -> Cow<'_, [u8]> {
-    let text = text.trim_ascii();
+    let text = stripped(text);
     if !text
         .iter()
         .any(|byte| matches!(byte, b'%' | b'+' | b'"' | b'\\'))
@@ -102,7 +96,7 @@ fn plain(text: &[u8]) -> Cow<'_, [u8]> {
             byte = decoded;
         }
     }
-    Cow::Owned(plain.trim_ascii().to_vec())
+    Cow::Owned(stripped(&plain).to_vec())
 }
 
 /// Decodes a quoted value like Python's `http.cookies`: `\141` is a byte in octal, `\x` is `x`.
@@ -166,6 +160,15 @@ mod tests {
         for spelt in spellings.split('|').map(str::trim) {
             let found = cookie(&[spelt.as_bytes()], "session");
             assert_eq!(found.as_deref(), Some(&b"a bc"[..]), "{spelt}");
+        }
+        let beyond_ascii: [&[u8]; 4] = [
+            b"session\xa0=a bc\x85\xa0",
+            b"\xc2\xa0session=\"a bc\"\xe2\x80\x85",
+            b"session=a bc%c2%a0",
+            b"session=\xef\xbb\xbfa bc\xc2",
+        ];
+        for spelt in beyond_ascii {
+            assert_eq!(cookie(&[spelt], "session").unwrap(), b"a bc");
         }
         assert_eq!(cookie(&[b"session.id=1"], "session_id").unwrap(), b"1");
         // Cookies that only some upstreams see, or that upstreams read differently.

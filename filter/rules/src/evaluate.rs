@@ -2,6 +2,7 @@
 
 use sluicegate_protocol::MAX_CHECKS;
 
+use crate::edges::stripped;
 use crate::key::Key;
 use crate::lookup::Lookup;
 use crate::match_result::{MatchResult, TooLong};
@@ -271,7 +272,7 @@ impl LimitName {
                 Lookup::Missing => Ok(*default),
                 Lookup::Value(_, value) => Ok(map
                     .iter()
-                    .find(|(tier, _)| tier.as_bytes() == &*value)
+                    .find(|(tier, _)| stripped(tier.as_bytes()) == stripped(&value))
                     .map_or(*default, |(_, limit)| *limit)),
             },
         }

@@ -79,7 +79,7 @@ impl KeyComponent {
                     }
                 })
             }
-            ComponentSource::Method => Lookup::of(view.method.to_ascii_uppercase()),
+            ComponentSource::Method => Lookup::of(view.method_of_key()),
             ComponentSource::Host => Lookup::of(view.host()),
             ComponentSource::Address(source, mask) => address::client(view.request, *source, *mask),
             ComponentSource::Claim(claim) => claim.read(view.request),

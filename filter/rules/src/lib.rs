@@ -11,6 +11,7 @@
 //! | `request_view.rs` | a request as the rules see it, parsed once |
 //! | `matcher.rs`, `match_result.rs`, `template.rs` | which requests a rule applies to |
 //! | `key_component.rs`, `lookup.rs`, `header.rs`, `cookies.rs`, `claims.rs`, `address.rs` | where the components of a key come from |
+//! | `edges.rs` | white space and names as the coarsest reader takes them |
 //! | `key.rs` | builds keys from components |
 //! | `cost.rs` | the cost of a request |
 //! | `denials.rs`, `denials/unreported.rs` | the cache of denials, and reports of them to the sidecar |
@@ -31,6 +32,7 @@ pub mod config;
 mod cookies;
 mod cost;
 mod denials;
+mod edges;
 mod evaluate;
 mod header;
 mod key;

@@ -130,15 +130,12 @@ impl Matcher {
         }
     }
 
-    /// Adds the names of the query parameters that the matcher reads.
-    pub fn parameters(&self, names: &mut Vec<String>) {
+    /// Visits the matchers that have no others inside.
+    pub fn visit(&self, one: &mut dyn FnMut(&Self)) {
         match self {
-            Self::All(list) | Self::Any(list) => {
-                list.iter().for_each(|one| one.parameters(names));
-            }
-            Self::Not(one) | Self::Memoized(_, one) => one.parameters(names),
-            Self::Query(name, _) => names.push(name.clone()),
-            _ => {}
+            Self::All(list) | Self::Any(list) => list.iter().for_each(|inner| inner.visit(one)),
+            Self::Not(inner) | Self::Memoized(_, inner) => inner.visit(one),
+            leaf => one(leaf),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use crate::edges::{folded, stripped_start};
 use crate::path::byte_of;
 
 /// What a `;` in a query means.
@@ -30,36 +31,58 @@ fn is_broken(text: &[u8]) -> bool {
     parts.any(|after| !is_escape(after))
 }
 
-/// The names of the parameters that any rule reads.
+/// The parameters that any rule reads: their names, folded and as they are configured.
 #[derive(Debug)]
-pub(crate) struct ParameterNames(Vec<String>);
+pub(crate) struct ParameterNames(Vec<(Vec<u8>, String)>);
 
 impl ParameterNames {
-    pub fn new(mut names: Vec<String>) -> Self {
-        names.sort_unstable_by(|one, other| order(one.as_bytes(), other.as_bytes()));
-        names.dedup();
+    pub fn new(names: Vec<String>) -> Self {
+        let fold = |name: String| (folded(stripped_start(name.as_bytes())).collect(), name);
+        let mut names: Vec<(Vec<u8>, String)> = names.into_iter().map(fold).collect();
+        names.sort_unstable_by(|(one, _), (other, _)| {
+            order(one, other.len(), other.iter().copied())
+        });
+        names.dedup_by(|(one, _), (other, _)| one == other);
         Self(names)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(String::as_str)
+        self.0.iter().map(|(_, name)| name.as_str())
     }
 
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The number of a name.
+    /// The number of the parameter that some upstream could read under this name. PHP drops spaces before a name; Rack 2
+    /// and Express's `qs` skip brackets around it.
     pub fn number(&self, name: &[u8]) -> Option<usize> {
+        let name = stripped_start(name);
+        self.folded(name).or_else(|| match name {
+            [b'[' | b']', ..] | [.., b']'] => self.folded(without_brackets(name)),
+            _ => None,
+        })
+    }
+
+    fn folded(&self, name: &[u8]) -> Option<usize> {
+        let length = folded(name).count();
         self.0
-            .binary_search_by(|known| order(known.as_bytes(), name))
+            .binary_search_by(|(known, _)| order(known, length, folded(name)))
             .ok()
     }
 }
 
 /// By length first: that distinguishes most names without comparing their bytes.
-fn order(one: &[u8], other: &[u8]) -> Ordering {
-    one.len().cmp(&other.len()).then_with(|| one.cmp(other))
+fn order(known: &[u8], length: usize, name: impl Iterator<Item = u8>) -> Ordering {
+    let length = known.len().cmp(&length);
+    length.then_with(|| known.iter().copied().cmp(name))
+}
+
+fn without_brackets(mut name: &[u8]) -> &[u8] {
+    while let [b'[' | b']', rest @ ..] | [rest @ .., b']'] = name {
+        name = rest;
+    }
+    name
 }
 
 /// The parameters that any rule reads, in order: the number of the name, and the value. All others are left out, so
@@ -151,7 +174,9 @@ mod tests {
         assert_eq!(found("key=%"), ["%"]);
         assert_eq!(found("key=%f"), ["%f"]);
         assert_eq!(found("key=a=b"), ["a=b"]);
-        assert_eq!(found("Key=1&xkey=2"), [""; 0]);
+        assert_eq!(found("xkey=2&key[]=3&key[a]=4"), [""; 0]);
+        // PHP, ASP.NET, Rack 2.
+        assert_eq!(found("Key=1&+key=2&key%00=3&[key]=4"), ["1", "2", "3", "4"]);
     }
 
     /// F6

@@ -7,6 +7,9 @@ use crate::path::{Target, Upstream};
 use crate::query::{self, ParameterNames, QueryParameters, Semicolon};
 use crate::request::{Headers, Request};
 
+/// Methods that always have a value of their own in keys: what most interfaces consist of.
+const COMMON_METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
 /// How to parse requests for the rules of one configuration.
 #[derive(Debug)]
 pub(crate) struct ViewOptions {
@@ -15,6 +18,8 @@ pub(crate) struct ViewOptions {
     pub semicolon: Option<Semicolon>,
     /// The query parameters that any rule reads.
     pub parameters: ParameterNames,
+    /// The methods that any rule lists, in capitals.
+    pub methods: Vec<String>,
     /// Number of matchers whose result is kept: `Matcher::Memoized`.
     pub memo_slots: usize,
 }
@@ -94,6 +99,16 @@ impl<'r> RequestView<'r> {
         } = self.view_options;
         self.queries
             .get_or_init(|| query::readings(self.target.query, parameters, *semicolon))
+    }
+
+    /// The method as a key component. All that no rule lists share one value: clients may invent others without end.
+    pub fn method_of_key(&self) -> &'r [u8] {
+        let listed = self.view_options.methods.iter().map(String::as_str);
+        let known = COMMON_METHODS.into_iter().chain(listed);
+        let mut known = known.map(str::as_bytes);
+        known
+            .find(|known| self.method.eq_ignore_ascii_case(known))
+            .unwrap_or(b"other")
     }
 
     /// The host in lower case, without port or trailing dot.

@@ -127,9 +127,13 @@ impl Rules {
 }
 
 impl Rule {
-    /// Adds the names of the query parameters that the rule reads.
-    pub fn parameters(&self, names: &mut Vec<String>) {
-        self.matcher.parameters(names);
+    /// Adds the names of the query parameters that the rule reads, and the methods that it lists.
+    pub fn names(&self, parameters: &mut Vec<String>, methods: &mut Vec<String>) {
+        self.matcher.visit(&mut |matcher| match matcher {
+            Matcher::Query(name, _) => parameters.push(name.clone()),
+            Matcher::Methods(listed) => methods.extend_from_slice(listed),
+            _ => {}
+        });
         for check in &self.checks {
             let by = match &check.limit {
                 LimitName::Tiers { by, .. } => Some(by),
@@ -137,8 +141,11 @@ impl Rule {
             };
             for component in check.key.iter().chain(by) {
                 if let ComponentSource::Query(name) = &component.source {
-                    names.push(name.clone());
+                    parameters.push(name.clone());
                 }
+            }
+            if let Cost::Table { entries, .. } = &check.cost {
+                methods.extend(entries.iter().flat_map(|entry| entry.methods.clone()));
             }
         }
     }

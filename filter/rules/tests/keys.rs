@@ -58,6 +58,28 @@ fn every_source_gives_a_component_with_its_own_name() {
     }
 }
 
+/// W4: a client that invents methods had a quota for each of them.
+#[test]
+fn methods_that_no_rule_lists_share_one_key() {
+    let rules = rules(
+        r#"{"name":"r","match":{"not":{"methods":["LOCK"]}},"checks":[{"limit":"l","key":[{"method":true}],
+            "cost":{"table":[{"methods":["PURGE"],"cost":1}],"default":1}}],"when_unavailable":"allow"},
+           {"name":"locks","match":{"methods":["LOCK"]},"checks":[{"limit":"l","key":[{"method":true}]}],"when_unavailable":"allow"}"#,
+    );
+    for (method, expected) in [
+        ("get", "GET"),
+        ("DELETE", "DELETE"),
+        ("PURGE", "PURGE"),
+        ("LOCK", "LOCK"),
+        ("UNLOCK", "other"),
+        ("XYZ", "other"),
+        ("OTHER", "other"),
+    ] {
+        let asked = asked(&rules, &request(method, "/", &[]));
+        assert_eq!(asked, [format!("l @method={expected} 1")], "{method}");
+    }
+}
+
 #[test]
 fn possible_secrets_are_hashed_unless_plain_is_set() {
     let request = get(

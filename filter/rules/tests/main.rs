@@ -8,7 +8,7 @@
 //! | `matching`, `paths` | which requests a rule applies to, and attacks through a request's target |
 //! | `keys`, `evaluate` | keys, limits and costs; the checks of a question |
 //! | `answers`, `access_log` | what clients and the access log get of an answer |
-//! | `upstreams`, `upstream_queries` | rules beside models of servers |
+//! | `upstreams`, `upstream_queries`, `readers` | rules beside models of servers |
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,6 +25,7 @@ mod evaluate;
 mod keys;
 mod matching;
 mod paths;
+mod readers;
 mod support;
 mod upstream_queries;
 mod upstreams;

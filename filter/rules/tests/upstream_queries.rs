@@ -31,7 +31,8 @@ fn values<'a>(pairs: impl Iterator<Item = &'a str>) -> Vec<String> {
     let lenient = |text: &str| decode(text).unwrap_or_else(|text| text);
     pairs
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .filter(|(name, _)| lenient(name) == "a")
+        // A space before a name is PHP's: see `readers`.
+        .filter(|(name, _)| lenient(name).trim_start() == "a")
         .map(|(_, value)| lenient(value))
         .collect()
 }

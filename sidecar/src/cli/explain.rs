@@ -43,6 +43,9 @@ pub struct Explain {
     policy: Option<PathBuf>,
 }
 
+/// What Envoy strips from a header; the rules see all other white space.
+const BLANK: [char; 2] = [' ', '\t'];
+
 /// The request to explain.
 struct DescribedRequest {
     headers: Headers,
@@ -90,7 +93,7 @@ impl Explain {
             .request
             .split_once(' ')
             .ok_or_else(|| wrong(&self.request, "GET /path"))?;
-        let mut headers = vec![(":method", method), (":path", path.trim())];
+        let mut headers = vec![(":method", method), (":path", path.trim_matches(BLANK))];
         for header in &self.headers {
             let (name, value) = header
                 .split_once(':')
@@ -99,9 +102,9 @@ impl Explain {
             let name = if name.eq_ignore_ascii_case("host") {
                 ":authority"
             } else {
-                name.trim()
+                name.trim_matches(BLANK)
             };
-            headers.push((name, value.trim()));
+            headers.push((name, value.trim_matches(BLANK)));
         }
         let peer = std::net::SocketAddr::new(self.peer, 0).to_string();
         let mut attributes: BTreeMap<_, _> =

@@ -182,13 +182,15 @@ fn is_copied(plugin: &Plugin, metadata: Option<&Metadata>) -> bool {
 
 /// Whether the client can choose the whole key.
 fn is_client_chosen(check: &Check) -> bool {
-    let chosen = |component: &KeyComponent| {
+    let written = |component: &KeyComponent| {
         is_client_controlled(component)
-            || component.path.is_some()
-            || component.template.is_some()
+            || is_of_request(component)
             || component.host.is_some()
             || component.method.is_some()
     };
+    let chosen = |component: &KeyComponent| {
+        written(component) || component.path.is_some() || component.template.is_some()
+    };
     // A key of only the path is deliberate: it limits a resource, whichever client requests it.
-    check.key.iter().all(chosen) && check.key.iter().any(is_client_controlled)
+    check.key.iter().all(chosen) && check.key.iter().any(written)
 }

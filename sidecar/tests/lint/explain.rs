@@ -32,6 +32,41 @@ fn explain_accepts_claims_and_attributes() {
     has(&printed, key);
 }
 
+/// Only spaces and tabs are Envoy's to strip: what it passes on decides which rules match, and the key is the filter's.
+#[test]
+fn explain_strips_what_envoy_strips() {
+    let rules = GOOD.replace(
+        "{ header: x-api-key }",
+        "{ header: x-api-key, plain: true }",
+    );
+    let rules = rules.replace(
+        "path_prefix: /search",
+        "path_prefix: /search, headers: [{ name: x-plan, equals: free }]",
+    );
+    for (plan, matches) in [
+        (" free\t", "rule `search` matches"),
+        ("free\u{a0}", "rule `search` does not match"),
+    ] {
+        let plan = format!("x-plan:{plan}");
+        let request = [
+            "explain",
+            "--request",
+            "GET /search",
+            "-H",
+            &plan,
+            "-H",
+            "x-api-key: k\u{a0}\u{feff}",
+        ];
+        let (_, printed) = run(&request, false, &envoy(&rules));
+        has(&printed, matches);
+        assert_eq!(
+            printed.contains("key `x-api-key=k`"),
+            matches.ends_with("matches"),
+            "{printed}"
+        );
+    }
+}
+
 const CONFIGURATION: &str = r#"
 sidecar: { cluster: sluicegate }
 UPSTREAM

@@ -14,6 +14,10 @@ const CASES: &str = r"
     27 | error | between 1 | cost: 5 | cost: 0
     20 | error | no cluster `elsewhere` | cluster: sluicegate | cluster: elsewhere
     35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ header: x-api-key }]
+    # W4
+    35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ method: true }]
+    35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ host: true }, { path: true }]
+    35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ attribute: request.useragent }]
     26 | error | trusted_hops | { header: x-api-key } | { header: X-Forwarded-For }
     26 | error | trusted_hops | { header: x-api-key } | { attribute: [request, headers, x-forwarded-for] }
     25 | error | choose its own tier | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan }, map: { default: per-key } }\n        key: [{ header

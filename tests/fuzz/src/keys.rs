@@ -128,7 +128,8 @@ fn different_subjects_have_different_keys(input: &mut Input<'_>) {
     let plain = input.flag();
     let mut values = || {
         let count = 1 + input.below(3);
-        let value = |input: &mut Input<'_>| [b"v", input.bytes(40)].concat();
+        // White space at the edges is nobody's.
+        let value = |input: &mut Input<'_>| [b"v", input.bytes(40), b"v"].concat();
         (0..count).map(|_| value(input)).collect::<Vec<_>>()
     };
     let (one, other) = (values(), values());
