@@ -1,7 +1,6 @@
 //! The query's parameters in every possible reading, decoded once for all rules.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 
 use crate::edges::{folded, stripped_start};
 use crate::path::byte_of;
@@ -37,13 +36,15 @@ pub(crate) struct ParameterNames(Vec<(Vec<u8>, String)>);
 
 impl ParameterNames {
     pub fn new(names: Vec<String>) -> Self {
-        let fold = |name: String| (folded(stripped_start(name.as_bytes())).collect(), name);
-        let mut names: Vec<(Vec<u8>, String)> = names.into_iter().map(fold).collect();
-        names.sort_unstable_by(|(one, _), (other, _)| {
-            order(one, other.len(), other.iter().copied())
-        });
-        names.dedup_by(|(one, _), (other, _)| one == other);
-        Self(names)
+        let mut known = Self(Vec::new());
+        for name in names {
+            let folded: Vec<u8> = folded(stripped_start(name.as_bytes())).collect();
+            // In order, and not by sorting, which would make the VM's code larger.
+            if let Err(at) = known.find(&folded) {
+                known.0.insert(at, (folded, name));
+            }
+        }
+        known
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &str> {
@@ -58,24 +59,21 @@ impl ParameterNames {
     /// and Express's `qs` skip brackets around it.
     pub fn number(&self, name: &[u8]) -> Option<usize> {
         let name = stripped_start(name);
-        self.folded(name).or_else(|| match name {
-            [b'[' | b']', ..] | [.., b']'] => self.folded(without_brackets(name)),
-            _ => None,
+        let found = self.find(name).or_else(|place| match name {
+            [b'[' | b']', ..] | [.., b']'] => self.find(without_brackets(name)),
+            _ => Err(place),
+        });
+        found.ok()
+    }
+
+    /// By length first: that distinguishes most names without comparing their bytes.
+    fn find(&self, name: &[u8]) -> Result<usize, usize> {
+        let length = folded(name).count();
+        self.0.binary_search_by(|(known, _)| {
+            let order = known.len().cmp(&length);
+            order.then_with(|| known.iter().copied().cmp(folded(name)))
         })
     }
-
-    fn folded(&self, name: &[u8]) -> Option<usize> {
-        let length = folded(name).count();
-        self.0
-            .binary_search_by(|(known, _)| order(known, length, folded(name)))
-            .ok()
-    }
-}
-
-/// By length first: that distinguishes most names without comparing their bytes.
-fn order(known: &[u8], length: usize, name: impl Iterator<Item = u8>) -> Ordering {
-    let length = known.len().cmp(&length);
-    length.then_with(|| known.iter().copied().cmp(name))
 }
 
 fn without_brackets(mut name: &[u8]) -> &[u8] {
