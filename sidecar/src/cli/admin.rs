@@ -6,9 +6,18 @@ use super::client::{Client, Patience};
 use super::endpoint::{ADMIN_PORT, Endpoint};
 use super::{Failure, admin_token};
 
-/// The admin port of a running sidecar.
+/// The admin port of a running sidecar, and how long to wait for it.
 #[derive(clap::Args)]
 pub struct Admin {
+    #[command(flatten)]
+    pub port: AdminPort,
+    #[command(flatten)]
+    pub patience: Patience,
+}
+
+/// The admin port of a running sidecar.
+#[derive(clap::Args)]
+pub struct AdminPort {
     #[arg(long, value_name = "URL", help = ADMIN_PORT.help())]
     admin: Option<Endpoint>,
     /// The sidecar's admin token, if it requires one.
@@ -19,21 +28,25 @@ pub struct Admin {
         hide_env_values = true
     )]
     admin_token: Option<String>,
-    #[command(flatten)]
-    pub patience: Patience,
 }
 
 impl Admin {
     /// A client for this port.
     pub fn client(&self) -> Result<Client, Failure> {
+        self.port.client(&self.patience)
+    }
+}
+
+impl AdminPort {
+    fn client(&self, patience: &Patience) -> Result<Client, Failure> {
         let endpoint = ADMIN_PORT.endpoint(self.admin.as_ref())?;
         let token = self.admin_token.as_deref().map(admin_token::read);
-        Client::of_admin(endpoint, token.transpose()?.flatten(), &self.patience)
+        Client::of_admin(endpoint, token.transpose()?.flatten(), patience)
     }
 
     /// The key that has these digits.
-    pub async fn key_of(&self, digits: &str) -> Result<String, Failure> {
-        let client = self.client()?;
+    pub async fn key_of(&self, digits: &str, patience: &Patience) -> Result<String, Failure> {
+        let client = self.client(patience)?;
         let body = client.get(&format!("{SUBJECTS_PATH}{digits}")).await?;
         match client.read(&body)? {
             Whom::Key(key) => Ok(key),

@@ -7,7 +7,8 @@ use clap::builder::RangedU64ValueParser;
 use sluicegate_protocol::{Check, Whom};
 
 use super::Failure;
-use super::admin::Admin;
+use super::admin::AdminPort;
+use super::client::Patience;
 
 /// One limit for one key.
 #[derive(clap::Args)]
@@ -45,11 +46,15 @@ pub struct LimitSubject {
 
 impl LimitSubject {
     /// The key. Asks the sidecar for it, if digits are given.
-    pub async fn resolve(self, admin: &Admin) -> Result<LimitKey, Failure> {
+    pub async fn resolve(
+        self,
+        admin: &AdminPort,
+        patience: &Patience,
+    ) -> Result<LimitKey, Failure> {
         let (limit, key) = (self.limit, self.key.unwrap_or_default());
         let key = match &self.subject {
             None => key,
-            Some(digits) => admin.key_of(digits).await?,
+            Some(digits) => admin.key_of(digits, patience).await?,
         };
         Ok(LimitKey { limit, key })
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use sluicegate_protocol::{Code, Decision, LimitStatus, Verdict};
 
 use super::Failure;
-use super::admin::Admin;
+use super::admin::AdminPort;
 use super::checks::{LimitKey, LimitSubject, by_argument, cost};
 use super::exit::Exit;
 use super::output::{Output, Span, print_json};
@@ -26,7 +26,7 @@ pub struct Peek {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
-    admin: Admin,
+    admin: AdminPort,
     /// Output format; `json` prints one object.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -59,7 +59,7 @@ impl Peek {
             admin,
             output,
         } = self;
-        let of = of.resolve(&admin).await?;
+        let of = of.resolve(&admin, &target.patience).await?;
         let left = look(&target.open().await?, &of, cost).await?;
         match output {
             Output::Json => print_json(&left)?,

@@ -35,7 +35,10 @@ impl Reset {
             Some(store) => Decider::Here(Box::new(store)),
             None => Decider::Sidecar(self.admin.client()?),
         };
-        let of = self.of.resolve(&self.admin).await?;
+        let of = self
+            .of
+            .resolve(&self.admin.port, &self.admin.patience)
+            .await?;
         let entry = Entry {
             limit: of.limit.as_str().into(),
             key: of.key.as_str().into(),

@@ -22,7 +22,7 @@ pub struct Target {
     #[command(flatten)]
     direct: Direct,
     #[command(flatten)]
-    patience: Patience,
+    pub patience: Patience,
 }
 
 impl Target {
