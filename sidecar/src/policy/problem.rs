@@ -108,7 +108,11 @@ fn problem(error: &Error, text: &str, location: Option<Location>) -> String {
         Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
             problem(error, text, location)
         }
-        Error::Eof { .. } if text.trim().is_empty() => {
+        Error::Eof { .. }
+            if text
+                .lines()
+                .all(|line| line.trim().split('#').next() == Some("")) =>
+        {
             "the file is empty: it needs `limits`".to_owned()
         }
         Error::Eof { .. } => "the file ends too early".to_owned(),

@@ -139,12 +139,19 @@ pub(super) fn check_max_quota(max: u64, windows: &[BucketSpec]) -> Result<(), St
 /// Describes an invalid number with the field names of the file.
 pub(super) fn spec_fault(error: &SpecError) -> String {
     // The engine's field names differ from the file's.
-    let (field, unit) = match error.field {
-        "window" => ("per", "us"),
-        "precision" => ("precision", "us"),
-        field => (field, ""),
+    let (field, value) = match error.field {
+        "window" => ("per", length(error.value)),
+        "precision" => ("precision", length(error.value)),
+        field => (field, error.value.to_string()),
     };
-    format!("`{field}` is {}{unit}: {}", error.value, error.remedy)
+    format!("`{field}` is {value}: {}", error.remedy)
+}
+
+fn length(us: u64) -> String {
+    match us.is_multiple_of(1_000_000) {
+        true => format!("{}s", us / 1_000_000),
+        false => format!("{us}us"),
+    }
 }
 
 /// Whether two windows of a limit have the same length or the same calendar unit and zone.

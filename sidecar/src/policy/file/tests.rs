@@ -102,6 +102,7 @@ fn a_broken_policy_is_refused_with_line_field_and_remedy() {
         sliding_log | sliding-log | sliding-log, sliding_log
         per: 1m | per: 1 fortnight | line 7, `per-key`, window 2, `per`, fortnight
         per: 1m | per: 10us | line 7, 10us, at least 1ms
+        per: 1m | per: 400d | line 7, is 34560000s
         per: 1m | per: 1s | line 7, occurs twice
         quota: 120 | quota: 0 | line 7, window 2, 0
         quota: 120 | quota: -1 | line 7, `quota`, -1
@@ -134,4 +135,13 @@ fn the_mistakes_of_all_limits_are_found_together() {
         assert!(mistake.starts_with(begins), "{mistake}");
     }
     assert_eq!(Policy::parse(&text).unwrap_err(), mistakes[0]);
+}
+
+#[test]
+fn a_file_of_comments_is_empty() {
+    let why = Policy::parse("# limits:\n\n  # later\n").unwrap_err();
+    assert!(
+        why.ends_with(": the file is empty: it needs `limits`"),
+        "{why}"
+    );
 }
