@@ -17,7 +17,7 @@ use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
     BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Submitted, Taken,
-    VerdictError, read_answer,
+    TickClock, VerdictError, read_answer,
 };
 
 use crate::host::{self, Wakeup};
@@ -60,6 +60,8 @@ pub struct Callouts {
     wakeup: Wakeup,
     /// The period of the root's timer.
     tick_us: Cell<u64>,
+    /// The queue's clock.
+    clock: Cell<TickClock>,
     reported_us: Cell<u64>,
     announced_us: Cell<u64>,
     /// The root was woken to ask for more units.
@@ -84,27 +86,37 @@ impl Callouts {
             outbox: RefCell::default(),
             wakeup: Wakeup::register(),
             tick_us: Cell::new(as_us(REPORT_EVERY)),
+            clock: Cell::default(),
             reported_us: Cell::new(0),
             announced_us: Cell::new(0),
             renewal_pending: Cell::new(false),
         }
     }
 
-    /// Adds the current request to the queue; false if the queue is full.
-    pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> bool {
-        let load = self.plugin.rules.load(&waiter.question);
-        let submitted = self
-            .queue
-            .borrow_mut()
-            .submit(now_us, load, Rc::clone(waiter));
-        let Submitted::Waits { wake } = submitted else {
-            return false;
+    /// Adds the current request to the queue.
+    ///
+    /// # Errors
+    /// The queue is full.
+    pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
+        let question = &waiter.question;
+        let load = (self.plugin.rules.load(question), question.subjects());
+        let queue_us = self.queue_us(now_us);
+        let mut queue = self.queue.borrow_mut();
+        let wake = match queue.submit(queue_us, load, Rc::clone(waiter), Waiter::is_done) {
+            Submitted::Waits { wake } => wake,
+            Submitted::Refused(why) => return Err(why),
         };
+        drop(queue);
         if wake {
             self.wakeup.notify();
         }
         self.shorten_tick();
-        true
+        Ok(())
+    }
+
+    /// The time by which requests wait.
+    fn queue_us(&self, now_us: u64) -> u64 {
+        self.clock.get().at(now_us)
     }
 
     /// Wakes the root if more units should be asked for.
@@ -129,7 +141,7 @@ impl Callouts {
     /// The root's timer has fired.
     pub fn on_tick(&self) {
         let now_us = host::monotonic_us();
-        let expired = self.queue.borrow_mut().expired(now_us);
+        let expired = self.queue.borrow_mut().expired(self.queue_us(now_us));
         for waiter in &expired {
             self.conclude(waiter, Err(VerdictError::Timeout));
         }
@@ -143,6 +155,7 @@ impl Callouts {
         self.report_leases(now_us);
         self.deliver();
         self.adjust_tick();
+        self.start_clock();
     }
 
     /// The callout with this token is over.
@@ -152,7 +165,11 @@ impl Callouts {
         };
         let body = host::callout_body(headers, body_size);
         self.finish_callout(sent, body.as_deref().map_err(VerdictError::clone));
-        if self.queue.borrow_mut().wants_wakeup(host::monotonic_us()) {
+        let queue_us = self.queue_us(host::monotonic_us());
+        let mut queue = self.queue.borrow_mut();
+        let wake = queue.wants_wakeup(queue_us, Waiter::is_done);
+        drop(queue);
+        if wake {
             self.wakeup.notify();
         }
         self.deliver();
@@ -162,10 +179,8 @@ impl Callouts {
     fn send_batches(&self, now_us: u64) {
         self.queue.borrow_mut().woken();
         loop {
-            let batch = self
-                .queue
-                .borrow_mut()
-                .next_batch(now_us, |waiter| !waiter.waits());
+            let queue_us = self.queue_us(now_us);
+            let batch = (self.queue.borrow_mut()).next_batch(queue_us, Waiter::is_done);
             let Some(batch) = batch else { return };
             let waiters = batch.waiters.iter();
             let questions = waiters.map(|waiter| (&waiter.question, &waiter.taken));
@@ -257,14 +272,15 @@ impl Callouts {
 
     /// Concludes for all requests of a callout.
     fn finish_callout(&self, sent: SentCallout, body: Result<&[u8], VerdictError>) {
-        let waiters = match sent.callout {
-            Some(callout) => self.queue.borrow_mut().complete(callout),
-            None => Vec::new(),
-        };
         let decisions = |waiter: &Rc<Waiter>| waiter.taken.decisions_to_ask(&waiter.question);
         let times = CallTimes {
             sent_us: sent.sent_us,
             answered_us: host::monotonic_us(),
+        };
+        let answered_us = body.is_ok().then(|| self.queue_us(times.answered_us));
+        let waiters = match sent.callout {
+            Some(callout) => self.queue.borrow_mut().complete(callout, answered_us),
+            None => Vec::new(),
         };
         let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
         let mut leases = self.plugin.leases.borrow_mut();
@@ -357,6 +373,14 @@ impl Callouts {
     fn set_tick(&self, tick_us: u64) {
         self.tick_us.set(tick_us);
         host::tick_every(Duration::from_micros(tick_us));
+        self.start_clock();
+    }
+
+    /// The timer was set or has fired.
+    fn start_clock(&self) {
+        let mut clock = self.clock.get();
+        clock.timer_set(host::monotonic_us(), self.tick_us.get());
+        self.clock.set(clock);
     }
 
     fn needed_tick_us(&self) -> u64 {

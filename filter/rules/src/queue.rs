@@ -7,15 +7,26 @@
 //!
 //! Times are microseconds of a clock that does not step.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::verdict_error::VerdictError;
 
 /// Most requests that may wait; further ones are treated as if there were no sidecar.
 const MAX_WAITING: usize = 4_096;
+/// Most of them with the same limit and key, so that one client neither fills the queue for others nor gets past its limit by
+/// filling it.
+const MAX_OF_SUBJECT: usize = MAX_WAITING / 4;
+/// How often, at most, a full queue is looked through for requests whose clients have hung up, in microseconds.
+const SWEEP_EVERY_US: u64 = 1_000;
 /// A callout is slow, and another may be sent, after 1/4 of a request's timeout.
 const SLOW_DIVISOR: u64 = 4;
 /// A request with less than 1/8 of its timeout left is not sent: its verdict would come too late, and the units that it
 /// consumed would be lost.
 const TOO_LATE_DIVISOR: u64 = 8;
+/// How many times as many callouts may be in flight if the sidecar is slow.
+const MORE_IF_SLOW: usize = 4;
+/// How many times as many may be in flight together with those whose clients have all hung up.
+const MORE_WITH_ABANDONED: usize = 16;
 /// Longest time by which the timer may miss a deadline, in microseconds.
 const MAX_POLL_INTERVAL_US: u64 = 25_000;
 
@@ -25,7 +36,7 @@ const MAX_POLL_INTERVAL_US: u64 = 25_000;
 pub struct BatchLimits {
     /// Most requests in one callout.
     pub requests: usize,
-    /// Most callouts in flight at once.
+    /// Most callouts in flight at once: more of them if the sidecar is slow, or all clients of some have hung up.
     pub callouts: usize,
 }
 
@@ -78,14 +89,14 @@ impl Load {
 
 /// What becomes of a request that is submitted.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Submitted<W> {
+pub enum Submitted {
     /// It waits. If `wake`, the root context has to be woken to send a callout.
     Waits {
         /// No wake-up is pending, and a callout may leave.
         wake: bool,
     },
-    /// The queue is full.
-    Full(W),
+    /// The queue is full, for all or for this limit and key.
+    Refused(VerdictError),
 }
 
 /// Identifies a callout in flight.
@@ -111,16 +122,22 @@ pub struct CalloutQueue<W> {
     limits: BatchLimits,
     /// In order of arrival, and so of deadlines.
     waiting: VecDeque<Waiting<W>>,
+    /// How many of them have this limit and key.
+    of_subject: BTreeMap<u64, usize>,
+    swept_us: u64,
     in_flight: Vec<InFlight<W>>,
     last_id: u64,
     /// A wake-up of the root context is pending.
     wakeup_pending: bool,
+    /// How long the last answers took.
+    took_us: [u64; 4],
 }
 
 #[derive(Debug)]
 struct Waiting<W> {
     deadline_us: u64,
     load: Load,
+    subjects: Vec<u64>,
     who: W,
 }
 
@@ -139,30 +156,77 @@ impl<W: Clone> CalloutQueue<W> {
             timeout_us,
             limits,
             waiting: VecDeque::new(),
+            of_subject: BTreeMap::new(),
+            swept_us: 0,
             in_flight: Vec::new(),
             last_id: 0,
             wakeup_pending: false,
+            // Slow until answers tell otherwise, so that nobody waits behind the first one.
+            took_us: [timeout_us / SLOW_DIVISOR + 1; 4],
         }
     }
 
-    /// Adds a request.
-    pub fn submit(&mut self, now_us: u64, load: Load, who: W) -> Submitted<W> {
-        if self.waiting.len() >= MAX_WAITING {
-            return Submitted::Full(who);
+    /// Adds a request with these limits and keys. Those that are `done` hold no place.
+    pub fn submit(
+        &mut self,
+        now_us: u64,
+        (load, subjects): (Load, Vec<u64>),
+        who: W,
+        done: impl Fn(&W) -> bool,
+    ) -> Submitted {
+        if self.refusal(&subjects).is_some() {
+            self.sweep(now_us, &done);
+        }
+        if let Some(why) = self.refusal(&subjects) {
+            return Submitted::Refused(why);
+        }
+        for subject in &subjects {
+            *self.of_subject.entry(*subject).or_default() += 1;
         }
         self.waiting.push_back(Waiting {
             deadline_us: now_us.saturating_add(self.timeout_us),
             load,
+            subjects,
             who,
         });
         Submitted::Waits {
-            wake: self.wants_wakeup(now_us),
+            wake: self.wants_wakeup(now_us, done),
         }
     }
 
+    fn refusal(&self, subjects: &[u64]) -> Option<VerdictError> {
+        let is_full = |subject| self.of_subject.get(subject) >= Some(&MAX_OF_SUBJECT);
+        if subjects.iter().any(is_full) {
+            return Some(VerdictError::SubjectFull);
+        }
+        (self.waiting.len() >= MAX_WAITING).then_some(VerdictError::Full)
+    }
+
+    /// Drops the waiting requests that are done.
+    fn sweep(&mut self, now_us: u64, done: impl Fn(&W) -> bool) {
+        if now_us < self.swept_us.saturating_add(SWEEP_EVERY_US) {
+            return;
+        }
+        self.swept_us = now_us;
+        let of_subject = &mut self.of_subject;
+        self.waiting.retain(|one| {
+            let stays = !done(&one.who);
+            if !stays {
+                release(of_subject, &one.subjects);
+            }
+            stays
+        });
+    }
+
+    fn take(&mut self, index: usize) -> Option<Waiting<W>> {
+        let taken = self.waiting.remove(index)?;
+        release(&mut self.of_subject, &taken.subjects);
+        Some(taken)
+    }
+
     /// Whether the caller must wake the root context to send a callout; if so, the wake-up counts as pending.
-    pub fn wants_wakeup(&mut self, now_us: u64) -> bool {
-        let wake = !self.wakeup_pending && self.may_send(now_us);
+    pub fn wants_wakeup(&mut self, now_us: u64, done: impl Fn(&W) -> bool) -> bool {
+        let wake = !self.wakeup_pending && self.may_send(now_us, done);
         self.wakeup_pending |= wake;
         wake
     }
@@ -172,29 +236,46 @@ impl<W: Clone> CalloutQueue<W> {
         self.wakeup_pending = false;
     }
 
-    fn may_send(&self, now_us: u64) -> bool {
+    fn may_send(&self, now_us: u64, done: impl Fn(&W) -> bool) -> bool {
         let slow_us = self.timeout_us / SLOW_DIVISOR;
         let is_slow = |callout: &InFlight<W>| now_us.saturating_sub(callout.sent_us) >= slow_us;
+        // The others are abandoned: nobody waits for them.
+        let heeded = || {
+            let callouts = self.in_flight.iter();
+            callouts.filter(|callout| !callout.waiters.iter().all(|(_, who)| done(who)))
+        };
+        // What waits behind a callout that takes so long would be too late.
+        let at_once = self.expected_us() > slow_us;
+        let times = |more| self.limits.callouts.saturating_mul(more);
+        let most = times(if at_once { MORE_IF_SLOW } else { 1 });
         !self.waiting.is_empty()
-            && self.in_flight.len() < self.limits.callouts
-            && (self.waiting.len() >= self.limits.requests || self.in_flight.iter().all(is_slow))
+            && self.in_flight.len() < times(MORE_WITH_ABANDONED)
+            && (self.in_flight.len() < most || heeded().count() < most)
+            && (at_once || self.waiting.len() >= self.limits.requests || heeded().all(is_slow))
+    }
+
+    /// How long an answer takes at least, by the last ones: a single one may be late for a reason that has passed.
+    fn expected_us(&self) -> u64 {
+        self.took_us.iter().copied().min().unwrap_or(0)
     }
 
     /// The next callout, if one may be sent now, for the waiting requests that are not `done`.
     pub fn next_batch(&mut self, now_us: u64, done: impl Fn(&W) -> bool) -> Option<Batch<W>> {
-        if !self.may_send(now_us) {
+        if !self.may_send(now_us, &done) {
             return None;
         }
+        let too_late_us = now_us.saturating_add(self.expected_us());
+        let first = (self.waiting).partition_point(|one| one.deadline_us < too_late_us);
         let mut load = Load::default();
         let mut waiters: Vec<(u64, W)> = Vec::new();
         while waiters.len() < self.limits.requests
-            && let Some(next) = self.waiting.front()
+            && let Some(next) = self.waiting.get(first)
         {
             let with_next = load.and(next.load);
             if !waiters.is_empty() && !with_next.fits() {
                 break;
             }
-            let Some(next) = self.waiting.pop_front() else {
+            let Some(next) = self.take(first) else {
                 break;
             };
             if !done(&next.who) {
@@ -219,12 +300,19 @@ impl<W: Clone> CalloutQueue<W> {
         Some(batch)
     }
 
-    /// Removes a callout that is over, and returns its requests in the order in which they were sent.
-    pub fn complete(&mut self, id: CalloutId) -> Vec<W> {
+    /// Removes a callout that is over, and returns its requests in the order in which they were sent. `answered_us` is when it
+    /// was answered, if it was.
+    pub fn complete(&mut self, id: CalloutId, answered_us: Option<u64>) -> Vec<W> {
         let index = self.in_flight.iter().position(|callout| callout.id == id);
         index.map_or_else(Vec::new, |index| {
-            let waiters = self.in_flight.swap_remove(index).waiters;
-            waiters.into_iter().map(|(_, who)| who).collect()
+            let callout = self.in_flight.swap_remove(index);
+            if let Some(answered_us) = answered_us {
+                let took_us = answered_us.saturating_sub(callout.sent_us);
+                let [_, third, second, last] = self.took_us;
+                // A new request can always be sent.
+                self.took_us = [third, second, last, took_us.min(self.timeout_us / 16 * 15)];
+            }
+            callout.waiters.into_iter().map(|(_, who)| who).collect()
         })
     }
 
@@ -236,7 +324,7 @@ impl<W: Clone> CalloutQueue<W> {
         while let Some(first) = self.waiting.front()
             && first.deadline_us <= too_late_us
         {
-            expired.extend(self.waiting.pop_front().map(|first| first.who));
+            expired.extend(self.take(0).map(|first| first.who));
         }
         for callout in &self.in_flight {
             let late = callout
@@ -257,6 +345,17 @@ impl<W: Clone> CalloutQueue<W> {
     /// Whether nothing is waiting or in flight.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty()
+    }
+}
+
+fn release(of_subject: &mut BTreeMap<u64, usize>, subjects: &[u64]) {
+    for subject in subjects {
+        if let Some(count) = of_subject.get_mut(subject) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                of_subject.remove(subject);
+            }
+        }
     }
 }
 
