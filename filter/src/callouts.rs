@@ -36,6 +36,10 @@ const LEASES_EVERY: Duration = Duration::from_millis(25);
 /// waited for any longer would be units that nobody spends.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a callout has if Envoy's worker is late: it may need several turns to connect, write and read. Requests wait no
+/// longer than the queue says.
+const LATE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
@@ -45,6 +49,7 @@ struct SentCallout {
     /// `None` for a callout that carries only a report.
     callout: Option<CalloutId>,
     sent_us: u64,
+    timeout_us: u64,
     report: Vec<CachedDenials<'static>>,
     leases: LeaseReport,
 }
@@ -186,7 +191,10 @@ impl Callouts {
             let questions = waiters.map(|waiter| (&waiter.question, &waiter.taken));
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
             let head = (Some(batch.id), None);
-            self.post(now_us, head, questions, leases, batch.timeout_us);
+            let is_late = self.clock.get().is_late(now_us);
+            let least_us = if is_late { as_us(LATE_TIMEOUT) } else { 0 };
+            let timeout_us = batch.timeout_us.max(least_us);
+            self.post(now_us, head, questions, leases, timeout_us);
         }
     }
 
@@ -253,6 +261,7 @@ impl Callouts {
         let sent = SentCallout {
             callout,
             sent_us: now_us,
+            timeout_us,
             report,
             leases,
         };
@@ -278,10 +287,15 @@ impl Callouts {
             answered_us: host::monotonic_us(),
         };
         let answered_us = body.is_ok().then(|| self.queue_us(times.answered_us));
-        let waiters = match sent.callout {
-            Some(callout) => self.queue.borrow_mut().complete(callout, answered_us),
-            None => Vec::new(),
-        };
+        let is_over = times.answered_us.saturating_sub(sent.sent_us) >= sent.timeout_us;
+        let mut queue = self.queue.borrow_mut();
+        let waiters = sent.callout.map_or_else(Vec::new, |callout| {
+            if matches!(body, Err(VerdictError::Timeout)) && is_over {
+                queue.retry(callout, self.queue_us(times.answered_us));
+            }
+            queue.complete(callout, answered_us)
+        });
+        drop(queue);
         let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
         let mut leases = self.plugin.leases.borrow_mut();
         match &answer {

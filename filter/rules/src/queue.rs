@@ -145,8 +145,7 @@ struct Waiting<W> {
 struct InFlight<W> {
     id: CalloutId,
     sent_us: u64,
-    /// Each with its deadline.
-    waiters: Vec<(u64, W)>,
+    waiters: Vec<Waiting<W>>,
 }
 
 impl<W: Clone> CalloutQueue<W> {
@@ -180,9 +179,7 @@ impl<W: Clone> CalloutQueue<W> {
         if let Some(why) = self.refusal(&subjects) {
             return Submitted::Refused(why);
         }
-        for subject in &subjects {
-            *self.of_subject.entry(*subject).or_default() += 1;
-        }
+        enter(&mut self.of_subject, &subjects);
         self.waiting.push_back(Waiting {
             deadline_us: now_us.saturating_add(self.timeout_us),
             load,
@@ -242,7 +239,7 @@ impl<W: Clone> CalloutQueue<W> {
         // The others are abandoned: nobody waits for them.
         let heeded = || {
             let callouts = self.in_flight.iter();
-            callouts.filter(|callout| !callout.waiters.iter().all(|(_, who)| done(who)))
+            callouts.filter(|callout| !callout.waiters.iter().all(|one| done(&one.who)))
         };
         // What waits behind a callout that takes so long would be too late.
         let at_once = self.expected_us() > slow_us;
@@ -267,7 +264,7 @@ impl<W: Clone> CalloutQueue<W> {
         let too_late_us = now_us.saturating_add(self.expected_us());
         let first = (self.waiting).partition_point(|one| one.deadline_us < too_late_us);
         let mut load = Load::default();
-        let mut waiters: Vec<(u64, W)> = Vec::new();
+        let mut waiters: Vec<Waiting<W>> = Vec::new();
         while waiters.len() < self.limits.requests
             && let Some(next) = self.waiting.get(first)
         {
@@ -280,16 +277,15 @@ impl<W: Clone> CalloutQueue<W> {
             };
             if !done(&next.who) {
                 load = with_next;
-                waiters.push((next.deadline_us, next.who));
+                waiters.push(next);
             }
         }
-        let (last_deadline_us, _) = waiters.last()?;
-        let timeout_us = last_deadline_us.saturating_sub(now_us);
+        let timeout_us = waiters.last()?.deadline_us.saturating_sub(now_us);
         self.last_id += 1;
         let id = CalloutId(self.last_id);
         let batch = Batch {
             id,
-            waiters: waiters.iter().map(|(_, who)| who.clone()).collect(),
+            waiters: waiters.iter().map(|one| one.who.clone()).collect(),
             timeout_us,
         };
         self.in_flight.push(InFlight {
@@ -312,8 +308,23 @@ impl<W: Clone> CalloutQueue<W> {
                 // A new request can always be sent.
                 self.took_us = [third, second, last, took_us.min(self.timeout_us / 16 * 15)];
             }
-            callout.waiters.into_iter().map(|(_, who)| who).collect()
+            callout.waiters.into_iter().map(|one| one.who).collect()
         })
+    }
+
+    /// A callout is about to complete that Envoy timed out while the clock stood still: those of its requests that still have
+    /// time wait again.
+    pub fn retry(&mut self, id: CalloutId, now_us: u64) {
+        let too_late_us = now_us.saturating_add(self.timeout_us / TOO_LATE_DIVISOR);
+        for callout in self.in_flight.iter_mut().filter(|callout| callout.id == id) {
+            let has_time = |one: &mut Waiting<W>| one.deadline_us > too_late_us;
+            for one in callout.waiters.extract_if(.., has_time) {
+                enter(&mut self.of_subject, &one.subjects);
+                let waiting = &mut self.waiting;
+                let index = waiting.partition_point(|other| other.deadline_us <= one.deadline_us);
+                waiting.insert(index, one);
+            }
+        }
     }
 
     /// The requests to conclude without a verdict, because their deadline has passed or no answer could come in time.
@@ -330,8 +341,8 @@ impl<W: Clone> CalloutQueue<W> {
             let late = callout
                 .waiters
                 .iter()
-                .take_while(|(deadline_us, _)| *deadline_us <= now_us);
-            expired.extend(late.map(|(_, who)| who.clone()));
+                .take_while(|one| one.deadline_us <= now_us);
+            expired.extend(late.map(|one| one.who.clone()));
         }
         expired
     }
@@ -345,6 +356,12 @@ impl<W: Clone> CalloutQueue<W> {
     /// Whether nothing is waiting or in flight.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty()
+    }
+}
+
+fn enter(of_subject: &mut BTreeMap<u64, usize>, subjects: &[u64]) {
+    for subject in subjects {
+        *of_subject.entry(*subject).or_default() += 1;
     }
 }
 

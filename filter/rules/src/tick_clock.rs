@@ -33,6 +33,11 @@ impl TickClock {
         now_us.saturating_sub(late_us.saturating_add(self.lost_us))
     }
 
+    /// Whether it stands still.
+    pub const fn is_late(&self, now_us: u64) -> bool {
+        now_us > self.due_us
+    }
+
     /// The timer has fired or was set, and fires next after this period.
     pub const fn timer_set(&mut self, now_us: u64, period_us: u64) {
         let late_us = now_us.saturating_sub(self.due_us);

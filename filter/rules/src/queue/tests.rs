@@ -211,7 +211,7 @@ fn a_callout_whose_clients_have_all_hung_up_does_not_count() {
             assert!(queue.next_batch(10, nobody).is_none(), "it is heeded");
         }
         for callout in &mut queue.in_flight {
-            callout.waiters = vec![(0, 0)];
+            callout.waiters.iter_mut().for_each(|one| one.who = 0);
         }
     }
     assert_eq!(sent, all);
@@ -273,4 +273,24 @@ fn a_sidecar_is_slow_until_it_has_answered() {
     queue.complete(id, Some(300));
     submit(&mut queue, 300, ONE, 2);
     assert!(queue.next_batch(300, nobody).is_none());
+}
+
+/// W2: Envoy's own timer does not know that its worker was busy.
+#[test]
+fn requests_of_a_callout_that_was_cut_too_early_wait_again() {
+    let mut queue = queue();
+    for (at_us, who) in [(0, 0), (10_000, 1), (20_000, 2)] {
+        queue.submit(at_us, (ONE, vec![7]), who, nobody);
+    }
+    let batch = queue.next_batch(20_000, nobody).unwrap();
+    queue.submit(21_000, (ONE, vec![7]), 3, nobody);
+    queue.retry(batch.id, 44_000);
+    assert_eq!(queue.complete(batch.id, None), [0], "it has no time left");
+    assert_eq!(queue.of_subject.get(&7), Some(&3));
+    let batch = queue.next_batch(44_000, nobody).unwrap();
+    assert_eq!(batch.waiters, [1, 2, 3]);
+    // In time, nothing is left to ask again.
+    queue.retry(batch.id, 44_000 + batch.timeout_us);
+    assert_eq!(queue.complete(batch.id, None), [1, 2, 3]);
+    assert!(queue.is_idle());
 }
