@@ -7,7 +7,7 @@
 //!
 //! Times are microseconds of a clock that does not step.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::verdict_error::VerdictError;
 
@@ -122,8 +122,7 @@ pub struct CalloutQueue<W> {
     limits: BatchLimits,
     /// In order of arrival, and so of deadlines.
     waiting: VecDeque<Waiting<W>>,
-    /// How many of them have this limit and key.
-    of_subject: BTreeMap<u64, usize>,
+    /// When it was last looked through for those that are done.
     swept_us: u64,
     in_flight: Vec<InFlight<W>>,
     last_id: u64,
@@ -155,7 +154,6 @@ impl<W: Clone> CalloutQueue<W> {
             timeout_us,
             limits,
             waiting: VecDeque::new(),
-            of_subject: BTreeMap::new(),
             swept_us: 0,
             in_flight: Vec::new(),
             last_id: 0,
@@ -173,13 +171,14 @@ impl<W: Clone> CalloutQueue<W> {
         who: W,
         done: impl Fn(&W) -> bool,
     ) -> Submitted {
-        if self.refusal(&subjects).is_some() {
-            self.sweep(now_us, &done);
+        let sweep_us = self.swept_us.saturating_add(SWEEP_EVERY_US);
+        if now_us >= sweep_us && self.refusal(&subjects).is_some() {
+            self.swept_us = now_us;
+            self.waiting.retain(|one| !done(&one.who));
         }
         if let Some(why) = self.refusal(&subjects) {
             return Submitted::Refused(why);
         }
-        enter(&mut self.of_subject, &subjects);
         self.waiting.push_back(Waiting {
             deadline_us: now_us.saturating_add(self.timeout_us),
             load,
@@ -192,33 +191,18 @@ impl<W: Clone> CalloutQueue<W> {
     }
 
     fn refusal(&self, subjects: &[u64]) -> Option<VerdictError> {
-        let is_full = |subject| self.of_subject.get(subject) >= Some(&MAX_OF_SUBJECT);
-        if subjects.iter().any(is_full) {
+        let is_full = |subject| {
+            let same = self
+                .waiting
+                .iter()
+                .filter(|one| one.subjects.contains(subject));
+            same.take(MAX_OF_SUBJECT).count() == MAX_OF_SUBJECT
+        };
+        // Nearly always too few wait to be counted.
+        if self.waiting.len() >= MAX_OF_SUBJECT && subjects.iter().any(is_full) {
             return Some(VerdictError::SubjectFull);
         }
         (self.waiting.len() >= MAX_WAITING).then_some(VerdictError::Full)
-    }
-
-    /// Drops the waiting requests that are done.
-    fn sweep(&mut self, now_us: u64, done: impl Fn(&W) -> bool) {
-        if now_us < self.swept_us.saturating_add(SWEEP_EVERY_US) {
-            return;
-        }
-        self.swept_us = now_us;
-        let of_subject = &mut self.of_subject;
-        self.waiting.retain(|one| {
-            let stays = !done(&one.who);
-            if !stays {
-                release(of_subject, &one.subjects);
-            }
-            stays
-        });
-    }
-
-    fn take(&mut self, index: usize) -> Option<Waiting<W>> {
-        let taken = self.waiting.remove(index)?;
-        release(&mut self.of_subject, &taken.subjects);
-        Some(taken)
     }
 
     /// Whether the caller must wake the root context to send a callout; if so, the wake-up counts as pending.
@@ -272,7 +256,7 @@ impl<W: Clone> CalloutQueue<W> {
             if !waiters.is_empty() && !with_next.fits() {
                 break;
             }
-            let Some(next) = self.take(first) else {
+            let Some(next) = self.waiting.remove(first) else {
                 break;
             };
             if !done(&next.who) {
@@ -319,10 +303,9 @@ impl<W: Clone> CalloutQueue<W> {
         for callout in self.in_flight.iter_mut().filter(|callout| callout.id == id) {
             let has_time = |one: &mut Waiting<W>| one.deadline_us > too_late_us;
             for one in callout.waiters.extract_if(.., has_time) {
-                enter(&mut self.of_subject, &one.subjects);
-                let waiting = &mut self.waiting;
-                let index = waiting.partition_point(|other| other.deadline_us <= one.deadline_us);
-                waiting.insert(index, one);
+                let earlier = |other: &Waiting<W>| other.deadline_us <= one.deadline_us;
+                let index = self.waiting.partition_point(earlier);
+                self.waiting.insert(index, one);
             }
         }
     }
@@ -335,7 +318,7 @@ impl<W: Clone> CalloutQueue<W> {
         while let Some(first) = self.waiting.front()
             && first.deadline_us <= too_late_us
         {
-            expired.extend(self.take(0).map(|first| first.who));
+            expired.extend(self.waiting.pop_front().map(|first| first.who));
         }
         for callout in &self.in_flight {
             let late = callout
@@ -356,23 +339,6 @@ impl<W: Clone> CalloutQueue<W> {
     /// Whether nothing is waiting or in flight.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty()
-    }
-}
-
-fn enter(of_subject: &mut BTreeMap<u64, usize>, subjects: &[u64]) {
-    for subject in subjects {
-        *of_subject.entry(*subject).or_default() += 1;
-    }
-}
-
-fn release(of_subject: &mut BTreeMap<u64, usize>, subjects: &[u64]) {
-    for subject in subjects {
-        if let Some(count) = of_subject.get_mut(subject) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                of_subject.remove(subject);
-            }
-        }
     }
 }
 

@@ -64,6 +64,8 @@ pub struct Manager {
     pub use_remote_address: bool,
     /// It drops or rejects headers with `_` in their names.
     pub rejects_underscores: bool,
+    /// No request stays for ever.
+    pub has_deadline: bool,
     /// Tokens are verified after this filter.
     pub jwt_authn_follows: bool,
 }
@@ -128,6 +130,9 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
         rejects_underscores: action
             .and_then(text)
             .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
+        has_deadline: ["request_timeout", "stream_idle_timeout"]
+            .iter()
+            .any(|name| get(node, name).is_some()),
         jwt_authn_follows: false,
     }
 }
