@@ -36,9 +36,10 @@ const LEASES_EVERY: Duration = Duration::from_millis(25);
 /// waited for any longer would be units that nobody spends.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a callout has if Envoy's worker is late: it may need several turns to connect, write and read. Requests wait no
-/// longer than the queue says.
-const LATE_TIMEOUT: Duration = Duration::from_secs(1);
+/// If Envoy's worker is late, a callout has so many times as long in addition: it may need that many turns to connect, write and
+/// read. Requests wait no longer than the queue says.
+const LATE_TURNS: u64 = 4;
+const MAX_LATE: Duration = Duration::from_secs(10);
 
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
@@ -91,7 +92,7 @@ impl Callouts {
             outbox: RefCell::default(),
             wakeup: Wakeup::register(),
             tick_us: Cell::new(as_us(REPORT_EVERY)),
-            clock: Cell::default(),
+            clock: Cell::new(TickClock::new(host::monotonic_us(), as_us(REPORT_EVERY))),
             reported_us: Cell::new(0),
             announced_us: Cell::new(0),
             renewal_pending: Cell::new(false),
@@ -160,7 +161,6 @@ impl Callouts {
         self.report_leases(now_us);
         self.deliver();
         self.adjust_tick();
-        self.start_clock();
     }
 
     /// The callout with this token is over.
@@ -191,9 +191,8 @@ impl Callouts {
             let questions = waiters.map(|waiter| (&waiter.question, &waiter.taken));
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
             let head = (Some(batch.id), None);
-            let is_late = self.clock.get().is_late(now_us);
-            let least_us = if is_late { as_us(LATE_TIMEOUT) } else { 0 };
-            let timeout_us = batch.timeout_us.max(least_us);
+            let late_us = LATE_TURNS * self.clock.get().late_us(now_us);
+            let timeout_us = batch.timeout_us + late_us.min(as_us(MAX_LATE));
             self.post(now_us, head, questions, leases, timeout_us);
         }
     }
@@ -379,7 +378,9 @@ impl Callouts {
     /// Sets the timer's period to what waiting requests and leases need.
     fn adjust_tick(&self) {
         let tick_us = self.needed_tick_us();
-        if tick_us != self.tick_us.get() {
+        if tick_us == self.tick_us.get() {
+            self.start_clock();
+        } else {
             self.set_tick(tick_us);
         }
     }
