@@ -16,8 +16,8 @@ use std::time::Duration;
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Submitted, Taken,
-    TickClock, VerdictError, read_answer,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Taken, TickClock,
+    VerdictError, read_answer,
 };
 
 use crate::host::{self, Wakeup};
@@ -108,10 +108,7 @@ impl Callouts {
         let load = (self.plugin.rules.load(question), question.subjects());
         let queue_us = self.queue_us(now_us);
         let mut queue = self.queue.borrow_mut();
-        let wake = match queue.submit(queue_us, load, Rc::clone(waiter), Waiter::is_done) {
-            Submitted::Waits { wake } => wake,
-            Submitted::Refused(why) => return Err(why),
-        };
+        let wake = queue.submit(queue_us, load, Rc::clone(waiter), Waiter::is_done)?;
         drop(queue);
         if wake {
             self.wakeup.notify();
@@ -171,9 +168,8 @@ impl Callouts {
         let body = host::callout_body(headers, body_size);
         self.finish_callout(sent, body.as_deref().map_err(VerdictError::clone));
         let queue_us = self.queue_us(host::monotonic_us());
-        let mut queue = self.queue.borrow_mut();
-        let wake = queue.wants_wakeup(queue_us, Waiter::is_done);
-        drop(queue);
+        // A variable of its own, so that the borrow ends before the next one.
+        let wake = (self.queue.borrow_mut()).wants_wakeup(queue_us, Waiter::is_done);
         if wake {
             self.wakeup.notify();
         }

@@ -156,11 +156,8 @@ async fn streams_that_were_closed_hold_no_place_in_the_queue() {
     .await;
     others.abort();
     eventually("they are gone", async || envoy.active().await == 0).await;
-    let refused = envoy.counted("error_full").await;
     assert_eq!(envoy.status("/", "alice").await, 503);
-    envoy
-        .counts(&[("error_no_answer", 1), ("error_full", refused)])
-        .await;
+    envoy.counts(&[("error_no_answer", 1)]).await;
 }
 
 /// L2: what a request that is held for ever ends by.

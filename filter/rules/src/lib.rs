@@ -65,7 +65,7 @@ pub use evaluate::{Evaluation, Reading};
 pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;
 pub use question::{Question, ResolvedCheck, Shadow};
-pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
+pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load};
 pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
 pub use rule::{Rules, Sidecar, WhenUnavailable};

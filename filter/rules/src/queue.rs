@@ -87,18 +87,6 @@ impl Load {
     }
 }
 
-/// What becomes of a request that is submitted.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Submitted {
-    /// It waits. If `wake`, the root context has to be woken to send a callout.
-    Waits {
-        /// No wake-up is pending, and a callout may leave.
-        wake: bool,
-    },
-    /// The queue is full, for all or for this limit and key.
-    Refused(VerdictError),
-}
-
 /// Identifies a callout in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CalloutId(u64);
@@ -163,21 +151,25 @@ impl<W: Clone> CalloutQueue<W> {
         }
     }
 
-    /// Adds a request with these limits and keys. Those that are `done` hold no place.
+    /// Adds a request with these limits and keys; whether the root context has to be woken to send a callout. Those that are
+    /// `done` hold no place.
+    ///
+    /// # Errors
+    /// The queue is full, for all or for one of these.
     pub fn submit(
         &mut self,
         now_us: u64,
         (load, subjects): (Load, Vec<u64>),
         who: W,
         done: impl Fn(&W) -> bool,
-    ) -> Submitted {
+    ) -> Result<bool, VerdictError> {
         let sweep_us = self.swept_us.saturating_add(SWEEP_EVERY_US);
         if now_us >= sweep_us && self.refusal(&subjects).is_some() {
             self.swept_us = now_us;
             self.waiting.retain(|one| !done(&one.who));
         }
         if let Some(why) = self.refusal(&subjects) {
-            return Submitted::Refused(why);
+            return Err(why);
         }
         self.waiting.push_back(Waiting {
             deadline_us: now_us.saturating_add(self.timeout_us),
@@ -185,17 +177,13 @@ impl<W: Clone> CalloutQueue<W> {
             subjects,
             who,
         });
-        Submitted::Waits {
-            wake: self.wants_wakeup(now_us, done),
-        }
+        Ok(self.wants_wakeup(now_us, done))
     }
 
     fn refusal(&self, subjects: &[u64]) -> Option<VerdictError> {
         let is_full = |subject| {
-            let same = self
-                .waiting
-                .iter()
-                .filter(|one| one.subjects.contains(subject));
+            let has = |one: &&Waiting<W>| one.subjects.contains(subject);
+            let same = self.waiting.iter().filter(has);
             same.take(MAX_OF_SUBJECT).count() == MAX_OF_SUBJECT
         };
         // Nearly always too few wait to be counted.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_rules::{BatchLimits, CalloutId, CalloutQueue, Load, Submitted, VerdictError};
+use sluicegate_rules::{BatchLimits, CalloutId, CalloutQueue, Load, VerdictError};
 
 use crate::input::Input;
 
@@ -143,7 +143,7 @@ impl Host {
         let load = (load, vec![subject(who)]);
         let same = |other: usize| subject(other) == subject(who);
         match self.queue.submit(self.now_us, load, who, done) {
-            Submitted::Waits { wake } => {
+            Ok(wake) => {
                 // Those that are done may have left the queue, which does not say so.
                 let open = |_, request: &Sent| request.concluded_us.is_none();
                 assert!(self.waiting(open) < MAX_WAITING);
@@ -152,7 +152,7 @@ impl Host {
                 );
                 self.wakeup |= wake;
             }
-            Submitted::Refused(why) => {
+            Err(why) => {
                 let most = self.waiting(|who, _| why == VerdictError::Full || same(who));
                 assert!(
                     most >= if why == VerdictError::Full {
