@@ -71,9 +71,9 @@ fn count(statuses: &[u16], status: u16) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_that_keeps_the_worker_busy_admits_no_more_than_the_quota() {
     let policy = |url: &str| policy(url, "sliding_log", QUOTA, "1h");
-    let mut plugin = within("250ms");
+    let mut plugin = within("1s");
     let rules = plugin["rules"].as_array_mut().unwrap();
-    for n in 0..20 {
+    for n in 0..60 {
         let mut rule = rules[0].clone();
         rule["name"] = json!(format!("other-{n}"));
         rule["match"] = json!({ "path_regex": format!("/(v|w)*{n}") });
@@ -82,12 +82,10 @@ async fn a_burst_that_keeps_the_worker_busy_admits_no_more_than_the_quota() {
     let chain = Chain::start(policy, plugin).await;
     // One connection to the sidecar is there already, as in an Envoy that has been used.
     assert_eq!(chain.status("/", "warm").await, 200);
-    for key in ["alice", "bob"] {
-        let statuses = burst(chain.envoy.port, 6, |_| fields(key)).await;
-        let admitted = count(&statuses, 200);
-        assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
-        assert_eq!(admitted + count(&statuses, 429), statuses.len() as u64);
-    }
+    let statuses = burst(chain.envoy.port, 6, |_| fields("alice")).await;
+    let admitted = count(&statuses, 200);
+    assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
+    assert_eq!(admitted + count(&statuses, 429), statuses.len() as u64);
     chain.envoy.is_well().await;
 }
 

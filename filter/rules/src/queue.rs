@@ -284,10 +284,10 @@ impl<W: Clone> CalloutQueue<W> {
         })
     }
 
-    /// A callout is about to complete that Envoy timed out while the clock stood still: those of its requests that still have
-    /// time wait again.
+    /// A callout is about to complete that Envoy timed out, perhaps while the clock stood still: those of its requests that have
+    /// more than half of their time left wait again.
     pub fn retry(&mut self, id: CalloutId, now_us: u64) {
-        let too_late_us = now_us.saturating_add(self.timeout_us / TOO_LATE_DIVISOR);
+        let too_late_us = now_us.saturating_add(self.timeout_us / 2);
         for callout in self.in_flight.iter_mut().filter(|callout| callout.id == id) {
             let has_time = |one: &mut Waiting<W>| one.deadline_us > too_late_us;
             for one in callout.waiters.extract_if(.., has_time) {
