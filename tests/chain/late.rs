@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::stall::silent;
-use super::support::{Chain, decided, envoy, generous, per_key, plugin, policy};
+use super::support::{Chain, Policy, decided, envoy, generous, per_key, plugin, policy};
 
 /// Streams on each connection: what Envoy's documentation advises as the maximum.
 const STREAMS: usize = 100;
@@ -73,7 +73,7 @@ async fn a_burst_that_keeps_the_worker_busy_admits_no_more_than_the_quota() {
     let policy = |url: &str| policy(url, "sliding_log", QUOTA, "1h");
     let mut plugin = within("1s");
     let rules = plugin["rules"].as_array_mut().unwrap();
-    for n in 0..60 {
+    for n in 0..20 {
         let mut rule = rules[0].clone();
         rule["name"] = json!(format!("other-{n}"));
         rule["match"] = json!({ "path_regex": format!("/(v|w)*{n}") });
@@ -92,8 +92,11 @@ async fn a_burst_that_keeps_the_worker_busy_admits_no_more_than_the_quota() {
 /// W2: a burst that would fill the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_one_key_fills_no_queue_and_admits_no_more_than_the_quota() {
-    let policy = |url: &str| policy(url, "sliding_log", QUOTA, "1h");
-    let chain = Chain::start(policy, within("5s")).await;
+    let policy = |url: &str| {
+        let policy = Policy::on(url).timeout("8s");
+        policy.window("per-key", "sliding_log", QUOTA, "1h").text()
+    };
+    let chain = Chain::start(policy, within("10s")).await;
     chain.redis.pause();
     let port = chain.envoy.port;
     let statuses = tokio::spawn(burst(port, 60, |_| fields("alice")));
