@@ -16,7 +16,7 @@ use std::time::Duration;
 use sluicegate_certificates::CallTimes;
 use sluicegate_protocol::{CachedDenials, PartReport, Verdict};
 use sluicegate_rules::{
-    BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Submitted, Taken,
+    BatchLimits, CalloutId, CalloutQueue, Conclusion, LeaseReport, Question, Taken, TickClock,
     VerdictError, read_answer,
 };
 
@@ -36,6 +36,11 @@ const LEASES_EVERY: Duration = Duration::from_millis(25);
 /// waited for any longer would be units that nobody spends.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// If Envoy's worker is late, a callout has so many times as long in addition: it may need that many turns to connect, write and
+/// read. Requests wait no longer than the queue says.
+const LATE_TURNS: u64 = 4;
+const MAX_LATE: Duration = Duration::from_secs(10);
+
 /// How often the sidecar is told which filter and configuration ask it: `sluicegate_filter_info` in its metrics. The first
 /// time is a second after the start, with or without requests, so that a wrong `sidecar.cluster` is noticed at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(15);
@@ -45,6 +50,7 @@ struct SentCallout {
     /// `None` for a callout that carries only a report.
     callout: Option<CalloutId>,
     sent_us: u64,
+    timeout_us: u64,
     report: Vec<CachedDenials<'static>>,
     leases: LeaseReport,
 }
@@ -60,6 +66,8 @@ pub struct Callouts {
     wakeup: Wakeup,
     /// The period of the root's timer.
     tick_us: Cell<u64>,
+    /// The queue's clock.
+    clock: Cell<TickClock>,
     reported_us: Cell<u64>,
     announced_us: Cell<u64>,
     /// The root was woken to ask for more units.
@@ -84,27 +92,34 @@ impl Callouts {
             outbox: RefCell::default(),
             wakeup: Wakeup::register(),
             tick_us: Cell::new(as_us(REPORT_EVERY)),
+            clock: Cell::new(TickClock::new(host::monotonic_us(), as_us(REPORT_EVERY))),
             reported_us: Cell::new(0),
             announced_us: Cell::new(0),
             renewal_pending: Cell::new(false),
         }
     }
 
-    /// Adds the current request to the queue; false if the queue is full.
-    pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> bool {
-        let load = self.plugin.rules.load(&waiter.question);
-        let submitted = self
-            .queue
-            .borrow_mut()
-            .submit(now_us, load, Rc::clone(waiter));
-        let Submitted::Waits { wake } = submitted else {
-            return false;
-        };
+    /// Adds the current request to the queue.
+    ///
+    /// # Errors
+    /// The queue is full.
+    pub fn submit(&self, now_us: u64, waiter: &Rc<Waiter>) -> Result<(), VerdictError> {
+        let question = &waiter.question;
+        let load = (self.plugin.rules.load(question), question.subjects());
+        let queue_us = self.queue_us(now_us);
+        let mut queue = self.queue.borrow_mut();
+        let wake = queue.submit(queue_us, load, Rc::clone(waiter), Waiter::is_done)?;
+        drop(queue);
         if wake {
             self.wakeup.notify();
         }
         self.shorten_tick();
-        true
+        Ok(())
+    }
+
+    /// The time by which requests wait.
+    fn queue_us(&self, now_us: u64) -> u64 {
+        self.clock.get().at(now_us)
     }
 
     /// Wakes the root if more units should be asked for.
@@ -129,7 +144,7 @@ impl Callouts {
     /// The root's timer has fired.
     pub fn on_tick(&self) {
         let now_us = host::monotonic_us();
-        let expired = self.queue.borrow_mut().expired(now_us);
+        let expired = self.queue.borrow_mut().expired(self.queue_us(now_us));
         for waiter in &expired {
             self.conclude(waiter, Err(VerdictError::Timeout));
         }
@@ -152,7 +167,10 @@ impl Callouts {
         };
         let body = host::callout_body(headers, body_size);
         self.finish_callout(sent, body.as_deref().map_err(VerdictError::clone));
-        if self.queue.borrow_mut().wants_wakeup(host::monotonic_us()) {
+        let queue_us = self.queue_us(host::monotonic_us());
+        // A variable of its own, so that the borrow ends before the next one.
+        let wake = (self.queue.borrow_mut()).wants_wakeup(queue_us, Waiter::is_done);
+        if wake {
             self.wakeup.notify();
         }
         self.deliver();
@@ -162,16 +180,16 @@ impl Callouts {
     fn send_batches(&self, now_us: u64) {
         self.queue.borrow_mut().woken();
         loop {
-            let batch = self
-                .queue
-                .borrow_mut()
-                .next_batch(now_us, |waiter| !waiter.waits());
+            let queue_us = self.queue_us(now_us);
+            let batch = (self.queue.borrow_mut()).next_batch(queue_us, Waiter::is_done);
             let Some(batch) = batch else { return };
             let waiters = batch.waiters.iter();
             let questions = waiters.map(|waiter| (&waiter.question, &waiter.taken));
             let leases = self.plugin.leases.borrow_mut().report(now_us, false);
             let head = (Some(batch.id), None);
-            self.post(now_us, head, questions, leases, batch.timeout_us);
+            let late_us = LATE_TURNS * self.clock.get().late_us(now_us);
+            let timeout_us = batch.timeout_us + late_us.min(as_us(MAX_LATE));
+            self.post(now_us, head, questions, leases, timeout_us);
         }
     }
 
@@ -238,6 +256,7 @@ impl Callouts {
         let sent = SentCallout {
             callout,
             sent_us: now_us,
+            timeout_us,
             report,
             leases,
         };
@@ -257,15 +276,21 @@ impl Callouts {
 
     /// Concludes for all requests of a callout.
     fn finish_callout(&self, sent: SentCallout, body: Result<&[u8], VerdictError>) {
-        let waiters = match sent.callout {
-            Some(callout) => self.queue.borrow_mut().complete(callout),
-            None => Vec::new(),
-        };
         let decisions = |waiter: &Rc<Waiter>| waiter.taken.decisions_to_ask(&waiter.question);
         let times = CallTimes {
             sent_us: sent.sent_us,
             answered_us: host::monotonic_us(),
         };
+        let answered_us = body.is_ok().then(|| self.queue_us(times.answered_us));
+        let is_over = times.answered_us.saturating_sub(sent.sent_us) >= sent.timeout_us;
+        let mut queue = self.queue.borrow_mut();
+        let waiters = sent.callout.map_or_else(Vec::new, |callout| {
+            if matches!(body, Err(VerdictError::Timeout)) && is_over {
+                queue.retry(callout, self.queue_us(times.answered_us));
+            }
+            queue.complete(callout, answered_us)
+        });
+        drop(queue);
         let answer = body.and_then(|body| read_answer(body, waiters.iter().map(decisions).sum()));
         let mut leases = self.plugin.leases.borrow_mut();
         match &answer {
@@ -349,7 +374,9 @@ impl Callouts {
     /// Sets the timer's period to what waiting requests and leases need.
     fn adjust_tick(&self) {
         let tick_us = self.needed_tick_us();
-        if tick_us != self.tick_us.get() {
+        if tick_us == self.tick_us.get() {
+            self.start_clock();
+        } else {
             self.set_tick(tick_us);
         }
     }
@@ -357,6 +384,14 @@ impl Callouts {
     fn set_tick(&self, tick_us: u64) {
         self.tick_us.set(tick_us);
         host::tick_every(Duration::from_micros(tick_us));
+        self.start_clock();
+    }
+
+    /// The timer was set or has fired.
+    fn start_clock(&self) {
+        let mut clock = self.clock.get();
+        clock.timer_set(host::monotonic_us(), self.tick_us.get());
+        self.clock.set(clock);
     }
 
     fn needed_tick_us(&self) -> u64 {

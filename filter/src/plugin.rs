@@ -84,12 +84,21 @@ impl Plugin {
         self.conclude(question, Ok(&taken.verdicts(question, &[])))
     }
 
-    /// As [`Plugin::conclude`], for a request of which units were taken from leases: they are spent if it passes.
+    /// As [`Plugin::conclude`], for a request that has waited, and of which units may have been taken from leases: they are spent
+    /// if it passes. A denial that was learned meanwhile stands in for a verdict that is missing.
     pub fn conclude_rest(
         &self,
         (question, taken): (&Question, &Taken),
         verdicts: Result<&[Verdict<'_>], VerdictError>,
     ) -> Conclusion {
+        let known = match verdicts {
+            Err(_) if !taken.is_whole(question) => {
+                let mut denials = self.denials.borrow_mut();
+                denials.covering(&self.rules, question, host::monotonic_us())
+            }
+            _ => None,
+        };
+        let verdicts = known.as_deref().map_or(verdicts, Ok);
         if taken.is_empty() {
             return self.conclude(question, verdicts);
         }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use sluicegate_rules::{Conclusion, Evaluation, HeaderFields, Question, VerdictError};
+use sluicegate_rules::{Conclusion, Evaluation, HeaderFields, Question};
 
 use crate::callouts::Callouts;
 use crate::host::{self, CurrentRequest};
@@ -80,13 +80,13 @@ impl Stream {
         }
         let waiter = Rc::new(Waiter::new(self.id, question, taken));
         self.waiter = Some(Rc::clone(&waiter));
-        if callouts.submit(now_us, &waiter) {
+        let Err(why) = callouts.submit(now_us, &waiter) else {
             return Action::Pause;
-        }
+        };
         // It waits no longer: what it took is settled here, and not again when the stream ends.
         waiter.end();
         let asked = (&waiter.question, &waiter.taken);
-        self.apply(plugin.conclude_rest(asked, Err(VerdictError::Full)))
+        self.apply(plugin.conclude_rest(asked, Err(why)))
     }
 
     fn apply(&self, conclusion: Conclusion) -> Action {

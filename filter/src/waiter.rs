@@ -1,6 +1,7 @@
 //! A request that waits for its verdict, and what its conclusion does.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use proxy_wasm::types::Action;
 use sluicegate_rules::{Conclusion, HeaderFields, Question, Taken};
@@ -43,6 +44,11 @@ impl Waiter {
 
     pub fn waits(&self) -> bool {
         self.state.get() == State::Waits
+    }
+
+    /// Whether its conclusion is made, or its client has hung up.
+    pub fn is_done(this: &Rc<Self>) -> bool {
+        !this.waits()
     }
 
     /// Whether it was let through after waiting.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `stall` | thousands of requests that wait for a stalled sidecar |
 //! | `lifecycle` | clients that hang up, sidecars that disconnect, Envoys that reload |
+//! | `late` | bursts, a slow sidecar and closed streams, which make verdicts late |
 //! | `leased` | leases inside Envoy |
 //! | `lent` | units that a fake sidecar lends the filter before it stalls or has another policy |
 //! | `limits` | who is admitted, who is denied, and the response headers |
@@ -57,6 +58,7 @@ mod flood;
 mod hostile;
 mod in_envoy;
 mod in_force;
+mod late;
 mod leased;
 mod lent;
 mod lifecycle;

@@ -27,7 +27,7 @@ const STALL: Duration = Duration::from_secs(25);
 
 /// A fake sidecar that accepts connections and never answers. Those that Envoy closes are closed: it opens one for each callout
 /// that is late, and this process has no files for all of them.
-async fn silent() -> u16 {
+pub async fn silent() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {

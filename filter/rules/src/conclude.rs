@@ -161,7 +161,11 @@ impl Rules {
             .chunk_by(|a, b| a.rule == b.rule)
             .filter_map(<[ResolvedCheck]>::first)
             .map(|check| check.rule);
-        let when = by_policy.map_or(question.when_unavailable, Into::into);
+        let when = match why {
+            // The client itself is the reason.
+            VerdictError::SubjectFull => WhenUnavailable::Deny,
+            _ => by_policy.map_or(question.when_unavailable, Into::into),
+        };
         // The first rule that decided; none if the policy did, even if a rule says the same.
         let rule = rules
             .clone()

@@ -17,6 +17,7 @@
 //! | `denials.rs`, `denials/unreported.rs` | the cache of denials, and reports of them to the sidecar |
 //! | `leases.rs`, `leases/part.rs`, `leases/taken.rs` | units that the sidecar has lent, from which requests are admitted without a callout |
 //! | `queue.rs` | which requests wait for a verdict, and when to send the next callout |
+//! | `tick_clock.rs` | the time by which requests wait: without that in which Envoy's worker was busy |
 //! | `trace.rs` | the trace context of a request |
 //! | `wire.rs` | the question to the sidecar and its answer, as JSON |
 //! | `conclude.rs`, `verdict_error.rs` | what a verdict, or its absence, means for the request |
@@ -53,6 +54,7 @@ mod request_view;
 mod rule;
 mod stats;
 mod template;
+mod tick_clock;
 mod trace;
 mod verdict_error;
 mod wire;
@@ -66,7 +68,7 @@ pub use key::subject;
 pub use leases::{LeaseReport, Leases, Taken};
 pub use outage_log::OutageLog;
 pub use question::{Question, ResolvedCheck, Shadow};
-pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
+pub use queue::{Batch, BatchLimits, CalloutId, CalloutQueue, Load};
 pub use reply::{DETAILS_PREFIX, HeaderFields, Reply, is_sluicegate_reply};
 pub use request::{Headers, Request};
 pub use rule::{Rules, Sidecar, WhenUnavailable};
@@ -74,6 +76,7 @@ pub use stats::{
     CONFIGURATION_REFUSED, Counters, FIXED as FIXED_COUNTERS, OF_RULE as COUNTERS_OF_RULE,
     PREFIX as COUNTERS_PREFIX, name_of_limit as counter_of_limit, name_of_rule as counter_of_rule,
 };
+pub use tick_clock::TickClock;
 pub use verdict_error::{VerdictError, callout_outcome};
 pub use wire::read_answer;
 

@@ -1,5 +1,7 @@
 //! The question of a request to the sidecar: its checks, grouped into decisions.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::rule::WhenUnavailable;
 
 /// One check of a request, with its key and cost.
@@ -45,5 +47,15 @@ impl Question {
     /// Number of decisions in this question, and so of verdicts in its answer.
     pub fn decisions(&self) -> usize {
         usize::from(!self.checks.is_empty()) + self.shadows.len()
+    }
+
+    /// A number for the limit and key of each enforced check. Two that collide share a bound on waiting requests, and no more.
+    pub fn subjects(&self) -> Vec<u64> {
+        let subject = |check: &ResolvedCheck| {
+            let mut hasher = DefaultHasher::new();
+            (check.rule, check.limit, &check.key).hash(&mut hasher);
+            hasher.finish()
+        };
+        self.checks.iter().map(subject).collect()
     }
 }

@@ -9,13 +9,24 @@
 
 use std::collections::VecDeque;
 
+use crate::verdict_error::VerdictError;
+
 /// Most requests that may wait; further ones are treated as if there were no sidecar.
 const MAX_WAITING: usize = 4_096;
+/// Most of them with the same limit and key, so that one client neither fills the queue for others nor gets past its limit by
+/// filling it.
+const MAX_OF_SUBJECT: usize = MAX_WAITING / 4;
+/// How often, at most, a full queue is looked through for requests whose clients have hung up, in microseconds.
+const SWEEP_EVERY_US: u64 = 1_000;
 /// A callout is slow, and another may be sent, after 1/4 of a request's timeout.
 const SLOW_DIVISOR: u64 = 4;
 /// A request with less than 1/8 of its timeout left is not sent: its verdict would come too late, and the units that it
 /// consumed would be lost.
 const TOO_LATE_DIVISOR: u64 = 8;
+/// How many times as many callouts may be in flight if the sidecar is slow.
+const MORE_IF_SLOW: usize = 4;
+/// How many times as many may be in flight together with those whose clients have all hung up.
+const MORE_WITH_ABANDONED: usize = 16;
 /// Longest time by which the timer may miss a deadline, in microseconds.
 const MAX_POLL_INTERVAL_US: u64 = 25_000;
 
@@ -25,7 +36,7 @@ const MAX_POLL_INTERVAL_US: u64 = 25_000;
 pub struct BatchLimits {
     /// Most requests in one callout.
     pub requests: usize,
-    /// Most callouts in flight at once.
+    /// Most callouts in flight at once: more of them if the sidecar is slow, or all clients of some have hung up.
     pub callouts: usize,
 }
 
@@ -76,18 +87,6 @@ impl Load {
     }
 }
 
-/// What becomes of a request that is submitted.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Submitted<W> {
-    /// It waits. If `wake`, the root context has to be woken to send a callout.
-    Waits {
-        /// No wake-up is pending, and a callout may leave.
-        wake: bool,
-    },
-    /// The queue is full.
-    Full(W),
-}
-
 /// Identifies a callout in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CalloutId(u64);
@@ -111,16 +110,21 @@ pub struct CalloutQueue<W> {
     limits: BatchLimits,
     /// In order of arrival, and so of deadlines.
     waiting: VecDeque<Waiting<W>>,
+    /// When it was last looked through for those that are done.
+    swept_us: u64,
     in_flight: Vec<InFlight<W>>,
     last_id: u64,
     /// A wake-up of the root context is pending.
     wakeup_pending: bool,
+    /// How long the last answers took.
+    took_us: [u64; 4],
 }
 
 #[derive(Debug)]
 struct Waiting<W> {
     deadline_us: u64,
     load: Load,
+    subjects: Vec<u64>,
     who: W,
 }
 
@@ -128,8 +132,7 @@ struct Waiting<W> {
 struct InFlight<W> {
     id: CalloutId,
     sent_us: u64,
-    /// Each with its deadline.
-    waiters: Vec<(u64, W)>,
+    waiters: Vec<Waiting<W>>,
 }
 
 impl<W: Clone> CalloutQueue<W> {
@@ -139,30 +142,60 @@ impl<W: Clone> CalloutQueue<W> {
             timeout_us,
             limits,
             waiting: VecDeque::new(),
+            swept_us: 0,
             in_flight: Vec::new(),
             last_id: 0,
             wakeup_pending: false,
+            // Slow until answers tell otherwise, so that nobody waits behind the first one.
+            took_us: [timeout_us / SLOW_DIVISOR + 1; 4],
         }
     }
 
-    /// Adds a request.
-    pub fn submit(&mut self, now_us: u64, load: Load, who: W) -> Submitted<W> {
-        if self.waiting.len() >= MAX_WAITING {
-            return Submitted::Full(who);
+    /// Adds a request with these limits and keys; whether the root context has to be woken to send a callout. Those that are
+    /// `done` hold no place.
+    ///
+    /// # Errors
+    /// The queue is full, for all or for one of these.
+    pub fn submit(
+        &mut self,
+        now_us: u64,
+        (load, subjects): (Load, Vec<u64>),
+        who: W,
+        done: impl Fn(&W) -> bool,
+    ) -> Result<bool, VerdictError> {
+        let sweep_us = self.swept_us.saturating_add(SWEEP_EVERY_US);
+        if now_us >= sweep_us && self.refusal(&subjects).is_some() {
+            self.swept_us = now_us;
+            self.waiting.retain(|one| !done(&one.who));
+        }
+        if let Some(why) = self.refusal(&subjects) {
+            return Err(why);
         }
         self.waiting.push_back(Waiting {
             deadline_us: now_us.saturating_add(self.timeout_us),
             load,
+            subjects,
             who,
         });
-        Submitted::Waits {
-            wake: self.wants_wakeup(now_us),
+        Ok(self.wants_wakeup(now_us, done))
+    }
+
+    fn refusal(&self, subjects: &[u64]) -> Option<VerdictError> {
+        let is_full = |subject| {
+            let has = |one: &&Waiting<W>| one.subjects.contains(subject);
+            let same = self.waiting.iter().filter(has);
+            same.take(MAX_OF_SUBJECT).count() == MAX_OF_SUBJECT
+        };
+        // Nearly always too few wait to be counted.
+        if self.waiting.len() >= MAX_OF_SUBJECT && subjects.iter().any(is_full) {
+            return Some(VerdictError::SubjectFull);
         }
+        (self.waiting.len() >= MAX_WAITING).then_some(VerdictError::Full)
     }
 
     /// Whether the caller must wake the root context to send a callout; if so, the wake-up counts as pending.
-    pub fn wants_wakeup(&mut self, now_us: u64) -> bool {
-        let wake = !self.wakeup_pending && self.may_send(now_us);
+    pub fn wants_wakeup(&mut self, now_us: u64, done: impl Fn(&W) -> bool) -> bool {
+        let wake = !self.wakeup_pending && self.may_send(now_us, done);
         self.wakeup_pending |= wake;
         wake
     }
@@ -172,43 +205,59 @@ impl<W: Clone> CalloutQueue<W> {
         self.wakeup_pending = false;
     }
 
-    fn may_send(&self, now_us: u64) -> bool {
+    fn may_send(&self, now_us: u64, done: impl Fn(&W) -> bool) -> bool {
         let slow_us = self.timeout_us / SLOW_DIVISOR;
         let is_slow = |callout: &InFlight<W>| now_us.saturating_sub(callout.sent_us) >= slow_us;
+        // The others are abandoned: nobody waits for them.
+        let heeded = || {
+            let callouts = self.in_flight.iter();
+            callouts.filter(|callout| !callout.waiters.iter().all(|one| done(&one.who)))
+        };
+        // What waits behind a callout that takes so long would be too late.
+        let at_once = self.expected_us() > slow_us;
+        let times = |more| self.limits.callouts.saturating_mul(more);
+        let most = times(if at_once { MORE_IF_SLOW } else { 1 });
         !self.waiting.is_empty()
-            && self.in_flight.len() < self.limits.callouts
-            && (self.waiting.len() >= self.limits.requests || self.in_flight.iter().all(is_slow))
+            && self.in_flight.len() < times(MORE_WITH_ABANDONED)
+            && (self.in_flight.len() < most || heeded().count() < most)
+            && (at_once || self.waiting.len() >= self.limits.requests || heeded().all(is_slow))
+    }
+
+    /// How long an answer takes at least, by the last ones: a single one may be late for a reason that has passed.
+    fn expected_us(&self) -> u64 {
+        self.took_us.iter().copied().min().unwrap_or(0)
     }
 
     /// The next callout, if one may be sent now, for the waiting requests that are not `done`.
     pub fn next_batch(&mut self, now_us: u64, done: impl Fn(&W) -> bool) -> Option<Batch<W>> {
-        if !self.may_send(now_us) {
+        if !self.may_send(now_us, &done) {
             return None;
         }
+        let too_late_us = now_us.saturating_add(self.expected_us());
+        let first = (self.waiting).partition_point(|one| one.deadline_us < too_late_us);
         let mut load = Load::default();
-        let mut waiters: Vec<(u64, W)> = Vec::new();
+        let mut waiters: Vec<Waiting<W>> = Vec::new();
         while waiters.len() < self.limits.requests
-            && let Some(next) = self.waiting.front()
+            && let Some(next) = self.waiting.get(first)
         {
             let with_next = load.and(next.load);
             if !waiters.is_empty() && !with_next.fits() {
                 break;
             }
-            let Some(next) = self.waiting.pop_front() else {
+            let Some(next) = self.waiting.remove(first) else {
                 break;
             };
             if !done(&next.who) {
                 load = with_next;
-                waiters.push((next.deadline_us, next.who));
+                waiters.push(next);
             }
         }
-        let (last_deadline_us, _) = waiters.last()?;
-        let timeout_us = last_deadline_us.saturating_sub(now_us);
+        let timeout_us = waiters.last()?.deadline_us.saturating_sub(now_us);
         self.last_id += 1;
         let id = CalloutId(self.last_id);
         let batch = Batch {
             id,
-            waiters: waiters.iter().map(|(_, who)| who.clone()).collect(),
+            waiters: waiters.iter().map(|one| one.who.clone()).collect(),
             timeout_us,
         };
         self.in_flight.push(InFlight {
@@ -219,13 +268,34 @@ impl<W: Clone> CalloutQueue<W> {
         Some(batch)
     }
 
-    /// Removes a callout that is over, and returns its requests in the order in which they were sent.
-    pub fn complete(&mut self, id: CalloutId) -> Vec<W> {
+    /// Removes a callout that is over, and returns its requests in the order in which they were sent. `answered_us` is when it
+    /// was answered, if it was.
+    pub fn complete(&mut self, id: CalloutId, answered_us: Option<u64>) -> Vec<W> {
         let index = self.in_flight.iter().position(|callout| callout.id == id);
         index.map_or_else(Vec::new, |index| {
-            let waiters = self.in_flight.swap_remove(index).waiters;
-            waiters.into_iter().map(|(_, who)| who).collect()
+            let callout = self.in_flight.swap_remove(index);
+            if let Some(answered_us) = answered_us {
+                let took_us = answered_us.saturating_sub(callout.sent_us);
+                let [_, third, second, last] = self.took_us;
+                // A new request can always be sent.
+                self.took_us = [third, second, last, took_us.min(self.timeout_us / 16 * 15)];
+            }
+            callout.waiters.into_iter().map(|one| one.who).collect()
         })
+    }
+
+    /// A callout is about to complete that Envoy timed out, perhaps while the clock stood still: those of its requests that have
+    /// more than half of their time left wait again.
+    pub fn retry(&mut self, id: CalloutId, now_us: u64) {
+        let too_late_us = now_us.saturating_add(self.timeout_us / 2);
+        for callout in self.in_flight.iter_mut().filter(|callout| callout.id == id) {
+            let has_time = |one: &mut Waiting<W>| one.deadline_us > too_late_us;
+            for one in callout.waiters.extract_if(.., has_time) {
+                let earlier = |other: &Waiting<W>| other.deadline_us <= one.deadline_us;
+                let index = self.waiting.partition_point(earlier);
+                self.waiting.insert(index, one);
+            }
+        }
     }
 
     /// The requests to conclude without a verdict, because their deadline has passed or no answer could come in time.
@@ -242,8 +312,8 @@ impl<W: Clone> CalloutQueue<W> {
             let late = callout
                 .waiters
                 .iter()
-                .take_while(|(deadline_us, _)| *deadline_us <= now_us);
-            expired.extend(late.map(|(_, who)| who.clone()));
+                .take_while(|one| one.deadline_us <= now_us);
+            expired.extend(late.map(|one| one.who.clone()));
         }
         expired
     }

@@ -15,6 +15,8 @@ pub enum VerdictError {
     UnknownCluster(String),
     /// The queue of waiting requests is full.
     Full,
+    /// Too many requests with the same limit and key are waiting: whatever `when_unavailable` says, this one is refused.
+    SubjectFull,
     /// The sidecar answered with a status other than 200.
     Status(String),
     /// The answer's body cannot be read, or does not match the question.
@@ -44,6 +46,9 @@ impl std::fmt::Display for VerdictError {
                 "Envoy has no cluster `{name}`: `sidecar.cluster` must name the cluster that contains the sidecar"
             ),
             Self::Full => f.write_str("too many requests are waiting for the sidecar"),
+            Self::SubjectFull => {
+                f.write_str("too many requests of one limit and key are waiting for the sidecar")
+            }
             Self::Status(status) => write!(f, "the sidecar answered with status {status}"),
             Self::Body(why) => write!(f, "the sidecar's answer cannot be used: {why}"),
             Self::StoreUnavailable => f.write_str("the sidecar's store did not answer in time"),
@@ -62,7 +67,7 @@ impl VerdictError {
             Self::Timeout => Counters::ERROR_NO_ANSWER,
             Self::Unreachable => Counters::ERROR_UNREACHABLE,
             Self::UnknownCluster(_) => Counters::ERROR_UNKNOWN_CLUSTER,
-            Self::Full => Counters::ERROR_FULL,
+            Self::Full | Self::SubjectFull => Counters::ERROR_FULL,
             Self::Status(_) => Counters::ERROR_STATUS,
             Self::Body(_) => Counters::ERROR_BODY,
             Self::StoreUnavailable => Counters::ERROR_STORE,
@@ -77,6 +82,7 @@ impl VerdictError {
             Self::Unreachable => "unreachable",
             Self::UnknownCluster(_) => "unknown_cluster",
             Self::Full => "full",
+            Self::SubjectFull => "full_for_key",
             Self::Status(_) => "status",
             Self::Body(_) => "body",
             Self::StoreUnavailable => "store",

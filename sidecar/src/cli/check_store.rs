@@ -16,7 +16,7 @@ use super::stdout::{line, print};
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  sluicegate check-store --policy policy.yaml\n\n\
-                  It writes a few keys, which expire within three minutes, and changes nothing else. It exits with 1 if something \
+                  It writes a few keys, which expire within ten seconds, and changes nothing else. It exits with 1 if something \
                   has to be changed."
 )]
 pub struct CheckStore {

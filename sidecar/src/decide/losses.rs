@@ -49,7 +49,8 @@ impl Losses {
             };
             if is_old && entry.is_in_force() && !entry.has_ended(now_ms) {
                 let returned = || StoredOverride {
-                    version: known.version.max(read.version),
+                    // Who knows of a later block restores it.
+                    version: known.version,
                     mark: Mark::Returned,
                     one: entry.one.clone(),
                 };

@@ -68,6 +68,8 @@ pub struct Manager {
     pub payloads: Option<Vec<String>>,
     /// Preflights are answered after this filter.
     pub cors_follows: bool,
+    /// No request stays for ever.
+    pub has_deadline: bool,
 }
 
 /// Finds every plugin configuration of Sluicegate in a document; `before` lines of the file come before its text.
@@ -132,6 +134,9 @@ fn manager(node: &MarkedYaml<'_>) -> Manager {
             .is_some_and(|action| matches!(action, "REJECT_REQUEST" | "DROP_HEADER")),
         payloads: None,
         cors_follows: false,
+        has_deadline: ["request_timeout", "stream_idle_timeout"]
+            .iter()
+            .any(|name| get(node, name).is_some()),
     }
 }
 

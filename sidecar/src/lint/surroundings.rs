@@ -273,6 +273,18 @@ fn failure(
             STAYS_DEAD,
             "set `failure_policy: FAIL_RELOAD` beside `vm_config`",
         )),
+        Holder::Envoy
+            if plugin
+                .manager
+                .as_ref()
+                .is_some_and(|manager| !manager.has_deadline) =>
+        {
+            Some((
+                "request_timeout",
+                "requests that wait when the filter's VM dies hang until their clients give up, or for five minutes",
+                "set `request_timeout: 30s` in the connection manager",
+            ))
+        }
         Holder::WasmPlugin if policy == Some(OPEN) => {
             Some(("failStrategy", UNMETERED, "set `failStrategy: FAIL_RELOAD`"))
         }

@@ -179,9 +179,14 @@ fn parse(text: &str, mistakes: &mut Vec<String>) -> Result<Policy, String> {
 /// The error's line, if it is not the limit's own.
 type Fault = (Option<u64>, String);
 
-fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
+/// Whether a limit may have this name.
+pub fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(allowed)
+}
+
+fn check_limit(name: &str, file: &LimitFile) -> Result<Limit, Fault> {
+    if !is_name(name) {
         return Err((
             None,
             format!("a name consists of 1 to {MAX_NAME_BYTES} of the characters a-z A-Z 0-9 - _ ."),

@@ -20,7 +20,7 @@ fn settings_around_the_filter_that_make_it_weaker_are_found() {
         (
             peer,
             "codec_type: AUTO",
-            "file.yaml:35: warning: `rules[1].checks[0].key[0].address`",
+            "file.yaml:36: warning: `rules[1].checks[0].key[0].address`",
         ),
         (peer, "codec_type: AUTO", "use_remote_address"),
         (name, &flag, buffers),
@@ -38,6 +38,16 @@ fn settings_around_the_filter_that_make_it_weaker_are_found() {
             policy,
             "fail_open: true",
             "warning: `fail_open`: all requests pass unmetered",
+        ),
+        (
+            "request_timeout: 30s",
+            "codec_type: AUTO",
+            "warning: `request_timeout`: requests that wait when the filter's VM dies hang",
+        ),
+        (
+            "request_timeout: 30s",
+            "stream_idle_timeout: 30s",
+            "0 warnings",
         ),
         // It was chosen.
         (policy, "failure_policy: FAIL_CLOSED", "0 warnings"),
@@ -73,7 +83,7 @@ fn a_token_that_is_verified_after_the_filter_is_found() {
     let behind = format!("{}                  {jwt}\n", envoy(&plugin));
     let printed = checked(&behind);
     has(&printed, "put `jwt_authn` before this filter");
-    let says = "file.yaml:26: warning: `rules[0].checks[0].key[0].jwt`";
+    let says = "file.yaml:27: warning: `rules[0].checks[0].key[0].jwt`";
     has(&printed, says);
     let before = behind.replacen(filters, &format!("{filters}{jwt}"), 1);
     let by_header = behind.replace(key, "{ header: key }");

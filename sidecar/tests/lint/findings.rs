@@ -5,40 +5,40 @@ use crate::support::rows;
 
 /// The finding's line in an Envoy file, its severity and a part of its text; what is changed in `GOOD`, and to what.
 const CASES: &str = r"
-    29 | error | no limit `evryone` | limit: everyone | limit:\n          evryone
-    29 | error | did you mean `everyone` | limit: everyone | limit: evryone
-    27 | error | never admitted | cost: 5 | cost: 50
-    27 | error | never admitted | cost: 5 | cost: { table: [{ template: /search, cost: 50 }] }
-    27 | warning | never admitted | cost: 5 | cost: { header: x-cost, max: 50, trusted: true }
-    27 | error | did you mean `cost` | cost: 5 | cots: 5
-    27 | error | between 1 | cost: 5 | cost: 0
-    20 | error | no cluster `elsewhere` | cluster: sluicegate | cluster: elsewhere
-    35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ header: x-api-key }]
+    30 | error | no limit `evryone` | limit: everyone | limit:\n          evryone
+    30 | error | did you mean `everyone` | limit: everyone | limit: evryone
+    28 | error | never admitted | cost: 5 | cost: 50
+    28 | error | never admitted | cost: 5 | cost: { table: [{ template: /search, cost: 50 }] }
+    28 | warning | never admitted | cost: 5 | cost: { header: x-cost, max: 50, trusted: true }
+    28 | error | did you mean `cost` | cost: 5 | cots: 5
+    28 | error | between 1 | cost: 5 | cost: 0
+    21 | error | no cluster `elsewhere` | cluster: sluicegate | cluster: elsewhere
+    36 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ header: x-api-key }]
     # W4
-    35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ method: true }]
-    35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ host: true }, { path: true }]
-    35 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ attribute: request.useragent }]
-    26 | error | trusted_hops | { header: x-api-key } | { header: X-Forwarded-For }
-    26 | error | trusted_hops | { header: x-api-key } | { attribute: [request, headers, x-forwarded-for] }
-    25 | error | choose its own tier | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan }, map: { default: per-key } }\n        key: [{ header
-    25 | error | choose its own tier | limit: per-key\n        key: [{ header | limit: { by: { attribute: request.headers.x-plan }, map: { default: per-key } }\n        key: [{ header
-    25 | error | choose the tier by `jwt` | limit: per-key\n        key: [{ header | limit: { by: { metadata: { namespace: envoy.filters.http.header_to_metadata, name: plan } }, map: { default: per-key } }\n        key: [{ header
-    26 | error | would choose its own quota | limit: per-key\n        key: [{ header | limit: granted\n        quota: { header: x-quota }\n        key: [{ header
-    26 | error | a client can choose its own quota | limit: per-key\n        key: [{ header | limit: granted\n        quota: { metadata: { namespace: envoy.filters.http.header_to_metadata, name: quota } }\n        key: [{ header
-    26 | error | quota_from_request | limit: per-key\n        key: [{ header | limit: per-key\n        quota: { jwt: { payload: jwt, claim: quota } }\n        key: [{ header
-    25 | error | no limit `gold` | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan, trusted: true }, map: { gold: gold, default: per-key } }\n        key: [{ header
-    32 | warning | rule `all` is never reached |     match: { path_prefix: /search } |     stop: true
-    29 | warning | limit `loose` can never deny | limit: everyone\n        key: [{ constant: everyone }] | limit: loose\n        key: [{ header: x-api-key }, { address: {} }]
-    29 | warning | limit `per-key` of rule `all` is always tighter | limit: everyone\n        key: [{ constant: everyone }] | limit: loose\n        key: [{ address: {} }, { path: true }]
-    32 | error | another rule | name: all | name: search
-    23 | error | begin with `/` | path_prefix: /search | path_prefix: search
+    36 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ method: true }]
+    36 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ host: true }, { path: true }]
+    36 | warning | a client can choose every component | limit: per-key\n        key: [{ address: {} }] | limit: per-key\n        key: [{ attribute: request.useragent }]
+    27 | error | trusted_hops | { header: x-api-key } | { header: X-Forwarded-For }
+    27 | error | trusted_hops | { header: x-api-key } | { attribute: [request, headers, x-forwarded-for] }
+    26 | error | choose its own tier | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan }, map: { default: per-key } }\n        key: [{ header
+    26 | error | choose its own tier | limit: per-key\n        key: [{ header | limit: { by: { attribute: request.headers.x-plan }, map: { default: per-key } }\n        key: [{ header
+    26 | error | choose the tier by `jwt` | limit: per-key\n        key: [{ header | limit: { by: { metadata: { namespace: envoy.filters.http.header_to_metadata, name: plan } }, map: { default: per-key } }\n        key: [{ header
+    27 | error | would choose its own quota | limit: per-key\n        key: [{ header | limit: granted\n        quota: { header: x-quota }\n        key: [{ header
+    27 | error | a client can choose its own quota | limit: per-key\n        key: [{ header | limit: granted\n        quota: { metadata: { namespace: envoy.filters.http.header_to_metadata, name: quota } }\n        key: [{ header
+    27 | error | quota_from_request | limit: per-key\n        key: [{ header | limit: per-key\n        quota: { jwt: { payload: jwt, claim: quota } }\n        key: [{ header
+    26 | error | no limit `gold` | limit: per-key\n        key: [{ header | limit: { by: { header: x-plan, trusted: true }, map: { gold: gold, default: per-key } }\n        key: [{ header
+    33 | warning | rule `all` is never reached |     match: { path_prefix: /search } |     stop: true
+    30 | warning | limit `loose` can never deny | limit: everyone\n        key: [{ constant: everyone }] | limit: loose\n        key: [{ header: x-api-key }, { address: {} }]
+    30 | warning | limit `per-key` of rule `all` is always tighter | limit: everyone\n        key: [{ constant: everyone }] | limit: loose\n        key: [{ address: {} }, { path: true }]
+    33 | error | another rule | name: all | name: search
+    24 | error | begin with `/` | path_prefix: /search | path_prefix: search
     # F7: a missing part must not make a request unmetered unless the configuration says so.
-    26 | warning | set `when_missing` to `deny` | 5\n        when_missing: deny | 5
-    35 | warning | set `when_missing` to `deny` | key: [{ address: {} }] | key: [{ address: { trusted_hops: 2 } }]
+    27 | warning | set `when_missing` to `deny` | 5\n        when_missing: deny | 5
+    36 | warning | set `when_missing` to `deny` | key: [{ address: {} }] | key: [{ address: { trusted_hops: 2 } }]
     # F15
-    26 | warning | without a `pepper` | pepper: a-long-random-text | version: 1
+    27 | warning | without a `pepper` | pepper: a-long-random-text | version: 1
     # F5
-    21 | warning | all rules has 42 checks | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
+    22 | warning | all rules has 42 checks | checks:\n      - limit: per-key\n        key: [{ address: {} }] | checks: &eight\n      [&c { limit: loose, key: [{ constant: c }] }, *c, *c, *c, *c, *c, *c, *c]\n    when_unavailable: allow\n  - { name: b, when_unavailable: allow, checks: *eight }\n  - { name: c, when_unavailable: allow, checks: *eight }\n  - { name: d, when_unavailable: allow, checks: *eight }\n  - name: e\n    checks: *eight
 ";
 
 #[test]

@@ -54,6 +54,7 @@ const ENVOY: &str = r#"static_resources:
             - typed_config:
                 common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }
                 use_remote_address: true
+                request_timeout: 30s
                 http_filters:
                   - name: sluicegate
                     typed_config:

@@ -3,12 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_rules::{BatchLimits, CalloutId, CalloutQueue, Load, Submitted};
+use sluicegate_rules::{BatchLimits, CalloutId, CalloutQueue, Load, VerdictError};
 
 use crate::input::Input;
 
 /// Bounds of the queue, as docs/filter.md and its source have them.
 const MAX_WAITING: usize = 4_096;
+const MAX_OF_SUBJECT: usize = 1_024;
+/// How many times as many callouts there may be, if all clients of some have hung up.
+const MORE_WITH_ABANDONED: usize = 16;
 const MAX_LOAD: Load = load_of(512, 512, 256 * 1_024);
 
 /// Enough to fill the queue; more would take long.
@@ -100,7 +103,7 @@ impl Host {
             6..=8 => {
                 let ids: Vec<_> = self.in_flight.keys().copied().collect();
                 if !ids.is_empty() {
-                    self.end(ids[input.below(ids.len().min(256))]);
+                    self.end(ids[input.below(ids.len().min(256))], Some(self.now_us));
                 }
             }
             9 => {
@@ -136,15 +139,28 @@ impl Host {
             place: Place::Waits,
             concluded_us: None,
         };
-        match self.queue.submit(self.now_us, load, who) {
-            Submitted::Waits { wake } => {
+        let done = |who: &usize| self.requests[*who].concluded_us.is_some();
+        let load = (load, vec![subject(who)]);
+        let same = |other: usize| subject(other) == subject(who);
+        match self.queue.submit(self.now_us, load, who, done) {
+            Ok(wake) => {
                 // Those that are done may have left the queue, which does not say so.
-                assert!(self.waiting(|request| request.concluded_us.is_none()) < MAX_WAITING);
+                let open = |_, request: &Sent| request.concluded_us.is_none();
+                assert!(self.waiting(open) < MAX_WAITING);
+                assert!(
+                    self.waiting(|who, request| same(who) && open(who, request)) < MAX_OF_SUBJECT
+                );
                 self.wakeup |= wake;
             }
-            Submitted::Full(refused) => {
-                assert_eq!(refused, who);
-                assert!(self.waiting(|_| true) >= MAX_WAITING);
+            Err(why) => {
+                let most = self.waiting(|who, _| why == VerdictError::Full || same(who));
+                assert!(
+                    most >= if why == VerdictError::Full {
+                        MAX_WAITING
+                    } else {
+                        MAX_OF_SUBJECT
+                    }
+                );
                 request.place = Place::Gone;
                 request.concluded_us = Some(self.now_us);
             }
@@ -152,13 +168,15 @@ impl Host {
         self.requests.push(request);
     }
 
-    fn waiting(&self, which: impl Fn(&Sent) -> bool) -> usize {
+    fn waiting(&self, which: impl Fn(usize, &Sent) -> bool) -> usize {
         // Nearly always there are too few to count them.
-        if self.requests.len() < MAX_WAITING {
+        if self.requests.len() < MAX_OF_SUBJECT {
             return self.requests.len();
         }
-        let waits = |request: &&Sent| request.place == Place::Waits && which(request);
-        self.requests.iter().filter(waits).count()
+        let requests = self.requests.iter().enumerate();
+        let waits =
+            |(who, request): &(usize, &Sent)| request.place == Place::Waits && which(*who, request);
+        requests.filter(waits).count()
     }
 
     fn conclude(&mut self, who: usize) {
@@ -180,41 +198,48 @@ impl Host {
                 fits(|load| load.decisions) && fits(|load| load.checks) && fits(|load| load.bytes);
             assert!(fits || batch.waiters.len() == 1, "{:?}", batch.waiters);
             let last = *batch.waiters.last().expect("one at least");
-            // In order, and none is passed over but those that are done.
-            let mut expected = batch.waiters.iter();
+            // In order, and none is passed over but those that are done, and those for which the answer would come too late.
+            let mut expected = batch.waiters.iter().peekable();
             for who in self.first_waiting..=last {
                 let request = &mut self.requests[who];
                 if request.place != Place::Waits {
                     continue;
                 }
-                request.place = Place::Gone;
-                if request.concluded_us.is_none() {
-                    assert_eq!(expected.next(), Some(&who));
+                let left_us = (request.submitted_us + self.timeout_us).saturating_sub(self.now_us);
+                if expected.next_if_eq(&&who).is_some() {
                     request.place = Place::InFlight(batch.id);
+                } else if request.concluded_us.is_none() {
+                    assert!(left_us <= self.timeout_us / 16 * 15, "{who} is passed over");
                 }
             }
             assert_eq!(expected.next(), None);
-            self.first_waiting = last + 1;
+            let waits =
+                |request: &Sent| request.place == Place::Waits && request.concluded_us.is_none();
+            let open = (self.first_waiting..=last).find(|who| waits(&self.requests[*who]));
+            self.first_waiting = open.unwrap_or(last + 1);
             let deadline_us = self.requests[last].submitted_us + self.timeout_us;
             assert_eq!(batch.timeout_us, deadline_us.saturating_sub(self.now_us));
             let ends_us = self.now_us + batch.timeout_us;
             let before = self.in_flight.insert(batch.id, (ends_us, batch.waiters));
             assert!(before.is_none(), "a callout's number is used twice");
-            assert!(self.in_flight.len() <= self.limits.callouts);
+            let most = self.limits.callouts.saturating_mul(MORE_WITH_ABANDONED);
+            assert!(self.in_flight.len() <= most);
         }
     }
 
     /// A callout is over, however it ends.
-    fn end(&mut self, id: CalloutId) {
+    fn end(&mut self, id: CalloutId, answered_us: Option<u64>) {
         let (_, sent) = self.in_flight.remove(&id).expect("in flight");
-        assert_eq!(self.queue.complete(id), sent);
-        assert!(self.queue.complete(id).is_empty(), "it completes twice");
+        assert_eq!(self.queue.complete(id, answered_us), sent);
+        let again = self.queue.complete(id, answered_us);
+        assert!(again.is_empty(), "it completes twice");
         for who in sent {
             assert_eq!(self.requests[who].place, Place::InFlight(id));
             self.requests[who].place = Place::Gone;
             self.conclude(who);
         }
-        self.wakeup |= self.queue.wants_wakeup(self.now_us);
+        let done = |who: &usize| self.requests[*who].concluded_us.is_some();
+        self.wakeup |= self.queue.wants_wakeup(self.now_us, done);
     }
 
     /// The timer fires.
@@ -250,12 +275,17 @@ impl Host {
             };
             self.now_us = at_us;
             match what {
-                Some(id) => self.end(id),
+                Some(id) => self.end(id, None),
                 None => self.tick(),
             }
         }
         self.now_us = end_us;
     }
+}
+
+/// A third of the requests have the same limit and key.
+const fn subject(who: usize) -> u64 {
+    if who.is_multiple_of(3) { 0 } else { who as u64 }
 }
 
 const fn load_of(decisions: usize, checks: usize, bytes: usize) -> Load {

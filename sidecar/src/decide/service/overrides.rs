@@ -31,8 +31,8 @@ const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
 const FIRST_READ_EVERY: Duration = Duration::from_millis(50);
 /// The same, while decisions wait for it.
 const FIRST_READ_AGAIN_AFTER: Duration = Duration::from_millis(2);
-/// The same, after more than a store may hold: each reading takes all of them from Redis.
-const TOO_MANY_READ_EVERY: Duration = Duration::from_secs(5);
+/// The same, after more than a store may hold, or a refusal: each reading takes all of them from Redis.
+const REFUSED_READ_EVERY: Duration = Duration::from_secs(5);
 /// How often to look for ended overrides.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// How often a change is tried while others change overrides.
@@ -73,14 +73,17 @@ impl Service {
             match &read {
                 None => {}
                 Some(Ok(())) => (refused, too_many) = (false, false),
-                Some(Err(error @ StoreError::Refused(_))) if !refused => {
-                    refused = true;
-                    warn!(
-                        "cannot read overrides from the store: {error}; docs/redis.md has the permissions"
-                    );
+                Some(Err(error @ StoreError::Refused(_))) => {
+                    read_after = Instant::now() + REFUSED_READ_EVERY;
+                    if !std::mem::replace(&mut refused, true) {
+                        warn!(
+                            "cannot read overrides from the store, or write back what it lost: {error}; docs/redis.md has \
+                             the permissions"
+                        );
+                    }
                 }
                 Some(Err(error @ StoreError::TooManyOverrides(_))) => {
-                    read_after = Instant::now() + TOO_MANY_READ_EVERY;
+                    read_after = Instant::now() + REFUSED_READ_EVERY;
                     if !std::mem::replace(&mut too_many, true) {
                         warn!(
                             "cannot use the store's overrides: {error}; earlier ones stay in force"
@@ -171,27 +174,38 @@ impl Service {
             return Ok(());
         }
         let read = self.store.overrides().await?;
-        let mut next = read.clone();
         if let Some(known) = known {
             let losses = Losses::between(known, &read, clock::unix_ms());
             let counts = losses.counts();
             if !losses.remedies.is_empty() {
+                let mut next = read.clone();
                 next.entries.extend(losses.remedies);
                 next.version = known.version;
-                // Without room or permission, this sidecar applies them alone.
-                if next.fit() {
-                    match self.store.change_overrides(&read, &next).await {
-                        // Somebody was faster. What was known stays in force until the next announcement.
-                        Ok(false) => return Ok(()),
-                        Ok(true) | Err(StoreError::Refused(_)) => {}
-                        Err(error) => return Err(error),
+                let written = if next.fit() {
+                    self.store.change_overrides(&read, &next).await
+                } else {
+                    Err(StoreError::TooManyOverrides(next.entries.len()))
+                };
+                return match written {
+                    // What was known stays in force until the next announcement, which finds what is there then: this, what
+                    // somebody faster has written, or another loss.
+                    Ok(was_written) => {
+                        if was_written {
+                            self.tell_losses(counts);
+                        }
+                        Ok(())
                     }
-                }
-                next.version = read.version;
+                    Err(error @ (StoreError::Refused(_) | StoreError::TooManyOverrides(_))) => {
+                        // This sidecar applies it alone, and tries again.
+                        self.policy.override_by(next);
+                        Err(error)
+                    }
+                    Err(error) => Err(error),
+                };
             }
             self.tell_losses(counts);
         }
-        self.policy.override_by(next);
+        self.policy.override_by(read);
         Ok(())
     }
 

@@ -68,9 +68,9 @@ pub async fn inspect(
 
 /// Asks a server who it is; returns its `run_id` and that of a server to which the node's address has led since, if that is
 /// another one.
-async fn ask(
+pub async fn ask(
     pool: &ConnectionPool,
-    connection: &Arc<Connection>,
+    connection: &Connection,
 ) -> Result<Option<(String, String)>, StoreError> {
     let deadline = || Deadline::after(pool.common.dialer.answer_timeout());
     let asked: Result<String, _> = connection.ask(&redis::cmd("INFO"), deadline()).await;

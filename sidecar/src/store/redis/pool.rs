@@ -55,6 +55,8 @@ pub struct ConnectionPool {
     pub replacing: Mutex<()>,
     /// What is known of the server.
     server: std::sync::Mutex<Server>,
+    /// Notified when a connection is offered.
+    pub connected: Notify,
     /// A proxy in front of it spreads the keys.
     sharded: AtomicBool,
     /// Whether a first attempt to connect has completed.
@@ -112,6 +114,7 @@ impl ConnectionPool {
             first: Mutex::default(),
             replacing: Mutex::default(),
             server: std::sync::Mutex::default(),
+            connected: Notify::new(),
             sharded: AtomicBool::new(false),
             attempted: watch::Sender::new(false),
             component: common.monitor.add(),
@@ -257,6 +260,7 @@ impl ConnectionPool {
         self.set(number, EntryState::Usable(Arc::clone(connection)));
         self.report();
         self.attempted.send_replace(true);
+        self.connected.notify_one();
     }
 
     /// Withdraws a connection from calls.

@@ -1,23 +1,27 @@
 //! Whether a proxy spreads the keys over several Redis by their hash tags. It would send each batch to where the first of its
 //! keys is, so that the others are counted in the wrong place, and once in each.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use redis::Cmd;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::backoff::random_part;
 use super::connection::{Connection, Deadline};
+use super::inspect;
 use super::pool::ConnectionPool;
 use crate::store::call::Script;
-use crate::store::error::StoreError;
+use crate::store::error::{ConnectionError, StoreError};
 
-/// Keys with a tag each. Over two Redis, all of them are in one place once in 128 times.
-const MARKS: usize = 8;
-/// For as long, a look that finds them all is one call.
-const MARK_TTL: Duration = Duration::from_secs(180);
-/// How often a sidecar looks, and how soon again after a look that found it, or when there is no connection.
+/// Keys with a tag each. Over two Redis, all of them are in one place once in eight times.
+const MARKS: usize = 4;
+/// Longer than a look takes.
+const MARK_TTL: Duration = Duration::from_secs(10);
+/// How often a sidecar looks, at least, and how soon after a look that found it, or when there is no connection.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Tells of each key but the first, which determines where the call is sent, whether it is there.
@@ -25,29 +29,45 @@ const LOOK: &str = "local held = {}
 for i = 2, #KEYS do held[i - 1] = redis.call('GET', KEYS[i]) and 1 or 0 end
 return held";
 
-/// Looks each minute and when the address changes, on one connection. Twice in a row is what counts. Never returns.
+/// Looks when connections have been made, and each minute by a new connection: those in use may lead to where the address led
+/// before. Twice in a row is what counts. Never returns.
 pub async fn watch(pool: Arc<ConnectionPool>) {
-    let (mut address, mut found) = (pool.address.clone(), 0);
+    let (mut found, mut by_new) = (0, false);
     loop {
-        let common = &pool.common;
-        let deadline = Deadline::after(common.dialer.answer_timeout());
-        let again = match pool.quietest() {
-            None => true,
-            Some(connection) => {
-                let sharded = is_sharded(&connection, &common.script, deadline).await;
-                // Without an answer, nothing is known.
-                let sharded = sharded.unwrap_or(found > 1);
-                found = if sharded { found + 1 } else { 0 };
-                pool.set_sharded(found > 1);
-                found == 1
-            }
+        let looked = if by_new {
+            look_by_new(&pool).await
+        } else if let Some(connection) = pool.quietest() {
+            let deadline = Deadline::after(pool.common.dialer.answer_timeout());
+            is_sharded(&connection, &pool.common.script, deadline).await
+        } else {
+            Err(ConnectionError::NotYet.into())
         };
-        let pause = if again { LOOK_AGAIN_AFTER } else { LOOK_EVERY };
+        // Without an answer, nothing is known.
+        let sharded = looked.unwrap_or(found > 1);
+        found = if sharded { found + 1 } else { 0 };
+        pool.set_sharded(found > 1);
+        by_new = false;
+        if found == 1 {
+            sleep(LOOK_AGAIN_AFTER).await;
+            continue;
+        }
         tokio::select! {
-            () = sleep(pause) => {}
-            Ok(()) = address.changed() => sleep(LOOK_AGAIN_AFTER).await,
+            () = sleep(LOOK_EVERY - random_part(LOOK_EVERY / 4)) => by_new = true,
+            () = pool.connected.notified() => sleep(LOOK_AGAIN_AFTER).await,
         }
     }
+}
+
+/// Looks by a new connection, and notes which server it leads to.
+async fn look_by_new(pool: &ConnectionPool) -> Result<bool, StoreError> {
+    let (common, address) = (&pool.common, pool.address.borrow().clone()?);
+    let (connection, driver, _) = common.dialer.dial(&address).await?;
+    let mut task = JoinSet::new();
+    task.spawn(driver);
+    let connection = Connection::new(connection, None, Arc::clone(&common.clock_steps));
+    inspect::ask(pool, &connection).await?;
+    let deadline = Deadline::after(common.dialer.answer_timeout());
+    is_sharded(&connection, &common.script, deadline).await
 }
 
 /// Leaves marks, each with a tag of its own, and looks for them in one call whose first key has another tag. Sharded is what
@@ -60,22 +80,20 @@ pub async fn is_sharded(
     script: &Script,
     deadline: Deadline,
 ) -> Result<bool, StoreError> {
+    // Of this look alone: marks of before vouch for nothing.
+    let look_number = RandomState::new().hash_one(());
     let marks: Vec<_> = (0..MARKS)
-        .map(|number| script.key(&format!("sg:{{mark-{number}}}:probe")))
+        .map(|number| script.key(&format!("sg:{{mark-{look_number}-{number}}}:probe")))
         .collect();
-    // By way of the first mark, and so of its tag.
-    let together = || look(marks.first().into_iter().chain(&marks));
-    let held: Vec<u8> = connection.ask(&together(), deadline).await?;
-    if !held.contains(&0) {
-        return Ok(false);
-    }
     let marked = marks.iter().map(|mark| async move {
         let mut set = redis::cmd("SET");
         set.arg(mark).arg(1).arg("PX").arg(MARK_TTL.as_millis());
         connection.ask::<()>(&set, deadline).await
     });
     try_join_all(marked).await?;
-    let held: Vec<u8> = connection.ask(&together(), deadline).await?;
+    // By way of the first mark, and so of its tag.
+    let together = look(marks.first().into_iter().chain(&marks));
+    let held: Vec<u8> = connection.ask(&together, deadline).await?;
     let missing = marks.iter().zip(held).filter(|(_, held)| *held == 0);
     let alone = missing.map(|(mark, _)| async move {
         let held: Vec<u8> = connection.ask(&look([mark, mark]), deadline).await?;

@@ -12,6 +12,7 @@ use prometheus::{
 use tracing::warn;
 
 use crate::clock;
+use crate::policy::is_name;
 use crate::telemetry::labels::{FailureKind, Outcome, ReloadOutcome, Source};
 use crate::telemetry::recent::Recent;
 use crate::telemetry::top::DenialCounts;
@@ -345,10 +346,11 @@ impl Families {
         })
     }
 
-    /// Notes that a request asked for a limit that the policy does not have, and logs it if that is new.
+    /// Notes that a request asked for a limit that the policy does not have, and logs it if that is new. What cannot be a
+    /// limit's name may be a secret.
     pub fn note_unknown_limit(&self, limit: &str) {
         let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        if limit.len() <= MAX_NAME_BYTES && unknown.note(limit.to_owned(), clock::monotonic()) {
+        if is_name(limit) && unknown.note(limit.to_owned(), clock::monotonic()) {
             warn!(
                 "requests ask for the limit {limit:?}, which the policy does not have: they get no verdict, and each rule's \
                  `when_unavailable` decides; compare rules and policy with `sluicegate check-config`"
