@@ -89,6 +89,11 @@ async fn overrides_hold_while_the_store_is_away() {
         (503, &json!("store_unavailable")),
         "{answer}"
     );
+    // It was reached, so it does not advise on the address.
+    let words = ["set", "--limit", "per-key", "--key", "x", "--unlimited"];
+    let (status, printed) = operator::command(&sidecar, &words);
+    assert_eq!(status, Some(69), "{printed}");
+    assert!(!printed.contains("--admin-listen"), "{printed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,6 +70,7 @@ impl Refusal {
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
         let status = match problem.code {
+            Code::NotFound => StatusCode::NOT_FOUND,
             Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Code::TooManyOverrides => StatusCode::CONFLICT,

@@ -161,4 +161,6 @@ async fn without_a_token_nothing_can_be_changed_from_elsewhere() {
     has(&answer.body, "SLUICEGATE_ADMIN_TOKEN");
     assert_eq!(get(admin, "/v1/top", "host: sidecar\r\n"), 200);
     assert_eq!(get(admin, "/v1/overrides", "host: sidecar\r\n"), 403);
+    let digits = "/v1/subjects/8aca0dd300d2436b96f9";
+    assert_eq!(get(admin, digits, "host: sidecar\r\n"), 403);
 }

@@ -56,7 +56,7 @@ async fn what_cannot_be_meant_is_refused_with_field_and_remedy() {
 }
 
 /// Status and output of `sluicegate override` with these arguments.
-fn command(sidecar: &Sidecar, words: &[&str]) -> (Option<i32>, String) {
+pub fn command(sidecar: &Sidecar, words: &[&str]) -> (Option<i32>, String) {
     let admin = sidecar.admin("");
     let done = std::process::Command::new(sidecar::binary())
         .arg("override")

@@ -36,7 +36,6 @@ fn type_in(sidecar: &Sidecar, command: &str) -> String {
         )
         .env("SLUICEGATE_ADMIN", sidecar.admin(""))
         .env("SLUICEGATE_SIDECAR", sidecar.url(""))
-        .env("SIDECAR", format!("127.0.0.1:{}", sidecar.admin_port))
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&typed.stdout).into_owned();
@@ -190,8 +189,9 @@ async fn the_pages_http_calls_and_its_policy_work() {
     let calls = calls.unwrap().split("```").next().unwrap();
     // The page's end is past.
     let calls = calls.replace("2026-11-22T05:00:00Z", "2126-11-22T05:00:00Z");
-    let calls = calls.replace("localhost:9181", "$SIDECAR");
-    let (set, rest) = calls.split_once("curl $SIDECAR").unwrap();
+    let admin = format!("127.0.0.1:{}", scene.sidecar.admin_port);
+    let calls = calls.replace("localhost:9181", &admin);
+    let (set, rest) = calls.split_once(&format!("curl {admin}")).unwrap();
     let (_, remove) = rest.split_once('\n').unwrap();
     scene
         .plays("per-tenant", ("x-tenant", "acme"), [set, remove])

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::json;
 use sluicegate_tests::process::repository;
 use sluicegate_tests::sidecar::Sidecar;
 use tokio::process::Command;
@@ -69,6 +70,9 @@ async fn the_port_for_decisions_answers_as_its_document_says() {
 async fn the_admin_port_answers_as_its_document_says() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = sidecar(folder.path()).await;
+    // The document's example of a subject.
+    let known = json!({ "limit": "everyone", "key": "worker-7" });
+    sidecar.answer(json!([{ "checks": [known] }])).await;
     let tags = ["admin", "probes", "page"];
     check(sidecar.admin_port, &tags, folder.path()).await;
 }

@@ -5,6 +5,8 @@ import schemathesis
 from schemathesis.specs.openapi.checks import negative_data_rejection
 
 LIMITS = ["per-key", "everyone"]
+# The document's example, whose key the test uses first.
+SUBJECT = "8aca0dd300d2436b96f9"
 LISTS = ["decisions", "give_backs", "resets"]
 # Where the request is not at fault, no field is.
 NO_FIELD = {409, 429, 500, 503}
@@ -37,7 +39,9 @@ def filter_case(context, case):
 def valid_override(case):
     """Makes an override one that the policy can have: no schema can say which limits and windows there are, nor that an end
     is to come."""
-    case.body.update(limit="everyone", key=case.body["key"][:100])
+    case.body["limit"] = "everyone"
+    if "key" in case.body:
+        case.body["key"] = case.body["key"][:100]
     for field in ("reason", "by"):
         if case.body.get(field):
             case.body[field] = "".join(c for c in case.body[field] if c.isprintable())[:30]
@@ -45,7 +49,7 @@ def valid_override(case):
         allowances = [{"quota": 7}, {"unlimited": True}, {"blocked": True}, {"windows": [{"quota": 7, "per": "1s"}]}]
         for field in ("quota", "burst", "windows", "unlimited", "blocked", "until"):
             case.body.pop(field, None)
-        case.body.update(allowances[len(case.body["key"]) % 4])
+        case.body.update({"unlimited": True} if "all_keys" in case.body else allowances[len(str(case.body)) % 4])
 
 
 @schemathesis.hook
@@ -54,6 +58,8 @@ def before_call(context, case, kwargs):
     is the status, gives all of them limits, keys and costs that can be admitted."""
     if not is_positive(case):
         return
+    if case.path == "/v1/subjects/{subject}" and len(case.path_parameters["subject"]) % 2 == 0:
+        case.path_parameters["subject"] = SUBJECT
     if case.path == "/v1/overrides" and isinstance(case.body, dict):
         valid_override(case)
         return

@@ -310,7 +310,7 @@ impl Service {
     pub fn find_key(&self, digits: &str) -> Result<Vec<u8>, Problem> {
         let key = self.metrics.key_of(digits).map(Whom::Key);
         let why = "no key with these 20 digits was denied, or near a limit, on this sidecar lately: ask the one whose `top` shows them, or behind the Envoy whose access log does";
-        let key = key.ok_or_else(|| Problem::new(Code::NotFound, why))?;
+        let key = key.ok_or_else(|| Problem::new(Code::NotFound, why).at("path"))?;
         Ok(json(&key))
     }
 

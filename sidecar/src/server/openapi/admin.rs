@@ -224,7 +224,7 @@ pub(in crate::server) static SUBJECT: Operation = Operation {
             description: "No such key is known to this sidecar.",
             headers: &[],
             content: Content::problem::<ProblemDetails<'_>>(
-                r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"no key with these digits was denied, or near a limit, on this sidecar lately","code":"not_found"}"#,
+                r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"no key with these digits was denied, or near a limit, on this sidecar lately","code":"not_found","field":"path"}"#,
             ),
         },
     ],
