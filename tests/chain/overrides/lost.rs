@@ -125,3 +125,24 @@ async fn a_removed_override_that_is_back_has_no_effect_until_it_is_set_again() {
     remove(here, "per-key", "vip").await;
     both_list(&fleet, "vip", None).await;
 }
+
+/// What a sidecar had written back, and lost again before it had read it, it took for what was there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_is_lost_again_as_soon_as_it_is_written_back_is_written_back_again() {
+    let redis = Redis::start().await;
+    let fleet = Fleet::start(&redis.url()).await;
+    let [here, there] = &fleet.sidecars;
+    set(here, "per-key", "evil", json!({ "blocked": true })).await;
+    both_list(&fleet, "evil", Some("in_force")).await;
+    let there_is = async || redis.command::<bool>(&format!("EXISTS {HASH}")).await;
+    for _ in 0..5 {
+        let () = redis.command(&format!("UNLINK {HASH}")).await;
+        eventually("it is written back", there_is).await;
+    }
+    both_list(&fleet, "evil", Some("restored")).await;
+    set(there, "per-key", "other", json!({ "blocked": true })).await;
+    both_list(&fleet, "other", Some("in_force")).await;
+    for sidecar in [here, there] {
+        assert_eq!(outcome(sidecar, "evil").await, "denied");
+    }
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate_tests::ask::{PATIENT, PLENTY, decide, logs, policy, sidecar, wait_until_back};
 use sluicegate_tests::process::{eventually, eventually_within};
-use sluicegate_tests::proxy::Proxy;
+use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::Redis;
 use sluicegate_tests::redis_proxy::redis_proxy;
 use sluicegate_tests::sidecar::Sidecar;
@@ -62,6 +62,22 @@ async fn all_connections_follow_to_the_newest_server_of_an_address() {
         .reaches("sluicegate_store_server_changes_total", 1.0)
         .await;
     assert_eq!(decide(&sidecar, "k").await, "admitted");
+}
+
+/// As behind a load balancer that leaves connections where they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_live_on_follow_an_address_too() {
+    let (old, new) = (Redis::start().await, Redis::start().await);
+    let proxy = Proxy::start(old.port()).await;
+    let sidecar = sidecar(proxy.url(), PATIENT, PLENTY).await;
+    wait_until_back(&sidecar, "k").await;
+    proxy.lead_to(new.port());
+    eventually_within(LOOKS, "both are at the new one", async || {
+        assert_eq!(decide(&sidecar, "k").await, "admitted");
+        connections(&old).await.is_empty()
+    })
+    .await;
+    logs(&sidecar, "two servers have answered at the store's address").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,16 +144,23 @@ async fn a_proxy_that_shards_is_refused_and_one_that_does_not_is_used() {
         Redis::start().await,
     ];
     let ports = redis.each_ref().map(Redis::port);
-    for (count, is_used) in [(3, false), (1, true)] {
+    let front = Proxy::start(ports[0]).await;
+    let sidecar = sidecar(front.url(), PATIENT, PLENTY).await;
+    for (count, is_used) in [(1, true), (3, false), (1, true)] {
         let folder = tempfile::tempdir().unwrap();
         let proxy = redis_proxy(folder.path(), &ports[..count]).await;
-        let store = format!("redis://127.0.0.1:{}", proxy.port);
-        let sidecar = sidecar(store, PATIENT, PLENTY).await;
+        front.lead_to(proxy.port);
+        front.set(Mode::Refuse);
+        eventually("its connections are cut", async || {
+            sidecar.metric("sluicegate_store_up").await == 0.0
+        })
+        .await;
+        front.set(Mode::Pass);
         if is_used {
-            wait_until_back(&sidecar, "k").await;
-            let marks = async || redis[0].all_keys().await.concat().contains("{mark-");
-            eventually("it has looked", marks).await;
-            assert_eq!(decide(&sidecar, "k").await, "admitted");
+            eventually_within(LOOKS, "it is used", async || {
+                decide(&sidecar, "k").await == "admitted"
+            })
+            .await;
         } else {
             sidecar.reports("a proxy spreads its keys").await;
             assert_eq!(decide(&sidecar, "k").await, "unavailable");
