@@ -245,7 +245,7 @@ async fn tls_refuses_a_certificate_with_another_name_or_an_unknown_issuer() {
     let other = format!("ca: {}/other/ca.pem", folder.path().display());
     for (options, told) in [
         (&ca, "set `tls.server_name`"),
-        (&other, "; correct `tls.ca`"),
+        (&other, "; correct the files"),
     ] {
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, self::policy(store(options), PATIENT, 1)).unwrap();

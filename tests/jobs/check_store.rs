@@ -112,6 +112,11 @@ async fn each_mistake_in_a_redis_or_its_url_is_told_with_its_remedy() {
     ];
     is_wrong(&renamed.url(), PATIENT, words).await;
 
+    let strange = Redis::start().await;
+    let _: () = strange.command("SET sg:{overrides} x").await;
+    let words = ["permissions: error", "HDEL finds what", "; delete it"];
+    is_wrong(&strange.url(), PATIENT, words).await;
+
     let full = Redis::start_with(&["--maxmemory", "1"]).await;
     is_wrong(
         &full.url(),

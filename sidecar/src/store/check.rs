@@ -55,7 +55,12 @@ async fn ask<T: FromRedisValue>(
     match connection.ask(&command(text), soon()).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if is_no_script(&error) || is_elsewhere(&error) => Ok(None),
-        Err(StoreError::Refused(error)) if error.code() == Some("WRONGTYPE") => Ok(None),
+        // A command for another kind of key than the one that is tried.
+        Err(StoreError::Refused(error))
+            if error.code() == Some("WRONGTYPE") && text.contains("probe") =>
+        {
+            Ok(None)
+        }
         Err(error @ StoreError::Refused(_)) => {
             let (name, _) = text.split_once(' ').unwrap_or((text, ""));
             refused.insert((name.to_owned(), error.to_string()));

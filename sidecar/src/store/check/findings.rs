@@ -58,10 +58,21 @@ pub fn failed(error: &StoreError) -> Said {
     use StoreError::{Authentication, Connection, Refused};
     let (check, remedy) = match error {
         Authentication(_) => ("credentials", "correct the user and the password"),
-        Connection(ConnectionError::File { .. }) => ("files", "let the sidecar's user read it"),
-        Connection(ConnectionError::Tls(_)) => ("tls", "correct `tls.ca`, or use `redis://`"),
+        Connection(ConnectionError::File { .. }) => (
+            "files",
+            "correct the file, and let the sidecar's user read it",
+        ),
+        Connection(ConnectionError::Tls(_)) => (
+            "tls",
+            "correct the files and the name in `tls`, or use `redis://`",
+        ),
         Connection(ConnectionError::Replica) => ("role", "name the primary or its sentinels"),
         Connection(ConnectionError::NoPrimary) => ("sentinel", "correct the URL's last part"),
+        Refused(error) if error.code() == Some("OOM") => ("answer", "give Redis more memory"),
+        Refused(error) if error.code() == Some("NOREPLICAS") => (
+            "answer",
+            "let a replica follow it, or lower `min-replicas-to-write`",
+        ),
         Refused(_) => ("answer", "correct the URL, or change what Redis says"),
         _ => ("address", "correct the URL, or let this host reach Redis"),
     };
@@ -108,6 +119,8 @@ pub fn permissions(refused: &BTreeSet<(String, String)>, prefix: &str) -> Vec<Sa
         let has = |words| lower.contains(words);
         let message = if has("unknown") || has("unsupported") {
             "is renamed, or a proxy lacks it; remove `rename-command`".to_owned()
+        } else if has("wrongtype") {
+            "finds what somebody else wrote under a key of sidecars; delete it".to_owned()
         } else if has("key") {
             format!("may not use the keys; add `~{prefix}sg:*` to the user's ACL")
         } else if has("permission") || has("can't run") {
