@@ -13,7 +13,9 @@ use super::grafana::files;
 fn metrics(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
     let starts = ["sluicegate_", "process_", "envoy_wasm"];
-    let ours = words.filter(|word| starts.iter().any(|start| word.starts_with(start)));
+    // What ends so is the beginning of several, in a regular expression.
+    let ours = words
+        .filter(|word| starts.iter().any(|start| word.starts_with(start)) && !word.ends_with('_'));
     ours.map(str::to_owned).collect()
 }
 

@@ -84,7 +84,7 @@ def who(page, folder, monitor):
     within(SECONDS, "all of them", lambda: any("gets all of per-client's 429s" in note for note in notes(page)))
     first = page.locator("#denied-rows tr").first
     subject = first.locator("code").text_content()
-    assert len(subject) == 12 and int(subject, 16), subject
+    assert len(subject) == 20 and int(subject, 16), subject
     wanted = f"One subject, {subject}, gets"
     assert any(note.startswith(wanted) for note in notes(page)), notes(page)
     assert "mallory" not in page.content()
