@@ -191,8 +191,8 @@ impl Settler {
         }
         let answer = self.store.announce(&self.name).await;
         let (announced, version) = answer.inspect_err(|error| {
-            // Silence is reported when it is an outage.
-            if self.store.health_changes().borrow().is_up() && !error.is_in_doubt() {
+            // Everything else is an outage, which is reported by itself.
+            if error.is_answer() && self.store.health_changes().borrow().is_up() {
                 self.record_error(error);
             }
         })?;

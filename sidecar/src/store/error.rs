@@ -246,8 +246,17 @@ impl StoreError {
         }
     }
 
+    /// Whether Redis is there and has answered that it will not do this.
+    pub(crate) const fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(_)
+                | Self::Connection(ConnectionError::Apart | ConnectionError::Redirected)
+        )
+    }
+
     /// Whether Redis may have carried out the call.
-    pub(crate) const fn is_in_doubt(&self) -> bool {
+    pub(super) const fn is_in_doubt(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::Cut(_) | Self::Reply(_))
     }
 
