@@ -1,8 +1,8 @@
 //! The overrides in force: those of the policy file and those of the store, indexed for the lookup of every check. Pure.
 //!
 //! A snapshot belongs to an epoch and is rebuilt when the policy or the store's overrides change, so that a lookup does
-//! not parse or compare: it costs one hash for a limit without overrides, four of which one is a SHA-256 for a limit with
-//! some, and nothing if there are no overrides.
+//! not parse or compare: it costs one hash for a limit without overrides, two for a limit with some, a SHA-256 more where some
+//! are by digits, and nothing if there are no overrides.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,29 +52,60 @@ impl Timed {
     }
 }
 
-/// By limit, then by key: nearly all lookups end at the limit.
+/// By limit: nearly all lookups end there.
 type ByLimit = HashMap<String, OfLimit>;
-type OfLimit = HashMap<Whom, OfKey>;
 
-/// The override of a key. What an operator has set for it comes before what is set for its digits, and both before the
-/// policy's for the key. What is set for all keys comes before all of them, unless they block the key.
-fn find<'a>(of_limit: &'a OfLimit, key: &str, now_ms: u64) -> Option<&'a Timed> {
-    let own = of_limit.get(&Whom::Key(key.to_owned()));
-    let store = own.and_then(|own| own.store.as_ref());
-    let policy = own.and_then(|own| own.policy.as_ref());
-    let mut all = [store, by_digits(of_limit, key), policy]
-        .into_iter()
-        .flatten();
-    let own = all.find(|timed| !timed.has_ended(now_ms));
-    let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
-    let all = of_limit.get(&Whom::AllKeys(true)).filter(|_| !is_blocked);
-    all.and_then(|all| all.now(now_ms)).or(own)
+/// The overrides of a limit, by whom they are for.
+#[derive(Debug, Default)]
+struct OfLimit {
+    keys: HashMap<String, OfKey>,
+    subjects: HashMap<String, OfKey>,
+    all: OfKey,
 }
 
-/// What is set for the key's digits; only the store has such overrides.
-fn by_digits<'a>(of_limit: &'a OfLimit, key: &str) -> Option<&'a Timed> {
-    let digits = (!client_chooses(key)).then(|| Subject::of(key).to_string())?;
-    of_limit.get(&Whom::Subject(digits))?.store.as_ref()
+impl OfLimit {
+    fn of(&self, whom: &Whom) -> Option<&OfKey> {
+        match whom {
+            Whom::Key(key) => self.keys.get(key),
+            Whom::Subject(digits) => self.subjects.get(digits),
+            Whom::AllKeys(_) => Some(&self.all),
+        }
+    }
+
+    fn of_mut(&mut self, whom: &Whom) -> &mut OfKey {
+        match whom {
+            Whom::Key(key) => self.keys.entry(key.clone()).or_default(),
+            Whom::Subject(digits) => self.subjects.entry(digits.clone()).or_default(),
+            Whom::AllKeys(_) => &mut self.all,
+        }
+    }
+
+    fn each(&self) -> impl Iterator<Item = &OfKey> {
+        let of_some = self.keys.values().chain(self.subjects.values());
+        of_some.chain([&self.all])
+    }
+
+    /// The override of a key. What an operator has set for it comes before what is set for its digits, and both before the
+    /// policy's for the key. What is set for all keys comes before all of them, unless they block the key.
+    fn find(&self, key: &str, now_ms: u64) -> Option<&Timed> {
+        let own = self.keys.get(key);
+        let store = own.and_then(|own| own.store.as_ref());
+        let policy = own.and_then(|own| own.policy.as_ref());
+        let mut all = [store, self.by_digits(key), policy].into_iter().flatten();
+        let own = all.find(|timed| !timed.has_ended(now_ms));
+        let is_blocked = own.is_some_and(|own| own.effect == Effect::Blocked);
+        let all = (!is_blocked).then(|| self.all.now(now_ms));
+        all.flatten().or(own)
+    }
+
+    /// What is set for the key's digits; only the store has such overrides.
+    fn by_digits(&self, key: &str) -> Option<&Timed> {
+        if self.subjects.is_empty() || client_chooses(key) {
+            return None;
+        }
+        let of_digits = self.subjects.get(&Subject::of(key).to_string())?;
+        of_digits.store.as_ref()
+    }
 }
 
 /// Whether a key of the filter has a component in plain text that a client can choose: a header, cookie, parameter or path,
@@ -138,7 +169,7 @@ impl Overrides {
 
     fn of_keys(&mut self, limit: &str, whom: &Whom) -> &mut OfKey {
         let limit = self.by_limit.entry(limit.to_owned()).or_default();
-        limit.entry(whom.clone()).or_default()
+        limit.of_mut(whom)
     }
 
     /// The overrides at the time `now_ms`, in milliseconds since 1970. The clock is read only if there are any overrides.
@@ -151,7 +182,7 @@ impl Overrides {
     /// The number of overrides in force.
     pub fn counts(&self, now_ms: u64) -> OverrideCounts {
         let mut counts = OverrideCounts::default();
-        for of_key in self.by_limit.values().flat_map(HashMap::values) {
+        for of_key in self.by_limit.values().flat_map(OfLimit::each) {
             match of_key.now(now_ms).map(|timed| &timed.effect) {
                 Some(Effect::Windows(_)) => counts.quota += 1,
                 Some(Effect::Unlimited) => counts.unlimited += 1,
@@ -200,9 +231,9 @@ impl Overrides {
             Whom::Subject(_) | Whom::AllKeys(_) => None,
         };
         let of_limit = self.by_limit.get(limit);
-        let of_key = of_limit.and_then(|of_limit| of_limit.get(whom));
+        let of_key = of_limit.and_then(|of_limit| of_limit.of(whom));
         let store = of_key.and_then(|of_key| of_key.store.as_ref());
-        let by_digits = of_limit.zip(key).and_then(|(of, key)| by_digits(of, key));
+        let by_digits = of_limit.zip(key).and_then(|(of, key)| of.by_digits(key));
         let (own, hiding) = match source {
             OverrideSource::Store => (store, [None, None]),
             OverrideSource::Policy => (
@@ -250,7 +281,7 @@ impl<'a> OverridesNow<'a> {
     /// The effect of the override for a limit and key, and the milliseconds until it ends, if it has an end.
     pub fn find(self, limit: &str, key: &str) -> Option<(&'a Effect, Option<u64>)> {
         let (by_limit, now_ms) = self.overrides?;
-        let timed = find(by_limit.get(limit)?, key, now_ms)?;
+        let timed = by_limit.get(limit)?.find(key, now_ms)?;
         let ends_in_ms = timed
             .until_ms
             .map(|until_ms| until_ms.saturating_sub(now_ms));
