@@ -55,7 +55,7 @@ pub struct ConnectionPool {
     pub replacing: Mutex<()>,
     /// What is known of the server.
     server: std::sync::Mutex<Server>,
-    /// Notified when a connection is offered.
+    /// Notified when another connection is offered than before.
     pub connected: Notify,
     /// A proxy in front of it spreads the keys.
     sharded: AtomicBool,
@@ -256,11 +256,15 @@ impl ConnectionPool {
 
     /// Offers a connection to calls.
     pub fn set_usable(&self, number: usize, connection: &Arc<Connection>) {
+        let mut known = self.usable();
+        let is_new = !known.any(|known| Arc::ptr_eq(&known, connection));
         self.last.store(Some(Arc::clone(connection)));
         self.set(number, EntryState::Usable(Arc::clone(connection)));
         self.report();
         self.attempted.send_replace(true);
-        self.connected.notify_one();
+        if is_new {
+            self.connected.notify_one();
+        }
     }
 
     /// Withdraws a connection from calls.
