@@ -1,4 +1,4 @@
-//! Envoy as a proxy in front of Redis, which spreads keys over its upstreams by their hash tags.
+//! Envoy as a proxy in front of Redis, which spreads keys over its upstreams.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use serde_json::json;
 use crate::envoy::Envoy;
 use crate::process::free_port;
 
-/// Starts one in front of Redis on these ports.
+/// Starts one in front of Redis on these ports, which spreads keys by their hash tags or as a whole.
 ///
 /// # Panics
 /// It does not become ready.
-pub async fn redis_proxy(folder: &Path, upstreams: &[u16]) -> Envoy {
+pub async fn redis_proxy(folder: &Path, upstreams: &[u16], by_tags: bool) -> Envoy {
     let (port, admin_port) = (free_port(), free_port());
     let address =
         |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
@@ -20,7 +20,7 @@ pub async fn redis_proxy(folder: &Path, upstreams: &[u16]) -> Envoy {
     let proxy = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.redis_proxy.v3.RedisProxy",
         "stat_prefix": "redis",
-        "settings": { "op_timeout": "5s", "enable_hashtagging": true },
+        "settings": { "op_timeout": "5s", "enable_hashtagging": by_tags },
         "prefix_routes": { "catch_all_route": { "cluster": "redis" } },
     });
     let config = json!({

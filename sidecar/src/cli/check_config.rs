@@ -10,7 +10,7 @@ use sluicegate_rules::config::fingerprint;
 use super::Failure;
 use super::direct::{store_address, store_of_environment};
 use super::manifests::{Manifests, nothing_in};
-use super::output::{Output, print_json};
+use super::output::{Output, print_json, totals};
 use super::stdout::{line, print};
 
 /// Arguments of `check-config`.
@@ -85,11 +85,8 @@ impl Report {
         match output {
             Output::Json => print_json(&self)?,
             Output::Text => {
-                let [errors, warnings] =
-                    [(self.errors, "error"), (self.warnings, "warning")].map(|(count, what)| {
-                        format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-                    });
-                print(&format!("{}{errors}, {warnings}\n", self.text))?;
+                let totals = totals(self.errors, self.warnings);
+                print(&format!("{}{totals}\n", self.text))?;
             }
         }
         if self.errors == 0 {
@@ -157,13 +154,13 @@ fn given(path: &Path, report: &mut Report) -> Result<Option<Policy>, Failure> {
         let path = path.to_owned();
         Failure::usage(PolicyError::Read { path, source })
     })?;
-    match Policy::check(&text) {
+    let mistakes = match Policy::check(&text) {
         Ok(policy) => return Ok(Some(policy)),
-        Err(mistakes) => {
-            for mistake in mistakes {
-                report.add_mistake((&path.display().to_string(), 0), "", &mistake);
-            }
-        }
+        Err(mistakes) => mistakes,
+    };
+    let file = path.display().to_string();
+    for mistake in mistakes {
+        report.add_mistake((&file, 0), "", &mistake);
     }
     Ok(None)
 }

@@ -9,7 +9,7 @@ use sluicegate::telemetry::subject::Subject;
 
 use super::Failure;
 use super::direct::{store_address, store_of_environment};
-use super::output::{Output, print_json};
+use super::output::{Output, print_json, totals};
 use super::stdout::{line, print};
 
 /// Arguments of `check-store`.
@@ -63,7 +63,7 @@ impl CheckStore {
             if findings.is_empty() {
                 line!(text, "the store is `memory`: there is nothing to check");
             }
-            line!(text, "{errors} errors, {warnings} warnings");
+            line!(text, "{}", totals(errors, warnings));
             print(&text)?;
         }
         if errors > 0 {

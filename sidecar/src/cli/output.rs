@@ -25,6 +25,13 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&(json + "\n"))
 }
 
+/// How many errors and warnings were found, for people.
+pub fn totals(errors: usize, warnings: usize) -> String {
+    let of =
+        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    format!("{}, {}", of(errors, "error"), of(warnings, "warning"))
+}
+
 /// A duration in milliseconds, formatted for people; rounded up to whole seconds from ten seconds on.
 pub struct Span(pub u64);
 

@@ -16,6 +16,7 @@ use super::cluster::layout::Layout;
 use super::error::{ConnectionError, StoreError};
 use super::redis::connection::{Connection, Deadline, is_no_script};
 use super::redis::dial::Dialer;
+use super::redis::inspect::field;
 use super::redis::probe::{Probe, ProbeResult, is_elsewhere};
 use super::redis::sentinel::primary_of;
 use super::redis::sharding::is_sharded;
@@ -157,7 +158,7 @@ impl CheckedStore<'_> {
         let (mut refused, prefix) = (Refused::new(), &self.store.options.key_prefix);
         let info: Option<String> = ask(connection, "INFO", &mut refused).await?;
         let info = info.unwrap_or_default();
-        if info.contains("role:slave") {
+        if field(&info, "role") == Some("slave") {
             return Err(ConnectionError::Replica.into());
         }
         said.extend(findings::of_info(&info));

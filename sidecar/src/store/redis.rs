@@ -17,7 +17,7 @@ mod backoff;
 pub mod clock;
 pub mod connection;
 pub mod dial;
-mod inspect;
+pub mod inspect;
 pub mod node;
 mod open;
 mod pool;

@@ -1,6 +1,6 @@
 //! A Redis that is silent, moves or becomes a replica; decisions that it may have made.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use sluicegate_tests::ask::{
 use sluicegate_tests::client::post;
 use sluicegate_tests::clock::SteppedClock;
 use sluicegate_tests::link::{Link, Packets};
-use sluicegate_tests::process::{Process, eventually, write_program};
+use sluicegate_tests::name;
+use sluicegate_tests::process::{Process, eventually};
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::{self, Redis};
 use sluicegate_tests::sidecar::Sidecar;
@@ -159,38 +160,31 @@ async fn a_planned_failover_is_followed() {
 #[tokio::test]
 async fn a_name_that_moves_is_followed() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut old, hosts, sidecar) = at_a_name(folder.path()).await;
+    let (mut old, sidecar) = at_a_name(folder.path()).await;
     let _new = elsewhere(folder.path(), old.port());
     old.kill();
     decide(&sidecar, "k").await;
     stays_unavailable(&sidecar, "k").await;
-    std::fs::write(&hosts, MOVED).unwrap();
+    name::leads_to(MOVED, folder.path());
     is_soon_back(&sidecar, "k", "a name that moved").await;
 }
 
-/// What a file of hosts says when the name has moved.
-pub const MOVED: &str = "127.0.0.2 moving.test\n";
+/// Where the name leads when it has moved.
+pub const MOVED: &str = "127.0.0.2";
 
-/// A Redis, the file of hosts that gives it a name, and a sidecar that has it by that name, in its own mount namespace.
-pub async fn at_a_name(folder: &Path) -> (Redis, PathBuf, Sidecar) {
+/// A Redis with a name, and a sidecar that has it by that name.
+pub async fn at_a_name(folder: &Path) -> (Redis, Sidecar) {
     let old = Redis::start().await;
-    let hosts = folder.join("hosts");
-    std::fs::write(&hosts, "127.0.0.1 moving.test\n").unwrap();
+    name::leads_to("127.0.0.1", folder);
     let may = Command::new("unshare").args(["-m", "true"]).status();
     let may = may.is_ok_and(|status| status.success());
     assert!(may, "a mount namespace: run as root");
-    let script = format!(
-        "#!/bin/sh\nexec unshare -m sh -c 'mount --bind {} /etc/hosts && exec \"$@\"' sh {} \"$@\"\n",
-        hosts.display(),
-        sluicegate_tests::sidecar::binary().display()
-    );
-    let program = folder.join("sluicegate.sh");
-    write_program(&program, &script);
-    let store = format!("redis://moving.test:{}", old.port());
+    let store = format!("redis://{}:{}", name::NAME, old.port());
     let text = policy(&store, "500ms", PLENTY);
+    let program = name::program(folder);
     let sidecar = Sidecar::with(&text).program(&program).alone().await;
     wait_until_back(&sidecar, "k").await;
-    (old, hosts, sidecar)
+    (old, sidecar)
 }
 
 /// A Redis at the same port of another address, so that only the name leads there.

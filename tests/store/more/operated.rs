@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_tests::ask::{PATIENT, PLENTY, decide, logs, policy, sidecar, wait_until_back};
+use sluicegate_tests::name;
 use sluicegate_tests::process::{eventually, eventually_within};
 use sluicegate_tests::proxy::{Mode, Proxy};
 use sluicegate_tests::redis::Redis;
@@ -83,9 +84,9 @@ async fn connections_that_live_on_follow_an_address_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_moves_is_followed_while_the_old_redis_lives() {
     let folder = tempfile::tempdir().unwrap();
-    let (old, hosts, sidecar) = at_a_name(folder.path()).await;
+    let (old, sidecar) = at_a_name(folder.path()).await;
     let _new = elsewhere(folder.path(), old.port());
-    std::fs::write(&hosts, MOVED).unwrap();
+    name::leads_to(MOVED, folder.path());
     eventually_within(LOOKS, "the old one is left", async || {
         assert_eq!(decide(&sidecar, "k").await, "admitted");
         connections(&old).await.is_empty()
@@ -148,7 +149,7 @@ async fn a_proxy_that_shards_is_refused_and_one_that_does_not_is_used() {
     let sidecar = sidecar(front.url(), PATIENT, PLENTY).await;
     for (count, is_used) in [(1, true), (3, false), (1, true)] {
         let folder = tempfile::tempdir().unwrap();
-        let proxy = redis_proxy(folder.path(), &ports[..count]).await;
+        let proxy = redis_proxy(folder.path(), &ports[..count], true).await;
         front.lead_to(proxy.port);
         front.set(Mode::Refuse);
         eventually("its connections are cut", async || {

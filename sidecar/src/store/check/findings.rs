@@ -8,6 +8,7 @@ use serde::Serialize;
 use self::State::{Error, Warning};
 use crate::policy::Endpoint;
 use crate::store::error::{ConnectionError, StoreError};
+use crate::store::redis::inspect::field;
 
 /// Whether something is to be changed: not, perhaps, or certainly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +82,7 @@ pub fn failed(error: &StoreError) -> Said {
 
 /// Of the answer to INFO.
 pub fn of_info(info: &str) -> [Said; 3] {
-    let field = |name| {
-        let mut lines = info.lines();
-        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.unwrap_or("unknown")
-    };
+    let field = |name| field(info, name).unwrap_or("unknown");
     let (policy, evicted) = (field("maxmemory_policy"), field("evicted_keys"));
     let evicts = if field("maxmemory") == "0" {
         Warning

@@ -113,7 +113,7 @@ async fn is_missing(origin: &Origin) -> bool {
 }
 
 /// A field of INFO.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = info.lines();
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }

@@ -151,14 +151,13 @@ async fn watch(
         }
         if suspected.is_some() {
             suspected = slow(pool, began.elapsed());
-            slow_pause = backoff.pause(true);
         }
         connection.set_healthy();
         if suspected.is_none() {
             backoff.reset();
-            slow_pause = backoff.pause(true);
             pool.set_usable(number, connection);
         }
+        slow_pause = backoff.pause(true);
     }
 }
 

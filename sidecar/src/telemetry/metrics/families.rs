@@ -28,8 +28,8 @@ const USED_RATIO: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
 /// Rules that get a label value of their own; those that come later share `other`.
 const MAX_SHADOW_RULES: usize = 256;
-/// Bytes of a rule's or limit's name.
-const MAX_NAME_BYTES: usize = 64;
+/// Bytes of a rule's name.
+const MAX_RULE_BYTES: usize = 64;
 
 /// Why metrics cannot be registered: a defect of this file, or of `top.rs`.
 #[derive(Debug, thiserror::Error)]
@@ -367,7 +367,7 @@ impl Families {
         if rules.contains(rule) {
             return rule;
         }
-        if rules.len() >= MAX_SHADOW_RULES || rule.len() > MAX_NAME_BYTES {
+        if rules.len() >= MAX_SHADOW_RULES || rule.len() > MAX_RULE_BYTES {
             return "other";
         }
         rules.insert(rule.to_owned());
