@@ -2,7 +2,6 @@
 
 use sluicegate_protocol::{Code, LimitStatus, Verdict, WithoutStore};
 
-use crate::key::subject;
 use crate::question::{Question, ResolvedCheck};
 use crate::reply::{self, HeaderFields, LimitTexts, Reply};
 use crate::rule::{Rules, WhenUnavailable};
@@ -116,14 +115,10 @@ impl Rules {
         limit_status: &LimitStatus<'_>,
     ) -> Conclusion {
         match self.rules.get(check.rule).zip(self.texts_of(check)) {
-            Some((rule, texts)) => {
-                let (style, grpc) = (&rule.reply, question.grpc);
-                let subject = subject(&check.key);
-                Conclusion::Answer(Reply {
-                    subject: Some(reply::details("denied", &[("subject", Some(&subject))])),
-                    ..Reply::too_many_requests(texts, limit_status, style, grpc)
-                })
-            }
+            Some((rule, texts)) => Conclusion::Answer(Reply {
+                subject: Some(texts.subject(&check.key)),
+                ..Reply::too_many_requests(texts, limit_status, &rule.reply, question.grpc)
+            }),
             // Cannot happen: every check of a question has a rule.
             None => Conclusion::Answer(Reply::unavailable(None, "decision", question.grpc)),
         }
