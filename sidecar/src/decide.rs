@@ -29,10 +29,11 @@ mod plan;
 mod receipts;
 mod service;
 mod settle;
+mod wanted;
 
 pub use denials::Denials;
 pub use epoch::{Epoch, PolicyHandle, Reload};
 pub use fallback::Fallback;
 pub use overrides::{Overrides, OverridesNow};
-pub use plan::Plan;
+pub use plan::{Basis, Plan};
 pub use service::Service;

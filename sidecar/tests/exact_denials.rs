@@ -1,9 +1,8 @@
 //! Generated histories with and without cached denials: every verdict is the same.
 
 use proptest::prelude::*;
-use sluicegate::decide::{Overrides, Plan};
+use sluicegate::decide::{Basis, Overrides, Plan};
 use sluicegate::policy::Policy;
-use sluicegate::telemetry::verdict::Decided;
 use sluicegate_certificates::{CallTimes, Certificates, fingerprint};
 use sluicegate_engine::Memory;
 use sluicegate_protocol::{Decision, Verdict};
@@ -74,15 +73,11 @@ fn ask(
     let asked = [Ok(decision.clone())];
     let overrides = Overrides::new(policy, None);
     let overrides = overrides.at(|| asked_us / 1_000);
-    let plan = Plan::new(policy, &asked, overrides, None, |_| None);
+    let plan = Plan::new(Basis::of(policy, overrides), &asked);
     let outcomes = engine.decide(decided_us, &plan.batch).into_iter();
     let outcomes: Vec<_> = outcomes.map(Result::ok).collect();
-    let decided: Vec<Decided<'_>> = plan.verdicts(&outcomes, &[], 0);
-    match &decided[0].verdict {
-        Verdict::Admitted(status) => Verdict::Admitted(status.clone().into_owned()),
-        Verdict::Denied(status) => Verdict::Denied(status.clone().into_owned()),
-        other => panic!("{other:?}"),
-    }
+    let decided = plan.verdicts(&outcomes, &[], 0);
+    decided[0].verdict.clone()
 }
 
 proptest! {

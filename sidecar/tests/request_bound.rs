@@ -1,6 +1,6 @@
 //! A request is bounded by the buckets that it visits, not by its number of decisions.
 
-use sluicegate::decide::{OverridesNow, Plan};
+use sluicegate::decide::{Basis, OverridesNow, Plan};
 use sluicegate::policy::Policy;
 use sluicegate_engine::MAX_REQUEST_WEIGHT;
 use sluicegate_protocol::{Code, Verdict};
@@ -8,7 +8,7 @@ use sluicegate_protocol::{Code, Verdict};
 use super::support;
 
 /// What becomes of so many decisions of as many checks, each of a limit with so many windows.
-fn plan(windows: u64, decisions: usize, checks: usize, check: impl Fn(&Plan)) {
+fn plan(windows: u64, decisions: usize, checks: usize, check: impl Fn(Plan<'_>)) {
     let window = |n: u64| format!("{{ quota: {n}, per: {n}s }}");
     let windows = (1..=windows).map(window).collect::<Vec<_>>().join(", ");
     let policy = format!("limits: {{ l: {{ algorithm: fixed_window, windows: [{windows}] }} }}");
@@ -20,7 +20,7 @@ fn plan(windows: u64, decisions: usize, checks: usize, check: impl Fn(&Plan)) {
     let asked: Vec<_> = (0..decisions).map(one).collect();
     let policy = Policy::parse(&policy).unwrap();
     let overrides = OverridesNow::default();
-    check(&Plan::new(&policy, &asked, overrides, None, |_| None));
+    check(Plan::new(Basis::of(&policy, overrides), &asked));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Quotas that requests ask for: which counts, on the embedded store.
 
-use sluicegate::decide::{OverridesNow, Plan};
+use sluicegate::decide::{Basis, OverridesNow, Plan};
 use sluicegate::policy::Policy;
 use sluicegate_engine::Memory;
 use sluicegate_protocol::{Check, Decision, Problem, Verdict};
@@ -32,7 +32,7 @@ fn ask(
 ) -> (Vec<Answered>, Vec<String>) {
     let policy = Policy::parse(POLICY).unwrap();
     let asked: Vec<Result<_, Problem>> = decisions.into_iter().map(Ok).collect();
-    let plan = Plan::new(&policy, &asked, OverridesNow::default(), None, |_| None);
+    let plan = Plan::new(Basis::of(&policy, OverridesNow::default()), &asked);
     let outcomes = engine.decide(1_790_000_000_000_000, &plan.batch);
     let outcomes: Vec<_> = outcomes.into_iter().map(Result::ok).collect();
     let answered = |verdict: &Verdict<'_>| match verdict {
@@ -41,10 +41,11 @@ fn ask(
         Verdict::Error { .. } => None,
         Verdict::Unavailable { .. } => panic!("{verdict:?}"),
     };
+    let refused = plan.refused_quotas.iter().map(|limit| limit.name.clone());
+    let refused = refused.collect();
     let verdicts = plan.verdicts(&outcomes, &[], 0);
     let verdicts = verdicts.iter().map(|decided| answered(&decided.verdict));
-    let refused = plan.refused_quotas.iter().map(|limit| limit.name.clone());
-    (verdicts.collect(), refused.collect())
+    (verdicts.collect(), refused)
 }
 
 #[test]

@@ -67,13 +67,36 @@ struct Envelope<'a, T> {
     denied: Vec<CachedDenials<'a>>,
 }
 
-/// The parsed body of `POST /v1/decide`.
+/// What is asked to be decided, from the body of `POST /v1/decide` or elsewhere.
 #[derive(Debug)]
 pub struct Read<'a> {
     /// Each is valid or has its own problem.
     pub decisions: Vec<Result<Decision<'a>, Problem>>,
     /// Cached denials to count.
     pub denied: Vec<CachedDenials<'a>>,
+}
+
+impl<'a> Read<'a> {
+    /// Decisions that may not be parsed, as [`read_decisions`] validates them.
+    fn of(
+        decisions: impl IntoIterator<Item = Result<Decision<'a>, Problem>>,
+        denied: Vec<CachedDenials<'a>>,
+    ) -> Self {
+        let decisions = decisions.into_iter().enumerate();
+        let checked = decisions.map(|(index, decision)| {
+            check_shape(decision?).map_err(|problem| problem.of_entry(DECISIONS, index))
+        });
+        Self {
+            decisions: checked.collect(),
+            denied,
+        }
+    }
+}
+
+impl<'a> From<&[Decision<'a>]> for Read<'a> {
+    fn from(decisions: &[Decision<'a>]) -> Self {
+        Self::of(decisions.iter().cloned().map(Ok), Vec::new())
+    }
 }
 
 /// Checks that are admitted together or not at all.
@@ -206,13 +229,7 @@ pub fn read_decisions(body: &[u8]) -> Result<Read<'_>, Problem> {
         },
     )?;
     denied.retain(|denied| denied.count <= MAX_DENIED_COUNT);
-    let decisions = decisions.into_iter().enumerate().map(|(index, decision)| {
-        check_shape(decision?).map_err(|problem| problem.of_entry(DECISIONS, index))
-    });
-    Ok(Read {
-        decisions: decisions.collect(),
-        denied,
-    })
+    Ok(Read::of(decisions, denied))
 }
 
 /// Parses the body of `POST /v1/give-back` in the same way.

@@ -1,12 +1,11 @@
-//! Where a command's decisions are made: by a running sidecar, or in this process on the shared store. Both use the
-//! wire contract.
+//! Where a command's decisions are made: by a running sidecar, or in this process on the shared store.
 
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::json;
 use sluicegate_protocol::{
-    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, Problem,
-    RESET_PATH, Reset, Verdict, WasReset,
+    Answer, DECIDE_PATH, Decision, GIVE_BACK_PATH, GiveBack, GivenBack, Listed, RESET_PATH, Reset,
+    Verdict, WasReset,
 };
 
 use super::Failure;
@@ -52,14 +51,18 @@ impl Decider {
         &self,
         decisions: &[Decision<'_>],
     ) -> Result<Vec<Verdict<'static>>, Failure> {
-        let body = json!({ "decisions": decisions });
-        let body = self.ask(DECIDE_PATH, body).await?;
-        let answer: Answer<'_> = self.read(&body)?;
-        let verdicts: Vec<_> = answer
-            .verdicts
-            .into_iter()
-            .map(Verdict::into_owned)
-            .collect();
+        let verdicts: Vec<_> = match self {
+            Self::Here(store) => {
+                let answer = store.service.decide(&decisions.into(), |_| None).await;
+                return Ok(answer.verdicts);
+            }
+            Self::Sidecar(client) => {
+                let body = send(client, DECIDE_PATH, &json!({ "decisions": decisions })).await?;
+                let answer: Answer<'_> = read(client, &body)?;
+                let verdicts = answer.verdicts.into_iter();
+                verdicts.map(Verdict::into_owned).collect()
+            }
+        };
         if verdicts.len() == decisions.len() {
             Ok(verdicts)
         } else {
@@ -77,17 +80,29 @@ impl Decider {
 
     /// Returns units; answers with an outcome for each entry.
     pub async fn give_back(&self, entries: &[GiveBack<'_>]) -> Result<Vec<GivenBack>, Failure> {
-        let body = json!({ "give_backs": entries });
-        let body = self.ask(GIVE_BACK_PATH, body).await?;
-        Ok(self.read::<Listed<_>>(&body)?.outcomes)
+        let listed = match self {
+            Self::Here(store) => {
+                let entries: Vec<_> = entries.iter().cloned().map(Ok).collect();
+                store.service.give_back(&entries).await
+            }
+            Self::Sidecar(client) => {
+                let body = json!({ "give_backs": entries });
+                read(client, &send(client, GIVE_BACK_PATH, &body).await?)?
+            }
+        };
+        Ok(listed.outcomes)
     }
 
     /// Restores the whole quota of a limit for a key.
     pub async fn reset(&self, entry: &Reset<'_>) -> Result<WasReset, Failure> {
-        let body = json!({ "resets": [entry] });
-        let body = self.ask(RESET_PATH, body).await?;
-        let outcomes = self.read::<Listed<_>>(&body)?.outcomes;
-        let outcome = outcomes.into_iter().next();
+        let listed: Listed<_> = match self {
+            Self::Here(store) => store.service.reset(&[Ok(entry.clone())]).await,
+            Self::Sidecar(client) => {
+                let body = json!({ "resets": [entry] });
+                read(client, &send(client, RESET_PATH, &body).await?)?
+            }
+        };
+        let outcome = listed.outcomes.into_iter().next();
         outcome.ok_or_else(|| self.not_understood("the answer has no outcome"))
     }
 
@@ -102,30 +117,19 @@ impl Decider {
         }
     }
 
-    async fn ask(&self, path: &str, body: serde_json::Value) -> Result<Vec<u8>, Failure> {
-        let body = body.to_string().into_bytes();
-        match self {
-            Self::Sidecar(client) => client.send_json(Method::POST, path, body).await,
-            Self::Here(store) => {
-                let service = &store.service;
-                let answered = match path {
-                    GIVE_BACK_PATH => service.give_back(&body).await,
-                    RESET_PATH => service.reset(&body).await,
-                    _ => service.decide(&body, |_| None).await,
-                };
-                answered.map_err(|problem: Problem| Failure::usage(problem))
-            }
-        }
-    }
-
-    fn read<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, Failure> {
-        serde_json::from_slice(body).map_err(|error| self.not_understood(&error.to_string()))
-    }
-
     fn not_understood(&self, why: &str) -> Failure {
         match self {
             Self::Sidecar(client) => client.not_a_sidecar(why),
             Self::Here(_) => Failure::system(why),
         }
     }
+}
+
+async fn send(client: &Client, path: &str, body: &serde_json::Value) -> Result<Vec<u8>, Failure> {
+    let body = body.to_string().into_bytes();
+    client.send_json(Method::POST, path, body).await
+}
+
+fn read<'a, T: Deserialize<'a>>(client: &Client, body: &'a [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(body).map_err(|error| client.not_a_sidecar(error.to_string()))
 }

@@ -25,6 +25,7 @@ use sluicegate_engine::Outcome;
 use sluicegate_engine::lease::{EndedLease, LeaseRefusal, LeaseTerms, Pool};
 use tokio::sync::{mpsc, oneshot};
 
+use super::wanted::Wanted;
 use crate::clock;
 use crate::policy::Limit;
 pub use ask::{MARKER_QUOTA, Receipt, marker};
@@ -103,17 +104,6 @@ struct Shard {
 struct OfKey {
     epoch: u64,
     pool: Pool<Arc<Receipt>>,
-}
-
-/// A check that a lease may decide.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// Its limit, which has terms for leases.
-    pub limit: &'a Arc<Limit>,
-    /// Its key.
-    pub key: &'a str,
-    /// Its cost, at least 1.
-    pub cost: u64,
 }
 
 impl Leases {

@@ -21,11 +21,7 @@ pub fn to_text(secret: u128) -> String {
 }
 
 /// The receipt that the store keeps for a check.
-pub fn receipt<'a>(
-    key: String,
-    units: u64,
-    windows: impl Iterator<Item = &'a BucketSpec>,
-) -> Receipt {
+pub fn receipt(key: String, units: u64, windows: impl Iterator<Item = BucketSpec>) -> Receipt {
     let lifetimes = windows.map(|spec| spec.held_for_us(units));
     Receipt {
         key,

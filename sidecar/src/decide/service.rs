@@ -1,19 +1,17 @@
-//! Makes decisions: parses a request, asks the store, counts and answers.
+//! Makes decisions: asks the store, counts and answers. What comes and goes is typed: `server/` and `cli/` read and write JSON.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use serde::Serialize;
-use sluicegate_protocol::{Answer, Decision, Problem, Read, read_decisions};
+use sluicegate_protocol::{Answer, Read};
 use tokio::runtime::Handle;
 
 use super::denials::Denials;
 use super::epoch::PolicyHandle;
 use super::leases::Leases;
-use super::plan::{Leasing, Plan};
-use super::receipts;
+use super::plan::{Basis, Plan};
 use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
@@ -92,25 +90,19 @@ impl Service {
         }
     }
 
-    /// Answers the body of `POST /v1/decide`. `header` returns the request's headers by lower-case name.
-    ///
-    /// # Errors
-    /// The body as a whole is invalid.
+    /// Makes decisions. `header` returns the request's headers or metadata by lower-case name.
     pub async fn decide<'h>(
         &self,
-        body: &[u8],
+        request: &Read<'_>,
         header: impl Fn(&str) -> Option<&'h str>,
-    ) -> Result<Vec<u8>, Problem> {
+    ) -> Answer<'static> {
         let started = Instant::now();
         let start = self.start().await;
         self.void_after_step();
         let epoch = self.policy.current();
-        let Read {
-            decisions: asked,
-            denied,
-        } = read_decisions(body)?;
+        let asked = request.decisions.as_slice();
         let now_us = clock::now_us();
-        for denied in &denied {
+        for denied in &request.denied {
             epoch.metrics.count_filter_denials(denied, now_us);
         }
         let lending = self.lending(&header, &epoch, now_us);
@@ -123,24 +115,24 @@ impl Service {
         let trace = self.traces.decide(header, traceparents);
         let moment = self.denials.moment(epoch.number);
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let leasing = Leasing {
-            leases: &self.leases,
-            epoch: epoch.number,
+        let basis = Basis {
+            policy: &epoch.policy,
+            overrides,
+            certificates: Some((&self.denials, moment)),
+            leases: Some((&self.leases, epoch.number)),
         };
-        let covering = |decision: &Decision<'_>| self.denials.covering(moment, decision);
         let mut plan = match start {
-            Start::Waiting => Plan::unavailable(&asked),
-            _ => Plan::new(&epoch.policy, &asked, overrides, Some(leasing), covering),
+            Start::Waiting => Plan::unavailable(asked),
+            _ => Plan::new(basis, asked),
         };
         plan.without_store = start == Start::WithoutStore;
-        plan.leave_receipts(&asked, receipts::secret);
         for limit in &plan.refused_quotas {
             epoch.metrics.count_refused_quota(&limit.name);
         }
         let store_asked = !plan.batch.decisions.is_empty();
         let parent = trace.as_ref().and_then(Trace::parent);
         let (outcomes, fallbacks) = self.settler.settle(&plan, parent).await;
-        for (wanted, outcome, decided) in plan.for_leases(&asked, &outcomes) {
+        for (wanted, outcome, decided) in plan.for_leases(&outcomes) {
             let refusal = self.leases.note(wanted, epoch.number, outcome, decided);
             if let Some(refusal) = refusal
                 && let Some(metrics) = epoch.metrics.leases(&wanted.limit.name)
@@ -149,16 +141,16 @@ impl Service {
             }
         }
         let mut decided = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
-        self.look_past_overrides(&epoch, overrides, &asked, &mut decided)
+        self.look_past_overrides(&epoch, overrides, asked, &mut decided)
             .await;
         // What this request's answers have shown. Of leases from before a step nothing more is lent.
         self.void_after_step();
         let leases = if self.policy.current().number == epoch.number {
-            lending.lend(&self.leases, &epoch, &asked)
+            lending.lend(&self.leases, &epoch, asked)
         } else {
             Vec::new()
         };
-        for (decided, asked) in decided.iter().zip(&asked) {
+        for (decided, asked) in decided.iter().zip(asked) {
             let decision = asked.as_ref().ok();
             epoch.metrics.count(decided, decision, now_us);
             if let (Source::Store, Some(decision)) = (decided.source, decision) {
@@ -180,13 +172,12 @@ impl Service {
         if let Some(trace) = trace {
             trace.end(&decided);
         }
-        let answer = Answer {
+        Answer {
             epoch: epoch.number,
             instance: self.instance,
             verdicts: decided.into_iter().map(|decided| decided.verdict).collect(),
             leases,
-        };
-        Ok(json(&answer))
+        }
     }
 
     /// Voids denials from before the store's clock stepped, the filters' too: their units become available earlier or later
@@ -198,11 +189,6 @@ impl Service {
         {
             self.policy.void_denials();
         }
-    }
-
-    /// The body that answers `GET /v1/top`.
-    pub fn top(&self) -> Vec<u8> {
-        json(&self.metrics.top())
     }
 
     /// The metrics as text.
@@ -239,11 +225,6 @@ impl Service {
 fn random_instance() -> u64 {
     let random = RandomState::new().build_hasher().finish();
     (random >> 11).max(1)
-}
-
-/// Strings and integers can always be encoded as JSON; clients would treat an empty body as no answer.
-fn json(answer: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(answer).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Settler {
     /// The store's outcome for each decision of a plan, and the fallback's answer where the store gave none.
     pub async fn settle(
         &self,
-        plan: &Plan,
+        plan: &Plan<'_>,
         parent: Option<Parent>,
     ) -> (Vec<Option<Outcome>>, Vec<Fallback>) {
         let batch = &plan.batch;

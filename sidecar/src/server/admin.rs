@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use sluicegate_protocol::Code;
+use sluicegate_protocol::{Code, read_remove_override, read_resets, read_set_override};
 
 use super::access::{Access, guard};
 use super::body::{answer, whole};
@@ -74,7 +74,11 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 }
 
 async fn reset(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async { Ok(admin.service.reset(&whole(body).await?).await?) }).await
+    answer(async {
+        let body = whole(body).await?;
+        Ok(admin.service.reset(&read_resets(&body)?).await)
+    })
+    .await
 }
 
 async fn list_overrides(State(admin): State<Admin>) -> Response {
@@ -82,11 +86,19 @@ async fn list_overrides(State(admin): State<Admin>) -> Response {
 }
 
 async fn set_override(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async { Ok(admin.service.set_override(&whole(body).await?).await?) }).await
+    answer(async {
+        let asked = read_set_override(&whole(body).await?)?;
+        Ok(admin.service.set_override(asked).await?)
+    })
+    .await
 }
 
 async fn remove_override(State(admin): State<Admin>, body: Body) -> Response {
-    answer(async { Ok(admin.service.remove_override(&whole(body).await?).await?) }).await
+    answer(async {
+        let asked = read_remove_override(&whole(body).await?)?;
+        Ok(admin.service.remove_override(asked).await?)
+    })
+    .await
 }
 
 async fn find_key(
@@ -98,7 +110,7 @@ async fn find_key(
 }
 
 async fn top(State(admin): State<Admin>) -> Response {
-    answer(async { Ok(admin.service.top()) }).await
+    answer(async { Ok(admin.service.metrics.top()) }).await
 }
 
 async fn stream(State(admin): State<Admin>) -> Response {

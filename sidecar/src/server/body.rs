@@ -6,6 +6,7 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::LengthLimitError;
+use serde::Serialize;
 use sluicegate_protocol::{BODY, Code, MAX_BODY_BYTES, Problem};
 use tokio::time::timeout;
 
@@ -36,15 +37,18 @@ pub(super) async fn whole(body: Body) -> Result<Bytes, Refusal> {
     })
 }
 
-/// A JSON answer.
-pub(super) fn json(status: StatusCode, body: Vec<u8>) -> Response {
-    (status, [(header::CONTENT_TYPE, JSON)], body).into_response()
+/// A JSON answer. Strings and integers can always be encoded; clients would treat an empty body as no answer.
+pub(super) fn json(status: StatusCode, kind: &'static str, answer: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(answer).unwrap_or_default();
+    (status, [(header::CONTENT_TYPE, kind)], body).into_response()
 }
 
-/// The answer to a request with a body.
-pub(super) async fn answer(made: impl Future<Output = Result<Vec<u8>, Refusal>>) -> Response {
+/// The answer to a request.
+pub(super) async fn answer(
+    made: impl Future<Output = Result<impl Serialize, Refusal>>,
+) -> Response {
     match made.await {
-        Ok(answer) => json(StatusCode::OK, answer),
+        Ok(answer) => json(StatusCode::OK, JSON, &answer),
         Err(refusal) => refusal.into_response(),
     }
 }

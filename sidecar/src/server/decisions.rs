@@ -13,10 +13,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sluicegate_protocol::{
     Answer, Code, DECISIONS, FILTER_HEADER, FilterInfo, LimitStatus, PROBLEM_JSON, Problem,
-    ProblemDetails, Verdict, WithoutStore, read_decisions,
+    ProblemDetails, Verdict, WithoutStore, read_decisions, read_give_backs,
 };
 
-use super::body::{answer, json, whole};
+use super::body::{JSON, answer, json, whole};
 use super::openapi::{self, decisions as operations};
 use super::refusal::Refusal;
 use super::routes::Routes;
@@ -59,7 +59,11 @@ pub(super) fn router(service: Arc<Service>) -> Router {
 }
 
 async fn give_back(State(service): State<Arc<Service>>, body: Body) -> Response {
-    answer(async { Ok(service.give_back(&whole(body).await?).await?) }).await
+    answer(async {
+        let body = whole(body).await?;
+        Ok(service.give_back(&read_give_backs(&body)?).await)
+    })
+    .await
 }
 
 async fn decide(
@@ -73,8 +77,13 @@ async fn decide(
     }
     let parts = query.as_deref().unwrap_or_default().split('&');
     let Some(denied) = parts.filter_map(|part| part.strip_prefix(AS_STATUS)).next() else {
-        let decided = async { Ok(service.decide(&whole(body).await?, named(&headers)).await?) };
-        return answer(decided).await;
+        return answer(async {
+            let body = whole(body).await?;
+            Ok(service
+                .decide(&read_decisions(&body)?, named(&headers))
+                .await)
+        })
+        .await;
     };
     if denied != "429" {
         return BAD_STATUS.into_response();
@@ -96,32 +105,30 @@ async fn decide_one(
     body: Body,
 ) -> Result<Response, Refusal> {
     let body = whole(body).await?;
+    let asked = read_decisions(&body)?;
     // Checked before any units are taken.
-    if read_decisions(&body)?.decisions.len() != 1 {
+    if asked.decisions.len() != 1 {
         let why = "with `?denied=429`, a request must have exactly one decision: the answer has one status";
         return Err(Problem::new(Code::TooManyEntries, why).at(DECISIONS).into());
     }
-    let decided = service.decide(&body, named(headers)).await?;
-    let answer: Answer<'_> = match serde_json::from_slice(&decided) {
-        Ok(answer) => answer,
-        Err(_) => return Err(no_verdict()),
-    };
-    let verdict = answer.verdicts.first().ok_or_else(no_verdict)?;
-    let (refusal, retry_after_s) = match verdict {
-        Verdict::Admitted(_)
-        | Verdict::Unavailable {
-            then: Some(WithoutStore::Allow),
-        } => return Ok(json(StatusCode::OK, decided)),
-        Verdict::Denied(status) => {
+    let answer = service.decide(&asked, named(headers)).await;
+    let (refusal, retry_after_s) = match answer.verdicts.first() {
+        Some(
+            Verdict::Admitted(_)
+            | Verdict::Unavailable {
+                then: Some(WithoutStore::Allow),
+            },
+        ) => return Ok(json(StatusCode::OK, JSON, &answer)),
+        Some(Verdict::Denied(status)) => {
             let seconds = status.retry_after_ms.div_ceil(1_000).max(1);
             (denied(status), Some(seconds))
         }
-        Verdict::Unavailable { .. } => (unavailable(), None),
-        Verdict::Error {
+        Some(Verdict::Unavailable { .. }) | None => (unavailable(), None),
+        Some(Verdict::Error {
             code,
             message,
             field,
-        } => {
+        }) => {
             let problem = Problem {
                 code: *code,
                 message: message.clone().into_owned(),
@@ -134,10 +141,7 @@ async fn decide_one(
         problem: refusal.details(),
         answer,
     };
-    // Strings and numbers can always be encoded as JSON.
-    let body = serde_json::to_vec(&problem).unwrap_or_default();
-    let kind = [(header::CONTENT_TYPE, PROBLEM_JSON)];
-    let mut response = (refusal.status, kind, body).into_response();
+    let mut response = json(refusal.status, PROBLEM_JSON, &problem);
     if let Some(seconds) = retry_after_s {
         let seconds = HeaderValue::from(seconds);
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
@@ -156,9 +160,4 @@ fn denied(status: &LimitStatus<'_>) -> Refusal {
 fn unavailable() -> Refusal {
     let detail = "the store did not answer within its deadline";
     Refusal::of_server(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, detail)
-}
-
-fn no_verdict() -> Refusal {
-    let detail = "the decision has no verdict";
-    Refusal::of_server(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, detail)
 }

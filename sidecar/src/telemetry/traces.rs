@@ -141,11 +141,11 @@ impl Trace {
     }
 
     /// Ends the spans, with the verdicts as attributes.
-    pub fn end(mut self, decided: &[Decided<'_>]) {
+    pub fn end(mut self, decided: &[Decided]) {
         for (index, mut span) in self.decisions {
             if let Some(decided) = decided.get(index) {
                 span.set_attributes([
-                    KeyValue::new("sluicegate.limit", decided.limit.to_owned()),
+                    KeyValue::new("sluicegate.limit", decided.limit().to_owned()),
                     KeyValue::new("sluicegate.verdict", outcome(decided).name()),
                     KeyValue::new("sluicegate.source", decided.source.name()),
                 ]);
@@ -235,7 +235,7 @@ fn number(name: &'static str, number: usize) -> KeyValue {
     KeyValue::new(name, i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-fn outcome(decided: &Decided<'_>) -> Outcome {
+fn outcome(decided: &Decided) -> Outcome {
     (&decided.verdict).into()
 }
 

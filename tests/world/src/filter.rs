@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::decide::Service;
 use sluicegate_certificates::CallTimes;
-use sluicegate_protocol::{LEASES_HEADER, PartReport, Verdict};
+use sluicegate_protocol::{LEASES_HEADER, PartReport, Verdict, read_decisions};
 use sluicegate_rules::{
     DenialCache, LeaseReport, Leases, Question, ResolvedCheck, Rules, Taken, WhenUnavailable,
     parse, read_answer,
@@ -151,13 +151,16 @@ impl Filter {
         let body = self.rules.question_body(asked, &report);
         let spent = PartReport::write_all(&leases.parts);
         let header = |name: &str| (name == LEASES_HEADER).then_some(spent.as_str());
-        let answer = timeout(within, service.decide(&body, header)).await;
+        let answer = async {
+            let asked = read_decisions(&body).ok()?;
+            serde_json::to_vec(&service.decide(&asked, header).await).ok()
+        };
+        let answer = timeout(within, answer).await.ok().flatten();
         let times = CallTimes {
             sent_us,
             answered_us: self.now_us(),
         };
         let decisions = asked.map_or(0, |(question, taken)| taken.decisions_to_ask(question));
-        let answer = answer.ok().and_then(Result::ok);
         let answer = answer
             .as_ref()
             .and_then(|body| read_answer(body, decisions).ok());

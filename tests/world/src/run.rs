@@ -6,14 +6,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate::decide::{PolicyHandle, Service};
 use sluicegate::policy::StoreAddress;
 use sluicegate::store::Store;
 use sluicegate::store::simulated::{Call, Fault, Faults, Server};
 use sluicegate::telemetry::metrics::Metrics;
-use sluicegate_protocol::Verdict;
-use sluicegate_rules::read_answer;
+use sluicegate_protocol::{
+    GiveBack, GivenBack, Reset, Verdict, WasReset, read_decisions, read_remove_override,
+    read_set_override,
+};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -366,15 +368,13 @@ impl Run {
             } => {
                 let Some(of) = self.of(sidecar) else { return };
                 let from = self.now();
-                let body =
-                    json!({"resets": [{"limit": format!("l{limit}"), "key": format!("k{key}")}]});
-                let answer = timeout(
-                    Duration::from_secs(2),
-                    of.service.reset(body.to_string().as_bytes()),
-                )
-                .await;
-                let done = outcome(answer.ok().and_then(Result::ok))
-                    .is_some_and(|one| one["outcome"] == "reset");
+                let asked = [Ok(Reset {
+                    limit: format!("l{limit}").into(),
+                    key: format!("k{key}").into(),
+                })];
+                let answer = timeout(Duration::from_secs(2), of.service.reset(&asked)).await;
+                let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
+                let done = matches!(outcomes.first(), Some(WasReset::Reset { .. }));
                 self.note(from, sidecar, What::Reset { limit, key, done });
             }
             Event::Link { sidecar, link } => self.link(sidecar, link),
@@ -439,8 +439,14 @@ impl Run {
         let body = body.to_string();
         let change = async {
             match grant {
-                Some(_) => of.service.set_override(body.as_bytes()).await,
-                None => of.service.remove_override(body.as_bytes()).await,
+                Some(_) => {
+                    let asked = read_set_override(body.as_bytes())?;
+                    of.service.set_override(asked).await.map(drop)
+                }
+                None => {
+                    let asked = read_remove_override(body.as_bytes())?;
+                    of.service.remove_override(asked).await.map(drop)
+                }
             }
         };
         let done = matches!(timeout(Duration::from_secs(2), change).await, Ok(Ok(_)));
@@ -500,13 +506,9 @@ impl Run {
             };
             let body = json!({"decisions": [{"checks": checks.iter().map(check).collect::<Vec<_>>(), "peek": peek, "receipt": receipt}]});
             let body = body.to_string();
-            let answer = timeout(
-                Duration::from_secs(1),
-                of.service.decide(body.as_bytes(), |_| None),
-            )
-            .await;
-            let body = answer.ok().and_then(Result::ok);
-            let answer = body.as_ref().and_then(|body| read_answer(body, 1).ok());
+            let asked = read_decisions(body.as_bytes()).unwrap();
+            let answer = of.service.decide(&asked, |_| None);
+            let answer = timeout(Duration::from_secs(1), answer).await.ok();
             let verdict = answer.as_ref().and_then(|answer| answer.verdicts.first());
             if let Some(Verdict::Admitted(status) | Verdict::Denied(status)) = verdict {
                 receipts.clone_from(&status.receipt);
@@ -544,19 +546,20 @@ impl Run {
             return;
         };
         let from = self.now();
-        let body = json!({"give_backs": [{"limit": format!("l{limit}"), "key": format!("k{key}"), "receipt": receipt, "units": units}]});
-        let answer = timeout(
-            Duration::from_secs(2),
-            of.service.give_back(body.to_string().as_bytes()),
-        )
-        .await;
-        let one = outcome(answer.ok().and_then(Result::ok));
-        // Without an answer all of it may have been returned.
-        let returned = one.map_or(units, |one| {
-            one["units"]
-                .as_u64()
-                .unwrap_or(if one["outcome"] == "error" { 0 } else { units })
-        });
+        let asked = [Ok(GiveBack {
+            limit: format!("l{limit}").into(),
+            key: format!("k{key}").into(),
+            receipt: receipt.into(),
+            units: Some(units),
+        })];
+        let answer = timeout(Duration::from_secs(2), of.service.give_back(&asked)).await;
+        let outcomes = answer.map_or_else(|_| Vec::new(), |listed| listed.outcomes);
+        let returned = match outcomes.first() {
+            Some(GivenBack::GivenBack { units }) => *units,
+            Some(GivenBack::Error { .. }) => 0,
+            // Without an answer all of it may have been returned.
+            Some(GivenBack::Unavailable) | None => units,
+        };
         self.note(
             from,
             sidecar,
@@ -584,10 +587,4 @@ impl Run {
             }
         }
     }
-}
-
-/// The one outcome of a list.
-fn outcome(body: Option<Vec<u8>>) -> Option<Value> {
-    let answer: Value = serde_json::from_slice(&body?).ok()?;
-    Some(answer["outcomes"][0].clone())
 }

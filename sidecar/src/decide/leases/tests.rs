@@ -38,7 +38,7 @@ fn outcome(admitted: bool, remaining: u64) -> Outcome {
 impl World {
     fn wanted<'a>(&'a self, key: &'a str, cost: u64) -> Wanted<'a> {
         let limit = &self.limit;
-        Wanted { limit, key, cost }
+        Wanted::of(limit, key, cost)
     }
 
     fn take(&self, key: &str, cost: u64, epoch: u64) -> Option<Held> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::decide::overrides::Overrides;
 use crate::policy::Policy;
-use sluicegate_protocol::Check;
+use sluicegate_protocol::{Check, LimitStatus, Verdict};
 
 /// The verdict on one decision that asks for a receipt or not, by the store or by this sidecar's share, under a limit with
 /// these options. Denials say "in a minute", which is also the policy's `denial_ttl`.
@@ -26,8 +26,7 @@ fn status(options: &str, receipt: bool, admitted: bool, source: Source) -> Limit
     };
     let overrides = Overrides::new(&policy, None);
     let asked = [Ok(decision)];
-    let mut plan = Plan::new(&policy, &asked, overrides.at(|| 0), None, |_| None);
-    plan.leave_receipts(&asked, || Some(7));
+    let plan = Plan::new(Basis::of(&policy, overrides.at(|| 0)), &asked);
     let outcome = Outcome {
         admitted,
         decided_by: 0,
@@ -42,12 +41,9 @@ fn status(options: &str, receipt: bool, admitted: bool, source: Source) -> Limit
     };
     let decided = plan.verdicts(&[outcome], &fallbacks, 0);
     assert_eq!(decided[0].source, source);
-    let (Verdict::Admitted(status) | Verdict::Denied(status)) = &decided[0].verdict else {
-        panic!("{:?}", decided[0].verdict);
-    };
-    LimitStatus {
-        limit: "l".into(),
-        ..status.clone()
+    match &decided[0].verdict {
+        Verdict::Admitted(status) | Verdict::Denied(status) => status.clone(),
+        other => panic!("{other:?}"),
     }
 }
 

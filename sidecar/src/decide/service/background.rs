@@ -7,7 +7,7 @@ use sluicegate_protocol::{Check, Decision};
 use super::Service;
 use crate::clock;
 use crate::decide::epoch::Reload;
-use crate::decide::plan::Plan;
+use crate::decide::plan::{Basis, Plan};
 use crate::store::{Health, HealthState};
 use crate::telemetry::events::without_store;
 use crate::telemetry::metrics::Sample;
@@ -50,7 +50,7 @@ impl Service {
         };
         let looks: Vec<_> = samples.iter().map(look).collect();
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let plan = Plan::new(&epoch.policy, &looks, overrides, None, |_| None);
+        let plan = Plan::new(Basis::of(&epoch.policy, overrides), &looks);
         let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
         let now_us = clock::now_us();
         for (decided, (_, sample)) in plan

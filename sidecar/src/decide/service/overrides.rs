@@ -7,13 +7,13 @@ use std::time::Duration;
 use sluicegate_engine::BatchBuilder;
 use sluicegate_protocol::{
     BODY, Code, ListedOverride, OverrideList, OverrideSource, OverrideWasRemoved, OverrideWasSet,
-    Problem, Whom, read_remove_override, read_set_override,
+    Problem, RemoveOverride, SetOverride, Whom,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
 
+use super::Service;
 use super::neighbours::{LOOK_EVERY, Neighbours};
-use super::{Service, json};
 use crate::clock;
 use crate::decide::buckets::{buckets, unknown_limit};
 use crate::decide::losses::Losses;
@@ -238,19 +238,18 @@ impl Service {
         }
     }
 
-    /// The body that answers `GET /v1/overrides`.
-    pub fn list_overrides(&self) -> Vec<u8> {
+    /// The overrides of the policy file and the store.
+    pub fn list_overrides(&self) -> OverrideList {
         let epoch = self.policy.current();
         let overrides = epoch.overrides.list(&epoch.policy, clock::unix_ms());
-        json(&OverrideList { overrides })
+        OverrideList { overrides }
     }
 
-    /// Answers the body of `PUT /v1/overrides`.
+    /// Sets an override on all sidecars.
     ///
     /// # Errors
-    /// The body is invalid, or the store did not confirm the change.
-    pub async fn set_override(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let asked = read_set_override(body)?;
+    /// It is invalid, or the store did not confirm the change.
+    pub async fn set_override(&self, asked: SetOverride) -> Result<OverrideWasSet, Problem> {
         let epoch = self.policy.current();
         let limit = epoch.policy.limit(&asked.limit);
         let limit = limit.ok_or_else(|| unknown_limit(&epoch.policy, "limit", &asked.limit))?;
@@ -282,11 +281,11 @@ impl Service {
         let (limit, whom) = &name;
         audit::override_set(&self.events, limit, whom, &one.terms);
         let now = self.listed(limit, whom, &one, OverrideSource::Store);
-        Ok(json(&OverrideWasSet {
+        Ok(OverrideWasSet {
             now,
             replaced,
             counted,
-        }))
+        })
     }
 
     /// Whether units of this key are counted in any window; `None` if the store does not answer.
@@ -303,23 +302,24 @@ impl Service {
         Some(both.any(|(bucket, outcome)| outcome.remaining < bucket.spec.most_at_once()))
     }
 
-    /// The body that answers `GET /v1/subjects/`.
+    /// The key with these digits.
     ///
     /// # Errors
     /// No key with these digits is known.
-    pub fn find_key(&self, digits: &str) -> Result<Vec<u8>, Problem> {
+    pub fn find_key(&self, digits: &str) -> Result<Whom, Problem> {
         let key = self.metrics.key_of(digits).map(Whom::Key);
         let why = "no key with these 20 digits was denied, or near a limit, on this sidecar lately: ask the one whose `top` shows them, or behind the Envoy whose access log does";
-        let key = key.ok_or_else(|| Problem::new(Code::NotFound, why).at("path"))?;
-        Ok(json(&key))
+        key.ok_or_else(|| Problem::new(Code::NotFound, why).at("path"))
     }
 
-    /// Answers the body of `DELETE /v1/overrides`.
+    /// Removes an override on all sidecars.
     ///
     /// # Errors
-    /// The body is invalid, or the store did not confirm the change.
-    pub async fn remove_override(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
-        let asked = read_remove_override(body)?;
+    /// It is invalid, or the store did not confirm the change.
+    pub async fn remove_override(
+        &self,
+        asked: RemoveOverride,
+    ) -> Result<OverrideWasRemoved, Problem> {
         let author = &asked.author;
         check_texts(author.reason.as_deref(), author.by.as_deref()).map_err(malformed)?;
         let name = (asked.limit, asked.whom);
@@ -333,7 +333,7 @@ impl Service {
         let in_policy = epoch.policy.limit(limit);
         let in_policy = in_policy.and_then(|limit| limit.overrides.get(whom));
         let in_policy = in_policy.map(|one| self.listed(limit, whom, one, OverrideSource::Policy));
-        Ok(json(&OverrideWasRemoved { removed, in_policy }))
+        Ok(OverrideWasRemoved { removed, in_policy })
     }
 
     /// Changes the store's overrides, if they are not as they should be, and applies the change in this sidecar.

@@ -8,7 +8,7 @@ use super::Service;
 use crate::clock;
 use crate::decide::epoch::Epoch;
 use crate::decide::overrides::OverridesNow;
-use crate::decide::plan::Plan;
+use crate::decide::plan::{Basis, Plan};
 use crate::telemetry::verdict::{Decided, Source};
 
 impl Service {
@@ -19,7 +19,7 @@ impl Service {
         epoch: &Epoch,
         overrides: OverridesNow<'_>,
         asked: &[Result<Decision<'_>, Problem>],
-        decided: &mut [Decided<'_>],
+        decided: &mut [Decided],
     ) {
         let looks = decided
             .iter_mut()
@@ -46,7 +46,7 @@ impl Service {
         epoch: &Epoch,
         mut overrides: OverridesNow<'_>,
         asked: &Decision<'_>,
-        status: &mut LimitStatus<'_>,
+        status: &mut LimitStatus<'static>,
     ) {
         let now_ms = overrides.unix_ms();
         let look = [Ok(Decision {
@@ -60,7 +60,7 @@ impl Service {
                 return;
             }
             overrides = overrides.at(end_ms);
-            let plan = Plan::new(&epoch.policy, &look, overrides, None, |_| None);
+            let plan = Plan::new(Basis::of(&epoch.policy, overrides), &look);
             let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
             let verdicts = plan.verdicts(&outcomes, &fallbacks, clock::now_us());
             status.retry_after_ms = match verdicts.first().map(|of| (of.source, &of.verdict)) {

@@ -7,6 +7,7 @@ mod wall_clock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluicegate_protocol::read_decisions;
 
 use super::*;
 use crate::policy::StoreAddress;
@@ -29,9 +30,9 @@ fn service(policy: &str) -> Service {
 /// The verdict on one decision of these checks.
 async fn ask(service: &Service, checks: Value) -> Value {
     let body = json!({"decisions": [{"checks": checks}]}).to_string();
-    let answer = service.decide(body.as_bytes(), |_| None).await.unwrap();
-    let mut answer: Value = serde_json::from_slice(&answer).unwrap();
-    answer["verdicts"][0].take()
+    let asked = read_decisions(body.as_bytes()).unwrap();
+    let answer = service.decide(&asked, |_| None).await;
+    serde_json::to_value(&answer.verdicts[0]).unwrap()
 }
 
 /// A check of limit `l` and key `k`.

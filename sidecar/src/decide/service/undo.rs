@@ -3,23 +3,19 @@
 use std::time::Instant;
 
 use sluicegate_protocol::{
-    GIVE_BACKS, GivenBack, Listed, Problem, RESETS, WasReset, read_give_backs, read_resets,
+    GIVE_BACKS, GiveBack, GivenBack, Listed, Problem, RESETS, Reset, WasReset,
 };
 
-use super::{Service, json};
+use super::Service;
 use crate::clock;
 use crate::decide::buckets::buckets;
 use crate::decide::receipts;
 
 impl Service {
-    /// Answers the body of `POST /v1/give-back`.
-    ///
-    /// # Errors
-    /// The body as a whole is invalid.
-    pub async fn give_back(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+    /// Returns units; an outcome for each entry.
+    pub async fn give_back(&self, asked: &[Result<GiveBack<'_>, Problem>]) -> Listed<GivenBack> {
         let epoch = self.policy.current();
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let asked = read_give_backs(body)?;
         let mut entries = Vec::with_capacity(asked.len());
         let read = asked.iter().enumerate().map(|(index, asked)| {
             let asked = asked.as_ref().map_err(Problem::clone)?;
@@ -44,18 +40,14 @@ impl Service {
         });
         let outcomes = outcomes.collect();
         self.denials.void(void);
-        Ok(json(&Listed { outcomes }))
+        Listed { outcomes }
     }
 
-    /// Answers the body of `POST /v1/reset`.
-    ///
-    /// # Errors
-    /// The body as a whole is invalid.
-    pub async fn reset(&self, body: &[u8]) -> Result<Vec<u8>, Problem> {
+    /// Restores the whole quota of limits and keys; an outcome for each entry.
+    pub async fn reset(&self, asked: &[Result<Reset<'_>, Problem>]) -> Listed<WasReset> {
         let epoch = self.policy.current();
         let deadline = Instant::now() + self.store.timeout() * 2;
         let overrides = epoch.overrides.at(clock::unix_ms);
-        let asked = read_resets(body)?;
         let mut outcomes = Vec::with_capacity(asked.len());
         let mut void = Vec::new();
         for (index, asked) in asked.iter().enumerate() {
@@ -82,6 +74,6 @@ impl Service {
         }
         self.end_leases(&epoch.policy, &void);
         self.denials.void(void);
-        Ok(json(&Listed { outcomes }))
+        Listed { outcomes }
     }
 }

@@ -6,7 +6,8 @@ use sluicegate_engine::FleetPosition;
 use sluicegate_protocol::{Check, Decision as Asked, Problem};
 
 use super::*;
-use crate::decide::overrides::Overrides;
+use crate::decide::overrides::OverridesNow;
+use crate::decide::plan::Basis;
 use crate::policy::{Policy, StoreAddress};
 use crate::telemetry::events::EventLog;
 use crate::telemetry::metrics::Metrics;
@@ -25,8 +26,8 @@ fn settler() -> Settler {
 }
 
 /// A decision for each of these keys.
-fn plan(keys: &[&str]) -> Plan {
-    let asked = |key: &&str| -> Result<Asked<'static>, Problem> {
+fn asked(keys: &[&str]) -> Vec<Result<Asked<'static>, Problem>> {
+    let asked = |key: &&str| {
         Ok(Asked {
             checks: vec![Check {
                 limit: "l".into(),
@@ -40,16 +41,16 @@ fn plan(keys: &[&str]) -> Plan {
             traceparent: None,
         })
     };
-    let policy = Policy::parse(POLICY).unwrap();
-    let overrides = Overrides::new(&policy, None);
-    let asked: Vec<_> = keys.iter().map(asked).collect();
-    Plan::new(&policy, &asked, overrides.at(|| 0), None, |_| None)
+    keys.iter().map(asked).collect()
 }
 
 /// By the share there would be one more to write back, and for busy keys that would never end.
 #[tokio::test]
 async fn owed_keys_wait_for_the_write_back_and_then_the_store_decides() {
-    let (settler, plan) = (settler(), plan(&["owed", "free"]));
+    let policy = Policy::parse(POLICY).unwrap();
+    let basis = Basis::of(&policy, OverridesNow::default());
+    let asked = asked(&["owed", "free"]);
+    let (settler, plan) = (settler(), Plan::new(basis, &asked));
     let batch = &plan.batch;
     let outage = &settler.outage;
     let outcome = outage.decide(&settler.store, batch, &batch.decisions[0], &[0]);

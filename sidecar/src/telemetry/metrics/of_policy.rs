@@ -23,7 +23,7 @@ pub struct PolicyMetrics {
 impl PolicyMetrics {
     /// Counts one verdict; `decision` is `None` if the request could not be parsed. A peek is not a decision: of it, only the
     /// state that it found is noted.
-    pub fn count(&self, decided: &Decided<'_>, decision: Option<&Decision<'_>>, now_us: u64) {
+    pub fn count(&self, decided: &Decided, decision: Option<&Decision<'_>>, now_us: u64) {
         if let Some(decision) = decision.filter(|decision| decision.peek) {
             if decided.source == Source::Store {
                 let key = deciding_key(&decided.verdict, &decision.checks);
@@ -32,7 +32,7 @@ impl PolicyMetrics {
             return;
         }
         let shadow = decision.and_then(|decision| decision.shadow.as_deref());
-        let Some(limit_metrics) = self.limits.get(decided.limit) else {
+        let Some(limit_metrics) = self.limits.get(decided.limit()) else {
             self.count_without_limit(shadow, (&decided.verdict).into(), decided.source, 1);
             self.note_unknown_limits(&decided.verdict, decision);
             return;
@@ -46,7 +46,7 @@ impl PolicyMetrics {
                 let key = deciding_key(&decided.verdict, checks);
                 limit_metrics.count(&decided.verdict, decided.source, key, now_us);
                 if decided.source == Source::Store {
-                    self.sample(checks, decided.limit);
+                    self.sample(checks, decided.limit());
                 }
             }
         }

@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use sluicegate_protocol::read_set_override;
+
 use super::*;
 
 const MINUTE_MS: u64 = 60_000;
@@ -27,7 +29,8 @@ const HOURLY: &str = "algorithm: sliding_log, windows: [{ quota: 5, per: 1h }]";
 async fn for_a_minute(service: &Service, terms: &str) {
     let until = in_minutes(1);
     let body = format!(r#"{{"limit":"l","key":"k",{terms},"until":"{until}"}}"#);
-    service.set_override(body.as_bytes()).await.unwrap();
+    let asked = read_set_override(body.as_bytes()).unwrap();
+    service.set_override(asked).await.unwrap();
 }
 
 /// In how many milliseconds to come again, of a denial.

@@ -1,0 +1,192 @@
+//! What the checks of a decision want, by the policy and the overrides in force. Pure.
+
+use std::sync::Arc;
+
+use sluicegate_engine::BucketSpec;
+use sluicegate_protocol::{Code, Decision as Asked, Problem};
+
+use super::allowance::{Allowance, allowance};
+use super::buckets::unknown_limit;
+use super::overridden::{How, Overridden, hold_until_end};
+use super::overrides::OverridesNow;
+use crate::policy::{Limit, Policy, most};
+
+/// A check that units have to decide.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Its index among the decision's checks.
+    pub index: usize,
+    /// Its key.
+    pub key: &'a str,
+    /// Its cost.
+    pub cost: u64,
+    /// Its limit.
+    pub limit: &'a Arc<Limit>,
+    windows: &'a [BucketSpec],
+    /// Replaces the windows' own quota.
+    quota: Option<u64>,
+    /// Whether units that were taken in advance may decide it.
+    pub leasable: bool,
+}
+
+/// What all checks of a decision want.
+#[derive(Debug, Default)]
+pub struct AllWanted<'a> {
+    /// The checks that units have to decide, those of one limit and key merged.
+    pub checks: Vec<Wanted<'a>>,
+    /// The strongest override that decides a check by itself.
+    pub overridden: Option<Overridden<'a>>,
+    /// If receipts are wanted: for each check, the index of the check that it was merged into, or its own index.
+    pub receipts: Vec<usize>,
+    /// Milliseconds until the first override of its quotas ends: a denial is not cached for longer.
+    pub most_hold_ms: u64,
+    /// The same while units may come back from leases of its limits.
+    pub most_hold_leased_ms: u64,
+    /// The limits of checks with a quota that the policy does not accept.
+    pub refused_quotas: Vec<&'a Arc<Limit>>,
+}
+
+impl<'a> Wanted<'a> {
+    /// A check of this limit and key, by the limit's own windows.
+    #[cfg(test)]
+    pub fn of(limit: &'a Arc<Limit>, key: &'a str, cost: u64) -> Self {
+        Self {
+            index: 0,
+            key,
+            cost,
+            limit,
+            windows: &limit.windows,
+            quota: None,
+            leasable: true,
+        }
+    }
+
+    /// The windows with the effective quota.
+    pub fn windows(&self) -> impl ExactSizeIterator<Item = BucketSpec> {
+        self.windows.iter().map(|spec| BucketSpec {
+            quota: self.quota.unwrap_or(spec.quota),
+            ..*spec
+        })
+    }
+
+    /// The largest cost that every window could ever admit.
+    fn most(&self) -> u64 {
+        most(self.windows())
+    }
+
+    /// Merges a check of the same limit and key; the smaller of two quotas applies.
+    fn merge(&mut self, other: &Self) {
+        self.cost = self.cost.saturating_add(other.cost);
+        if self.quota != other.quota {
+            self.quota = Some(self.most().min(other.most()));
+        }
+    }
+
+    /// What is wrong with a cost that no window ever holds.
+    fn cost_problem(&self) -> Option<Problem> {
+        let (index, cost, most) = (self.index, self.cost, self.most());
+        (cost > most).then(|| {
+            Problem::new(
+                Code::CostOverLimit,
+                format_args!(
+                    "`checks[{index}].cost`: {cost} is more than limit `{}` ever holds ({most}): waiting cannot help, ask for less at a time",
+                    self.limit.name
+                ),
+            )
+            .at(format_args!("checks[{index}].cost"))
+        })
+    }
+}
+
+impl<'a> AllWanted<'a> {
+    /// Looks the checks of a decision up.
+    ///
+    /// # Errors
+    /// The policy lacks a limit, or a cost is more than its limit ever admits.
+    pub fn of(
+        policy: &'a Policy,
+        asked: &'a Asked<'a>,
+        overrides: OverridesNow<'a>,
+    ) -> Result<Self, Problem> {
+        let mut all = Self {
+            most_hold_ms: u64::MAX,
+            most_hold_leased_ms: u64::MAX,
+            ..Self::default()
+        };
+        for (index, check) in asked.checks.iter().enumerate() {
+            let limit = policy.limit(&check.limit).ok_or_else(|| {
+                unknown_limit(policy, &format!("checks[{index}].limit"), &check.limit)
+            })?;
+            if check.quota.is_some() && limit.accepted_quota(check.quota).is_none() {
+                all.refused_quotas.push(limit);
+            }
+            let how = match allowance(limit, &check.key, check.quota, overrides) {
+                Allowance::Unlimited => How::Admitted,
+                Allowance::Blocked { ends_in_ms } => How::Denied { ends_in_ms },
+                Allowance::Windows {
+                    windows,
+                    quota,
+                    ends_in_ms,
+                    overridden,
+                } => {
+                    all.most_hold_ms = all.most_hold_ms.min(hold_until_end(ends_in_ms));
+                    all.add(Wanted {
+                        index,
+                        key: &check.key,
+                        cost: check.cost,
+                        limit,
+                        windows,
+                        quota,
+                        leasable: limit.lease.is_some()
+                            && !overridden
+                            && quota.is_none()
+                            && check.cost > 0
+                            && !asked.peek
+                            && !asked.receipt,
+                    });
+                    continue;
+                }
+            };
+            if matches!(how, How::Admitted) {
+                all.receipts.push(index);
+            }
+            let overridden = Overridden {
+                check: index,
+                limit,
+                how,
+            };
+            if (all.overridden.as_ref()).is_none_or(|earlier| overridden.is_stronger(earlier)) {
+                all.overridden = Some(overridden);
+            }
+        }
+        if !asked.receipt || asked.peek {
+            all.receipts.clear();
+        }
+        all.checks
+            .iter()
+            .find_map(Wanted::cost_problem)
+            .map_or(Ok(all), Err)
+    }
+
+    /// Adds a check. Two of the same limit and key in one decision are one of both costs: separately, both might be admitted into
+    /// capacity that only one of them can take.
+    fn add(&mut self, next: Wanted<'a>) {
+        if let Some(terms) = &next.limit.lease {
+            // Units may come back as soon as other sidecars' leases end.
+            self.most_hold_leased_ms = self.most_hold_leased_ms.min(terms.longest_us / 1_000);
+        }
+        let is_same = |earlier: &&mut Wanted<'a>| {
+            (earlier.limit.name == next.limit.name) && earlier.key == next.key
+        };
+        match self.checks.iter_mut().find(is_same) {
+            Some(earlier) => {
+                self.receipts.push(earlier.index);
+                earlier.merge(&next);
+            }
+            None => {
+                self.receipts.push(next.index);
+                self.checks.push(next);
+            }
+        }
+    }
+}
