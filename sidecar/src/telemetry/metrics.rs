@@ -33,7 +33,6 @@ use families::Families;
 pub use families::MetricsError;
 pub use leases::{LeaseMetrics, LeaseTotals};
 use limit::LimitMetrics;
-pub use limit::Sample;
 pub use of_policy::PolicyMetrics;
 use windows::WindowMetrics;
 
@@ -186,7 +185,6 @@ impl Metrics {
             limits.insert(limit.name.clone(), limit_metrics);
         }
         for gone in known.keys() {
-            drop_series(&self.families.nearest_ratio, gone);
             drop_series(&self.families.top_denied_ratio, gone);
         }
         known.clone_from(&limits);

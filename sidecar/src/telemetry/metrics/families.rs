@@ -51,7 +51,6 @@ pub struct Families {
     /// Names of the rules that sent shadow decisions. They come over the wire, so the number of label values is bounded.
     shadow_rules: Mutex<BTreeSet<String>>,
     pub used: HistogramVec,
-    pub nearest_ratio: GaugeVec,
     pub quota: GaugeVec,
     pub window_seconds: GaugeVec,
     pub burst: GaugeVec,
@@ -156,12 +155,6 @@ impl Families {
                 "Share of its quota that a subject had used after a decision of the store, 0 to 1.",
                 &USED_RATIO,
                 "limit",
-            )?,
-            nearest_ratio: gauges(
-                &registry,
-                "sluicegate_limit_nearest_ratio",
-                "Largest share of the quota that any one subject had used in the last minute, 0 to 1.",
-                &["limit"],
             )?,
             quota: gauges(
                 &registry,

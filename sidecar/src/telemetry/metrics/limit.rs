@@ -1,17 +1,17 @@
 //! The metrics of one limit. They are looked up once per decision; counting an admitted decision usually takes no lock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use prometheus::{Gauge, Histogram, IntCounter};
-use sluicegate_protocol::{Check, LimitStatus, TopDenied, TopLimit, TopNearest, Verdict};
+use sluicegate_protocol::{LimitStatus, TopDenied, TopLimit, TopNearest, Verdict};
 
 use super::families::Families;
 use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::subject::Subject;
-use crate::telemetry::top::{DenialCounts, DeniedSubject, Gate, NearSubject, Nearest, RecentKeys};
+use crate::telemetry::top::{DenialCounts, DeniedSubject, Gate, Nearest, RecentKeys};
 
 /// Counters of denials, by source.
 #[derive(Debug)]
@@ -52,25 +52,11 @@ pub struct LimitMetrics {
     shadow_unavailable: IntCounter,
     refused_quotas: IntCounter,
     used: Histogram,
-    nearest_ratio: Gauge,
     top_denied_ratio: Gauge,
     /// By the name of the shadow rule; replaced as a whole when a new rule appears.
     shadows: ArcSwap<BTreeMap<String, Arc<Shadow>>>,
     subjects: Mutex<Subjects>,
     gate: AtomicGate,
-    /// A subject for which another limit decided, so that the state of this limit is unknown.
-    sample: Mutex<Option<Sample>>,
-    /// Whether `sample` has one.
-    sampled: AtomicBool,
-}
-
-/// A subject that a check named.
-#[derive(Debug)]
-pub struct Sample {
-    /// Its key.
-    pub key: String,
-    /// The quota that the check asked for.
-    pub quota: Option<u64>,
 }
 
 /// The subjects to report.
@@ -137,7 +123,6 @@ impl LimitMetrics {
             shadow_unavailable: counter(Outcome::ShadowUnavailable, Source::Store),
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
-            nearest_ratio: families.nearest_ratio.with_label_values(&[limit]),
             top_denied_ratio: families.top_denied_ratio.with_label_values(&[limit]),
             shadows: ArcSwap::default(),
             subjects: Mutex::new(Subjects {
@@ -149,8 +134,6 @@ impl LimitMetrics {
                 ratio: AtomicU64::new(0),
                 until_us: AtomicU64::new(0),
             },
-            sample: Mutex::default(),
-            sampled: AtomicBool::new(false),
         }
     }
 
@@ -278,19 +261,16 @@ impl LimitMetrics {
         self.shadow_denied.filter.inc_by(count);
     }
 
-    /// Updates the gauges about subjects to their values at `now_us`.
+    /// Updates the gauge about subjects to its value at `now_us`.
     pub(super) fn refresh(&self, now_us: u64) {
-        let (total, denied, nearest) = {
+        let (total, denied) = {
             let mut subjects = self.subjects();
             let first = subjects.denied.top(now_us).first().copied();
-            let nearest = subjects.nearest.top(now_us).first().copied();
-            (subjects.denied.total(now_us), first, nearest)
+            (subjects.denied.total(now_us), first)
         };
         // The lower bound: an alert on it must not fire because of the sketch's error.
         let least = denied.map_or(0, |one: DeniedSubject| one.count - one.error);
         self.top_denied_ratio.set(ratio(least, total));
-        let nearest = nearest.map_or(0.0, |near: NearSubject| near.used_ratio);
-        self.nearest_ratio.set(nearest);
     }
 
     /// The most denied subjects and those nearest to the limit.
@@ -322,31 +302,6 @@ impl LimitMetrics {
             most_denied,
             nearest,
         }
-    }
-
-    /// Keeps the first key after each [`LimitMetrics::take_sample`].
-    pub(super) fn keep_sample(&self, check: &Check<'_>) {
-        // Read before it is written: nearly always there is a key, and contended writes are slow.
-        let sampled = &self.sampled;
-        if !sampled.load(Ordering::Relaxed) && !sampled.swap(true, Ordering::Relaxed) {
-            *self.sample() = Some(Sample {
-                key: check.key.as_ref().to_owned(),
-                quota: check.quota,
-            });
-        }
-    }
-
-    /// Takes the key that was kept.
-    pub(super) fn take_sample(&self) -> Option<Sample> {
-        let sample = self.sample().take();
-        if sample.is_some() {
-            self.sampled.store(false, Ordering::Relaxed);
-        }
-        sample
-    }
-
-    fn sample(&self) -> MutexGuard<'_, Option<Sample>> {
-        self.sample.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records how much of the quota a key's subject has used.

@@ -7,7 +7,7 @@ use sluicegate_protocol::{CachedDenials, Check, Code, Decision, LimitStatus, Ver
 
 use super::families::Families;
 use super::leases::LeaseMetrics;
-use super::limit::{LimitMetrics, Sample};
+use super::limit::LimitMetrics;
 use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::verdict::Decided;
 
@@ -45,36 +45,12 @@ impl PolicyMetrics {
                 let checks = decision.map_or(&[][..], |decision| &decision.checks);
                 let key = deciding_key(&decided.verdict, checks);
                 limit_metrics.count(&decided.verdict, decided.source, key, now_us);
-                if decided.source == Source::Store {
-                    self.sample(checks, decided.limit);
-                }
             }
         }
     }
 
-    /// A verdict has the state of one limit only, the one that decided. Of each other limit, which may be almost used
-    /// up, one key is kept and peeked at later.
-    fn sample(&self, checks: &[Check<'_>], decided_by: &str) {
-        for check in checks.iter().filter(|check| check.limit != decided_by) {
-            if let Some(limit_metrics) = self.limits.get(check.limit.as_ref()) {
-                limit_metrics.keep_sample(check);
-            }
-        }
-    }
-
-    /// Limits whose state no recent verdict reported, with a key each. The caller peeks at them about once a second
-    /// and hands the answers to [`PolicyMetrics::note`].
-    pub fn samples(&self) -> Vec<(&str, Sample)> {
-        let known = self.limits.iter();
-        known
-            .filter_map(|(limit, limit_metrics)| {
-                Some((limit.as_str(), limit_metrics.take_sample()?))
-            })
-            .collect()
-    }
-
-    /// Notes how a limit stands for a key; a look, and so not counted among the decisions.
-    pub fn note(&self, verdict: &Verdict<'_>, key: &str, now_us: u64) {
+    /// Notes how a limit stands for a key, without counting a decision.
+    fn note(&self, verdict: &Verdict<'_>, key: &str, now_us: u64) {
         if let Some(status) = limit_status(verdict)
             && let Some(limit_metrics) = self.limits.get(status.limit.as_ref())
         {
