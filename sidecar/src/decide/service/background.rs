@@ -26,7 +26,8 @@ impl Service {
         let mut changes = self.store.health_changes();
         loop {
             let health = changes.borrow_and_update().clone();
-            self.metrics.set_store_up(health.is_up());
+            let families = &self.metrics.families;
+            families.store_up.set(health.is_up().into());
             match &health.state {
                 HealthState::Unknown => {}
                 HealthState::Up => {

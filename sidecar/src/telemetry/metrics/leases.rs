@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus::{IntCounter, IntGauge};
+use prometheus::IntCounter;
 use serde::Serialize;
 use sluicegate_engine::lease::LeaseRefusal;
 use sluicegate_protocol::LimitStatus;
@@ -28,7 +28,6 @@ pub struct LeaseMetrics {
     granted: IntCounter,
     spent: IntCounter,
     returned: IntCounter,
-    held: IntGauge,
     refused: BTreeMap<NoLease, IntCounter>,
     /// Units that no lease holds, and that are neither spent nor returned yet.
     on_the_way: AtomicU64,
@@ -49,7 +48,6 @@ impl LeaseMetrics {
             granted: units(LeaseEvent::Granted),
             spent: units(LeaseEvent::Spent),
             returned: units(LeaseEvent::Returned),
-            held: families.lease_held.with_label_values(&[limit]),
             refused: refused.collect(),
             on_the_way: AtomicU64::new(0),
         }
@@ -96,12 +94,6 @@ impl LeaseMetrics {
     /// Units that are held, if the leases have so many.
     pub fn held(&self, leased: u64) -> u64 {
         leased.saturating_add(self.on_the_way.load(Ordering::Relaxed))
-    }
-
-    /// Sets the gauge: the leases have so many units.
-    pub(super) fn set_held(&self, leased: u64) {
-        let units = self.held(leased);
-        self.held.set(i64::try_from(units).unwrap_or(i64::MAX));
     }
 }
 

@@ -2,59 +2,50 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use arc_swap::ArcSwap;
-use prometheus::{Gauge, Histogram, IntCounter};
+use prometheus::{Histogram, IntCounter};
 use sluicegate_protocol::{LimitStatus, TopDenied, TopLimit, TopNearest, Verdict};
 
+use super::decisions::DecisionCounters;
 use super::families::Families;
+use super::lock;
+use super::of_policy::Shared;
 use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::subject::Subject;
-use crate::telemetry::top::{DenialCounts, DeniedSubject, Gate, Nearest, RecentKeys};
+use crate::telemetry::top::{DenialCounts, Gate, Nearest, RecentKeys};
 
-/// Counters of denials, by source.
-#[derive(Debug)]
-struct PerSource {
-    store: IntCounter,
-    share: IntCounter,
-    certificate: IntCounter,
-    filter: IntCounter,
-    overridden: IntCounter,
-}
-
-impl PerSource {
-    const fn of(&self, source: Source) -> &IntCounter {
-        match source {
-            // A lease never denies.
-            Source::Store | Source::Request | Source::Lease => &self.store,
-            Source::Share => &self.share,
-            Source::Certificate => &self.certificate,
-            Source::Filter => &self.filter,
-            Source::Override => &self.overridden,
-        }
-    }
-}
+/// The sources that deny.
+const DENYING: &[Source] = &[
+    Source::Store,
+    Source::Share,
+    Source::Certificate,
+    Source::Filter,
+    Source::Override,
+];
+/// The counts that exist from the start, so that a rate is right from the first decision on.
+const FROM_THE_START: [(Outcome, &[Source]); 6] = [
+    (
+        Outcome::Admitted,
+        &[Source::Store, Source::Share, Source::Override],
+    ),
+    (Outcome::Denied, DENYING),
+    (Outcome::Unavailable, &[Source::Store]),
+    (Outcome::ShadowAdmitted, &[Source::Store]),
+    (Outcome::ShadowDenied, DENYING),
+    (Outcome::ShadowUnavailable, &[Source::Store]),
+];
 
 /// The metrics of one limit.
 #[derive(Debug)]
 pub struct LimitMetrics {
     limit: String,
-    admitted: IntCounter,
-    admitted_by_share: IntCounter,
-    admitted_by_override: IntCounter,
-    /// Only limits with leases have this series.
-    admitted_by_lease: OnceLock<IntCounter>,
-    denied: PerSource,
-    shadow_admitted: IntCounter,
-    shadow_denied: PerSource,
-    unavailable: IntCounter,
-    shadow_unavailable: IntCounter,
+    pub(super) decisions: DecisionCounters,
     refused_quotas: IntCounter,
     used: Histogram,
-    top_denied_ratio: Gauge,
     /// By the name of the shadow rule; replaced as a whole when a new rule appears.
-    shadows: ArcSwap<BTreeMap<String, Arc<Shadow>>>,
+    shadows: ArcSwap<BTreeMap<String, Shadow>>,
     subjects: Mutex<Subjects>,
     gate: AtomicGate,
 }
@@ -68,16 +59,27 @@ struct Subjects {
 }
 
 /// Verdicts of this limit for the shadow decisions of one rule.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Shadow {
     admitted: IntCounter,
     denied: IntCounter,
     unavailable: IntCounter,
 }
 
+impl Shadow {
+    fn count(&self, outcome: Outcome, count: u64) {
+        match outcome {
+            Outcome::Admitted => self.admitted.inc_by(count),
+            Outcome::Denied => self.denied.inc_by(count),
+            Outcome::Unavailable => self.unavailable.inc_by(count),
+            _ => {}
+        }
+    }
+}
+
 /// A [`Gate`] that is read without a lock. Its two fields may be of different moments: then a subject is recorded
 /// without need, or missed once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct AtomicGate {
     ratio: AtomicU64,
     until_us: AtomicU64,
@@ -96,93 +98,44 @@ impl AtomicGate {
 }
 
 impl LimitMetrics {
-    /// Registers all series of a limit, at 0.
-    pub(super) fn new(families: &Families, limit: &str) -> Self {
-        let counter = |outcome: Outcome, source: Source| {
-            families
-                .decisions
-                .with_label_values(&[limit, outcome.name(), source.name()])
-        };
-        let per_source = |outcome| PerSource {
-            store: counter(outcome, Source::Store),
-            share: counter(outcome, Source::Share),
-            certificate: counter(outcome, Source::Certificate),
-            filter: counter(outcome, Source::Filter),
-            overridden: counter(outcome, Source::Override),
-        };
+    /// Makes the series of a limit, at 0. `no_denials`: an empty sketch.
+    pub(super) fn new(families: &Families, limit: &str, no_denials: DenialCounts) -> Self {
+        let decisions = DecisionCounters::new(families.decisions.clone(), limit);
+        for (outcome, sources) in FROM_THE_START {
+            for source in sources {
+                decisions.count(outcome, *source, 0);
+            }
+        }
         Self {
             limit: limit.to_owned(),
-            admitted: counter(Outcome::Admitted, Source::Store),
-            admitted_by_share: counter(Outcome::Admitted, Source::Share),
-            admitted_by_override: counter(Outcome::Admitted, Source::Override),
-            admitted_by_lease: OnceLock::new(),
-            denied: per_source(Outcome::Denied),
-            shadow_admitted: counter(Outcome::ShadowAdmitted, Source::Store),
-            shadow_denied: per_source(Outcome::ShadowDenied),
-            unavailable: counter(Outcome::Unavailable, Source::Store),
-            shadow_unavailable: counter(Outcome::ShadowUnavailable, Source::Store),
+            decisions,
             refused_quotas: families.refused_quotas.with_label_values(&[limit]),
             used: families.used.with_label_values(&[limit]),
-            top_denied_ratio: families.top_denied_ratio.with_label_values(&[limit]),
             shadows: ArcSwap::default(),
             subjects: Mutex::new(Subjects {
-                denied: families.no_denials.clone(),
+                denied: no_denials,
                 nearest: Nearest::default(),
                 keys: RecentKeys::default(),
             }),
-            gate: AtomicGate {
-                ratio: AtomicU64::new(0),
-                until_us: AtomicU64::new(0),
-            },
+            gate: AtomicGate::default(),
         }
-    }
-
-    /// Whether these are the metrics of the limit `name`.
-    pub(super) fn is_of(&self, name: &str) -> bool {
-        self.limit == name
-    }
-
-    /// Adds the series of decisions made from leases.
-    pub(super) fn count_leases(&self, families: &Families) {
-        let labels = [
-            self.limit.as_str(),
-            Outcome::Admitted.name(),
-            Source::Lease.name(),
-        ];
-        self.admitted_by_lease
-            .get_or_init(|| families.decisions.with_label_values(&labels));
     }
 
     /// Counts a verdict about `key`, the key of the check that decided.
     pub(super) fn count(&self, verdict: &Verdict<'_>, source: Source, key: &str, now_us: u64) {
+        self.decisions.count(verdict.into(), source, 1);
         match verdict {
-            Verdict::Admitted(status) => {
-                match source {
-                    Source::Share => self.admitted_by_share.inc(),
-                    Source::Override => {
-                        // It took nothing, so it says nothing of how much is used.
-                        self.admitted_by_override.inc();
-                        return;
-                    }
-                    Source::Lease => {
-                        if let Some(admitted) = self.admitted_by_lease.get() {
-                            admitted.inc();
-                        }
-                    }
-                    _ => self.admitted.inc(),
-                }
+            // An override took nothing, so it says nothing of how much is used.
+            Verdict::Admitted(status) if source != Source::Override => {
                 self.note(status, key, now_us);
             }
             Verdict::Denied(status) => {
-                self.denied.of(source).inc();
                 self.count_denials(Some(key), 1, now_us);
                 if source == Source::Store {
                     self.note(status, key, now_us);
                 }
             }
-            Verdict::Unavailable { .. } => self.unavailable.inc(),
-            // It has no limit.
-            Verdict::Error { .. } => {}
+            _ => {}
         }
     }
 
@@ -194,9 +147,8 @@ impl LimitMetrics {
         decisions: u64,
         now_us: u64,
     ) {
-        if let Some(admitted) = self.admitted_by_lease.get() {
-            admitted.inc_by(decisions);
-        }
+        self.decisions
+            .count(Outcome::Admitted, Source::Lease, decisions);
         self.note(status, key, now_us);
     }
 
@@ -205,41 +157,47 @@ impl LimitMetrics {
         self.refused_quotas.inc();
     }
 
-    /// Counts the verdict of a shadow decision (evaluated, not enforced).
+    /// Counts shadow decisions (evaluated, not enforced).
     pub(super) fn count_shadow(
         &self,
-        families: &Families,
+        shared: &Shared,
         rule: &str,
-        verdict: &Verdict<'_>,
-        source: Source,
+        (outcome, source): (Outcome, Source),
+        count: u64,
     ) {
-        let shadow = self.shadow(families, rule);
-        match verdict {
-            Verdict::Admitted(_) => {
-                shadow.admitted.inc();
-                match source {
-                    Source::Store => self.shadow_admitted.inc(),
-                    rare => {
-                        let labels = [&self.limit, Outcome::ShadowAdmitted.name(), rare.name()];
-                        families.decisions.with_label_values(&labels).inc();
-                    }
-                }
-            }
-            Verdict::Denied(_) => {
-                shadow.denied.inc();
-                self.shadow_denied.of(source).inc();
-            }
-            Verdict::Unavailable { .. } => {
-                shadow.unavailable.inc();
-                self.shadow_unavailable.inc();
-            }
-            Verdict::Error { .. } => {}
+        self.decisions.count(outcome.as_shadow(), source, count);
+        if let Some(shadow) = self.shadows.load().get(rule) {
+            shadow.count(outcome, count);
+        } else {
+            self.add_shadow(shared, rule).count(outcome, count);
         }
+    }
+
+    fn add_shadow(&self, shared: &Shared, rule: &str) -> Shadow {
+        let name = shared.shadow_rule(rule);
+        let counter = |outcome: Outcome| {
+            let labels = [name, &self.limit, outcome.name()];
+            shared.shadow_decisions.with_label_values(&labels)
+        };
+        let shadow = Shadow {
+            admitted: counter(Outcome::Admitted),
+            denied: counter(Outcome::Denied),
+            unavailable: counter(Outcome::Unavailable),
+        };
+        // Rules beyond the bound share `other` and are not kept, so that memory is bounded.
+        if name == rule {
+            self.shadows.rcu(|known| {
+                let mut known = BTreeMap::clone(known);
+                known.insert(rule.to_owned(), shadow.clone());
+                known
+            });
+        }
+        shadow
     }
 
     /// Counts denials that a filter answered from its cache.
     pub(super) fn count_filter_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
-        self.denied.filter.inc_by(count);
+        self.decisions.count(Outcome::Denied, Source::Filter, count);
         self.count_denials(key, count, now_us);
     }
 
@@ -248,60 +206,6 @@ impl LimitMetrics {
         let mut subjects = self.subjects();
         subjects.denied.count(subject, count, now_us);
         key.into_iter().for_each(|key| subjects.keys.keep(key));
-    }
-
-    /// The key with these digits, if it was denied or near the limit lately.
-    pub(super) fn key_of(&self, digits: &str) -> Option<String> {
-        self.subjects().keys.find(digits).map(str::to_owned)
-    }
-
-    /// Counts the cached denials of a shadow rule in a filter.
-    pub(super) fn count_shadow_filter_denials(&self, families: &Families, rule: &str, count: u64) {
-        self.shadow(families, rule).denied.inc_by(count);
-        self.shadow_denied.filter.inc_by(count);
-    }
-
-    /// Updates the gauge about subjects to its value at `now_us`.
-    pub(super) fn refresh(&self, now_us: u64) {
-        let (total, denied) = {
-            let mut subjects = self.subjects();
-            let first = subjects.denied.top(now_us).first().copied();
-            (subjects.denied.total(now_us), first)
-        };
-        // The lower bound: an alert on it must not fire because of the sketch's error.
-        let least = denied.map_or(0, |one: DeniedSubject| one.count - one.error);
-        self.top_denied_ratio.set(ratio(least, total));
-    }
-
-    /// The most denied subjects and those nearest to the limit.
-    pub(super) fn top(&self, now_us: u64) -> TopLimit {
-        let mut subjects = self.subjects();
-        let most_denied = subjects
-            .denied
-            .top(now_us)
-            .into_iter()
-            .map(|one| TopDenied {
-                subject: one.subject.to_string(),
-                count: one.count,
-                error: one.error,
-            });
-        let most_denied = most_denied.collect();
-        let nearest = subjects
-            .nearest
-            .top(now_us)
-            .into_iter()
-            .map(|near| TopNearest {
-                subject: near.subject.to_string(),
-                used_ratio: near.used_ratio,
-            });
-        let nearest = nearest.collect();
-        TopLimit {
-            limit: self.limit.clone(),
-            denied_total: subjects.denied.total(now_us),
-            since_seconds: subjects.denied.span_us(now_us) / 1_000_000,
-            most_denied,
-            nearest,
-        }
     }
 
     /// Records how much of the quota a key's subject has used.
@@ -316,46 +220,51 @@ impl LimitMetrics {
         }
     }
 
-    fn shadow(&self, families: &Families, rule: &str) -> Arc<Shadow> {
-        if let Some(shadow) = self.shadows.load().get(rule) {
-            return Arc::clone(shadow);
-        }
-        let name = families.shadow_rule(rule);
-        let counter = |outcome: Outcome| {
-            families
-                .shadow_decisions
-                .with_label_values(&[name, &self.limit, outcome.name()])
-        };
-        let shadow = Arc::new(Shadow {
-            admitted: counter(Outcome::Admitted),
-            denied: counter(Outcome::Denied),
-            unavailable: counter(Outcome::Unavailable),
+    /// The key with these digits, if it was denied or near the limit lately.
+    pub(super) fn key_of(&self, digits: &str) -> Option<String> {
+        self.subjects().keys.find(digits).map(str::to_owned)
+    }
+
+    /// The most denied subject's share of the denials: its lower bound, since an alert on it must not fire because of the
+    /// sketch's error.
+    pub(super) fn top_denied_ratio(&self, now_us: u64) -> f64 {
+        let denied = &mut self.subjects().denied;
+        let least = denied.top(now_us).first().map(|one| one.count - one.error);
+        ratio(least.unwrap_or(0), denied.total(now_us))
+    }
+
+    /// The most denied subjects and those nearest to the limit.
+    pub(super) fn top(&self, now_us: u64) -> TopLimit {
+        let mut subjects = self.subjects();
+        let most_denied = subjects.denied.top(now_us).into_iter();
+        let most_denied = most_denied.map(|one| TopDenied {
+            subject: one.subject.to_string(),
+            count: one.count,
+            error: one.error,
         });
-        // Rules beyond the bound share `other` and are not kept, so that memory is bounded.
-        if name == rule {
-            self.shadows.rcu(|known| {
-                let mut known = BTreeMap::clone(known);
-                known.insert(rule.to_owned(), Arc::clone(&shadow));
-                known
-            });
+        let nearest = subjects.nearest.top(now_us).into_iter();
+        let nearest = nearest.map(|near| TopNearest {
+            subject: near.subject.to_string(),
+            used_ratio: near.used_ratio,
+        });
+        TopLimit {
+            limit: self.limit.clone(),
+            most_denied: most_denied.collect(),
+            nearest: nearest.collect(),
+            denied_total: subjects.denied.total(now_us),
+            since_seconds: subjects.denied.span_us(now_us) / 1_000_000,
         }
-        shadow
     }
 
     fn subjects(&self) -> MutexGuard<'_, Subjects> {
-        // The counts are consistent after every step, even if a thread panicked.
-        self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.subjects)
     }
 }
 
-fn ratio(part: u64, whole: u64) -> f64 {
+/// Quotas are under 2^53, where doubles are exact; of more denials, a few more or less do not show.
+const fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         return 0.0;
     }
-    // Both are cut to 32 bits, which a float holds exactly.
-    let cut = u64::BITS
-        .saturating_sub(whole.leading_zeros())
-        .saturating_sub(u32::BITS);
-    let float = |number: u64| f64::from(u32::try_from(number >> cut).unwrap_or(u32::MAX));
-    float(part) / float(whole)
+    part as f64 / whole as f64
 }
