@@ -4,7 +4,19 @@ use std::sync::OnceLock;
 
 use prometheus::{IntCounter, IntCounterVec};
 
-use crate::telemetry::labels::{Outcome, Source};
+use crate::telemetry::labels::Outcome;
+use crate::telemetry::labels::Source::{self, Certificate, Filter, Override, Share, Store};
+
+/// The counts that a limit has from the start, at 0, so that a rate is right from the first decision on.
+const FROM_THE_START: [(Outcome, &[Source]); 6] = [
+    (Outcome::Admitted, &[Store, Share, Override]),
+    (Outcome::Denied, DENYING),
+    (Outcome::Unavailable, &[Store]),
+    (Outcome::ShadowAdmitted, &[Store]),
+    (Outcome::ShadowDenied, DENYING),
+    (Outcome::ShadowUnavailable, &[Store]),
+];
+const DENYING: &[Source] = &[Store, Share, Certificate, Filter, Override];
 
 /// Counts the decisions of one limit. A series is looked up by its labels once, when it is first counted.
 #[derive(Debug)]
@@ -22,6 +34,15 @@ impl DecisionCounters {
             family,
             limit: limit.to_owned(),
             counters: Default::default(),
+        }
+    }
+
+    /// Makes the series that exist from the start.
+    pub fn start(&self) {
+        for (outcome, sources) in FROM_THE_START {
+            sources
+                .iter()
+                .for_each(|source| self.count(outcome, *source, 0));
         }
     }
 

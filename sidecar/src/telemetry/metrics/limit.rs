@@ -1,7 +1,6 @@
 //! The metrics of one limit. They are looked up once per decision; counting an admitted decision usually takes no lock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use arc_swap::ArcSwap;
@@ -16,38 +15,17 @@ use crate::telemetry::labels::{Outcome, Source};
 use crate::telemetry::subject::Subject;
 use crate::telemetry::top::{DenialCounts, Gate, Nearest, RecentKeys};
 
-/// The sources that deny.
-const DENYING: &[Source] = &[
-    Source::Store,
-    Source::Share,
-    Source::Certificate,
-    Source::Filter,
-    Source::Override,
-];
-/// The counts that exist from the start, so that a rate is right from the first decision on.
-const FROM_THE_START: [(Outcome, &[Source]); 6] = [
-    (
-        Outcome::Admitted,
-        &[Source::Store, Source::Share, Source::Override],
-    ),
-    (Outcome::Denied, DENYING),
-    (Outcome::Unavailable, &[Source::Store]),
-    (Outcome::ShadowAdmitted, &[Source::Store]),
-    (Outcome::ShadowDenied, DENYING),
-    (Outcome::ShadowUnavailable, &[Source::Store]),
-];
-
 /// The metrics of one limit.
 #[derive(Debug)]
 pub struct LimitMetrics {
     limit: String,
     pub(super) decisions: DecisionCounters,
-    refused_quotas: IntCounter,
+    pub(super) refused_quotas: IntCounter,
     used: Histogram,
     /// By the name of the shadow rule; replaced as a whole when a new rule appears.
     shadows: ArcSwap<BTreeMap<String, Shadow>>,
     subjects: Mutex<Subjects>,
-    gate: AtomicGate,
+    gate: Gate,
 }
 
 /// The subjects to report.
@@ -77,35 +55,11 @@ impl Shadow {
     }
 }
 
-/// A [`Gate`] that is read without a lock. Its two fields may be of different moments: then a subject is recorded
-/// without need, or missed once.
-#[derive(Debug, Default)]
-struct AtomicGate {
-    ratio: AtomicU64,
-    until_us: AtomicU64,
-}
-
-impl AtomicGate {
-    fn excludes(&self, ratio: f64, now_us: u64) -> bool {
-        now_us < self.until_us.load(Ordering::Relaxed)
-            && ratio <= f64::from_bits(self.ratio.load(Ordering::Relaxed))
-    }
-
-    fn set(&self, gate: Gate) {
-        self.ratio.store(gate.ratio.to_bits(), Ordering::Relaxed);
-        self.until_us.store(gate.until_us, Ordering::Relaxed);
-    }
-}
-
 impl LimitMetrics {
     /// Makes the series of a limit, at 0. `no_denials`: an empty sketch.
     pub(super) fn new(families: &Families, limit: &str, no_denials: DenialCounts) -> Self {
         let decisions = DecisionCounters::new(families.decisions.clone(), limit);
-        for (outcome, sources) in FROM_THE_START {
-            for source in sources {
-                decisions.count(outcome, *source, 0);
-            }
-        }
+        decisions.start();
         Self {
             limit: limit.to_owned(),
             decisions,
@@ -117,7 +71,7 @@ impl LimitMetrics {
                 nearest: Nearest::default(),
                 keys: RecentKeys::default(),
             }),
-            gate: AtomicGate::default(),
+            gate: Gate::default(),
         }
     }
 
@@ -137,24 +91,6 @@ impl LimitMetrics {
             }
             _ => {}
         }
-    }
-
-    /// Counts decisions that a filter made from a lease; their state is recorded once.
-    pub(super) fn count_leased(
-        &self,
-        status: &LimitStatus<'_>,
-        key: &str,
-        decisions: u64,
-        now_us: u64,
-    ) {
-        self.decisions
-            .count(Outcome::Admitted, Source::Lease, decisions);
-        self.note(status, key, now_us);
-    }
-
-    /// Counts a quota that the policy does not accept.
-    pub(super) fn count_refused_quota(&self) {
-        self.refused_quotas.inc();
     }
 
     /// Counts shadow decisions (evaluated, not enforced).
@@ -195,13 +131,8 @@ impl LimitMetrics {
         shadow
     }
 
-    /// Counts denials that a filter answered from its cache.
-    pub(super) fn count_filter_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
-        self.decisions.count(Outcome::Denied, Source::Filter, count);
-        self.count_denials(key, count, now_us);
-    }
-
-    fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
+    /// Counts denials of a key, if it is known, for [`LimitMetrics::top`].
+    pub(super) fn count_denials(&self, key: Option<&str>, count: u64, now_us: u64) {
         let subject = key.map(Subject::of);
         let mut subjects = self.subjects();
         subjects.denied.count(subject, count, now_us);
@@ -215,7 +146,7 @@ impl LimitMetrics {
         self.used.observe(used);
         if !self.gate.excludes(used, now_us) {
             let mut subjects = self.subjects();
-            self.gate.set(subjects.nearest.note(key, used, now_us));
+            subjects.nearest.note(key, used, now_us, &self.gate);
             subjects.keys.keep(key);
         }
     }

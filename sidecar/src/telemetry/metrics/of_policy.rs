@@ -74,7 +74,9 @@ impl PolicyMetrics {
             (None, _) => {
                 self.shared
                     .count_without_limit(shadow, (outcome, *source), 1);
-                self.note_unknown_limits(verdict, checks);
+                if matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit) {
+                    self.note_unknown_limits(checks);
+                }
             }
         }
     }
@@ -82,7 +84,7 @@ impl PolicyMetrics {
     /// Counts a quota that a request asked for and the limit's policy does not accept.
     pub fn count_refused_quota(&self, limit: &str) {
         if let Some(limit_metrics) = self.limits.get(limit) {
-            limit_metrics.count_refused_quota();
+            limit_metrics.refused_quotas.inc();
         }
     }
 
@@ -93,7 +95,9 @@ impl PolicyMetrics {
         let (counted, count) = ((Outcome::Denied, Source::Filter), denied.count);
         match (limit_metrics, denied.shadow.as_deref()) {
             (Some(limit_metrics), None) => {
-                limit_metrics.count_filter_denials(denied.key.as_deref(), count, now_us);
+                let (outcome, source) = counted;
+                limit_metrics.decisions.count(outcome, source, count);
+                limit_metrics.count_denials(denied.key.as_deref(), count, now_us);
             }
             (Some(limit_metrics), Some(rule)) => {
                 limit_metrics.count_shadow(&self.shared, rule, counted, count);
@@ -102,12 +106,18 @@ impl PolicyMetrics {
         }
     }
 
-    /// Notes and logs the limits that a decision asks for and the policy does not have.
-    fn note_unknown_limits(&self, verdict: &Verdict<'_>, checks: &[Check<'_>]) {
-        if matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit) {
-            let limits = checks.iter().map(|check| check.limit.as_ref());
-            let unknown = limits.filter(|limit| !self.limits.contains_key(*limit));
-            unknown.for_each(|limit| self.shared.note_unknown_limit(limit));
+    /// Notes the limits that a decision asks for and the policy does not have, and logs those that are new. What cannot be a
+    /// limit's name may be a secret.
+    fn note_unknown_limits(&self, checks: &[Check<'_>]) {
+        let limits = checks.iter().map(|check| check.limit.as_ref());
+        for limit in limits.filter(|limit| is_name(limit) && !self.limits.contains_key(*limit)) {
+            let is_new = lock(&self.shared.unknown).note(limit.to_owned(), clock::monotonic());
+            if is_new {
+                warn!(
+                    "requests ask for the limit {limit:?}, which the policy does not have: they get no verdict, and each rule's \
+                     `when_unavailable` decides; compare rules and policy with `sluicegate check-config`"
+                );
+            }
         }
     }
 }
@@ -127,18 +137,6 @@ impl Shared {
             decisions.inc_by(count);
         }
         self.without_limit.count(counted, source, count);
-    }
-
-    /// Notes that a request asked for a limit that the policy does not have, and logs it if that is new. What cannot be a
-    /// limit's name may be a secret.
-    fn note_unknown_limit(&self, limit: &str) {
-        let mut unknown = lock(&self.unknown);
-        if is_name(limit) && unknown.note(limit.to_owned(), clock::monotonic()) {
-            warn!(
-                "requests ask for the limit {limit:?}, which the policy does not have: they get no verdict, and each rule's \
-                 `when_unavailable` decides; compare rules and policy with `sluicegate check-config`"
-            );
-        }
     }
 
     /// The label value for a rule that sends shadow decisions: its name, or `other` beyond the bound.
