@@ -183,7 +183,6 @@ async fn the_documented_metrics_are_those_that_a_sidecar_serves() {
             r#"shadow_decisions_total{limit="per-key",rule="trial",verdict="denied"}"#,
             3.0,
         ),
-        (r#"limit_nearest_ratio{limit="per-key"}"#, 1.0),
         (r#"top_denied_ratio{limit="per-key"}"#, 1.0),
     ] {
         let metric = sidecar.metric(&format!("sluicegate_{name}")).await;
@@ -234,9 +233,9 @@ async fn a_limits_series_exist_before_its_first_decision_and_its_counters_outliv
         has(&denied("per-key", 1)).await,
         "the last denial is not lost"
     );
-    assert!(has("nearest_ratio{limit=\"renamed\"} 0\n").await);
+    assert!(has("top_denied_ratio{limit=\"renamed\"} 0\n").await);
     assert!(
-        !has("nearest_ratio{limit=\"per-key\"}").await,
+        !has("top_denied_ratio{limit=\"per-key\"}").await,
         "it would stand still"
     );
 }
@@ -255,34 +254,4 @@ async fn an_idle_sidecar_knows_whether_its_store_is_up() {
     // Probes are not questions: the error counters count questions.
     let errors = "sluicegate_store_errors_total{kind=\"connection\"}";
     assert_eq!(sidecar.metric(errors).await, 0.0);
-}
-
-#[tokio::test]
-async fn use_of_a_limit_is_measured_where_a_tighter_one_always_decides() {
-    let policy = Policy::on("memory")
-        .window("per-key", "sliding_log", 2, "1h")
-        .window("everyone", "sliding_log", 20, "1h");
-    let sidecar = Sidecar::alone(&policy.text()).await;
-    for key in 0..16 {
-        let checks = json!([
-            check("per-key", &format!("k{key}")),
-            check("everyone", "all")
-        ]);
-        let verdict = decide(&sidecar, json!({ "checks": checks })).await;
-        assert_eq!(verdict["limit"], "per-key");
-    }
-    let nearest = async |limit: &str| {
-        let name = format!("sluicegate_limit_nearest_ratio{{limit=\"{limit}\"}}");
-        sidecar.metric(&name).await
-    };
-    assert_eq!(nearest("per-key").await, 0.5);
-    // Another decision, since the limit is sampled within a second of a decision, which may have been an earlier one.
-    eventually("it is looked at", async || {
-        let checks = json!([{ "limit": "per-key", "key": "k0" }, { "limit": "everyone", "key": "all", "cost": 0 }]);
-        decide(&sidecar, json!({ "checks": checks, "peek": true })).await;
-        nearest("everyone").await == 0.8
-    })
-    .await;
-    let looks = decided(&sidecar, "everyone", "store", "admitted").await;
-    assert_eq!(looks, 0, "a look is no decision");
 }

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
 use crate::telemetry::events::EventLog;
-use crate::telemetry::metrics::{GaugeReadings, Metrics};
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
 
@@ -196,17 +196,18 @@ impl Service {
     /// # Errors
     /// The metrics cannot be encoded.
     pub fn metrics_text(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let families = &self.metrics.families;
         let (sidecars, unwritten) = self.settler.fleet_and_unwritten();
-        self.metrics.text(GaugeReadings {
-            certificates: self.denials.len(),
-            sidecars: usize::try_from(sidecars).unwrap_or(usize::MAX),
-            store: self.store.facts(),
-            clock_ahead_us: self.store.clock_ahead_us(),
-            unwritten,
-            overrides: self.override_counts(),
-            leased: self.leases.held(),
-            tasks: Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks()),
-        })
+        families.sidecars.set(sidecars as f64);
+        families.unwritten.set(unwritten as f64);
+        families.certificates.set(self.denials.len() as f64);
+        if let Some(ahead_us) = self.store.clock_ahead_us() {
+            families.store_clock_ahead.set(ahead_us as f64 / 1e6);
+        }
+        let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
+        families.tasks.set(tasks as f64);
+        self.metrics.set_overrides(self.override_counts());
+        self.metrics.text(&self.store.facts(), &self.leases.held())
     }
 
     /// The number of sidecars that divide the limits among them; 0 if the store was never reached.

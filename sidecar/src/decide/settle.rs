@@ -1,7 +1,6 @@
 //! Gets the outcomes of a plan's decisions from the store, or from the fallback while it is down.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_engine::{Batch, BatchBuilder, Decision, Outcome};
 use sluicegate_protocol::WithoutStore;
@@ -21,8 +20,6 @@ pub struct Settler {
     store: Arc<Store>,
     batcher: Batcher,
     outage: Outage,
-    /// Whether the store was asked since the last tick.
-    asked: AtomicBool,
     /// This sidecar's name among the sidecars that share the store.
     name: String,
     /// Whether it has left. Held during each announcement, or the last one could arrive after that.
@@ -36,7 +33,6 @@ impl Settler {
             store,
             batcher,
             outage,
-            asked: AtomicBool::new(false),
             name,
             has_left: Mutex::new(false),
         }
@@ -52,7 +48,6 @@ impl Settler {
         if batch.decisions.is_empty() {
             return Default::default();
         }
-        self.asked.store(true, Ordering::Relaxed);
         // The other half is the store's.
         let deadline = Instant::now() + self.store.timeout() / 2;
         let held = if plan.without_store {
@@ -168,11 +163,6 @@ impl Settler {
     /// Records the error of a call that was made beside the queue.
     pub fn record_error(&self, error: &StoreError) {
         self.batcher.record_error(error);
-    }
-
-    /// Whether the store was asked since the last call of this function.
-    pub fn was_asked(&self) -> bool {
-        self.asked.swap(false, Ordering::Relaxed)
     }
 
     /// Frees what shares hold of windows that have ended.

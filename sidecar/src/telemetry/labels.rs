@@ -1,4 +1,4 @@
-//! The values of labels with a fixed set of values, an enum each. `docs/metrics.md` explains them; a test compares.
+//! The values of labels whose values are used in several places, an enum each. `docs/metrics.md` explains them; a test compares.
 
 use sluicegate_engine::lease::LeaseRefusal;
 
@@ -112,18 +112,6 @@ names! {
 }
 
 names! {
-    /// What happened to units of leases.
-    LeaseEvent {
-        /// The store granted them.
-        Granted = "granted",
-        /// A request was admitted with them.
-        Spent = "spent",
-        /// They were given back to the store.
-        Returned = "returned",
-    }
-}
-
-names! {
     /// Why a key had no lease.
     NoLease {
         /// It is asked for less often than `from`.
@@ -214,7 +202,6 @@ mod tests {
             ("verdict", names(Outcome::ALL, Outcome::name)),
             ("kind", names(FailureKind::ALL, FailureKind::name)),
             ("outcome", names(ReloadOutcome::ALL, ReloadOutcome::name)),
-            ("event", names(LeaseEvent::ALL, LeaseEvent::name)),
             ("reason", names(NoLease::ALL, NoLease::name)),
         ] {
             assert_eq!(documented(page, label), values, "{label}");

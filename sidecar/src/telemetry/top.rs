@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 
@@ -213,13 +214,22 @@ pub struct NearSubject {
     pub used_ratio: f64,
 }
 
-/// Lets a caller skip subjects that cannot be among the nearest.
-#[derive(Clone, Copy, Debug)]
+/// Lets a caller skip subjects that cannot be among the nearest, without a lock. Its two fields may be of different moments:
+/// then a subject is recorded without need, or missed once.
+#[derive(Debug, Default)]
 pub struct Gate {
-    /// A ratio up to this one changes nothing ...
-    pub ratio: f64,
+    /// The bits of a ratio up to which nothing changes ...
+    ratio: AtomicU64,
     /// ... before this time.
-    pub until_us: u64,
+    until_us: AtomicU64,
+}
+
+impl Gate {
+    /// Whether a subject that has used this share is certainly not among the nearest.
+    pub fn excludes(&self, used_ratio: f64, now_us: u64) -> bool {
+        now_us < self.until_us.load(Ordering::Relaxed)
+            && used_ratio <= f64::from_bits(self.ratio.load(Ordering::Relaxed))
+    }
 }
 
 impl Default for Nearest {
@@ -232,37 +242,27 @@ impl Default for Nearest {
 }
 
 impl Nearest {
-    /// Records the share of the quota that a key's subject has used.
-    pub fn note(&mut self, key: &str, used_ratio: f64, now_us: u64) -> Gate {
+    /// Records the share of the quota that a key's subject has used, and sets `gate` for the next ones.
+    pub fn note(&mut self, key: &str, used_ratio: f64, now_us: u64, gate: &Gate) {
         self.halves.rotate(now_us, Vec::new);
         let hash = self.hashes.hash_one(key);
         let near = &mut self.halves.current;
-        if let Some(known) = near.iter_mut().find(|known| known.hash == hash) {
-            known.used_ratio = known.used_ratio.max(used_ratio);
-        } else {
-            let lowest = lowest(near);
-            if near.len() < MAX_SHOWN || used_ratio > lowest {
-                if near.len() >= MAX_SHOWN
-                    && let Some(index) = near.iter().position(|one| one.used_ratio <= lowest)
-                {
-                    near.swap_remove(index);
-                }
-                near.push(NearSubject {
-                    hash,
-                    subject: Subject::of(key),
-                    used_ratio,
-                });
-            }
+        let least = least_shown(near);
+        match near.iter_mut().find(|known| known.hash == hash) {
+            Some(known) => known.used_ratio = known.used_ratio.max(used_ratio),
+            None if used_ratio > least => near.push(NearSubject {
+                hash,
+                subject: Subject::of(key),
+                used_ratio,
+            }),
+            None => {}
         }
-        Gate {
-            // While there is room, every ratio counts.
-            ratio: if near.len() < MAX_SHOWN {
-                -1.0
-            } else {
-                lowest(near)
-            },
-            until_us: self.halves.since_us + NEAREST_HALF_US,
-        }
+        near.sort_by(|a, b| b.used_ratio.total_cmp(&a.used_ratio));
+        near.truncate(MAX_SHOWN);
+        let ratio = least_shown(near).to_bits();
+        gate.ratio.store(ratio, Ordering::Relaxed);
+        let until_us = self.halves.since_us + NEAREST_HALF_US;
+        gate.until_us.store(until_us, Ordering::Relaxed);
     }
 
     /// The nearest subjects, the nearest first.
@@ -284,8 +284,9 @@ impl Nearest {
     }
 }
 
-fn lowest(near: &[NearSubject]) -> f64 {
-    near.iter().map(|one| one.used_ratio).fold(1.0, f64::min)
+/// The ratio that a subject must exceed to be shown; `near` begins with the highest. While there is room, every ratio does.
+fn least_shown(near: &[NearSubject]) -> f64 {
+    near.get(MAX_SHOWN - 1).map_or(-1.0, |one| one.used_ratio)
 }
 
 #[cfg(test)]

@@ -2,66 +2,23 @@
 
 use std::time::Duration;
 
-use sluicegate_protocol::{Check, Decision};
-
 use super::Service;
 use crate::clock;
 use crate::decide::epoch::Reload;
-use crate::decide::plan::{Basis, Plan};
 use crate::store::{Health, HealthState};
 use crate::telemetry::events::without_store;
-use crate::telemetry::metrics::Sample;
-use crate::telemetry::verdict::Source;
 
 /// A connection that is replaced within this time is not reported as an outage.
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
 impl Service {
-    /// Frees what has expired in the store and the shares, and refreshes the metrics of limits that no recent verdict
-    /// reported. Call it about every second.
+    /// Frees what has expired in the store, the shares and the leases. Call it about every second.
     pub async fn tick(&self) {
         self.store.sweep().await;
         self.leases.forget_parts(clock::now_us());
         // What was leased under earlier policies and overrides is returned.
         self.leases.end_earlier(self.policy.current().number);
-        if self.settler.was_asked() {
-            self.look_at_samples().await;
-        }
         self.settler.sweep();
-    }
-
-    /// Reads the state of limits that were checked but did not decide.
-    async fn look_at_samples(&self) {
-        let epoch = self.policy.current();
-        let samples = epoch.metrics.samples();
-        let look = |(limit, sample): &(&'_ str, Sample)| {
-            Ok(Decision {
-                checks: vec![Check {
-                    limit: (*limit).to_owned().into(),
-                    key: sample.key.clone().into(),
-                    cost: 0,
-                    quota: sample.quota,
-                }],
-                peek: true,
-                receipt: false,
-                shadow: None,
-                traceparent: None,
-            })
-        };
-        let looks: Vec<_> = samples.iter().map(look).collect();
-        let overrides = epoch.overrides.at(clock::unix_ms);
-        let plan = Plan::new(Basis::of(&epoch.policy, overrides), &looks);
-        let (outcomes, fallbacks) = self.settler.settle(&plan, None).await;
-        let now_us = clock::now_us();
-        for (decided, (_, sample)) in plan
-            .verdicts(&outcomes, &fallbacks, now_us)
-            .iter()
-            .zip(&samples)
-        {
-            if decided.source != Source::Override {
-                epoch.metrics.note(&decided.verdict, &sample.key, now_us);
-            }
-        }
     }
 
     /// Reports each change of the store's health to metrics and events. Never returns.
@@ -69,7 +26,8 @@ impl Service {
         let mut changes = self.store.health_changes();
         loop {
             let health = changes.borrow_and_update().clone();
-            self.metrics.set_store_up(health.is_up());
+            let families = &self.metrics.families;
+            families.store_up.set(health.is_up().into());
             match &health.state {
                 HealthState::Unknown => {}
                 HealthState::Up => {

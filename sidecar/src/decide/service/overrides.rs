@@ -216,7 +216,8 @@ impl Service {
                 "blocks written back: {restored}; others gone: {gone}; removed ones that are back, not in force: {returned}"
             );
             warn!("the store has lost overrides: {what} (docs/overrides.md)");
-            self.metrics.count_lost_overrides(all);
+            let lost = &self.metrics.families.overrides_lost;
+            lost.inc_by(all as u64);
             self.events.overrides_lost(clock::unix_ms(), what);
         }
     }

@@ -202,19 +202,22 @@ async fn run_lane(shared: Arc<Shared>, mut arrivals: mpsc::Receiver<(BatchSlice,
             continue;
         }
         let call = queue.next_call();
-        shared.metrics.observe_batch(call.batch().decisions.len());
+        let families = &shared.metrics.families;
+        let decisions = call.batch().decisions.len();
+        families.batch_decisions.observe(decisions as f64);
         let started = Instant::now();
         let callers = queue.all_in(&call).map(|caller| caller.trace.as_ref());
         let span = StoreSpan::start(callers, call.batch());
         for caller in queue.first_in(&call) {
             let waited = started.saturating_duration_since(caller.since);
-            shared.metrics.observe_queue_wait(waited);
+            families.queue_seconds.observe(waited.as_secs_f64());
             if let Some(trace) = &caller.trace {
                 trace.record_queue_wait(waited, span.as_ref());
             }
         }
         let reply = shared.store.decide(call.batch()).await;
-        shared.metrics.observe_store_call(started.elapsed());
+        let took = started.elapsed().as_secs_f64();
+        families.store_seconds.observe(took);
         shared.record_errors(&reply);
         if let Some(span) = span {
             span.end(reply.errors.first().map(StoreError::kind));

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus::{IntCounter, IntGauge};
+use prometheus::IntCounter;
 use serde::Serialize;
 use sluicegate_engine::lease::LeaseRefusal;
 use sluicegate_protocol::LimitStatus;
 
 use super::PolicyMetrics;
 use super::families::Families;
-use crate::telemetry::labels::{LeaseEvent, NoLease};
+use crate::telemetry::labels::{NoLease, Outcome, Source};
 
 /// All leases of a sidecar, for the live page.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -28,7 +28,6 @@ pub struct LeaseMetrics {
     granted: IntCounter,
     spent: IntCounter,
     returned: IntCounter,
-    held: IntGauge,
     refused: BTreeMap<NoLease, IntCounter>,
     /// Units that no lease holds, and that are neither spent nor returned yet.
     on_the_way: AtomicU64,
@@ -37,19 +36,15 @@ pub struct LeaseMetrics {
 impl LeaseMetrics {
     /// Registers all series, at 0.
     pub(super) fn new(families: &Families, limit: &str) -> Self {
-        let units = |event: LeaseEvent| {
-            let labels = [limit, event.name()];
-            families.lease_units.with_label_values(&labels)
-        };
+        let units = |event| families.lease_units.with_label_values(&[limit, event]);
         let refused = NoLease::ALL.iter().map(|reason| {
             let labels = [limit, reason.name()];
             (*reason, families.lease_refusals.with_label_values(&labels))
         });
         Self {
-            granted: units(LeaseEvent::Granted),
-            spent: units(LeaseEvent::Spent),
-            returned: units(LeaseEvent::Returned),
-            held: families.lease_held.with_label_values(&[limit]),
+            granted: units("granted"),
+            spent: units("spent"),
+            returned: units("returned"),
             refused: refused.collect(),
             on_the_way: AtomicU64::new(0),
         }
@@ -97,12 +92,6 @@ impl LeaseMetrics {
     pub fn held(&self, leased: u64) -> u64 {
         leased.saturating_add(self.on_the_way.load(Ordering::Relaxed))
     }
-
-    /// Sets the gauge: the leases have so many units.
-    pub(super) fn set_held(&self, leased: u64) {
-        let units = self.held(leased);
-        self.held.set(i64::try_from(units).unwrap_or(i64::MAX));
-    }
 }
 
 impl PolicyMetrics {
@@ -126,7 +115,10 @@ impl PolicyMetrics {
     /// Counts decisions that a filter made from a lease. `status`: how the limit stands for `key` after them.
     pub fn count_leased(&self, status: &LimitStatus<'_>, key: &str, decisions: u64, now_us: u64) {
         if let Some(limit_metrics) = self.limits.get(status.limit.as_ref()) {
-            limit_metrics.count_leased(status, key, decisions, now_us);
+            let counters = &limit_metrics.decisions;
+            counters.count(Outcome::Admitted, Source::Lease, decisions);
+            // The state after all of them.
+            limit_metrics.note(status, key, now_us);
         }
     }
 }

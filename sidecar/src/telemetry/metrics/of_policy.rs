@@ -1,91 +1,86 @@
 //! The metrics of one policy: counts its decisions.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
+use prometheus::IntCounterVec;
 use sluicegate_protocol::{CachedDenials, Check, Code, Decision, LimitStatus, Verdict};
+use tracing::warn;
 
-use super::families::Families;
+use super::decisions::DecisionCounters;
 use super::leases::LeaseMetrics;
-use super::limit::{LimitMetrics, Sample};
+use super::limit::LimitMetrics;
+use super::lock;
+use crate::clock;
+use crate::policy::is_name;
 use crate::telemetry::labels::{Outcome, Source};
+use crate::telemetry::recent::Recent;
 use crate::telemetry::verdict::Decided;
+
+/// Rules that get a label value of their own; those that come later share `other`.
+const MAX_SHADOW_RULES: usize = 256;
+/// Bytes of a rule's name.
+const MAX_RULE_BYTES: usize = 64;
 
 /// The metrics of the limits of one policy. Each policy carries its own, so that a decision finds them without a lock.
 #[derive(Debug)]
 pub struct PolicyMetrics {
-    pub(super) families: Arc<Families>,
+    pub(super) shared: Arc<Shared>,
     pub(super) limits: BTreeMap<String, Arc<LimitMetrics>>,
     /// Of the limits with leases.
     pub(super) leases: BTreeMap<String, Arc<LeaseMetrics>>,
+}
+
+/// What the metrics of all policies share: names that come over the wire, and decisions without a limit.
+#[derive(Debug)]
+pub struct Shared {
+    pub without_limit: DecisionCounters,
+    pub shadow_decisions: IntCounterVec,
+    /// Names of the rules that sent shadow decisions. They come over the wire, so the number of label values is bounded.
+    pub shadow_rules: Mutex<BTreeSet<String>>,
+    /// Limits that requests asked for and the policy of that moment did not have.
+    pub unknown: Mutex<Recent<String>>,
 }
 
 impl PolicyMetrics {
     /// Counts one verdict; `decision` is `None` if the request could not be parsed. A peek is not a decision: of it, only the
     /// state that it found is noted.
     pub fn count(&self, decided: &Decided, decision: Option<&Decision<'_>>, now_us: u64) {
-        if let Some(decision) = decision.filter(|decision| decision.peek) {
-            if decided.source == Source::Store {
-                let key = deciding_key(&decided.verdict, &decision.checks);
-                self.note(&decided.verdict, key, now_us);
+        let (source, verdict) = (&decided.source, &decided.verdict);
+        let limit_metrics = self.limits.get(decided.limit());
+        let checks = decision.map_or(&[][..], |decision| &decision.checks);
+        let status = limit_status(verdict);
+        let key = status.and_then(|status| checks.get(status.check));
+        let key = key.map_or("", |check| check.key.as_ref());
+        if decision.is_some_and(|decision| decision.peek) {
+            if let (Some(limit_metrics), Some(status), Source::Store) =
+                (limit_metrics, status, source)
+            {
+                limit_metrics.note(status, key, now_us);
             }
             return;
         }
+        let outcome = Outcome::from(verdict);
         let shadow = decision.and_then(|decision| decision.shadow.as_deref());
-        let Some(limit_metrics) = self.limits.get(decided.limit()) else {
-            self.count_without_limit(shadow, (&decided.verdict).into(), decided.source, 1);
-            self.note_unknown_limits(&decided.verdict, decision);
-            return;
-        };
-        match shadow {
-            Some(rule) => {
-                limit_metrics.count_shadow(&self.families, rule, &decided.verdict, decided.source)
+        match (limit_metrics, shadow) {
+            (Some(limit_metrics), Some(rule)) => {
+                limit_metrics.count_shadow(&self.shared, rule, (outcome, *source), 1);
             }
-            None => {
-                let checks = decision.map_or(&[][..], |decision| &decision.checks);
-                let key = deciding_key(&decided.verdict, checks);
-                limit_metrics.count(&decided.verdict, decided.source, key, now_us);
-                if decided.source == Source::Store {
-                    self.sample(checks, decided.limit());
+            (Some(limit_metrics), None) => limit_metrics.count(verdict, *source, key, now_us),
+            (None, _) => {
+                self.shared
+                    .count_without_limit(shadow, (outcome, *source), 1);
+                if matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit) {
+                    self.note_unknown_limits(checks);
                 }
             }
-        }
-    }
-
-    /// A verdict has the state of one limit only, the one that decided. Of each other limit, which may be almost used
-    /// up, one key is kept and peeked at later.
-    fn sample(&self, checks: &[Check<'_>], decided_by: &str) {
-        for check in checks.iter().filter(|check| check.limit != decided_by) {
-            if let Some(limit_metrics) = self.limits.get(check.limit.as_ref()) {
-                limit_metrics.keep_sample(check);
-            }
-        }
-    }
-
-    /// Limits whose state no recent verdict reported, with a key each. The caller peeks at them about once a second
-    /// and hands the answers to [`PolicyMetrics::note`].
-    pub fn samples(&self) -> Vec<(&str, Sample)> {
-        let known = self.limits.iter();
-        known
-            .filter_map(|(limit, limit_metrics)| {
-                Some((limit.as_str(), limit_metrics.take_sample()?))
-            })
-            .collect()
-    }
-
-    /// Notes how a limit stands for a key; a look, and so not counted among the decisions.
-    pub fn note(&self, verdict: &Verdict<'_>, key: &str, now_us: u64) {
-        if let Some(status) = limit_status(verdict)
-            && let Some(limit_metrics) = self.limits.get(status.limit.as_ref())
-        {
-            limit_metrics.note(status, key, now_us);
         }
     }
 
     /// Counts a quota that a request asked for and the limit's policy does not accept.
     pub fn count_refused_quota(&self, limit: &str) {
         if let Some(limit_metrics) = self.limits.get(limit) {
-            limit_metrics.count_refused_quota();
+            limit_metrics.refused_quotas.inc();
         }
     }
 
@@ -93,55 +88,65 @@ impl PolicyMetrics {
     /// a reload removed it, is counted without its name: only the policy's names become labels.
     pub fn count_filter_denials(&self, denied: &CachedDenials<'_>, now_us: u64) {
         let limit_metrics = self.limits.get(denied.limit.as_ref());
+        let (counted, count) = ((Outcome::Denied, Source::Filter), denied.count);
         match (limit_metrics, denied.shadow.as_deref()) {
             (Some(limit_metrics), None) => {
-                limit_metrics.count_filter_denials(denied.key.as_deref(), denied.count, now_us);
+                let (outcome, source) = counted;
+                limit_metrics.decisions.count(outcome, source, count);
+                limit_metrics.count_denials(denied.key.as_deref(), count, now_us);
             }
             (Some(limit_metrics), Some(rule)) => {
-                limit_metrics.count_shadow_filter_denials(&self.families, rule, denied.count);
+                limit_metrics.count_shadow(&self.shared, rule, counted, count);
             }
-            (None, shadow) => {
-                self.count_without_limit(shadow, Outcome::Denied, Source::Filter, denied.count);
-            }
+            (None, shadow) => self.shared.count_without_limit(shadow, counted, count),
         }
     }
 
-    /// Notes and logs the limits that a decision asks for and the policy does not have.
-    fn note_unknown_limits(&self, verdict: &Verdict<'_>, decision: Option<&Decision<'_>>) {
-        if matches!(verdict, Verdict::Error { code, .. } if *code == Code::UnknownLimit) {
-            let checks = decision.map_or(&[][..], |decision| &decision.checks).iter();
-            let unknown = checks.filter(|check| !self.limits.contains_key(check.limit.as_ref()));
-            unknown.for_each(|check| self.families.note_unknown_limit(&check.limit));
+    /// Notes the limits that a decision asks for and the policy does not have, and logs those that are new. What cannot be a
+    /// limit's name may be a secret.
+    fn note_unknown_limits(&self, checks: &[Check<'_>]) {
+        let limits = checks.iter().map(|check| check.limit.as_ref());
+        for limit in limits.filter(|limit| is_name(limit) && !self.limits.contains_key(*limit)) {
+            let is_new = lock(&self.shared.unknown).note(limit.to_owned(), clock::monotonic());
+            if is_new {
+                warn!(
+                    "requests ask for the limit {limit:?}, which the policy does not have: they get no verdict, and each rule's \
+                     `when_unavailable` decides; compare rules and policy with `sluicegate check-config`"
+                );
+            }
         }
     }
+}
 
+impl Shared {
     fn count_without_limit(
         &self,
         shadow: Option<&str>,
-        outcome: Outcome,
-        source: Source,
+        (outcome, source): (Outcome, Source),
         count: u64,
     ) {
         let mut counted = outcome;
         if let Some(rule) = shadow {
             counted = outcome.as_shadow();
-            let rule = self.families.shadow_rule(rule);
-            self.families
-                .shadow_decisions
-                .with_label_values(&[rule, "", outcome.name()])
-                .inc_by(count);
+            let labels = [self.shadow_rule(rule), "", outcome.name()];
+            let decisions = self.shadow_decisions.with_label_values(&labels);
+            decisions.inc_by(count);
         }
-        self.families
-            .decisions
-            .with_label_values(&["", counted.name(), source.name()])
-            .inc_by(count);
+        self.without_limit.count(counted, source, count);
     }
-}
 
-/// The key of the check that decided.
-fn deciding_key<'a>(verdict: &Verdict<'_>, checks: &'a [Check<'_>]) -> &'a str {
-    let check = limit_status(verdict).and_then(|status| checks.get(status.check));
-    check.map_or("", |check| check.key.as_ref())
+    /// The label value for a rule that sends shadow decisions: its name, or `other` beyond the bound.
+    pub fn shadow_rule<'a>(&self, rule: &'a str) -> &'a str {
+        let mut rules = lock(&self.shadow_rules);
+        if rules.contains(rule) {
+            return rule;
+        }
+        if rules.len() >= MAX_SHADOW_RULES || rule.len() > MAX_RULE_BYTES {
+            return "other";
+        }
+        rules.insert(rule.to_owned());
+        rule
+    }
 }
 
 /// How the window that decided stands.

@@ -1,99 +1,54 @@
 //! The windows of the limits in force: quota, length and burst, so that a panel can show use against the limit.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use prometheus::GaugeVec;
 use sluicegate_engine::{Algorithm, BucketSpec};
 
 use super::families::Families;
 use crate::policy::{Policy, window_name};
 
-/// Those that have series: by the limit's name and the window's.
-#[derive(Debug, Default)]
-pub struct WindowMetrics {
-    in_force: Mutex<BTreeMap<(String, String), BucketSpec>>,
+/// The windows of a policy, each with the name of its limit.
+pub fn windows(policy: &Policy) -> Vec<(String, BucketSpec)> {
+    let windows = policy.limits().flat_map(|limit| {
+        let of_limit = limit.windows.iter();
+        of_limit.map(|spec| (limit.name.clone(), *spec))
+    });
+    windows.collect()
 }
 
-impl WindowMetrics {
-    /// Makes the series of a policy's windows, and removes those of windows that it does not have.
-    pub fn policy_loaded(&self, families: &Families, policy: &Policy, unix_ms: u64) {
-        let windows = policy.limits().flat_map(|limit| {
-            let named = limit.windows.iter();
-            named.map(|spec| ((limit.name.clone(), window_name(spec)), *spec))
-        });
-        let next: BTreeMap<_, _> = windows.collect();
-        let mut in_force = self.in_force();
-        for (gone, _) in in_force
-            .iter()
-            .filter(|(window, _)| !next.contains_key(*window))
-        {
-            for gauges in [&families.quota, &families.window_seconds, &families.burst] {
-                remove(gauges, gone);
-            }
-        }
-        for (window, spec) in &next {
-            let labels = [window.0.as_str(), &window.1];
-            families
-                .quota
-                .with_label_values(&labels)
-                .set(float(spec.quota));
-            let seconds = families.window_seconds.with_label_values(&labels);
-            seconds.set(seconds_of(spec, unix_ms));
-            match spec.algorithm {
-                Algorithm::TokenBucket { burst } => {
-                    families.burst.with_label_values(&labels).set(float(burst));
-                }
-                _ => remove(&families.burst, window),
-            }
-        }
-        *in_force = next;
+/// Sets the gauges of these windows, and removes those of others. Calendar windows differ in length: theirs is that of the
+/// one that it is now.
+pub fn set(families: &Families, windows: &[(String, BucketSpec)], unix_ms: u64) {
+    for gauges in [&families.quota, &families.window_seconds, &families.burst] {
+        gauges.reset();
     }
-
-    /// Calendar windows differ in length: sets that of the one that it is now.
-    pub fn refresh(&self, families: &Families, unix_ms: u64) {
-        for (window, spec) in self.in_force().iter() {
-            if let Algorithm::CalendarWindow(_) = spec.algorithm {
-                let labels = [window.0.as_str(), &window.1];
-                let seconds = families.window_seconds.with_label_values(&labels);
-                seconds.set(seconds_of(spec, unix_ms));
-            }
+    for (limit, spec) in windows {
+        let labels = [limit.as_str(), &window_name(spec)];
+        // Quotas and windows are under 2^53, where doubles are exact.
+        let set = |gauges: &GaugeVec, value| gauges.with_label_values(&labels).set(value);
+        let length_us = spec.length_us(unix_ms.saturating_mul(1_000));
+        set(&families.quota, spec.quota as f64);
+        set(&families.window_seconds, length_us as f64 / 1e6);
+        if let Algorithm::TokenBucket { burst } = spec.algorithm {
+            set(&families.burst, burst as f64);
         }
     }
-
-    fn in_force(&self) -> MutexGuard<'_, BTreeMap<(String, String), BucketSpec>> {
-        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn remove(gauges: &GaugeVec, window: &(String, String)) {
-    // Not all windows have all gauges.
-    let _ = gauges.remove_label_values(&[&window.0, &window.1]);
-}
-
-fn seconds_of(spec: &BucketSpec, unix_ms: u64) -> f64 {
-    float(spec.length_us(unix_ms.saturating_mul(1_000))) / 1e6
-}
-
-/// Quotas and windows are under 2^53, where doubles are exact.
-const fn float(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prometheus::Registry;
 
     /// The sample lines of these metrics after each of these policies, by this clock.
     fn after(policies: &[&str], unix_ms: u64) -> Vec<String> {
-        let (families, windows) = (Families::new().unwrap(), WindowMetrics::default());
+        let registry = Registry::new();
+        let families = Families::register(&registry).unwrap();
         for text in policies {
             let policy = Policy::parse(&format!("limits:{text}")).unwrap();
-            windows.policy_loaded(&families, &policy, 0);
+            set(&families, &windows(&policy), unix_ms);
         }
-        windows.refresh(&families, unix_ms);
         let text = prometheus::TextEncoder::new();
-        let text = text.encode_to_string(&families.registry.gather()).unwrap();
+        let text = text.encode_to_string(&registry.gather()).unwrap();
         let lines = text
             .lines()
             .filter_map(|line| line.strip_prefix("sluicegate_limit_"));

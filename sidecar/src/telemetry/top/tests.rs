@@ -64,12 +64,12 @@ proptest! {
     ) {
         let mut nearest = Nearest::default();
         let mut highest: HashMap<u32, u32> = HashMap::new();
-        let mut gate = Gate { ratio: -1.0, until_us: 0 };
+        let gate = Gate::default();
         for (name, percent) in notes {
             let ratio = f64::from(percent) / 100.0;
             // As its callers do.
-            if ratio > gate.ratio {
-                gate = nearest.note(&format!("k{name}"), ratio, SECOND);
+            if !gate.excludes(ratio, SECOND) {
+                nearest.note(&format!("k{name}"), ratio, SECOND, &gate);
             }
             let high = highest.entry(name).or_default();
             *high = percent.max(*high);
@@ -106,14 +106,25 @@ fn denials_of_two_halves_ago_are_dropped() {
 
 #[test]
 fn a_ratio_of_a_minute_ago_is_dropped() {
-    let mut nearest = Nearest::default();
-    let gate = nearest.note("k", 0.9, SECOND);
-    assert_eq!(gate.until_us, NEAREST_HALF_US);
+    let (mut nearest, gate) = (Nearest::default(), Gate::default());
+    nearest.note("k", 0.9, SECOND, &gate);
     assert_eq!(nearest.top(NEAREST_HALF_US + SECOND)[0].used_ratio, 0.9);
-    nearest.note("k", 0.2, NEAREST_HALF_US + SECOND);
+    nearest.note("k", 0.2, NEAREST_HALF_US + SECOND, &gate);
     assert_eq!(nearest.top(NEAREST_HALF_US + SECOND)[0].used_ratio, 0.9);
     assert_eq!(nearest.top(2 * NEAREST_HALF_US)[0].used_ratio, 0.2);
     assert!(nearest.top(4 * NEAREST_HALF_US).is_empty());
+}
+
+#[test]
+fn a_gate_is_open_while_there_is_room_and_again_in_the_next_half() {
+    let (mut nearest, gate) = (Nearest::default(), Gate::default());
+    for name in 0..MAX_SHOWN {
+        assert!(!gate.excludes(0.0, SECOND));
+        nearest.note(&format!("k{name}"), 0.5, SECOND, &gate);
+    }
+    assert!(gate.excludes(0.5, NEAREST_HALF_US - 1));
+    assert!(!gate.excludes(0.6, SECOND));
+    assert!(!gate.excludes(0.5, NEAREST_HALF_US));
 }
 
 #[test]

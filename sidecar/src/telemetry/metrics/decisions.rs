@@ -1,0 +1,60 @@
+//! The counts of the decisions of one limit, by outcome and source.
+
+use std::sync::OnceLock;
+
+use prometheus::{IntCounter, IntCounterVec};
+
+use crate::telemetry::labels::Outcome;
+use crate::telemetry::labels::Source::{self, Certificate, Filter, Override, Share, Store};
+
+/// The counts that a limit has from the start, at 0, so that a rate is right from the first decision on.
+const FROM_THE_START: [(Outcome, &[Source]); 6] = [
+    (Outcome::Admitted, &[Store, Share, Override]),
+    (Outcome::Denied, DENYING),
+    (Outcome::Unavailable, &[Store]),
+    (Outcome::ShadowAdmitted, &[Store]),
+    (Outcome::ShadowDenied, DENYING),
+    (Outcome::ShadowUnavailable, &[Store]),
+];
+const DENYING: &[Source] = &[Store, Share, Certificate, Filter, Override];
+
+/// Counts the decisions of one limit. A series is looked up by its labels once, when it is first counted.
+#[derive(Debug)]
+pub struct DecisionCounters {
+    family: IntCounterVec,
+    limit: String,
+    /// By outcome and source, in the order of their values.
+    counters: [[OnceLock<IntCounter>; Source::ALL.len()]; Outcome::ALL.len()],
+}
+
+impl DecisionCounters {
+    /// Counts in `sluicegate_decisions_total` under the name of this limit.
+    pub fn new(family: IntCounterVec, limit: &str) -> Self {
+        Self {
+            family,
+            limit: limit.to_owned(),
+            counters: Default::default(),
+        }
+    }
+
+    /// Makes the series that exist from the start.
+    pub fn start(&self) {
+        for (outcome, sources) in FROM_THE_START {
+            sources
+                .iter()
+                .for_each(|source| self.count(outcome, *source, 0));
+        }
+    }
+
+    /// Counts decisions. With a `count` of 0, the series exists from now on.
+    pub fn count(&self, outcome: Outcome, source: Source, count: u64) {
+        let series = || {
+            let labels = [&self.limit, outcome.name(), source.name()];
+            self.family.with_label_values(&labels)
+        };
+        let of_outcome = self.counters.get(outcome as usize);
+        if let Some(counter) = of_outcome.and_then(|of_outcome| of_outcome.get(source as usize)) {
+            counter.get_or_init(series).inc_by(count);
+        }
+    }
+}
