@@ -1,20 +1,18 @@
-//! The live page on the admin port: its files, which are in this program, and the stream that keeps it up to date.
+//! The live page on the admin port: its files, which are in this program, and what it shows.
 //! It is read-only. `server/access.rs` decides who may see it.
 //!
 //! | path | answers |
 //! |---|---|
 //! | `/` | the page |
 //! | `/page/NAME` | its style, scripts and icon |
-//! | `/page/stream` | server-sent events: `past` once, then a `snapshot` a second |
+//! | `/page/snapshot` | what it shows, which it asks for every second |
 
-mod feed;
-mod series;
 mod snapshot;
 
 use axum::http::{HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response, Sse};
+use axum::response::{IntoResponse, Response};
 
-pub use feed::Feed;
+pub use snapshot::snapshot;
 
 /// Only the page's own files, nothing inline, no framing: even a limit's name that ended up in the markup could not
 /// run as a script.
@@ -30,11 +28,10 @@ const SVG: &str = "image/svg+xml";
 const PAGE: &str = include_str!("page/page.html");
 
 /// The page's files: name, type, text.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 8] = [
     ("page.css", CSS, include_str!("page/page.css")),
     ("theme.js", JAVASCRIPT, include_str!("page/theme.js")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
-    ("stream.js", JAVASCRIPT, include_str!("page/stream.js")),
     ("rates.js", JAVASCRIPT, include_str!("page/rates.js")),
     ("limits.js", JAVASCRIPT, include_str!("page/limits.js")),
     ("summary.js", JAVASCRIPT, include_str!("page/summary.js")),
@@ -72,13 +69,6 @@ fn file(kind: &'static str, text: &'static str) -> Response {
         ),
     ];
     (headers, text).into_response()
-}
-
-/// The stream that keeps the page up to date; nothing if there are too many viewers.
-pub fn stream(feed: &Feed) -> Option<Response> {
-    let events = feed.subscribe()?;
-    // Tells proxies, such as nginx, to pass each event on at once.
-    Some(([("x-accel-buffering", "no")], Sse::new(events)).into_response())
 }
 
 #[cfg(test)]

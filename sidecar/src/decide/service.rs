@@ -1,8 +1,8 @@
 //! Makes decisions: parses a request, asks the store, counts and answers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -18,7 +18,8 @@ use super::settle::Settler;
 use crate::clock;
 use crate::store::batch::Batcher;
 use crate::store::{Outage, Store};
-use crate::telemetry::events::EventLog;
+use crate::telemetry::events::{EventKind, EventLog};
+use crate::telemetry::history::History;
 use crate::telemetry::metrics::{GaugeReadings, Metrics};
 use crate::telemetry::traces::{Trace, Traces, traceparent_of};
 use crate::telemetry::verdict::Source;
@@ -53,6 +54,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     /// The events of the live page.
     pub events: Arc<EventLog>,
+    /// The live page's chart.
+    history: Mutex<History>,
     /// The spans; off by default.
     pub traces: Traces,
 }
@@ -62,7 +65,12 @@ impl Service {
     pub fn new(policy: PolicyHandle, store: Store, metrics: Metrics) -> Self {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
         let events = Arc::new(EventLog::default());
-        events.started(clock::unix_ms(), env!("CARGO_PKG_VERSION"));
+        let now_ms = clock::unix_ms();
+        events.add(
+            now_ms,
+            EventKind::Started,
+            env!("CARGO_PKG_VERSION").to_owned(),
+        );
         let batcher = Batcher::start(
             Arc::clone(&store),
             Arc::clone(&metrics),
@@ -88,6 +96,7 @@ impl Service {
             overrides_were_read: AtomicBool::new(false),
             metrics,
             events,
+            history: Mutex::new(History::new(now_ms)),
             traces: Traces::default(),
         }
     }

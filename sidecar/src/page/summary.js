@@ -40,16 +40,6 @@ export function clock(ms, now = Date.now()) {
   return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
 }
 
-/** A window of a limit: `5 per 2 s`. */
-export function windowText({ quota, per_ms, calendar, burst }) {
-  const per = calendar ?? (per_ms % 3_600_000 === 0 ? `${per_ms / 3_600_000} h`
-    : per_ms % 60_000 === 0 ? `${per_ms / 60_000} min`
-    : per_ms % 1_000 === 0 ? `${per_ms / 1_000} s`
-    : `${per_ms} ms`);
-  const at_once = burst === undefined || burst === quota ? "" : `, ${burst} at once`;
-  return `${NUMBER.format(quota)} per ${per}${at_once}`;
-}
-
 /** What leases hold and have spent: `Leases hold 20 units; 300 were spent without a call.` Empty without leases. */
 export function leasesText(leases) {
   if (!leases) return "";
@@ -112,14 +102,14 @@ const RECENT_MS = 300_000;
 const SETTLING_MS = 10_000;
 
 /** What the page says without the sidecar's data. */
-function disconnected({ now, unreachable_since, answers, store }) {
+function disconnected({ now, unreachable_since, refused, store }) {
   const known = store === undefined ? [] : ["Everything below is the last known state."];
-  if (answers) {
+  if (refused) {
     return {
       tone: "wait",
       chip: "No data",
-      headline: "This page cannot get its data (too many viewers, or another token).",
-      notes: ["The sidecar itself answers. This page retries every second; reload it to enter another token.", ...known],
+      headline: "The sidecar refuses to give this page its data.",
+      notes: ["It may have another token now: reload the page to enter it.", ...known],
     };
   }
   return {
@@ -134,26 +124,26 @@ function disconnected({ now, unreachable_since, answers, store }) {
 }
 
 /**
- * `view`: `{ now, unreachable_since, answers, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
- * failing, top, events, up }`, where `unreachable_since` is when the page stopped getting data, if it has, `answers` whether
- * the sidecar answers otherwise, `failing` the kinds of store failures just now, and `up` how long the sidecar has run. Returns `{ tone, chip, headline, notes }`;
+ * `view`: `{ now, unreachable_since, refused, store, policy, limits: [{ name, now: rates, denies, since, last }], total: rates,
+ * failing, top, events, up }`, where `unreachable_since` is when the page stopped getting data, if it has, `refused` whether
+ * the sidecar refuses it, `failing` the kinds of store failures just now, and `up` how long the sidecar has run. Returns `{ tone, chip, headline, notes }`;
  * the tone is `wait`, `calm`, `them` or `us`.
  */
 export function summarize(view) {
   if (view.unreachable_since !== undefined) return disconnected(view);
   const notes = [];
   const all = denying(view);
-  const { total } = view;
+  const { total, store: { health } } = view;
   // An event may be a little later than `now`, which was read first.
-  const within = (ms, event) => !event.before_step && Math.abs(view.now - event.at_ms) < ms;
+  const within = (ms, event) => Math.abs(view.now - event.at_ms) < ms;
   const back = view.events.find((event) => event.kind === "store_back" && within(RECENT_MS, event));
   const settling = back !== undefined && within(SETTLING_MS, back);
   let tone = "calm", chip = "No denials", headline;
-  if (view.store.state === "lost") {
+  if (health.state === "lost") {
     tone = "us";
     chip = "Trouble on our side";
-    headline = `${capital(view.store.name)} has not answered since ${clock(view.store.since_ms, view.now)}.`;
-    notes.push(`${capital(view.store.why)}. The sidecar keeps retrying.`);
+    headline = `${capital(view.store.name)} has not answered since ${clock(health.since_ms, view.now)}.`;
+    notes.push(`${capital(health.why)}. The sidecar keeps retrying.`);
     if (total.unavailable > 0) {
       notes.push(
         `${rate(total.unavailable)} requests/s get no verdict: the limit's when_store_is_down or the rule's when_unavailable lets them pass unmetered or answers 503.`,
@@ -163,7 +153,7 @@ export function summarize(view) {
       ? "This sidecar has never reached the store, so it has no share."
       : "This sidecar enforces its share of each limit, unless the limit's when_store_is_down says otherwise.");
     if (all.length) notes.push(`${limiting(view, all)}.`);
-  } else if (view.policy.unknown_limits?.length) {
+  } else if (view.policy.unknown_limits.length) {
     tone = "us";
     chip = "Trouble on our side";
     const [name, ...more] = view.policy.unknown_limits;
@@ -191,7 +181,7 @@ export function summarize(view) {
     const last = view.limits.reduce((newest, limit) => (limit.last > (newest?.last ?? 0) ? limit : newest), undefined);
     notes.push(last ? `${admitted} The last 429 was ${span(view.now - last.last)} ago, on ${limitName(last.name)}.` : admitted);
   }
-  if (back && view.store.state !== "lost") {
+  if (back && health.state !== "lost") {
     notes.push(`${capital(view.store.name)} was down until ${clock(back.at_ms, view.now)}; it came back ${back.detail}.`);
   }
   if (view.policy.refused) {
@@ -199,7 +189,7 @@ export function summarize(view) {
     if (chip === "No denials") chip = "Trouble on our side";
     notes.push(`The policy file was refused; epoch ${view.policy.epoch} stays in force: ${view.policy.refused}`);
   }
-  if (total.error > 0 && !view.policy.unknown_limits?.length) {
+  if (total.error > 0 && !view.policy.unknown_limits.length) {
     notes.push(`${rate(total.error)} requests/s cannot be decided, for example because they cost more than their limit ever admits.`);
   }
   if (total.shadow_denied > 0) {
@@ -214,7 +204,7 @@ export function requests(rates) {
   return rates.admitted + rates.denied + rates.unavailable + rates.error;
 }
 
-function capital(text) {
+export function capital(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 

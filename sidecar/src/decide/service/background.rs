@@ -1,5 +1,6 @@
 //! What a sidecar does without being asked: it looks after its store and reloads its policy.
 
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluicegate_protocol::{Check, Decision};
@@ -9,17 +10,22 @@ use crate::clock;
 use crate::decide::epoch::Reload;
 use crate::decide::plan::Plan;
 use crate::store::{Health, HealthState};
-use crate::telemetry::events::without_store;
+use crate::telemetry::events::{EventKind, without_store};
+use crate::telemetry::history::{History, Reading};
 use crate::telemetry::metrics::Sample;
 use crate::telemetry::verdict::Source;
 
 /// A connection that is replaced within this time is not reported as an outage.
 const REPLACED_WITHIN: Duration = Duration::from_millis(200);
 
+/// Most time from one sample of the counters to the next: whoever opens the live page finds a chart.
+const SAMPLE_EVERY_MS: u64 = 5_000;
+
 impl Service {
     /// Frees what has expired in the store and the shares, and refreshes the metrics of limits that no recent verdict
     /// reported. Call it about every second.
     pub async fn tick(&self) {
+        drop(self.sampled(SAMPLE_EVERY_MS));
         self.store.sweep().await;
         self.leases.forget_parts(clock::now_us());
         // What was leased under earlier policies and overrides is returned.
@@ -28,6 +34,21 @@ impl Service {
             self.look_at_samples().await;
         }
         self.settler.sweep();
+    }
+
+    /// The history for the live page, with a sample that is not older than `age_ms`.
+    pub fn sampled(&self, age_ms: u64) -> MutexGuard<'_, History> {
+        let history = self.history.lock();
+        let mut history = history.unwrap_or_else(PoisonError::into_inner);
+        let at_ms = clock::unix_ms();
+        if history.is_older_than(age_ms, at_ms) {
+            history.add(Reading {
+                at_ms,
+                totals: self.metrics.totals(),
+                failures: self.metrics.store_failures(),
+            });
+        }
+        history
     }
 
     /// Reads the state of limits that were checked but did not decide.
@@ -111,11 +132,13 @@ impl Service {
             Reload::Loaded(changes) => {
                 let epoch = self.policy.current().policy_number;
                 let detail = format!("epoch {epoch}: {changes}");
-                self.events.policy_loaded(clock::unix_ms(), detail);
+                self.events
+                    .add(clock::unix_ms(), EventKind::PolicyLoaded, detail);
             }
             Reload::Refused => {
                 let why = self.policy.source.refusal().unwrap_or_default();
-                self.events.policy_refused(clock::unix_ms(), why);
+                self.events
+                    .add(clock::unix_ms(), EventKind::PolicyRefused, why);
             }
         }
     }
