@@ -11,13 +11,14 @@ const CHART_MS = 3_000;
 /** Counts that are kept in all samples together, as in the sidecar: with more than 128 busy limits the chart is shorter. */
 const MAX_COUNTS = 38_400;
 
+/** The order of a sample's counts. */
 const KINDS = ["admitted", "denied", "unavailable", "error", "shadow_denied"];
 
 /** Stands for all limits. Not a string: a limit's name may be empty. */
 export const ALL = null;
 
 export class RateHistory {
-  /** Samples, the oldest first: `{ from, at, failures, counts }`. `counts` is a Map of limit to numbers by kind, and of ALL to their sums. */
+  /** Samples, the oldest first: `{ from, at, failures, counts }`. `counts` is a Map of limit to numbers by KINDS, and of ALL to their sums. */
   #samples = [];
 
   /** The time of the newest sample, after which the sidecar has others. */
@@ -95,13 +96,13 @@ function read({ from_ms, at_ms, failures, counts }) {
   return { from: from_ms, at: at_ms, failures, counts: by_limit.set(ALL, sum([...by_limit.values()])) };
 }
 
-function sum(counts) {
-  return Object.fromEntries(KINDS.map((kind) => [kind, counts.reduce((all, one) => all + one[kind], 0)]));
+function sum(rows) {
+  return KINDS.map((_, kind) => rows.reduce((all, row) => all + row[kind], 0));
 }
 
 /** Rates per second during these samples. */
 function rates(samples, limit) {
-  const counts = sum(samples.flatMap((sample) => sample.counts.get(limit) ?? []));
+  const counts = sum(samples.flatMap(({ counts }) => (counts.has(limit) ? [counts.get(limit)] : [])));
   const seconds = samples.reduce((all, { from, at }) => all + (at - from) / 1_000, 0);
-  return Object.fromEntries(KINDS.map((kind) => [kind, seconds && counts[kind] / seconds]));
+  return Object.fromEntries(KINDS.map((name, kind) => [name, seconds && counts[kind] / seconds]));
 }

@@ -1,18 +1,38 @@
 //! What the live page shows, as JSON. It holds no key and nothing of the store's address.
 
+use std::collections::BTreeMap;
+
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock;
 use crate::decide::Service;
 use crate::policy::{Limit, describe_window};
+use crate::telemetry::history::{Denying, Sample};
 
 /// The counters are read at most this often, however many pages ask: more often gives no meaningful rate.
 const MIN_SAMPLE_INTERVAL_MS: u64 = 900;
 
-/// The state of everything at this moment, and the history's samples after `after_ms`, which are one or two for a page that
-/// asks every second.
-pub fn snapshot(service: &Service, after_ms: u64) -> Value {
+#[derive(Serialize)]
+struct Snapshot<'a> {
+    #[serde(flatten)]
+    state: Value,
+    samples: Vec<&'a Sample>,
+}
+
+/// The state of everything at this moment, and the samples after `after_ms`, which are one or two for a page that asks every
+/// second.
+pub fn snapshot(service: &Service, after_ms: u64) -> Vec<u8> {
     let history = service.sampled(MIN_SAMPLE_INTERVAL_MS);
+    let snapshot = Snapshot {
+        state: state(service, history.denying()),
+        samples: history.samples_after(after_ms).collect(),
+    };
+    // Strings and numbers can always be encoded as JSON.
+    serde_json::to_vec(&snapshot).unwrap_or_default()
+}
+
+fn state(service: &Service, denying: &BTreeMap<String, Denying>) -> Value {
     let epoch = service.policy.current();
     let policy = &epoch.policy;
     json!({
@@ -39,8 +59,7 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Value {
         },
         // Only if a limit of the policy has leases.
         "leases": service.lease_totals(),
-        "denying": history.denying(),
-        "samples": history.samples_after(after_ms).collect::<Vec<_>>(),
+        "denying": denying,
         "top": service.metrics.top(),
         "events": service.events.newest(),
     })

@@ -106,7 +106,7 @@ async fn snapshot(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Resp
         .as_deref()
         .and_then(|query| query.strip_prefix("after=")?.parse().ok());
     let shown = page::snapshot(&admin.service, after_ms.unwrap_or(0));
-    json(StatusCode::OK, shown.to_string().into_bytes())
+    json(StatusCode::OK, shown)
 }
 
 async fn file(name: Result<Path<String>, PathRejection>) -> Response {

@@ -15,8 +15,8 @@ const MAX_COUNTS: usize = 128 * MAX_SAMPLES;
 /// After this long without a denial, a run of denials has ended.
 const PAUSE_MS: u64 = 30_000;
 
-/// Decisions under one limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Decisions so far under one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Admitted.
     pub admitted: u64,
@@ -30,16 +30,18 @@ pub struct Counts {
     pub shadow_denied: u64,
 }
 
+/// Decisions between two readings: admitted, denied, unavailable, error, shadow denied.
+pub type Row = [u64; 5];
+
 impl Counts {
-    /// What was counted between two readings.
-    const fn since(self, before: Self) -> Self {
-        Self {
-            admitted: self.admitted.saturating_sub(before.admitted),
-            denied: self.denied.saturating_sub(before.denied),
-            unavailable: self.unavailable.saturating_sub(before.unavailable),
-            error: self.error.saturating_sub(before.error),
-            shadow_denied: self.shadow_denied.saturating_sub(before.shadow_denied),
-        }
+    const fn since(self, before: Self) -> Row {
+        [
+            self.admitted.saturating_sub(before.admitted),
+            self.denied.saturating_sub(before.denied),
+            self.unavailable.saturating_sub(before.unavailable),
+            self.error.saturating_sub(before.error),
+            self.shadow_denied.saturating_sub(before.shadow_denied),
+        ]
     }
 }
 
@@ -65,7 +67,7 @@ pub struct Sample {
     /// When the later one was taken.
     pub at_ms: u64,
     /// The limits that had decisions.
-    pub counts: BTreeMap<String, Counts>,
+    pub counts: BTreeMap<String, Row>,
     /// Failed store calls.
     pub failures: Failures,
 }
@@ -132,7 +134,11 @@ impl History {
         for run in self.denying.values_mut() {
             run.goes_on = at_ms.saturating_sub(run.last_ms) <= PAUSE_MS;
         }
-        for (name, _) in sample.counts.iter().filter(|(_, more)| more.denied > 0) {
+        let denied = sample
+            .counts
+            .iter()
+            .filter(|(_, [_, denied, ..])| *denied > 0);
+        for (name, _) in denied {
             let goes_on = self.denying.get(name).filter(|run| run.goes_on);
             let run = Denying {
                 since_ms: goes_on.map_or(at_ms, |run| run.since_ms),
@@ -162,7 +168,7 @@ impl Reading {
         let counts = self.totals.iter().filter_map(|(name, total)| {
             let before = before.totals.get(name).copied().unwrap_or_default();
             let more = total.since(before);
-            (more != Counts::default()).then(|| (name.clone(), more))
+            (more != Row::default()).then(|| (name.clone(), more))
         });
         let failures = self.failures.iter().filter_map(|(kind, total)| {
             let more = total.saturating_sub(before.failures.get(kind).copied().unwrap_or(0));

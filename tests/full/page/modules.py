@@ -126,7 +126,7 @@ def leases(page, folder, monitor):
 SAMPLES = """
     const { RateHistory, ALL } = await import("/page/rates.js");
     const { limits } = await import("/page/limits.js");
-    const counts = (denied) => ({ admitted: 10 * denied, denied, unavailable: 0, error: 0, shadow_denied: 0 });
+    const counts = (denied) => [10 * denied, denied, 0, 0, 0];
     const sample = (second, denied, seconds = 1) => ({ from_ms: 1000 * (second - seconds), at_ms: 1000 * second, failures: {},
         counts: Object.fromEntries(Object.entries(denied).map(([name, more]) => [name, counts(more)])) });
 """

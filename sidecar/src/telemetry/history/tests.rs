@@ -38,7 +38,7 @@ impl History {
 
     /// The samples' ends, and what was denied until then under a limit.
     fn denials(&self, name: &str) -> Vec<(u64, Option<u64>)> {
-        let of = |sample: &Sample| sample.counts.get(name).map(|counts| counts.denied);
+        let of = |sample: &Sample| sample.counts.get(name).map(|[_, denied, ..]| *denied);
         self.samples_after(0).map(|s| (s.at_ms, of(s))).collect()
     }
 }
