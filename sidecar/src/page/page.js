@@ -193,13 +193,12 @@ function show_store(now) {
   setText(byId("store-detail"), [detail, leasesText(leases)].filter(Boolean).join(" "));
 }
 
-function show_policy(now) {
+function show_policy() {
   const { policy } = snapshot;
   byId("policy-state").dataset.tone = policy.refused ? "us" : "calm";
   setText(byId("policy-state"), policy.refused ? `Epoch ${policy.epoch} in force; the file was refused` : `Epoch ${policy.epoch} in force`);
   const count = policy.limits.length;
   setText(byId("policy-detail"), [
-    `Loaded ${clock(policy.since_ms, now)}.`,
     `${count} limit${count === 1 ? "" : "s"}. Denials are cached for at most ${policy.denial_ttl_ms} ms.`,
     policy.refused ?? "",
   ].filter(Boolean).join(" "));
@@ -252,7 +251,7 @@ function show() {
   show_limits(all, now);
   show_top();
   show_store(now);
-  show_policy(now);
+  show_policy();
   show_events(now);
   setText(byId("instance"), `${location.host} · ${snapshot.version}`);
 }

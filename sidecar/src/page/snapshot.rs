@@ -42,7 +42,6 @@ fn state(service: &Service, denying: &BTreeMap<String, Denying>) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "policy": {
             "epoch": epoch.policy_number,
-            "since_ms": service.events.policy_since_ms(),
             // Why the file's current content was refused.
             "refused": service.policy.source.refusal(),
             // Limits that requests ask for and the policy does not have.

@@ -79,19 +79,13 @@ pub struct EventLog {
 #[derive(Debug, Default)]
 struct State {
     store: StoreState,
-    /// When the policy in force was loaded.
-    policy_since_ms: u64,
     events: VecDeque<Event>,
 }
 
 impl EventLog {
     /// Records an event that is not about the store.
     pub fn add(&self, now_ms: u64, kind: EventKind, detail: String) {
-        let mut state = self.state();
-        if matches!(kind, EventKind::Started | EventKind::PolicyLoaded) {
-            state.policy_since_ms = now_ms;
-        }
-        state.add(now_ms, kind, detail);
+        self.state().add(now_ms, kind, detail);
     }
 
     /// Records that the store has been down since `since_ms`. The first reason of an outage is kept: it says most.
@@ -127,11 +121,6 @@ impl EventLog {
     /// Whether the store answers.
     pub fn store(&self) -> StoreState {
         self.state().store.clone()
-    }
-
-    /// When the policy in force was loaded.
-    pub fn policy_since_ms(&self) -> u64 {
-        self.state().policy_since_ms
     }
 
     /// The events that are kept, the newest first.
