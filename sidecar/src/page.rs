@@ -28,9 +28,8 @@ const SVG: &str = "image/svg+xml";
 const PAGE: &str = include_str!("page/page.html");
 
 /// The page's files: name, type, text.
-const FILES: [(&str, &str, &str); 8] = [
+const FILES: [(&str, &str, &str); 7] = [
     ("page.css", CSS, include_str!("page/page.css")),
-    ("theme.js", JAVASCRIPT, include_str!("page/theme.js")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("rates.js", JAVASCRIPT, include_str!("page/rates.js")),
     ("limits.js", JAVASCRIPT, include_str!("page/limits.js")),

@@ -142,16 +142,8 @@ def full_list(page, folder, monitor):
 
 
 def by_hand(page, folder, monitor):
-    """theme, pause, selecting a limit and the chart's table work with the keyboard alone"""
+    """pause, selecting a limit and the chart's table work with the keyboard alone"""
     is_reached_by_keyboard(page)
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
-    page.focus("#theme")
-    page.keyboard.press("Enter")
-    page.keyboard.press("Enter")
-    assert text(page, "#theme-name") == "dark" and page.evaluate(ground) != light
-    page.keyboard.press("Enter")
-    assert text(page, "#theme-name") == "auto" and page.evaluate(ground) == light
     page.locator("#numbers summary").focus()
     page.keyboard.press("Enter")
     within(2, "rows", lambda: page.locator("#numbers-rows tr").count() >= 2)
