@@ -33,6 +33,10 @@ pub fn snapshot(service: &Service, after_ms: u64) -> Vec<u8> {
 }
 
 fn state(service: &Service, denying: &BTreeMap<String, Denying>) -> Value {
+    let mut top = service.metrics.top();
+    // Most of thousands of limits have none.
+    top.limits
+        .retain(|limit| !(limit.most_denied.is_empty() && limit.nearest.is_empty()));
     let epoch = service.policy.current();
     let policy = &epoch.policy;
     json!({
@@ -59,7 +63,7 @@ fn state(service: &Service, denying: &BTreeMap<String, Denying>) -> Value {
         // Only if a limit of the policy has leases.
         "leases": service.lease_totals(),
         "denying": denying,
-        "top": service.metrics.top(),
+        "top": top,
         "events": service.events.newest(),
     })
 }
