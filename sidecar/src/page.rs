@@ -9,7 +9,7 @@
 
 mod snapshot;
 
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 pub use snapshot::snapshot;
@@ -50,22 +50,13 @@ pub fn named(name: &str) -> Option<Response> {
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {
-    let headers: [(HeaderName, HeaderValue); 5] = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+    let headers = [
+        (header::CONTENT_TYPE, kind),
         // Another version may run after the next restart.
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            HeaderValue::from_static(CONTENT_SECURITY_POLICY),
-        ),
-        (
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ),
-        (
-            header::REFERRER_POLICY,
-            HeaderValue::from_static("no-referrer"),
-        ),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
     ];
     (headers, text).into_response()
 }

@@ -66,11 +66,8 @@ impl Service {
         let (store, metrics) = (Arc::new(store), Arc::new(metrics));
         let events = Arc::new(EventLog::default());
         let now_ms = clock::unix_ms();
-        events.add(
-            now_ms,
-            EventKind::Started,
-            env!("CARGO_PKG_VERSION").to_owned(),
-        );
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        events.add(now_ms, EventKind::Started, version);
         let batcher = Batcher::start(
             Arc::clone(&store),
             Arc::clone(&metrics),

@@ -109,11 +109,8 @@ impl EventLog {
         let mut state = self.state();
         if let StoreState::Lost { since_ms, .. } = state.store {
             let seconds = now_ms.saturating_sub(since_ms) as f64 / 1_000.0;
-            state.add(
-                now_ms,
-                EventKind::StoreBack,
-                format!("after {seconds:.1} s"),
-            );
+            let detail = format!("after {seconds:.1} s");
+            state.add(now_ms, EventKind::StoreBack, detail);
         }
         state.store = StoreState::Answers;
     }

@@ -132,13 +132,13 @@ impl Service {
             Reload::Loaded(changes) => {
                 let epoch = self.policy.current().policy_number;
                 let detail = format!("epoch {epoch}: {changes}");
-                self.events
-                    .add(clock::unix_ms(), EventKind::PolicyLoaded, detail);
+                let now_ms = clock::unix_ms();
+                self.events.add(now_ms, EventKind::PolicyLoaded, detail);
             }
             Reload::Refused => {
                 let why = self.policy.source.refusal().unwrap_or_default();
-                self.events
-                    .add(clock::unix_ms(), EventKind::PolicyRefused, why);
+                let now_ms = clock::unix_ms();
+                self.events.add(now_ms, EventKind::PolicyRefused, why);
             }
         }
     }
