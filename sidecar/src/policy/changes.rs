@@ -107,6 +107,7 @@ mod tests {
              per: 10m | per: 1h | l: no longer sliding_log 20 per 10m, now sliding_log 20 per 1h, whose counts start at zero
              per: 10m }] | per: 10m }, { quota: 90, per: 1h }] | l: now sliding_log 90 per 1h, whose counts start at zero
              quota: 5, | quota: 5, burst: 9, | m: burst 5 -> 9
+             quota: 5, per: 1s | quota: 5, burst: 9, per: 2s | m: no longer token_bucket 5 per 1s, now token_bucket 5 per 2s with burst 9, whose counts start at zero
              per: 10m }] | per: 10m }], when_store_is_down: deny | l: when_store_is_down changed
              per: 10m }] | per: 10m }], overrides: [{ key: k, blocked: true }] | l: overrides changed
              l: | n: | l removed; n added
